@@ -9,8 +9,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
-import commands  # noqa: E402 - beside this file
-import flow  # noqa: E402
+import flow  # noqa: E402 - beside this file
 import manual  # noqa: E402
 import schemas  # noqa: E402
 import site_pages  # noqa: E402
@@ -295,7 +294,6 @@ PAGES = {
     HERE / "codes.md": codes,
     HERE / "rules.md": rules,
     HERE / "environment.md": environment,
-    HERE.parent / "ckpt_tools/cli/candidates/words.txt": commands.words,
     HERE / "did-not-resume.svg": flow.chart,
     **{HERE / f"terminal-{name}.svg": partial(terminal.picture, name) for name in terminal.COMMANDS},
     HERE / "reference/commands.md": site_pages.commands_page,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import commands
-
-from ckpt_tools.cli import pages, typer_app
 
 HERE = Path(__file__).resolve().parent
 EXITS = """
@@ -32,33 +28,32 @@ EXITS = """
 def manual_pages() -> dict[Path, Callable[[], str]]:
     """Each page, and what makes it."""
     made: dict[Path, Callable[[], str]] = {HERE / "man/ckpt.1": top}
-    for name in commands.NAMES:
+    for name in commands.COMMANDS:
         made[HERE / f"man/{_called(name)}.1"] = partial(page, name)
     return made
 
 
 def top() -> str:
     """ckpt(1)."""
-    about = _paragraphs(inspect.getdoc(typer_app.top) or "")
+    about = _paragraphs(commands.line().help)
     lines = [
         *_head("ckpt", "find, verify and plan the loading of training checkpoints"),
         ".SH SYNOPSIS", ".B ckpt", ".I command", "[\\fIoptions\\fR] [\\fIarguments\\fR]",
         ".br", ".B ckpt \\-\\-version", ".br", ".B ckpt", ".I command", ".B \\-\\-help",
         ".SH DESCRIPTION", *_running(about),
     ]  # fmt: skip
-    for title, rows in pages.GROUPS.items():
+    for title, rows in commands.GROUPS.items():
         lines += [f".SS {title}"]
         for name, sentence in rows.items():
             lines += [".TP", f".BR {_flag(_called(name))} (1)", _text(sentence)]
-    return "\n".join([*lines, *_end([_called(name) for name in commands.NAMES])])
+    return "\n".join([*lines, *_end([_called(name) for name in commands.COMMANDS])])
 
 
 def page(name: str) -> str:
     """The page of one command."""
-    command = commands.parsed(name)
-    first, *rest = _paragraphs(inspect.cleandoc(command.help))
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    flags = [p for p in command.params if p.param_type_name != "argument"]
+    command, panels = commands.command(name), dict(commands.panels(name))
+    first, *rest = _paragraphs(command.help.replace("\\[", "["))
+    arguments = panels.pop("Arguments", [])
     lines = [
         *_head(_called(name), _summary(name, first)),
         ".SH SYNOPSIS", f".B ckpt {name}", "[\\fIoptions\\fR]", *map(_usage, arguments),
@@ -66,15 +61,17 @@ def page(name: str) -> str:
     ]  # fmt: skip
     if arguments:
         lines += [".SH ARGUMENTS"]
-        lines += [line for p in arguments for line in (".TP", f".I {_flag(_place(p))}", _text(p.help))]
+        lines += [
+            line
+            for p in arguments
+            for line in (".TP", f".I {_flag(_place(p))}", _text(commands.said(p.help)))
+        ]
     lines += [".SH OPTIONS"]
-    order = [*pages.PANELS, ""]
-    panels = sorted(flags, key=lambda p: order.index(pages.panel_of(p)))
-    for title, rows in groupby(panels, key=pages.panel_of):
-        lines += [f".SS {title or 'Options'}", *(line for p in rows for line in _option(p))]
+    for title, rows in panels.items():
+        lines += [f".SS {title}", *(line for p in rows for line in _option(p))]
     lines += [".TP", ".BR \\-h , \\ \\-\\-help", "Show this message and exit."]
     lines += [".SH EXAMPLES"]
-    for at, (line, why) in enumerate(pages.EXAMPLES.get(name, ())):
+    for at, (line, why) in enumerate(commands.examples(name)):
         lines += [".PP"] * bool(at) + [
             _text(f"{why[0].upper()}{why[1:]}:"),
             ".RS 4",
@@ -88,7 +85,7 @@ def page(name: str) -> str:
 
 def _summary(name: str, first: str) -> str:
     """What a list of manual pages says of a command."""
-    said = next((rows[name] for rows in pages.GROUPS.values() if name in rows), first)
+    said = next((rows[name] for rows in commands.GROUPS.values() if name in rows), first)
     said = re.split(r"(?<=[a-z]): ", said)[0].rstrip(".")
     return f"{said[0].lower()}{said[1:]}"
 
@@ -107,7 +104,7 @@ def _head(name: str, summary: str) -> list[str]:
 
 
 def _place(param: Any) -> str:
-    return str(param.metavar).strip("[]")
+    return str(param.metavar)
 
 
 def _usage(param: Any) -> str:
@@ -118,7 +115,7 @@ def _usage(param: Any) -> str:
 def _option(param: Any) -> Iterator[str]:
     names = ", ".join(f"\\fB{_flag(one)}\\fR" for one in sorted(param.opts, key=len))
     value = "" if getattr(param, "is_flag", False) else f" \\fI{_flag(param.metavar or '')}\\fR"
-    yield from (".TP", f"{names}{value}", _text(" ".join(param.help.split())))
+    yield from (".TP", f"{names}{value}", _text(commands.said(param.help)))
 
 
 def _end(also: list[str], variables: bool = False) -> Iterator[str]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
-from itertools import groupby
 from typing import Any
 
 import commands
-
-from ckpt_tools.cli import pages
 
 
 def commands_page() -> str:
@@ -18,26 +14,26 @@ def commands_page() -> str:
         "# Commands\n",
         "Made from what `ckpt COMMAND --help` shows, which the manual pages (`man ckpt-verify`) say as well.\n",
     ]
-    for title, rows in pages.GROUPS.items():
+    for title, rows in commands.GROUPS.items():
         out += [f"**{title}**\n", "| command | says |", "|---|---|"]
-        out += [f"| [`ckpt {name}`](#ckpt-{name}) | {_cell(said)} |" for name, said in rows.items()]
+        out += [
+            f"| [`ckpt {name}`](#ckpt-{name.replace(' ', '-')}) | {_cell(said)} |"
+            for name, said in rows.items()
+        ]
         out.append("")
-    for name in commands.NAMES:
+    for name in commands.COMMANDS:
         out += _command(name)
     return "\n".join(out)
 
 
 def _command(name: str) -> Iterator[str]:
-    command = commands.parsed(name)
     yield f"## ckpt {name}\n"
-    yield f"{_text(inspect.cleandoc(command.help))}\n"
-    order = ["Arguments", *pages.PANELS, ""]
-    params = sorted(command.params, key=lambda p: order.index(pages.panel_of(p)))
+    yield _text(commands.command(name).help.replace("\\[", "[")) + "\n"
     yield "| | | |\n|---|---|---|"
-    for title, panel in groupby(params, key=pages.panel_of):
+    for title, panel in commands.panels(name):
         for at, param in enumerate(panel):
-            yield f"| {'' if at else _cell(title)} | {_names(param)} | {_cell(' '.join(param.help.split()))} |"
-    examples = "\n".join(f"{line}  # {why}" for line, why in pages.EXAMPLES.get(name, ()))
+            yield f"| {'' if at else _cell(title)} | {_names(param)} | {_cell(commands.said(param.help))} |"
+    examples = "\n".join(f"{line}  # {why}" for line, why in commands.examples(name))
     yield f"\n```sh\n{examples}\n```\n"
 
 

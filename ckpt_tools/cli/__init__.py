@@ -19,6 +19,8 @@ def main() -> NoReturn:
     """The command ``ckpt``."""
     signals.begin()
     if "_CKPT_COMPLETE" in os.environ:
+        from ckpt_tools.cli.offers import complete
+
         complete()
     import gc
 
@@ -41,16 +43,6 @@ def main() -> NoReturn:
     except signals.Terminated:
         code = signals.TERMINATED
     leave(code)
-
-
-def complete() -> None:
-    """Offer words to a shell that asks, and leave."""
-    from ckpt_tools.cli import candidates
-
-    text = candidates.answer(os.environ, sys.argv[1:])
-    if text is not None:
-        candidates.write(text)
-        os._exit(0)  # a thread may hang in a file system that is gone
 
 
 def execute(argv: Sequence[str]) -> int:

@@ -4,25 +4,35 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ckpt_tools.cli import console
-from ckpt_tools.cli.candidates import SHELLS, script
-from ckpt_tools.cli.words import Argument
+import typer.completion
+
+from ckpt_tools.cli import console, offers
+from ckpt_tools.cli.options import argument
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+EXAMPLES = """
+ckpt completion bash  # the script for bash
+eval "$(ckpt completion bash)"; complete -p ckpt  # as a line of ~/.bashrc
+ckpt completion bash > ckpt.bash  # for ~/.local/share/bash-completion/completions/ckpt
+ckpt completion zsh > _ckpt  # for a directory of zsh's $fpath
+ckpt completion fish > ckpt.fish  # for ~/.config/fish/completions
+"""
+
 
 def completion(
-    shell: Annotated[str, Argument("SHELL", "bash, zsh or fish.")],
+    shell: Annotated[str, argument("SHELL", "bash, zsh, fish, powershell or pwsh.", offers.words(*SHELLS))],
 ) -> int:
     """Print the script that makes a shell complete commands, flags and their values, finding codes, layouts,
-    and the runs and steps of the directory.
-
-    The first lines of the script say where to put it. Runs and steps are read from names alone, for a quarter
-    of a second at most (two seconds in a store).
+    and the runs and steps of the directory. 'ckpt --install-completion' puts it where your shell finds it.
     """
     try:
-        parsers.word(shell, tuple(SHELLS))
+        parsers.word(shell, SHELLS)
     except ValueError as e:
         raise UsageError(f"there is no completion for it: {e}") from e
-    console.out(script(shell))
+    script = typer.completion.get_completion_script(  # type: ignore[attr-defined] # not listed
+        prog_name="ckpt", complete_var="_CKPT_COMPLETE", shell=shell
+    )
+    console.out(f"{script}\n")
     return 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import argument, option
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.finding import Verdict, blind
 from ckpt_tools.model.report import Level
@@ -18,12 +19,22 @@ FORMATS = ("table", "json")
 LEVELS = (Level.STRUCTURE, Level.CONTENT)
 
 
+EXAMPLES = """
+ckpt diff run/iter_0000010 run/iter_0000020  # which tensors changed between two saves
+ckpt diff run/iter_0000010 run/iter_0000010  # exit 0: nothing differs
+ckpt diff run/iter_0000010 run/iter_0000020 --level structure  # only names, types and shapes
+ckpt diff run/iter_0000010 run/iter_0000020 --verbose  # list each tensor
+ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
+"""
+
+
+@options.taking("seal_dir key_file store_option strict jobs progress_as", options.TRUST, options.PRINT)
 def diff(
     a: Annotated[
         str,
-        Argument("A", "A checkpoint's directory or prefix, or a file."),
+        argument("A", "A checkpoint's directory or prefix, or a file."),
     ],
-    b: Annotated[str, Argument("B", "What to compare it with.")],
+    b: Annotated[str, argument("B", "What to compare it with.")],
     level: Annotated[
         str | None,
         option(
@@ -32,23 +43,7 @@ def diff(
             help="structure: names, types and shapes alone; content (default): the bytes too.",
         ),
     ] = None,
-    seal_dir: options.SealDir = None,
-    key_file: options.KeyFile = None,
-    store_option: options.StoreOption = None,
-    no_plugins: options.NoPlugins = False,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    strict: options.Strict = False,
-    jobs: options.Jobs = None,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    progress_as: options.ProgressAs = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    color: options.Color = None,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """Compare two checkpoints tensor by tensor, whatever their steps and formats, and say what was added,
     removed, reshaped or changed. Nothing is loaded or run.
@@ -58,9 +53,9 @@ def diff(
     Exit codes: 0 the same; 1 they differ or a file is damaged; 5 something could not be looked at, or with
     --strict could not be compared.
     """
-    given = dict(locals())
+    given |= {"a": a, "b": b, "level": level}
     to = output.requested(FORMATS, given)
-    found = options.settings(given, to, (a, b))
+    found = read_settings(given, to, (a, b))
     output.broken_plugins()
     depth = found.values["level"] if level is not None else Level.CONTENT
     if depth not in LEVELS:

@@ -9,16 +9,16 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, NoReturn
+from contextlib import redirect_stdout, suppress
+from typing import NoReturn
 
-from ckpt_tools.cli import console, words
+import typer
+
+from ckpt_tools.cli import console
+from ckpt_tools.cli.app import COMMANDS, line
 from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.storage.urls import is_url
-
-WITHIN = {("hook", "install"): "hook_install"}
-"""Commands of two words; a directory of the second one's name is said as ./install."""
 
 COMMON = ("json", "jsonl", "shell")
 """Formats in which every command says that it failed."""
@@ -61,11 +61,9 @@ def execute(argv: Sequence[str]) -> int:
             return _fail(argv, error)
         except OSError as error:
             return _fail(argv, _of_the_system(error))
+        except typer.TyperException as error:
+            return _usage(argv, error)
         except Exception as error:
-            if hasattr(
-                error, "show"
-            ):  # typer's own usage errors; their classes are not part of its public interface
-                return _usage(argv, error) if argv else _help(error)
             return _bug(argv, error)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -84,64 +82,47 @@ def _dispatch(argv: list[str]) -> int:
         from ckpt_tools.cli.look import look
 
         return look(path)
-    completes = "_CKPT_COMPLETE" in os.environ
-    single = bool(argv) and argv[0] in words.COMMANDS and not completes
-    if not completes:
-        _require_known(argv)
-    within = WITHIN.get((argv[0], argv[1])) if single and len(argv) > 1 else None
-    if single:
-        return _answered(within or argv[0], argv[: 2 if within else 1], argv[2 if within else 1 :])
-    result = _by_typer(words.COMMANDS, ["ckpt"], argv)
-    if not argv:
-        return (
-            UsageError.exit_code
-        )  # versions of typer differ in whether the help text that they show here is an error
-    return result
+    _require_known(argv)
+    if not argv:  # the help is part of an error here
+        with redirect_stdout(sys.stderr):
+            _read(["--help"])
+        return UsageError.exit_code
+    return _read(argv)
 
 
-def _answered(name: str, called: Sequence[str], rest: Sequence[str]) -> int:
-    """The exit code of one command, ``called`` by one or two words."""
-    command = words.command(name)
-    values = words.read(words.parameters(command), rest)
-    if values is not None:
-        return int(command(**values) or 0)
-    return _by_typer((name,), ["ckpt", *called], rest)
-
-
-def _by_typer(names: Sequence[str], called: Sequence[str], rest: Sequence[str]) -> int:
-    """The same of a command line that asks for help, or has a mistake."""
-    from ckpt_tools.cli.typer_app import parser
-
-    result = parser(*names)(list(rest), prog_name=" ".join(called), standalone_mode=False)
-    return result if isinstance(result, int) else 0
+def _read(argv: list[str]) -> int:
+    """Return the exit code of a line, as typer reads it. Its own ``main`` would take an EPIPE for damage."""
+    try:
+        with line().make_context("ckpt", argv) as context:
+            return int(line().invoke(context) or 0)
+    except typer.Exit as done:  # no command has run: typer showed something, or knows no such shell
+        return UsageError.exit_code if done.exit_code else 0
 
 
 def _require_known(argv: Sequence[str]) -> None:
     """Raises UsageError for a first word that is no command, and where the second word of two is mistyped,
     which would be taken for a directory.
     """
-    if argv and not argv[0].startswith("-") and argv[0] not in words.COMMANDS:
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         raise _no_command(argv[0])
     if len(argv) > 1 and not argv[1].startswith("-") and not os.path.lexists(argv[1]):
-        seconds = [second for first, second in WITHIN if first == argv[0] and second != argv[1]]
-        if seconds:
-            from ckpt_tools.settings.resolve import nearest
+        from ckpt_tools.settings.resolve import nearest
 
-            if meant := nearest(argv[1], seconds, 0.75):
-                text = f"there is no 'ckpt {argv[0]} {argv[1]}', and no such directory"
-                raise UsageError(text, f"did you mean 'ckpt {argv[0]} {meant}'?")
+        said = " ".join(argv[:2])
+        seconds = [name for name in COMMANDS if name.startswith(f"{argv[0]} ") and name != said]
+        if meant := nearest(said, seconds, 0.85):
+            text = f"there is no 'ckpt {said}', and no such directory"
+            raise UsageError(text, f"did you mean 'ckpt {meant}'?")
 
 
 def _only_a_path(argv: Sequence[str]) -> str | None:
     """A path that stands where a command would; on a terminal nothing at all means the current directory,
     where that holds a checkpoint.
     """
-    if "_CKPT_COMPLETE" in os.environ:
-        return None
     if len(argv) == 1:
         word = argv[0]
         is_path = is_url(word) or os.path.lexists(word) or "/" in word
-        return word if is_path and word not in words.COMMANDS else None
+        return word if is_path and word not in COMMANDS else None
     if argv or not console.terminal(sys.stdout):
         return None
     from ckpt_tools.api import scan
@@ -150,21 +131,6 @@ def _only_a_path(argv: Sequence[str]) -> str | None:
         return "." if scan().checkpoints else None
     except CkptError:
         return None
-
-
-def parameters(name: str, said: Sequence[str]) -> dict[str, Any]:
-    """What a command line of one command says, flag by flag, without running it. Raises ValueError."""
-    values = words.read(words.parameters(words.command(name)), said)
-    if values is not None:
-        return values
-    from ckpt_tools.cli.typer_app import parser
-
-    try:
-        return dict(parser(name).make_context(f"ckpt {name}", list(said)).params)
-    except Exception as error:
-        if hasattr(error, "show"):  # see execute()
-            raise ValueError(getattr(error, "message", str(error))) from error
-        raise
 
 
 def _fail(argv: Sequence[str], error: CkptError) -> int:
@@ -196,22 +162,12 @@ def _debug(error: Exception) -> None:
         console.err(redacted("".join(traceback.format_exception(error)), os.environ))
 
 
-def _help(error: Exception) -> int:
-    """What typer shows where there is no word at all."""
-    shown = getattr(error, "format_message", None)
-    console.err(f"{shown() if shown else error}\n")
-    return UsageError.exit_code
-
-
-def _usage(argv: Sequence[str], error: Exception) -> int:
+def _usage(argv: Sequence[str], error: typer.TyperException) -> int:
     """A mistake that typer has found, said as ours are."""
-    # A missing argument is named only in what is shown of the error.
-    shown = getattr(error, "format_message", None)
-    message = (shown() if shown else str(error)).rstrip(".")
+    message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
-    command = getattr(
-        context, "command_path", " ".join(["ckpt", *[w for w in argv[:1] if w in words.COMMANDS]])
-    )
+    called = next((name for name in (" ".join(argv[:2]), *argv[:1]) if name in COMMANDS), "")
+    command = getattr(context, "command_path", f"ckpt {called}".rstrip())
     hint = f"'{command} -h' shows how it is called"
     undashed = "run" in argv[:1] and "--" not in argv  # its flag may be one of the command to start
     if flag := getattr(error, "option_name", None) if "No such option" in message else None:
@@ -254,7 +210,7 @@ def _no_command(word: str) -> UsageError:
 
     if os.path.lexists(word):
         return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
-    meant = nearest(word, words.COMMANDS, 0.6) or nearest(word, os.listdir()[:_NAMES], 0.6)
+    meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_NAMES], 0.6)
     text = f"there is no command {word!r}, and no file or directory"
     hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
     return UsageError(text, hint)

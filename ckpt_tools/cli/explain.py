@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from ckpt_tools.cli import options, output
-from ckpt_tools.cli.words import Argument
+from ckpt_tools.cli import offers, options, output
+from ckpt_tools.cli.options import argument
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import CODES
 from ckpt_tools.planning.rules.catalogue import RULES, codes_of, rules_of
 from ckpt_tools.settings.resolve import nearest
 
+EXAMPLES = """
+ckpt explain crc-mismatch  # what it means, and what to do
+ckpt explain truncated  # a file that ends early
+ckpt explain unsafe-pickle  # a pickle that would run code
+ckpt explain rank-mismatch --json  # the same for a program
+ckpt explain save/missing-rank  # the page of a rule, which 'ckpt plan -v' names
+"""
 
+
+@options.taking("output_file format json color")
 def explain(
     code: Annotated[
         str,
-        Argument("CODE", "A code of a finding, such as truncated, or a rule, such as save/missing-rank."),
+        argument(
+            "CODE",
+            "A code of a finding, such as truncated, or a rule, such as save/missing-rank.",
+            offers.words(*sorted(CODES), *sorted(RULES)),
+        ),
     ],
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    color: options.Color = None,
+    **given: Any,
 ) -> int:
     """Say what a finding or a rule means, how it affects the verdict, and what to do about it."""
-    to = output.requested(("table", "json"), dict(locals()))
+    to = output.requested(("table", "json"), given)
     if code not in CODES and code not in RULES:
         meant = nearest(code, (*CODES, *RULES))
         raise UsageError(

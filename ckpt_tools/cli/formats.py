@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from ckpt_tools.cli import options, output
-from ckpt_tools.cli.words import Argument
+from ckpt_tools.cli import offers, options, output
+from ckpt_tools.cli.options import argument
 from ckpt_tools.errors import UsageError
 
+EXAMPLES = """
+ckpt formats  # all known formats
+ckpt formats | grep torch  # one family of them
+ckpt formats --json  # the same for a program
+ckpt formats --json | python3 -m json.tool  # on several lines
+ckpt formats --color never  # without colours
+"""
 
+
+@options.taking("no_plugins output_file format json color")
 def formats(
     name: Annotated[
         str | None,
-        Argument("FORMAT", "A format, such as torch_zip. Default: all."),
+        argument("FORMAT", "A format, such as torch_zip. Default: all.", offers.formats),
     ] = None,
-    *,
-    no_plugins: options.NoPlugins = False,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    color: options.Color = None,
+    **given: Any,
 ) -> int:
     """List the known file formats: what protects each part of them, what cannot be seen, which framework
     loads them, where the facts come from, and which other package adds them, if one does.
     """
-    to = output.requested(("table", "json"), dict(locals()))
-    output.leave_out_plugins(no_plugins)
+    to = output.requested(("table", "json"), given)
+    output.leave_out_plugins(given["no_plugins"])
     from ckpt_tools.formats import FORMATS, package_of
 
     entries: list[dict[str, object]] = [

@@ -6,39 +6,48 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Any
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.options import option
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.run import Worker, reporter
-from ckpt_tools.cli.words import option
+from ckpt_tools.cli.run import reporter
 from ckpt_tools.errors import UsageError
 
-Read = Annotated[
-    bool,
-    option("--read", help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks."),
-]
-ByRank = Annotated[
-    bool,
-    option("--by-rank", help="Each rank reads its own part of the decision later, with --read."),
-]
 UNTOLD = (
     "each rank learns of its own file with 'ckpt run ROOT --worker' inside the launcher, or with 'ckpt hook"
     " ROOT --by-rank' here and 'ckpt hook --read' in each rank; or build one tree for all with --view DIR"
 )
 
 
+EXAMPLES = """
+decision="$(ckpt hook run)" && eval "$decision" && echo "$CKPT_STEP"  # before the ranks start
+ckpt hook run --json  # the decision for a program
+ckpt hook run --plan-dir plans  # write the decision where other nodes find it
+ckpt hook run --allow-none --budget 60s  # in bounded time, for a prolog
+ckpt hook install slurm  # print a job script
+"""
+
+
 @options.choosing(
     "shell",
     "json",
     "slurm",
-    worker=Worker,
-    read=Read,
-    by_rank=ByRank,
-    output_file=options.OutputFile,
-    **options.JOB,
-    **options.STAGE,
-    **options.TOLD,
+    takes=f"resume_args output_file worker {options.JOB} {options.STAGE}",
+    read=options.own(
+        "read",
+        bool,
+        option(
+            "--read", help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks."
+        ),
+        False,
+    ),
+    by_rank=options.own(
+        "by_rank",
+        bool,
+        option("--by-rank", help="Each rank reads its own part of the decision later, with --read."),
+        False,
+    ),
 )
 def hook(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, and print what the job needs to know: decision="$(ckpt

@@ -13,14 +13,21 @@ from typing import Annotated
 from msgspec import Struct
 
 from ckpt_tools.cli import console
-from ckpt_tools.cli.words import Argument, option
+from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import UsageError
 
 EXAMPLE = "/path/to/checkpoints"
 _PLACE = "@ROOT@"
+EXAMPLES = """
+ckpt hook install  # list the snippets
+ckpt hook install slurm  # a batch script for Slurm
+ckpt hook install torchrun  # lines for torchrun
+ckpt hook install kubernetes  # a manifest for Kubernetes
+ckpt hook install msrun --root /data/run  # with the directory filled in
+"""
 What = Annotated[
     str | None,
-    Argument("[WHAT]", "Which snippet; without it they are listed."),
+    argument("WHAT", "Which snippet; without it they are listed.", lambda: list(snippets())),
 ]
 Root = Annotated[
     str | None,

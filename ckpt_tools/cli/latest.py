@@ -10,8 +10,16 @@ from ckpt_tools.errors import CkptError
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.urls import real_path
 
+EXAMPLES = """
+ckpt latest run --rank 0  # the file that rank 0 loads
+ckpt latest run --rank 0 --explain  # with the reasons, on stderr
+ckpt latest run --rank 0 --order step  # the highest step, whatever the times say
+ckpt latest run --rank 0 --max-step 15  # no later step than 15
+eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"  # for a script
+"""
 
-@options.choosing("text", "json", "shell", output_file=options.OutputFile)
+
+@options.choosing("text", "json", "shell", takes="output_file")
 def latest(request: options.Request) -> int:
     """Print the file(s) that rank N must load, one path per line and nothing else. For a set that every rank
     loads, print its directory or prefix.

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from ckpt_tools.cli import options, output
 
+EXAMPLES = """
+ckpt launchers  # what is known about this process, and from which variable
+RANK=1 WORLD_SIZE=2 ckpt launchers  # what a process with these variables would see
+CKPT_RANK=1 ckpt launchers  # the same with ckpt's own variable
+SLURM_PROCID=1 SLURM_STEP_ID=0 ckpt launchers  # as a task of Slurm would see it
+ckpt launchers --json  # the same for a program
+"""
 
+
+@options.taking("no_plugins output_file format json color")
 def launchers(
-    no_plugins: options.NoPlugins = False,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    color: options.Color = None,
+    **given: Any,
 ) -> int:
     """List the known launchers, and say what is known about this process: each number with the variable that
     it comes from, and what is unclear.
     """
-    to = output.requested(("table", "json"), dict(locals()))
-    output.leave_out_plugins(no_plugins)
+    to = output.requested(("table", "json"), given)
+    output.leave_out_plugins(given["no_plugins"])
     from ckpt_tools.launchers import LAUNCHERS, detect
     from ckpt_tools.output import launchers as emit
 

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.words import option
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import option
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.settings.resolve import Settings, nearest
 
@@ -32,21 +33,20 @@ Guess = Annotated[
 _TRUSTED = ("config", "no_plugins", "trust_group", "trust_owner", "trust_dir")
 
 
+EXAMPLES = """
+ckpt layouts  # all known layouts
+ckpt layouts --check run --layout megatron  # what each template matches, or narrowly misses
+ckpt layouts --check run --layout megatron --json  # the same for a program
+ckpt layouts --guess mine  # a [[layout]] for ckpt.toml, from the names of your own files
+ckpt layouts --json  # all for a program
+"""
+
+
+@options.taking("root layout output_file format json quiet color", options.TRUST)
 def layouts(
-    root: options.Root = None,
     check: Check = False,
     guess: Guess = False,
-    layout: options.Layout = None,
-    no_plugins: options.NoPlugins = False,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    color: options.Color = None,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """List the known layouts. With the name of one in the place of ROOT: say which files make a checkpoint,
     which file names the latest one, and what cannot be seen.
@@ -57,11 +57,10 @@ def layouts(
     With --guess: print the lines for ckpt.toml that describe files which no layout places, derived from their
     names. Their first line says where to save them; read their comments, then use --check.
     """
-    given = dict(locals())
     to = output.requested(("table", "json"), given)
     # a list scans no tree, so the file of this directory may teach
     flags = ("root", "layout", *_TRUSTED) if check or guess else _TRUSTED
-    found = options.settings({name: given[name] for name in flags}, to)
+    found = read_settings({name: given[name] for name in flags}, to)
     from ckpt_tools.layouts import BUILT_IN
 
     output.broken_plugins(("layouts",))
@@ -72,6 +71,7 @@ def layouts(
         raise UsageError("--guess prints TOML", "leave --json out")
     if guess:
         return _guess(found, known, to)
+    root = given["root"]
     if check:
         return _check(found.root, found.values.get("layout"), known, to)
     _list(known if root is None else [_named(root, known)], to, whole=root is not None)

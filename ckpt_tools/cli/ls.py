@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import option
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.words import option
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
@@ -21,18 +22,22 @@ from ckpt_tools.settings.resolve import Settings
 FORMATS = ("table", "json")
 
 
+EXAMPLES = """
+ckpt ls run  # what is there, newest first
+ckpt ls run --tree  # runs, their checkpoints and the files of each
+ckpt ls run --since 2023-01-01  # only those saved since then; 7d means within a week
+ckpt ls run --kind periodic  # without dying gasps, which are saved because of a fault
+ckpt ls run --json  # the same for a program (docs/json.md)
+"""
+
+
+@options.taking(
+    "root kind layout run prefix exclude max_step world_size save_interval order jobs state_dir",
+    "store_option",
+    options.TRUST,
+    options.PRINT,
+)
 def ls(
-    root: options.Root = None,
-    kind: options.Kind = None,
-    layout: options.Layout = None,
-    run: options.Run = None,
-    prefix: options.Prefix = None,
-    exclude: options.Exclude = None,
-    max_step: options.MaxStep = None,
-    world_size: options.WorldSize = None,
-    save_interval: options.SaveInterval = None,
-    order: options.Order = None,
-    jobs: options.Jobs = None,
     since: Annotated[
         str | None,
         option(
@@ -49,19 +54,7 @@ def ls(
         bool,
         option("--quarantine", help="List instead what is in quarantine."),
     ] = False,
-    state_dir: options.StateDir = None,
-    store_option: options.StoreOption = None,
-    no_plugins: options.NoPlugins = False,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    color: options.Color = None,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings
     (and from file headers, if names do not tell the step).
@@ -69,9 +62,8 @@ def ls(
     Exit codes: 0 listed; 3 there is no checkpoint and no other file of a known format (or no checkpoint that
     the filters leave); 5 a directory could not be listed.
     """
-    given = dict(locals())
     to = output.requested(FORMATS, given)
-    found = options.settings(given, to)
+    found = read_settings(given, to)
     if tree and to.format == "json":
         raise UsageError("--tree and --json cannot be combined", "leave one of them out")
     oldest = moment(since, time.time()) if since is not None else None

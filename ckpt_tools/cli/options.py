@@ -3,290 +3,260 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any
 
+import typer
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ckpt_tools.cli import console
+from ckpt_tools.cli import offers
+from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.output import Output, requested
-from ckpt_tools.cli.words import Argument, from_annotations, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.settings import plugins
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.storage.urls import absolute, is_url
 
-if TYPE_CHECKING:
-    from ckpt_tools.layouts import Layouts
+
+def option(
+    *names: str,
+    help: str,
+    metavar: str = "",
+    panel: str | None = None,
+    offer: Callable[..., Any] | None = None,
+) -> Any:
+    """Return what typer is told of a flag, which takes no value without a ``metavar``. Flags without a panel
+    stand in the first one.
+    """
+    return typer.Option(
+        *names, metavar=metavar, help=help, show_default=False, rich_help_panel=panel, autocompletion=offer
+    )
 
 
-def _setting(key: str, metavar: str, *short: str) -> Any:
-    """An option for a setting. Its value stays text here: flags, variables and files are all read by the same
-    parser.
+def argument(metavar: str, help: str, offer: Callable[..., Any] | None = None) -> Any:
+    """Return what typer is told of a word that is known by its place."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=offer)
+
+
+def _setting(key: str, *short: str, panel: str | None = None, **more: Any) -> Any:
+    """Return what typer is told of the flag of a setting. Its value stays text here: one parser reads
+    flags, variables and files.
     """
     variable = config.BY_KEY[key]
-    return option(variable.flag, *short, metavar=metavar, help=_help(variable))
-
-
-def _switch(key: str) -> Any:
-    variable = config.BY_KEY[key]
-    return option(variable.flag, help=_help(variable))
+    return option(variable.flag, *short, help=_help(variable), panel=panel, **more)
 
 
 def _help(variable: config.Variable) -> str:
     return f"{variable.meaning[0].upper()}{variable.meaning[1:]}. [{variable.name}]"
 
 
-Root = Annotated[str | None, Argument("ROOT", _help(config.BY_KEY["root"]))]
+_WHICH = "Which checkpoint"
+_REPLICAS = "Failed devices and replicas"
+_ACCEPTED = "What is accepted"
+_READING = "Reading"
+_JOB = "One decision per job"
+_TRUST = "Whom to trust"
+_OUTPUT = "Output"
 
-Rank = Annotated[str | None, _setting("rank", "N")]
-WorldSize = Annotated[str | None, _setting("world-size", "N")]
-Level = Annotated[str | None, _setting("level", "LEVEL")]
-KeyFile = Annotated[str | None, _setting("key-file", "FILE")]
-Jobs = Annotated[str | None, _setting("jobs", "N", "-j")]
-Io = Annotated[str | None, _setting("io", "auto|pread|mmap|direct")]
-LimitRate = Annotated[str | None, _setting("limit-rate", "SIZE")]
-Sample = Annotated[str | None, _setting("sample", "N/T|P%|SIZE")]
-MaxDuration = Annotated[str | None, _setting("max-duration", "TIME")]
-Scheduler = Annotated[str | None, _setting("scheduler", "ADDRESS")]
-Order = Annotated[str | None, _setting("order", "mtime|step")]
-ResumeFrom = Annotated[str | None, _setting("resume-from", "tracker|mtime|step")]
-Prefer = Annotated[str | None, _setting("prefer", "KIND")]
-ProveReplicas = Annotated[bool, _switch("prove-replicas")]
-Kind = Annotated[str | None, _setting("kind", "KIND")]
-Layout = Annotated[str | None, _setting("layout", "NAME")]
-Run = Annotated[str | None, _setting("run", "RUN")]
-Prefix = Annotated[str | None, _setting("prefix", "TEXT")]
-SameSave = Annotated[list[str] | None, _setting("same-save", "PATH")]
-Exclude = Annotated[list[str] | None, _setting("exclude", "GLOB")]
-TrustGlobal = Annotated[list[str] | None, _setting("trust-global", "PATTERN")]
-StoreOption = Annotated[list[str] | None, _setting("store-option", "KEY=VALUE")]
-MaxStep = Annotated[str | None, _setting("max-step", "N")]
-SaveInterval = Annotated[str | None, _setting("save-interval", "N")]
-FaultRanks = Annotated[str | None, _setting("fault-ranks", "RANKS")]
-FaultFile = Annotated[str | None, _setting("fault-file", "FILE")]
-ReplicaGroups = Annotated[list[str] | None, _setting("replica-groups", "GROUPS")]
-Replicas = Annotated[str | None, _setting("replicas", "all")]
-StrategyDir = Annotated[str | None, _setting("strategy-dir", "DIR")]
-Tp = Annotated[str | None, _setting("tp", "N")]
-Pp = Annotated[str | None, _setting("pp", "N")]
-Cp = Annotated[str | None, _setting("cp", "N")]
-Dp = Annotated[str | None, _setting("dp", "N")]
-Ep = Annotated[str | None, _setting("ep", "N")]
-Etp = Annotated[str | None, _setting("etp", "N")]
-RankOrder = Annotated[str | None, _setting("rank-order", "AXES")]
-Require = Annotated[str | None, _setting("require", "KEYS")]
-MaxAttempts = Annotated[str | None, _setting("max-attempts", "N")]
-Settle = Annotated[str | None, _setting("settle", "TIME")]
-Budget = Annotated[str | None, _setting("budget", "TIME")]
-MaxAge = Annotated[str | None, _setting("max-age", "TIME")]
-NoCache = Annotated[bool, _switch("no-cache")]
-ExplainBytes = Annotated[
-    bool,
-    option("--explain-bytes", help="Also say of every byte what it is and what protects it."),
-]
-Explain = Annotated[
-    bool,
-    option(
-        "--explain",
-        help=(
-            "Explain the choice: candidates and why each lost, substitutes and their proof, what was unseen."
-        ),
+_TEXT: dict[str, Any] = {
+    "rank": _setting("rank", metavar="N"),
+    "world_size": _setting("world-size", metavar="N"),
+    "run": _setting("run", metavar="RUN", offer=offers.runs),
+    "max_step": _setting("max-step", metavar="N", offer=offers.steps),
+    "level": _setting("level", metavar="LEVEL", offer=offers.levels),
+    "resume_args": _setting("resume-args", metavar="ARGS"),
+    "fail_on": option(
+        "--fail-on",
+        metavar="error|warning",
+        help="With warning: exit 1 for a warning too; the answer stays the same.",
+        panel=_ACCEPTED,
+        offer=offers.words("error", "warning"),
     ),
-]
-Strict = Annotated[bool, _switch("strict")]
-AllowNone = Annotated[bool, _switch("allow-none")]
-AllowMissing = Annotated[bool, _switch("allow-missing")]
-AllowFresh = Annotated[bool, _switch("allow-fresh")]
-PlanDir = Annotated[str | None, _setting("plan-dir", "DIR")]
-RequireSeal = Annotated[bool, _switch("require-seal")]
-VerifyKey = Annotated[str | None, _setting("verify-key", "FILE")]
-SealDir = Annotated[str | None, _setting("seal-dir", "DIR")]
-StateDir = Annotated[str | None, _setting("state-dir", "DIR")]
-NoFallback = Annotated[bool, _switch("no-fallback")]
-SkipUnreadable = Annotated[bool, _switch("skip-unreadable")]
-TrustGroup = Annotated[bool, _switch("trust-group")]
-TrustOwner = Annotated[list[str] | None, _setting("trust-owner", "UID")]
-TrustDir = Annotated[list[str] | None, _setting("trust-dir", "DIR")]
-NoPlugins = Annotated[bool, _switch("no-plugins")]
-Config = Annotated[str | None, _setting("config", "FILE")]
+    "output_file": option(
+        "--output", "-o", metavar="FILE", help="Write the answer to FILE, whole or not at all; - is stdout."
+    ),
+    "kind": _setting("kind", metavar="KIND", panel=_WHICH, offer=offers.kinds),
+    "layout": _setting("layout", metavar="NAME", panel=_WHICH, offer=offers.layouts),
+    "prefix": _setting("prefix", metavar="TEXT", panel=_WHICH),
+    "order": _setting("order", metavar="mtime|step", panel=_WHICH, offer=offers.words("mtime", "step")),
+    "resume_from": _setting(
+        "resume-from",
+        metavar="tracker|mtime|step",
+        panel=_WHICH,
+        offer=offers.words("tracker", "mtime", "step"),
+    ),
+    "prefer": _setting("prefer", metavar="KIND", panel=_WHICH, offer=offers.kinds),
+    "save_interval": _setting("save-interval", metavar="N", panel=_WHICH),
+    "require": _setting("require", metavar="KEYS", panel=_WHICH),
+    "fault_ranks": _setting("fault-ranks", metavar="RANKS", panel=_REPLICAS),
+    "fault_file": _setting("fault-file", metavar="FILE", panel=_REPLICAS),
+    "replicas": _setting("replicas", metavar="all", panel=_REPLICAS, offer=offers.words("all")),
+    "strategy_dir": _setting("strategy-dir", metavar="DIR", panel=_REPLICAS),
+    **{size: _setting(size, metavar="N", panel=_REPLICAS) for size in config.SIZES},
+    "rank_order": _setting("rank-order", metavar="AXES", panel=_REPLICAS),
+    "max_attempts": _setting("max-attempts", metavar="N", panel=_ACCEPTED),
+    "settle": _setting("settle", metavar="TIME", panel=_ACCEPTED),
+    "verify_key": _setting("verify-key", metavar="FILE", panel=_ACCEPTED),
+    "seal_dir": _setting("seal-dir", metavar="DIR", panel=_ACCEPTED),
+    "jobs": _setting("jobs", "-j", metavar="N", panel=_READING),
+    "io": _setting(
+        "io",
+        metavar="auto|pread|mmap|direct",
+        panel=_READING,
+        offer=offers.words("auto", "pread", "mmap", "direct"),
+    ),
+    "limit_rate": _setting("limit-rate", metavar="SIZE", panel=_READING),
+    "budget": _setting("budget", metavar="TIME", panel=_READING),
+    "sample": _setting("sample", metavar="N/T|P%|SIZE", panel=_READING),
+    "max_duration": _setting("max-duration", metavar="TIME", panel=_READING),
+    "scheduler": _setting("scheduler", metavar="ADDRESS", panel=_READING),
+    "max_age": _setting("max-age", metavar="TIME", panel=_READING),
+    "key_file": _setting("key-file", metavar="FILE", panel=_READING),
+    "plan_dir": _setting("plan-dir", metavar="DIR", panel=_JOB),
+    "job": _setting("job", metavar="ID", panel=_JOB),
+    "node": _setting("node", metavar="N", panel=_JOB),
+    "nodes": _setting("nodes", metavar="N", panel=_JOB),
+    "timeout": _setting("timeout", metavar="TIME", panel=_JOB),
+    "view": _setting("view", metavar="DIR", panel=_JOB),
+    "stage": _setting("stage", metavar="DIR", panel=_JOB),
+    "keep": _setting("keep", metavar="N", panel=_JOB),
+    "rendezvous": _setting("rendezvous", metavar="HOST:PORT", panel=_JOB),
+    "meet": _setting("meet", metavar="DIR", panel=_JOB),
+    "state_dir": _setting("state-dir", metavar="DIR", panel=_ACCEPTED),
+    "config": _setting("config", metavar="FILE", panel=_TRUST),
+    "format": option(
+        "--format",
+        metavar="FORMAT",
+        help="Output format; an unknown name lists the formats of the command.",
+        panel=_OUTPUT,
+    ),
+    "progress_as": option(
+        "--progress",
+        metavar="auto|bar|json|none",
+        help="Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
+        panel=_OUTPUT,
+        offer=offers.words("auto", "bar", "json", "none"),
+    ),
+    "color": option(
+        "--color",
+        metavar="auto|always|never",
+        help="When to use colour; NO_COLOR and FORCE_COLOR are honoured.",
+        panel=_OUTPUT,
+        offer=offers.words("auto", "always", "never"),
+    ),
+}
+_TEXTS: dict[str, Any] = {
+    "exclude": _setting("exclude", metavar="GLOB", panel=_WHICH),
+    "same_save": _setting("same-save", metavar="PATH", panel=_WHICH),
+    "replica_groups": _setting("replica-groups", metavar="GROUPS", panel=_REPLICAS),
+    "store_option": _setting("store-option", metavar="KEY=VALUE", panel=_READING),
+    "trust_global": _setting("trust-global", metavar="PATTERN", panel=_TRUST),
+    "trust_owner": _setting("trust-owner", metavar="UID", panel=_TRUST),
+    "trust_dir": _setting("trust-dir", metavar="DIR", panel=_TRUST),
+}
+_SWITCH: dict[str, Any] = {
+    "strict": _setting("strict"),
+    "allow_none": _setting("allow-none"),
+    "explain": option(
+        "--explain",
+        help="Explain the choice: why each candidate lost, substitutes and their proof, what was unseen.",
+    ),
+    "json": option("--json", help="The same as --format json."),
+    "apply": option("--apply", help="Do it; without this the command only says what it would do."),
+    "history": option(
+        "--history", help="List instead what earlier starts resumed from, and what was lost.", panel=_OUTPUT
+    ),
+    "prove_replicas": _setting("prove-replicas", panel=_REPLICAS),
+    "no_fallback": _setting("no-fallback", panel=_ACCEPTED),
+    "require_seal": _setting("require-seal", panel=_ACCEPTED),
+    "allow_missing": _setting("allow-missing", panel=_ACCEPTED),
+    "allow_fresh": _setting("allow-fresh", panel=_ACCEPTED),
+    "skip_unreadable": _setting("skip-unreadable", panel=_ACCEPTED),
+    "no_cache": _setting("no-cache", panel=_READING),
+    "require_mount": _setting("require-mount", panel=_JOB),
+    "agree": _setting("agree", panel=_JOB),
+    "trust_group": _setting("trust-group", panel=_TRUST),
+    "no_plugins": _setting("no-plugins", panel=_TRUST),
+    "worker": option(
+        "--worker",
+        help="This is one rank: torchrun, msrun, srun or mpirun starts this command.",
+        panel=_JOB,
+    ),
+    "explain_bytes": option(
+        "--explain-bytes", help="Also say of every byte what it is and what protects it.", panel=_OUTPUT
+    ),
+    "quiet": option("--quiet", "-q", help="No progress, warnings or notes on stderr.", panel=_OUTPUT),
+    "verbose": option(
+        "--verbose", "-v", help="List everything, and say what led to the answer.", panel=_OUTPUT
+    ),
+}
+
+
+def own(name: str, kind: Any, told: Any, default: Any = None) -> Parameter:
+    """Return a parameter as typer looks at it; ``...`` is the default of one that must be given."""
+    default = Parameter.empty if default is ... else default
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, told])
+
+
+SHARED: dict[str, Parameter] = {
+    name: own(name, kind, told, default)
+    for kind, default, all_told in (
+        (str | None, None, {"root": argument("ROOT", _help(config.BY_KEY["root"])), **_TEXT}),
+        (list[str] | None, None, _TEXTS),
+        (bool, False, _SWITCH),
+    )
+    for name, told in all_told.items()
+}
+"""Each parameter that more than one command has, declared once."""
+
+PRINT = "output_file format json quiet verbose color"
+TRUST = "trust_group trust_owner trust_dir no_plugins config"
+SELECTION = f"""
+root rank world_size run max_step level strict allow_none explain json
+kind layout prefix exclude order resume_from prefer same_save save_interval require
+fault_ranks fault_file replica_groups replicas prove_replicas strategy_dir tp pp cp dp ep etp rank_order
+no_fallback max_attempts settle require_seal seal_dir verify_key allow_missing allow_fresh skip_unreadable
+jobs io limit_rate budget max_age no_cache key_file store_option
+plan_dir {TRUST} trust_global format progress_as quiet verbose color
+"""
+"""The parameters of every command that chooses."""
+JOB = "job node nodes timeout require_mount view agree meet rendezvous"
+"""Those of commands that decide for a job."""
+STAGE = "stage keep"
+"""Those of a command that may bring a checkpoint to this machine first."""
+
+
+def taking(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Let a command take shared parameters besides its own; they arrive in its ``given``."""
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        own = signature(function, eval_str=True).parameters.values()
+        shared = [SHARED[name] for name in " ".join(names).split()]
+        return _taking(function, [*(p for p in own if p.kind is not p.VAR_KEYWORD), *shared])
+
+    return decorate
+
+
+def _taking(function: Callable[..., int], parameters: Sequence[Parameter]) -> Callable[..., int]:
+    """Return the function with these parameters, as typer looks at them."""
+
+    @wraps(function)
+    def command(**given: Any) -> int:
+        return function(**{**defaults, **given})
+
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
 
 HOOK_BUDGET = 60.0
 """Seconds that a command which decides for a job reads contents, unless --budget says otherwise: the job
 waits.
 """
-
-History = Annotated[
-    bool,
-    option("--history", help="List instead what earlier starts resumed from, and what was lost."),
-]
-FailOn = Annotated[
-    str | None,
-    option(
-        "--fail-on",
-        metavar="error|warning",
-        help="With warning: exit 1 for a warning too; the answer stays the same.",
-    ),
-]
-Apply = Annotated[
-    bool,
-    option("--apply", help="Do it; without this the command only says what it would do."),
-]
-OutputFile = Annotated[
-    str | None,
-    option(
-        "--output", "-o", metavar="FILE", help="Write the answer to FILE, whole or not at all; - is stdout."
-    ),
-]
-ProgressAs = Annotated[
-    str | None,
-    option(
-        "--progress",
-        metavar="auto|bar|json|none",
-        help="Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
-    ),
-]
-Format = Annotated[
-    str | None,
-    option(
-        "--format", metavar="FORMAT", help="Output format; an unknown name lists the formats of the command."
-    ),
-]
-Json = Annotated[bool, option("--json", help="The same as --format json.")]
-Quiet = Annotated[bool, option("--quiet", "-q", help="No progress, warnings or notes on stderr.")]
-Verbose = Annotated[
-    bool,
-    option("--verbose", "-v", help="List everything, and say what led to the answer."),
-]
-Color = Annotated[
-    str | None,
-    option(
-        "--color",
-        metavar="auto|always|never",
-        help="When to use colour; NO_COLOR and FORCE_COLOR are honoured.",
-    ),
-]
-
-
-_SELECTION: dict[str, Any] = {
-    "root": Root,
-    "rank": Rank,
-    "world_size": WorldSize,
-    "order": Order,
-    "resume_from": ResumeFrom,
-    "prefer": Prefer,
-    "kind": Kind,
-    "layout": Layout,
-    "run": Run,
-    "prefix": Prefix,
-    "exclude": Exclude,
-    "same_save": SameSave,
-    "trust_global": TrustGlobal,
-    "store_option": StoreOption,
-    "max_step": MaxStep,
-    "level": Level,
-    "key_file": KeyFile,
-    "require": Require,
-    "require_seal": RequireSeal,
-    "seal_dir": SealDir,
-    "verify_key": VerifyKey,
-    "fault_ranks": FaultRanks,
-    "fault_file": FaultFile,
-    "replica_groups": ReplicaGroups,
-    "replicas": Replicas,
-    "prove_replicas": ProveReplicas,
-    "strategy_dir": StrategyDir,
-    "tp": Tp,
-    "pp": Pp,
-    "cp": Cp,
-    "dp": Dp,
-    "ep": Ep,
-    "etp": Etp,
-    "rank_order": RankOrder,
-    "save_interval": SaveInterval,
-    "max_attempts": MaxAttempts,
-    "settle": Settle,
-    "budget": Budget,
-    "max_age": MaxAge,
-    "no_cache": NoCache,
-    "allow_none": AllowNone,
-    "allow_missing": AllowMissing,
-    "allow_fresh": AllowFresh,
-    "plan_dir": PlanDir,
-    "trust_group": TrustGroup,
-    "trust_owner": TrustOwner,
-    "trust_dir": TrustDir,
-    "no_fallback": NoFallback,
-    "skip_unreadable": SkipUnreadable,
-    "strict": Strict,
-    "no_plugins": NoPlugins,
-    "explain": Explain,
-    "jobs": Jobs,
-    "io": Io,
-    "limit_rate": LimitRate,
-    "format": Format,
-    "json": Json,
-    "progress_as": ProgressAs,
-    "quiet": Quiet,
-    "verbose": Verbose,
-    "color": Color,
-    "config": Config,
-}
-"""The flags of every command that chooses, by parameter."""
-
-JOB: dict[str, Any] = {
-    "job": Annotated[str | None, _setting("job", "ID")],
-    "node": Annotated[str | None, _setting("node", "N")],
-    "nodes": Annotated[str | None, _setting("nodes", "N")],
-    "timeout": Annotated[str | None, _setting("timeout", "TIME")],
-    "require_mount": Annotated[bool, _switch("require-mount")],
-    "view": Annotated[str | None, _setting("view", "DIR")],
-    "agree": Annotated[bool, _switch("agree")],
-    "meet": Annotated[str | None, _setting("meet", "DIR")],
-    "rendezvous": Annotated[str | None, _setting("rendezvous", "HOST:PORT")],
-}
-"""The flags of commands that decide for a job, by parameter."""
-
-TOLD: dict[str, Any] = {"resume_args": Annotated[str | None, _setting("resume-args", "ARGS")]}
-"""The flag of commands that say what a job's command is told."""
-
-STAGE: dict[str, Any] = {
-    "stage": Annotated[str | None, _setting("stage", "DIR")],
-    "keep": Annotated[str | None, _setting("keep", "N")],
-}
-"""The flags of a command that may bring a checkpoint to this machine first."""
-
-
-def settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) -> config.Settings:
-    """The settings among a command's options, completed from variables and the configuration file."""
-    flags = {key: value for name, value in given.items() if (key := name.replace("_", "-")) in config.BY_KEY}
-    found = config.resolve(flags, roots)
-    _configure(found)
-    if "no-plugins" in flags:
-        plugins.switch(found.values.get("no-plugins"))
-    if not to.quiet:
-        for note in found.notes:
-            console.problem("note", note)
-        if found.refused:
-            console.problem("warning", str(found.refused), found.refused.hint)
-    if found.layout_tables is not None:
-        found = replace(found, layouts=_own_layouts(found))
-    if to.verbose and found.file:
-        console.problem("note", f"configuration from {found.file}")
-    return found
-
-
-def _configure(found: config.Settings) -> None:
-    """Tell how stores are opened, also where that is no more as an earlier command of this process said."""
-    if found.stores is not None or "ckpt_tools.storage.stores.mounts" in sys.modules:
-        from ckpt_tools.model.stores import StoreOptions
-        from ckpt_tools.storage.stores import mounts
-
-        mounts.forget()
-        mounts.configure(found.stores or StoreOptions())
 
 
 def on_this_machine(paths: Sequence[str], why: str, instead: str) -> None:
@@ -315,17 +285,6 @@ def home_of(paths: Sequence[str], *, whole: bool = False) -> str:
     return homes.pop()
 
 
-def _own_layouts(found: config.Settings) -> Layouts:
-    from ckpt_tools.formats import names
-    from ckpt_tools.layouts import user
-
-    try:
-        return user.load(found.layout_tables, names.order)
-    except ValueError as e:
-        hint = "'ckpt layouts --check ROOT' shows what each template matches"
-        raise UsageError(f"{found.file}: {e}", hint) from e
-
-
 class Request(Struct, frozen=True):
     """What ``latest``, ``plan``, ``run`` and ``hook`` are to do. ``rooted``: ROOT was named, ``ranked``: the
     rank was. ``job`` holds the settings about the job that decides, ``given`` the command's own parameters.
@@ -344,21 +303,20 @@ class Request(Struct, frozen=True):
 
 
 def choosing(
-    *formats: str, document: str = "", **more: Any
+    *formats: str, takes: str = "", document: str = "", **own: Parameter
 ) -> Callable[[Callable[[Request], int]], Callable[..., int]]:
     """Make a command of a function that answers a request. It takes the flags of every command that chooses,
-    and those in ``more``, by parameter; the first format is its default. One that answers with a ``document``
-    has the formats of the registry too.
+    the shared ones that ``takes`` names, and its ``own``; the first format is its default. One that answers
+    with a ``document`` has the formats of the registry too.
     """
-    parameters = from_annotations({**_SELECTION, **more})
+    more = {name: SHARED[name] for name in takes.split()} | own
 
     def decorate(answer: Callable[[Request], int]) -> Callable[..., int]:
         def command(**given: Any) -> int:
             return answer(_request(formats, document, more, given))
 
-        command.parameters = parameters  # type: ignore[attr-defined]
         command.__doc__ = answer.__doc__
-        return command
+        return _taking(command, [*(SHARED[name] for name in SELECTION.split()), *more.values()])
 
     return decorate
 
@@ -367,9 +325,9 @@ def _request(
     formats: Sequence[str], document: str, more: Collection[str], given: Mapping[str, Any]
 ) -> Request:
     to = requested(formats, given, document)
-    found = settings(given, to)
+    found = read_settings(given, to)
     selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
-    if JOB.keys() & set(more) and selection.budget is None:
+    if "job" in more and selection.budget is None:
         selection = replace(selection, budget=HOOK_BUDGET)
     return Request(
         found.root,
@@ -378,7 +336,7 @@ def _request(
         explain=given["explain"],
         rooted="root" in found.origins,
         ranked=given["rank"] is not None,
-        job=found.named({*more, "plan_dir"} - TOLD.keys()),
+        job=found.named({*more, "plan_dir"} - {"resume_args"}),
         resume_args=found.values.get("resume-args", ()),
         given={name: given.get(name) for name in more},
     )

@@ -13,16 +13,21 @@ from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.urls import absolute
 
+EXAMPLES = """
+ckpt plan run  # what every rank loads
+ckpt plan run --explain  # which checkpoints were considered, and why each lost
+ckpt plan run --fault-ranks 1 --replicas all  # the device of rank 1 failed
+ckpt plan run --no-fallback --strict  # the newest, looked at in full, or an error
+ckpt plan run --json  # the same for a program (docs/json.md)
+"""
+
 
 @options.choosing(
     "table",
     "json",
     "shell",
     document="plan",
-    fail_on=options.FailOn,
-    output_file=options.OutputFile,
-    history=options.History,
-    **options.TOLD,
+    takes="resume_args output_file fail_on history",
 )
 def plan(request: options.Request) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (with --rank N only that rank),

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.words import option
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 
@@ -17,8 +18,21 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json")
 
 
+EXAMPLES = """
+ckpt prune run --keep-last 3  # say what would go, and why the rest stays
+ckpt prune run --keep-last 1 --keep-every 1000 --apply  # remove what neither of the two keeps
+ckpt prune run --keep-hourly 24 --keep-daily 7  # keep the last of each hour, and of each day
+ckpt prune run --max-total 20TiB  # keep the newest ones that fit
+ckpt prune run --keep-last 3 --json  # the same for a program (docs/json.md)
+"""
+
+
+@options.taking(
+    "root run max_age no_cache settle plan_dir apply state_dir store_option",
+    options.TRUST,
+    options.PRINT,
+)
 def prune(
-    root: options.Root = None,
     keep_last: Annotated[
         str | None,
         option(
@@ -63,7 +77,8 @@ def prune(
         ),
     ] = None,
     keep_kind: Annotated[
-        list[str] | None, option("--keep-kind", metavar="KIND", help="Keep all of a kind, such as best.")
+        list[str] | None,
+        option("--keep-kind", metavar="KIND", help="Keep all of a kind, such as best."),
     ] = None,
     max_total: Annotated[
         str | None,
@@ -77,25 +92,7 @@ def prune(
         bool,
         option("--damaged", help="Remove damaged checkpoints as well."),
     ] = False,
-    run: options.Run = None,
-    max_age: options.MaxAge = None,
-    no_cache: options.NoCache = False,
-    settle: options.Settle = None,
-    plan_dir: options.PlanDir = None,
-    apply: options.Apply = False,
-    state_dir: options.StateDir = None,
-    store_option: options.StoreOption = None,
-    no_plugins: options.NoPlugins = False,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    color: options.Color = None,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """Remove old checkpoints of each run below ROOT: those that are verified, and that no flag keeps. Damaged
     checkpoints do not count, and stay without --damaged. The checkpoint that 'ckpt plan' chooses, the newest
@@ -106,10 +103,9 @@ def prune(
     what to keep; 3 there is no checkpoint; 4 none is usable: nothing is removed; 5 something could not be
     looked at or removed.
     """
-    given = dict(locals())
+    policy = _policy(locals())
     to = output.requested(FORMATS, given)
-    found = options.settings({name: v for name, v in given.items() if not name.startswith("keep_")}, to)
-    policy = _policy(given)
+    found = read_settings(given, to)
     from msgspec.structs import replace
 
     from ckpt_tools.guard.prune import Policy
@@ -120,7 +116,7 @@ def prune(
         found.root,
         Policy(**policy),
         damaged=damaged,
-        apply=apply,
+        apply=given["apply"],
         state_dir=found.values.get("state-dir"),
         selection=selection,
     )
@@ -134,7 +130,7 @@ def said(flag: str, text: str) -> tuple[Policy, bool]:
     """What one word says that holds flags of this command: what to keep, and whether damaged ones go too.
     Raises UsageError for anything else.
     """
-    from ckpt_tools.cli.dispatch import parameters
+    from ckpt_tools.cli.app import parameters
     from ckpt_tools.guard.prune import Policy
 
     try:

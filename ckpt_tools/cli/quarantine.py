@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.words import Argument, option
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import UsageError
 
 FORMATS = ("table", "json")
@@ -15,10 +16,20 @@ _INSTEAD = (
 )
 
 
+EXAMPLES = """
+ckpt quarantine run/iter_0000020  # say what would be moved
+ckpt quarantine run/iter_0000020 --apply  # move it below run/.ckpt/quarantine
+ckpt quarantine run --damaged  # all damaged checkpoints
+ckpt quarantine kept/iter_0000020 --restore --apply  # bring it back
+ckpt quarantine run/iter_0000020 --json  # the same for a program (docs/json.md)
+"""
+
+
+@options.taking("apply state_dir settle no_cache", options.TRUST, options.PRINT)
 def quarantine(
     paths: Annotated[
         list[str],
-        Argument("PATH", "Checkpoints; with --damaged the directory in which they lie."),
+        argument("PATH", "Checkpoints; with --damaged the directory in which they lie."),
     ],
     damaged: Annotated[
         bool,
@@ -36,21 +47,7 @@ def quarantine(
             help="Directory in which the quarantine lies; default: the one that PATH lies in.",
         ),
     ] = None,
-    apply: options.Apply = False,
-    state_dir: options.StateDir = None,
-    settle: options.Settle = None,
-    no_cache: options.NoCache = False,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    no_plugins: options.NoPlugins = False,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    color: options.Color = None,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """Move checkpoints to ROOT/.ckpt/quarantine, where their framework does not look but ckpt does. They
     still count as existing: if nothing else is left, a job does not start from nothing. A tracker that names
@@ -61,9 +58,9 @@ def quarantine(
     """
     if damaged and restore:
         raise UsageError("--damaged and --restore contradict each other", "say one of them")
-    given = dict(locals())
+    given["paths"] = paths
     to = output.requested(FORMATS, given)
-    found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
+    found = read_settings(given, to, tuple(paths))
     output.broken_plugins()
     options.on_this_machine([*paths, *([root] if root else ())], options.RENAMES, _INSTEAD)
     home = os.path.abspath(root) if root else options.home_of(paths, whole=damaged)
@@ -75,10 +72,12 @@ def quarantine(
 
     state = found.values.get("state-dir")
     if restore:
-        result = bring_back(home, names, apply=apply, state_dir=state, trust=found.trust)
+        result = bring_back(home, names, apply=given["apply"], state_dir=state, trust=found.trust)
     else:
         selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
-        result = put_away(home, names, damaged=damaged, apply=apply, state_dir=state, selection=selection)
+        result = put_away(
+            home, names, damaged=damaged, apply=given["apply"], state_dir=state, selection=selection
+        )
     from ckpt_tools.output import changes
 
     to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.words import Argument, option
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.change import Changes
 
 FORMATS = ("table", "json")
 
 
+EXAMPLES = """
+ckpt repair run  # say what can be repaired, and how
+ckpt repair run --apply  # repair what is proven, and say what is not
+ckpt repair run --accept-odds 0.001 --apply  # also flip back bits that only a CRC locates
+ckpt repair run --tracker --apply  # make the tracker name what plan chooses
+ckpt repair run --json  # the same for a program (docs/json.md)
+"""
+
+
+@options.taking("apply state_dir settle key_file jobs", options.TRUST, options.PRINT)
 def repair(
     paths: Annotated[
         list[str],
-        Argument("PATH", "Checkpoints, files of them, or directories."),
+        argument("PATH", "Checkpoints, files of them, or directories."),
     ],
     accept_odds: Annotated[
         str | None,
@@ -38,22 +49,7 @@ def repair(
             help="Directory in whose .ckpt the old files are kept; default: PATH, or the one it lies in.",
         ),
     ] = None,
-    apply: options.Apply = False,
-    state_dir: options.StateDir = None,
-    settle: options.Settle = None,
-    key_file: options.KeyFile = None,
-    jobs: options.Jobs = None,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    no_plugins: options.NoPlugins = False,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    color: options.Color = None,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """Repair damaged files at and below PATH: flip back the one bit that a CRC locates, if a seal, a second
     checksum or --accept-odds confirms it; write the lost directory of a torch archive and the index of a
@@ -63,9 +59,9 @@ def repair(
     Exit codes: 0 all damage is repaired, or would be; 1 some of it stays; 2 a question that only you can
     answer; 3 nothing recognised; 5 something could not be looked at or written: nothing is lost.
     """
-    given = dict(locals())
+    given["paths"] = paths
     to = output.requested(FORMATS, given)
-    found = options.settings({name: v for name, v in given.items() if name != "root"}, to, tuple(paths))
+    found = read_settings(given, to, tuple(paths))
     output.broken_plugins()
     options.on_this_machine([*paths, *([root] if root else ())], options.RENAMES, options.DOWNLOAD)
     home = os.path.abspath(root) if root else _home(paths)
@@ -73,13 +69,13 @@ def repair(
 
     state, selection = found.values.get("state-dir"), found.selection()
     if tracker:
-        result = mending.repair_trackers(home, apply=apply, state_dir=state, selection=selection)
+        result = mending.repair_trackers(home, apply=given["apply"], state_dir=state, selection=selection)
     else:
         result = mending.repair(
             home,
             paths,
             accept_odds=_probability(accept_odds),
-            apply=apply,
+            apply=given["apply"],
             state_dir=state,
             selection=selection,
         )

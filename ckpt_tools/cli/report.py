@@ -5,14 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.verify import READING, exit_code
-from ckpt_tools.cli.words import Argument
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -29,44 +30,27 @@ RUNS = 64
 """Runs below one root that a plan is made for; of more the report says so."""
 
 
+EXAMPLES = """
+ckpt report run -o report.html  # a page that needs no network
+ckpt report run -o values.html --level values  # with statistics of the numbers in all tensors
+ckpt report run/iter_0000020 -o newest.html --level structure  # without reading the contents
+ckpt report run kept -o both.html  # of several trees
+ckpt report run --json  # the same for a program (docs/json.md)
+"""
+
+
+@options.taking(
+    "output_file level order run max_step save_interval world_size require require_seal seal_dir",
+    "verify_key trust_global settle max_age no_cache key_file store_option strict jobs io limit_rate",
+    "sample max_duration format json progress_as quiet color",
+    options.TRUST,
+)
 def report(
     paths: Annotated[
         list[str],
-        Argument("ROOT", "Directories of checkpoints."),
+        argument("ROOT", "Directories of checkpoints."),
     ],
-    output_file: options.OutputFile = None,
-    level: options.Level = None,
-    order: options.Order = None,
-    run: options.Run = None,
-    max_step: options.MaxStep = None,
-    save_interval: options.SaveInterval = None,
-    world_size: options.WorldSize = None,
-    require: options.Require = None,
-    require_seal: options.RequireSeal = False,
-    seal_dir: options.SealDir = None,
-    verify_key: options.VerifyKey = None,
-    trust_global: options.TrustGlobal = None,
-    settle: options.Settle = None,
-    max_age: options.MaxAge = None,
-    no_cache: options.NoCache = False,
-    key_file: options.KeyFile = None,
-    store_option: options.StoreOption = None,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    no_plugins: options.NoPlugins = False,
-    strict: options.Strict = False,
-    jobs: options.Jobs = None,
-    io: options.Io = None,
-    limit_rate: options.LimitRate = None,
-    sample: options.Sample = None,
-    max_duration: options.MaxDuration = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    progress_as: options.ProgressAs = None,
-    quiet: options.Quiet = False,
-    color: options.Color = None,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """Verify every ROOT, plan its runs, and write one HTML page about it that needs no network: what to do
     next, saves over time, ranks by checkpoints, the bytes of damaged files.
@@ -74,9 +58,9 @@ def report(
     Exit codes are those of 'ckpt verify': 0 nothing broken at this level; 1 damage found; 3 nothing
     recognised; 5 something could not be looked at, or the page could not be written.
     """
-    given = dict(locals())
+    given["paths"] = paths
     to = output.requested(FORMATS, given)
-    found = options.settings(given, to, tuple(paths))
+    found = read_settings(given, to, tuple(paths))
     if to.format == "html":
         _ready_for_a_page(to)
     gathered = _gathered(paths, found, to)

@@ -6,28 +6,33 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from ckpt_tools.cli import console, options, output, signals
+from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that cannot be started."""
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
-Worker = Annotated[
-    bool,
-    option("--worker", help="This is one rank: torchrun, msrun, srun or mpirun starts this command."),
-]
-Words = Annotated[
-    list[str] | None,
-    Argument("-- COMMAND...", "What to start, after --.", after_dashes=True),
-]
 
 
-@options.choosing("text", worker=Worker, **options.JOB, **options.STAGE, **options.TOLD, command=Words)
+EXAMPLES = """
+ckpt run run --rank 0 -- echo start  # plan, then become the command
+ckpt run run --rank 0 -- sh -c 'python train.py --load "$CKPT_PATH"'  # pass the path as an argument
+ckpt run run --rank 0 -- sh -c 'echo "$CKPT_STEP"'  # or read it from the environment
+ckpt run empty --allow-none -- echo first start  # a first launch has nothing to resume from
+ckpt run run --rank 0 --view view -- echo start  # make a directory of links to this checkpoint alone
+"""
+
+
+@options.choosing(
+    "text",
+    takes=f"resume_args worker {options.JOB} {options.STAGE}",
+    command=options.own("command", list[str] | None, argument("-- COMMAND", "What to start, after --.")),
+)
 def run(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import argument, option
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.model.seal import Sealing
 
 FORMATS = ("table", "json")
 READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir")
 
 
+EXAMPLES = """
+ckpt seal run  # verify everything, and seal what is sound and has no seal yet
+ckpt seal run --dry-run  # say what would be sealed
+ckpt seal run/iter_0000020 --digest sha256  # with digests that sha256sum prints
+ckpt seal run --seal-dir seals  # for a tree that is read-only
+ckpt seal run --json  # the same for a program (docs/json.md)
+"""
+
+
+@options.taking(
+    "seal_dir require settle key_file store_option strict jobs io limit_rate scheduler progress_as",
+    options.TRUST,
+    options.PRINT,
+)
 def seal(
     paths: Annotated[
         list[str],
-        Argument("PATH", "Checkpoints, or directories of them."),
+        argument("PATH", "Checkpoints, or directories of them."),
     ],
     digest: Annotated[
         str | None,
@@ -31,7 +46,6 @@ def seal(
         ),
     ] = None,
     tensors: Annotated[bool, option("--tensors", help="A digest for each tensor as well.")] = False,
-    seal_dir: options.SealDir = None,
     sign_key: Annotated[
         str | None,
         option(
@@ -46,27 +60,7 @@ def seal(
     ] = False,
     merge: Annotated[bool, option("--merge", help="Merge the seals of all ranks into one.")] = False,
     dry_run: Annotated[bool, option("--dry-run", help="Read and verify, but write nothing.")] = False,
-    require: options.Require = None,
-    settle: options.Settle = None,
-    key_file: options.KeyFile = None,
-    store_option: options.StoreOption = None,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    no_plugins: options.NoPlugins = False,
-    strict: options.Strict = False,
-    jobs: options.Jobs = None,
-    io: options.Io = None,
-    limit_rate: options.LimitRate = None,
-    scheduler: options.Scheduler = None,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    progress_as: options.ProgressAs = None,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    color: options.Color = None,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """Verify every checkpoint at or below PATH, and write a seal with the digests of all its files into each
     one that is sound. From then on 'verify', 'plan', 'latest' and 'run' compare the files with it. Nothing
@@ -76,9 +70,9 @@ def seal(
     Exit codes: 0 everything sound has a seal (with --strict 1 if something is unfinished or in use); 1 damage
     found; 3 nothing recognised; 5 something could not be looked at, or a seal could not be written.
     """
-    given = dict(locals())
+    given["paths"] = paths
     to = output.requested(FORMATS, given)
-    found = options.settings(given, to, tuple(paths))
+    found = read_settings(given, to, tuple(paths))
     output.broken_plugins()
     from ckpt_tools import guard
     from ckpt_tools.reading.engines import engine

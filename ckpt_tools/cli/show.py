@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.words import Argument
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import argument
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
@@ -13,30 +14,31 @@ from ckpt_tools.model.report import Level
 FORMATS = ("table", "json")
 
 
+EXAMPLES = """
+ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt  # tensors, metadata and pickled names
+ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --verbose  # the whole list
+ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --explain-bytes  # what protects which byte
+ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --level content  # also compare its checksums
+ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --json  # the same for a program
+"""
+
+
+@options.taking(
+    "level key_file store_option no_plugins trust_group trust_owner trust_dir explain_bytes",
+    "output_file format json verbose color",
+)
 def show(
-    file: Annotated[str, Argument("FILE", "A checkpoint file.")],
-    level: options.Level = None,
-    key_file: options.KeyFile = None,
-    store_option: options.StoreOption = None,
-    no_plugins: options.NoPlugins = False,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    explain_bytes: options.ExplainBytes = False,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    verbose: options.Verbose = False,
-    color: options.Color = None,
+    file: Annotated[str, argument("FILE", "A checkpoint file.")],
+    **given: Any,
 ) -> int:
     """Print the tensors, the metadata and the pickle globals of FILE, by default at level structure. Nothing
     in it is loaded or run.
 
     Exit codes: 0 shown; 1 shown, and found damaged; 3 the format is not known; 5 the file could not be read.
     """
-    given = dict(locals())
+    given["file"] = file
     to = output.requested(FORMATS, given)
-    found = options.settings(given, to, (file,))
+    found = read_settings(given, to, (file,))
     output.broken_plugins()
     _require_file(file)
     from ckpt_tools import api
@@ -45,9 +47,9 @@ def show(
 
     report, anatomy = api.show(
         file,
-        found.values["level"] if level is not None else Level.STRUCTURE,
+        found.values["level"] if given["level"] is not None else Level.STRUCTURE,
         **found.named(("key_file",)),
-        explain=explain_bytes,
+        explain=given["explain_bytes"],
         trust=found.trust,
         layouts=found.layouts,
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.options import argument, option
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.run import reporter
-from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute, is_url
@@ -16,25 +16,35 @@ from ckpt_tools.storage.urls import absolute, is_url
 if TYPE_CHECKING:
     from ckpt_tools.job.staged_start import Copied
 
-Directory = Annotated[str, Argument("DIR", "Directory on this machine for all copies.")]
-Ranks = Annotated[
-    str | None,
-    option(
-        "--ranks",
-        metavar="RANKS",
-        help="Ranks of this node, such as 0-7; default: those that the launcher tells, else all.",
-    ),
-]
+EXAMPLES = """
+ckpt stage s3://bucket/run staged  # copy what a job would load to a local disk
+ckpt stage s3://bucket/run staged --ranks 0-3  # only the files that these ranks load
+ckpt stage s3://bucket/run staged --keep 2  # keep two copies, and remove older ones
+eval "$(ckpt stage s3://bucket/run staged --format shell)"; echo "$CKPT_PATH"  # for a script
+ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md)
+"""
 
 
 @options.choosing(
     "table",
     "json",
     "shell",
-    directory=Directory,
-    ranks=Ranks,
-    keep=options.STAGE["keep"],
-    output_file=options.OutputFile,
+    takes="keep output_file",
+    directory=options.own(
+        "directory",
+        str,
+        argument("DIR", "Directory on this machine for all copies."),
+        ...,
+    ),
+    ranks=options.own(
+        "ranks",
+        str | None,
+        option(
+            "--ranks",
+            metavar="RANKS",
+            help="Ranks of this node, such as 0-7; default: those that the launcher tells, else all.",
+        ),
+    ),
 )
 def stage(request: options.Request) -> int:
     """Copy the files that the ranks of this node load, and the files that go with them, from ROOT in a store

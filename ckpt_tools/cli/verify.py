@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import argument, option
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.words import Argument, option
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
 
@@ -34,26 +35,27 @@ READING = (
 """Settings that ``api.verify`` takes under their own names; its defaults are the command's."""
 
 
+EXAMPLES = """
+ckpt verify run  # every file, with all stored checksums
+ckpt verify run/iter_0000020 --level structure  # without reading the contents
+ckpt verify run --limit-rate 200MB --io direct  # beside a running job
+ckpt verify run --sample 1/7 --max-duration 2h  # a part every night
+ckpt verify run --json > verdict.json  # exit 0: good, 1: damage found, 5: could not look
+"""
+
+
+@options.taking(
+    "level require require_seal seal_dir verify_key trust_global settle max_age no_cache key_file",
+    "store_option explain_bytes strict fail_on jobs io limit_rate sample max_duration scheduler",
+    "progress_as",
+    options.TRUST,
+    options.PRINT,
+)
 def verify(
     paths: Annotated[
         list[str],
-        Argument("PATH", "Checkpoint files, directories or prefixes."),
+        argument("PATH", "Checkpoint files, directories or prefixes."),
     ],
-    level: options.Level = None,
-    require: options.Require = None,
-    require_seal: options.RequireSeal = False,
-    seal_dir: options.SealDir = None,
-    verify_key: options.VerifyKey = None,
-    trust_global: options.TrustGlobal = None,
-    settle: options.Settle = None,
-    max_age: options.MaxAge = None,
-    no_cache: options.NoCache = False,
-    key_file: options.KeyFile = None,
-    store_option: options.StoreOption = None,
-    no_plugins: options.NoPlugins = False,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
     by_store: Annotated[
         bool,
         option(
@@ -61,24 +63,8 @@ def verify(
             help="In an object store read no contents: compare the checksums that it keeps with the seals.",
         ),
     ] = False,
-    explain_bytes: options.ExplainBytes = False,
-    strict: options.Strict = False,
-    fail_on: options.FailOn = None,
-    jobs: options.Jobs = None,
-    io: options.Io = None,
-    limit_rate: options.LimitRate = None,
-    sample: options.Sample = None,
-    max_duration: options.MaxDuration = None,
-    scheduler: options.Scheduler = None,
-    output_file: options.OutputFile = None,
-    format: options.Format = None,
-    json: options.Json = False,
-    progress_as: options.ProgressAs = None,
     all: Annotated[bool, option("--all", help="List good files and notes as well.")] = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    color: options.Color = None,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """Look at every checkpoint file at or below PATH, and say what is damaged and how that is known. Nothing
     is written, loaded or run.
@@ -86,10 +72,9 @@ def verify(
     Exit codes: 0 nothing broken at this level; 1 damage found; 3 nothing recognised; 5 something could not be
     looked at.
     """
-    given = dict(locals())
-    given["verbose"] = verbose or all
+    given |= {"paths": paths, "verbose": given["verbose"] or all}
     to = output.requested(FORMATS, given, "verification")
-    found = options.settings(given, to, tuple(paths))
+    found = read_settings(given, to, tuple(paths))
     strict = found.values.get("strict", False)
     to = replace(to, warnings_fail=to.warnings_fail or strict)
     from ckpt_tools import api
@@ -110,7 +95,7 @@ def verify(
             trust=found.trust,
             layouts=found.layouts,
             by_store=by_store,
-            explain=explain_bytes,
+            explain=given["explain_bytes"],
             cache=not found.values.get("no-cache", False),
             note=output.cache_notes(to),
             progress=meter,

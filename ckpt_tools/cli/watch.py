@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.words import Argument, option
+from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute
@@ -15,14 +16,29 @@ READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_di
 _PORTS = 1 << 16
 
 
+EXAMPLES = """
+ckpt watch run --once  # verify what is new and settled, then exit (for cron)
+ckpt watch run --once --limit-rate 200MB --io direct  # beside a running job
+ckpt watch run --once --prune '--keep-last 3'  # say what would go; remove it with --apply
+ckpt watch run --once --on-bad 'logger damaged: $CKPT_PATH'  # run a command when damage is found
+timeout 10 ckpt watch run --metrics-port 0; test $? = 124  # until it is ended; 'ckpt hook install' has units
+"""
+
+
+@options.taking(
+    "apply state_dir plan_dir seal_dir store_option require trust_global settle key_file jobs io",
+    "limit_rate quiet",
+    options.TRUST,
+)
 def watch(
     roots: Annotated[
         list[str],
-        Argument("ROOT", "Directories in which checkpoints are saved."),
+        argument("ROOT", "Directories in which checkpoints are saved."),
     ],
     once: Annotated[bool, option("--once", help="One pass, then exit.")] = False,
     rescan: Annotated[
-        str | None, option("--rescan", metavar="TIME", help="List ROOT again after this time; default: 60s.")
+        str | None,
+        option("--rescan", metavar="TIME", help="List ROOT again after this time; default: 60s."),
     ] = None,
     every: Annotated[
         str | None,
@@ -51,34 +67,19 @@ def watch(
             help="Prune after each new good checkpoint: flags of 'ckpt prune', as one argument.",
         ),
     ] = None,
-    apply: options.Apply = False,
     metrics_file: Annotated[
-        str | None, option("--metrics-file", metavar="FILE", help="Replace FILE with metrics for Prometheus.")
+        str | None,
+        option("--metrics-file", metavar="FILE", help="Replace FILE with metrics for Prometheus."),
     ] = None,
     metrics_port: Annotated[
-        str | None, option("--metrics-port", metavar="N", help="Serve metrics over HTTP; 0: any free port.")
+        str | None,
+        option("--metrics-port", metavar="N", help="Serve metrics over HTTP; 0: any free port."),
     ] = None,
     metrics_address: Annotated[
         str | None,
         option("--metrics-address", metavar="ADDRESS", help="Where to serve them; default: 127.0.0.1."),
     ] = None,
-    state_dir: options.StateDir = None,
-    plan_dir: options.PlanDir = None,
-    seal_dir: options.SealDir = None,
-    store_option: options.StoreOption = None,
-    require: options.Require = None,
-    trust_global: options.TrustGlobal = None,
-    settle: options.Settle = None,
-    key_file: options.KeyFile = None,
-    no_plugins: options.NoPlugins = False,
-    trust_group: options.TrustGroup = False,
-    trust_owner: options.TrustOwner = None,
-    trust_dir: options.TrustDir = None,
-    jobs: options.Jobs = None,
-    io: options.Io = None,
-    limit_rate: options.LimitRate = None,
-    quiet: options.Quiet = False,
-    config: options.Config = None,
+    **given: Any,
 ) -> int:
     """Verify each checkpoint in ROOT once it is finished and no longer written, and again from time to time.
     Results are printed as JSON lines (docs/json.md). The command runs until it is ended, and continues from
@@ -88,9 +89,8 @@ def watch(
     Exit codes: 143 and 130 when a signal ended it; 2 or 5 when it cannot begin. With --once: 0 all finished
     checkpoints are good, 1 damage found, 3 there is no checkpoint, 5 something could not be looked at.
     """
-    given = dict(locals())
     to = output.requested(FORMATS, given)
-    found = options.settings(given, to, tuple(roots))
+    found = read_settings(given, to, tuple(roots))
     output.broken_plugins()
     from ckpt_tools.guard.watch.loop import watch as run
     from ckpt_tools.guard.watch.niceness import give_way
@@ -106,7 +106,7 @@ def watch(
         "hook_timeout": _seconds("--hook-timeout", hook_timeout, least=0.1),
         "metrics_port": _port(metrics_port),
         "metrics_address": metrics_address,
-        **_pruning(prune, apply),
+        **_pruning(prune, given["apply"]),
     }
     choices = WatchOptions(
         read=read,

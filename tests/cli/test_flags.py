@@ -31,9 +31,8 @@ from small_files import mindspore, saved, tensor, trainer
 from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
 
 from ckpt_tools import guard
-from ckpt_tools.cli import dispatch
-from ckpt_tools.cli.typer_app import parser
-from ckpt_tools.cli.words import COMMANDS
+from ckpt_tools.cli import app
+from ckpt_tools.cli.app import COMMANDS
 from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.planning import decision_log
 from ckpt_tools.reading import engines, prefetch
@@ -43,15 +42,12 @@ from ckpt_tools.storage import ownership
 from ckpt_tools.storage.rate import Rate
 
 PRINTING = {"progress_as", "output_file", "format", "json", "quiet", "verbose", "color", "config"}
-NAMES = (*COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
 
 
 @cache
 def parameters(command: str) -> dict[str, Any]:
     """The real parameters of a command, by name."""
-    module = dispatch.WITHIN.get(tuple(command.split()), command)  # type: ignore[call-overload]
-    app = parser(module)
-    return {str(p.name): p for p in app.params if p.name not in PRINTING}
+    return {str(p.name): p for p in app.command(command).params if p.name not in PRINTING}
 
 
 class Case(NamedTuple):
@@ -753,7 +749,7 @@ def cases(command: str) -> dict[str, Case]:
     return {name: case for name, case in {**CHOICE, **own}.items() if name in known}
 
 
-@pytest.mark.parametrize("command", NAMES)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_parameter_is_held_to_something(command: str) -> None:
     """A new flag needs a tree where it matters; one that is gone leaves nothing behind here."""
     elsewhere = {name for of, name in ELSEWHERE if of == command}
@@ -900,7 +896,7 @@ def matters(seen: Seen, command: str, name: str) -> None:
     assert first != other, f"{name} changes nothing in {command}"
 
 
-WITNESSED = [(command, name) for command in NAMES for name in cases(command)]
+WITNESSED = [(command, name) for command in COMMANDS for name in cases(command)]
 SHARED = [
     (command, name)
     for command, name in WITNESSED

@@ -9,18 +9,9 @@ from pathlib import Path
 import pytest
 from places import DOCS
 
-from ckpt_tools.cli import dispatch, pages
-from ckpt_tools.cli.typer_app import parser
-from ckpt_tools.cli.words import COMMANDS
+from ckpt_tools.cli.app import COMMANDS, command, examples
 
-NAMES = (*COMMANDS, *(" ".join(words) for words in dispatch.WITHIN))
 FILES = sorted((DOCS / "man").iterdir())
-
-
-def params(name: str) -> list:
-    module = "_".join(name.split())
-    app = parser(module)
-    return app.params
 
 
 def shown(page: Path) -> str:
@@ -33,7 +24,7 @@ def shown(page: Path) -> str:
 
 def test_each_command_has_a_page() -> None:
     assert sorted(p.stem for p in FILES) == sorted(
-        ["ckpt", *("-".join(["ckpt", *name.split()]) for name in NAMES)]
+        ["ckpt", *("-".join(["ckpt", *name.split()]) for name in COMMANDS)]
     )
 
 
@@ -46,13 +37,13 @@ def test_mandoc_has_nothing_to_say(page: Path) -> None:
     assert not [line for line in done.stdout.splitlines() if "missing date" not in line]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_has_every_flag_and_every_example(name: str) -> None:
     text = shown(DOCS / f"man/{'-'.join(['ckpt', *name.split()])}.1")
-    for param in params(name):
-        about = " ".join(param.help.split())
+    for param in command(name).params:
+        about = " ".join(param.help.replace("\\[", "[").split())
         assert about.replace("…", "...") in re.sub(r"\s+", " ", text), param.name
         for flag in param.opts if param.param_type_name == "option" else ():
             assert re.search(rf"^ +(-\w, )?(--[\w-]+, )*{flag}\b", text, re.MULTILINE), flag
     lines = {line.strip() for line in text.splitlines()}
-    assert {line for line, _ in pages.EXAMPLES[name]} <= lines
+    assert {line for line, _ in examples(name)} <= lines

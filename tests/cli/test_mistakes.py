@@ -8,16 +8,13 @@ from typing import Any
 import pytest
 from run_helpers import megatron
 
-from ckpt_tools.cli import dispatch
-from ckpt_tools.cli.typer_app import parser
-from ckpt_tools.cli.words import COMMANDS
+from ckpt_tools.cli import app, dispatch
+from ckpt_tools.cli.app import COMMANDS
 
 
 def flags(command: str) -> dict[str, Any]:
     """Its long flags, and what typer knows of each."""
-    app = parser(command)
-    params = app.params
-    return {name: p for p in params for name in p.opts if name.startswith("--")}
+    return {name: p for p in app.command(command).params for name in p.opts if name.startswith("--")}
 
 
 def said(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
@@ -34,7 +31,7 @@ def test_one_dash_in_place_of_two_names_the_flag(
     monkeypatch.chdir(tmp_path)
     known = flags(command)
     for flag in known:
-        code, err = said(capfd, command, flag[1:], "x")
+        code, err = said(capfd, *command.split(), flag[1:], "x")
         if "there is no flag" in err:  # -j and -o are flags with a value of their own
             assert code == 2 and f"did you mean {flag}?" in err, (flag, err)
 
@@ -46,7 +43,7 @@ def test_a_flag_without_its_value_is_named_with_its_command(
     monkeypatch.chdir(tmp_path)
     for flag, param in flags(command).items():
         if not param.is_flag:
-            code, err = said(capfd, command, flag)
+            code, err = said(capfd, *command.split(), flag)
             assert code == 2 and f"{flag} needs a value" in err and f"'ckpt {command} -h'" in err, (flag, err)
 
 
@@ -91,3 +88,10 @@ def test_a_command_that_vanishes_is_no_bug(tmp_path: Path, capfd: pytest.Capture
 def test_run_says_why_it_has_no_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, err = said(capfd, "run", str(tmp_path), "--json", "--", "true")
     assert code == 2 and "ckpt plan --json" in err and "$CKPT_PLAN" in err, err
+
+
+def test_a_word_before_the_dashes_says_nothing_to_run(capfd: pytest.CaptureFixture[str]) -> None:
+    """Not dropped without a word: it may be a flag's value, or a second ROOT."""
+    code, err = said(capfd, "run", "a", "b", "--", "echo")
+    assert code == 2
+    assert err.startswith("ckpt: error: there are more words before -- than 'ckpt run' takes: b\nhint: ")

@@ -14,7 +14,7 @@ import pytest
 from nights import NIGHTS, RANK_1, RUN, Night
 from run_helpers import CKPT, CLEAN, ckpt
 
-from ckpt_tools.cli.dispatch import WITHIN, parameters
+from ckpt_tools.cli.app import parameters
 from ckpt_tools.errors import BY_EXIT_CODE
 from ckpt_tools.findings import CODES
 from ckpt_tools.output.words import wrapped
@@ -146,7 +146,7 @@ PASTED = sorted({words for hint in HINTS for words in re.findall(r"'ckpt ([^']*)
 def test_a_command_that_a_hint_names_exists(line: str) -> None:
     first, *words = line.split()
     if not first.startswith("-"):
-        assert (first, *words[:1]) not in WITHIN
+        assert words[:1] != ["install"]
         needs = {"seal": 1, "verify": 1, "diff": 2}.get(first, 0)
         given = [word for word in words if not word.startswith("-")]
         parameters(first, [*words, *["PATH"] * max(0, needs - len(given))])

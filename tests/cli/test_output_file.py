@@ -19,11 +19,11 @@ import machine_readers as read
 import pytest
 from one_question import Asker
 from owners import Owners
-from places import PACKAGE
 from run_helpers import CLEAN, ckpt
 from small_runs import FILE, lost, plain
 
 from ckpt_tools.cli import console
+from ckpt_tools.cli.app import COMMANDS, command
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.storage.whole_file import check_writable, write_whole
 
@@ -67,10 +67,11 @@ def test_the_file_holds_what_stdout_would(asker: Asker, tmp_path: Path, line: st
 
 def test_every_command_with_a_format_has_it() -> None:
     """But run, whose answer is the command that it becomes."""
-    for module in sorted((PACKAGE / "cli").glob("*.py")):
-        text = module.read_text()
-        if "options.Format" in text or "options.choosing(" in text.replace("def choosing(", ""):
-            assert "options.OutputFile" in text or module.stem == "run", module
+    for name in COMMANDS:
+        flags = {flag for param in command(name).params for flag in param.opts}
+        assert not {"--format", "--output"} & flags or {"--format", "--output"} <= flags or name == "run", (
+            name
+        )
 
 
 @pytest.mark.slow

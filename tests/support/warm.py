@@ -250,12 +250,12 @@ def _load(what: str) -> None:
 
 def _prepare() -> None:
     """What each command makes for itself and keeps: its flags, and the expressions that names are compared with."""
+    from ckpt_tools.cli.app import COMMANDS, command, line
     from ckpt_tools.cli.dispatch import execute
-    from ckpt_tools.cli.typer_app import parser
-    from ckpt_tools.cli.words import COMMANDS
 
+    line()
     for name in COMMANDS:
-        parser(name)
+        command(name)
     demo, kept = str(FIXTURES / "demo"), [(stream, os.dup(stream)) for stream in (1, 2)]
     with open(os.devnull, "w") as nowhere:
         for stream, _ in kept:

@@ -42,7 +42,9 @@ class Allowed(NamedTuple):
 
 
 USERS_WORDS = [
-    Allowed("cli/pages.py", "(ckpt (layouts|hook install)|lines for) .*", "examples of commands"),
+    Allowed("cli/hook_install.py", "(?s)\nckpt hook install.*", "examples of commands"),
+    Allowed("cli/layouts.py", "(?s)\nckpt layouts.*", "examples of commands"),
+    Allowed("cli/options.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("cli/run.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),
     Allowed(

@@ -1,0 +1,197 @@
+"""All command lines, as typer reads them. A command's module is imported when the command is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib import import_module
+from inspect import cleandoc
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from ckpt_tools import __version__
+from ckpt_tools.cli import console
+from ckpt_tools.errors import UsageError
+
+GROUPS = {
+    "See what is there": {
+        "ls": "List the checkpoints below a directory, newest first.",
+        "verify": "Say which files are damaged, and how that is known.",
+        "report": "Write one HTML page with everything that is known.",
+        "show": "Print what is in one file, without loading it.",
+        "diff": "Compare two checkpoints, or two files, tensor by tensor.",
+        "explain": "Say what a finding or a rule means, and what to do about it.",
+        "formats": "List the file formats, and what cannot be seen in each.",
+        "layouts": "List the layouts, and check or guess their templates.",
+        "launchers": "List the launchers, and say which one started this process.",
+    },
+    "Start a job": {
+        "plan": "Say what to resume from, and which files each rank loads.",
+        "latest": "Print the files that one rank must load.",
+        "run": "Decide once per job, then become the training command.",
+        "hook": "Decide once per job, and print the answer for a script.",
+        "stage": "Copy the chosen checkpoint from a store to a local disk.",
+    },
+    "Keep checkpoints good": {
+        "seal": "Store digests of sound files, so that any change shows.",
+        "repair": "Repair damaged files, where the repair can be proven.",
+        "quarantine": "Move checkpoints out of sight, and bring them back.",
+        "prune": "Remove old checkpoints, if enough others are verified.",
+        "pin": "Protect checkpoints from being pruned.",
+        "undo": "Undo the last repair or quarantine.",
+        "watch": "Verify each checkpoint as it is saved, and report it.",
+    },
+    "Print what others read": {
+        "hook install": "Print a job script or a manifest that asks ckpt.",
+        "completion": "Print the script that makes Tab complete ckpt commands.",
+    },
+}
+"""All commands, by what they are for. Each is the function of its name in the module of its name. The first
+page of help has no place for the last group.
+"""
+COMMANDS = tuple(name for rows in GROUPS.values() for name in rows)
+_NAMES = {"help_option_names": ["-h", "--help"]}
+_LOOKS_LIKE_MARKUP = re.compile(r"\[(?=[a-z#/@])")
+
+
+class _Verbatim:
+    """Leaves values as they were typed. Typer would import pydantic to convert them, which takes as long as a
+    short command and refuses file names that are not UTF-8.
+    """
+
+    def coerce(self, value: Any, **_: Any) -> Any:
+        return value
+
+
+class _Line:
+    """A command or the group of them."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            param._runtime_param = _Verbatim()  # noqa: SLF001 - nothing public says it
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        except SystemExit:  # of rich: nobody reads it any more
+            ctx.exit()
+
+
+class Commands(_Line, TyperGroup):
+    """All commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is typer's
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, name: str) -> Any:  # noqa: ARG002
+        return command(name) if name in COMMANDS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that a line begins with, which has one word or two."""
+        if (name := " ".join(args[:2])) in COMMANDS and len(args) > 1:
+            return name, command(name), args[2:]
+        return super().resolve_command(ctx, args)
+
+
+class Command(_Line, TyperCommand):
+    """A command. What follows ``--`` is another command for ``run``, which is not looked at here."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if self.name != "run":
+            return super().parse_args(ctx, args)
+        at = args.index("--") if "--" in args else len(args)
+        rest, started = super().parse_args(ctx, args[:at]), args[at + 1 :]
+        if started and (more := ctx.params["command"]) and not ctx.resilient_parsing:
+            text = f"there are more words before -- than '{ctx.command_path}' takes: {' '.join(more)}"
+            raise UsageError(text, f"'{ctx.command_path} -h' shows how it is called")
+        ctx.params["command"] = started
+        return rest
+
+
+@cache
+def command(name: str) -> Any:
+    """Return a command by its name, as typer reads its lines."""
+    called = name.replace(" ", "_")
+    module = import_module(f"ckpt_tools.cli.{called}")
+    title = next(title for title, rows in GROUPS.items() if name in rows)
+    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    one.command(
+        name,
+        cls=Command,
+        context_settings=_NAMES,
+        help=_escaped(_joined(getattr(module, called).__doc__)),
+        short_help=GROUPS[title][name],
+        epilog=_escaped("\n".join(("Examples:", *(f"  {line}  # {why}" for line, why in examples(name))))),
+        rich_help_panel=title,
+        hidden=title == list(GROUPS)[-1],
+    )(getattr(module, called))
+    made: Any = typer.main.get_command(one)
+    for param in made.params:
+        param.help = _escaped(param.help)
+    return made
+
+
+def examples(name: str) -> Iterator[tuple[str, str]]:
+    """Yield the examples of a command, each with what it is for. ``run`` is a directory of checkpoints,
+    ``empty`` one without.
+    """
+    text: str = import_module(f"ckpt_tools.cli.{name.replace(' ', '_')}").EXAMPLES
+    for row in text.strip().splitlines():
+        line, _, why = row.rpartition("  # ")
+        yield line, why
+
+
+def parameters(name: str, said: Sequence[str]) -> dict[str, Any]:
+    """Return what a line of one command says, flag by flag, without running it. Raise ValueError."""
+    try:
+        return dict(command(name).make_context(f"ckpt {name}", list(said)).params)
+    except typer.TyperException as error:
+        raise ValueError(error.format_message()) from error
+
+
+def _joined(text: str) -> str:
+    """Return paragraphs whose lines are as long as the terminal."""
+    return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
+
+
+def _escaped(text: str) -> str:
+    return _LOOKS_LIKE_MARKUP.sub(r"\\[", text).replace("…", "...")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.out(f"ckpt {__version__}\n")
+        raise typer.Exit
+
+
+app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, context_settings=_NAMES)
+
+
+@app.callback()
+def top(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    """Find, verify and plan the loading of training checkpoints. No code found in them runs. Exit codes: 0
+    good, 1 damage found, 2 usage, 3 nothing there, 4 none usable, 5 could not look, 6 newest unusable.
+    """
+
+
+@cache
+def line() -> Any:
+    """Return what reads all command lines."""
+    made: Any = typer.main.get_command(app)
+    made.help = _joined(made.help)
+    for param in made.params:
+        param.hidden = "--show-completion" in param.opts
+        if "--install-completion" in param.opts:
+            param.help = "Make Tab complete ckpt in this shell."
+    return made
