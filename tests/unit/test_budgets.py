@@ -23,7 +23,7 @@ QUESTIONS = frozenset(
     {"UsageError", "NotRecognised", "NoCheckpoint", "NoneUsable", "CannotLook", "NotNewest", "LoadFailed"}
 )
 EMITS = QUESTIONS | {"finding", "Finding"}
-GENERATED = re.compile("Made by docs/make.py|^Made from what", re.MULTILINE)
+GENERATED = re.compile(r"Made by (?:docs/make|fixtures/make_matrix)\.py|^Made from what", re.MULTILINE)
 WORD = re.compile(r"[a-z]{2,}")
 NAMES = re.compile(r"[a-z0-9 |_.-]+")
 NEARLY = 0.98
@@ -113,7 +113,7 @@ BUDGETS = {
     "flags": Budget(130, count_flags),
     "fields of a Layout": Budget(56, lambda: len(Layout.__match_args__)),
     "fields of a Piece": Budget(37, lambda: len(Piece.__match_args__)),
-    "words of README and docs, without pages that are made": Budget(62_934, count_words_of_docs),
+    "words of README and docs, without pages that are made": Budget(52_483, count_words_of_docs),
 }
 """Each number only falls."""
 
