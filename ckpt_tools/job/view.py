@@ -1,26 +1,46 @@
-"""A plan that the framework obeys: a tree of links in its own layout, in which only the chosen checkpoint is,
-and its tracker names it.
+"""A plan that the framework obeys: a directory of links in its own layout, in which only the chosen
+checkpoint is, and its tracker names it.
+
+Each view is built in a fresh directory, and DIR is a link to it that is exchanged in one step. A view that
+was replaced stays for a day: a job that found it may still look into it.
 """
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import json
 import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from ckpt_tools import __version__
 from ckpt_tools.discovery.roots import roots
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.view_swap import put
-from ckpt_tools.job.view_tree import Tree
+from ckpt_tools.job.view_tree import MARKER, Tree
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.settings import checked_json
+from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
+
+SCHEMA = "ckpt-tools/view/v1"
+_DAY = 86400
+_FRESH = r"\.view-[0-9a-f]{16}"
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def build(
     plan: LoadPlan, directory: str, trusted: Trust = OURS, layouts: Layouts = BUILT_IN
 ) -> dict[str, Any]:
-    """Build the view of a plan at ``directory`` and say how the framework is told: "resume" in the view, and
-    in "view" the links of every file entry.
+    """Build the view of a plan at ``directory`` and return how the framework is told: "resume" in the view,
+    and in "view" the links of every file entry.
 
     Raises UsageError where it cannot be: inside the scanned tree, in place of something else, or of a layout
     whose names tell no rank, or where others can write; CannotLook when it cannot be written.
@@ -28,7 +48,7 @@ def build(
     directory = os.path.abspath(directory)
     if plan.checkpoint is None:
         raise UsageError("there is no checkpoint to build a view of", "--view needs one")
-    _outside(plan.root, directory)
+    _require_outside(plan.root, directory)
     tree = Tree(plan, plan.checkpoint, directory, layouts)
     try:
         tree.fill()
@@ -43,11 +63,31 @@ def build(
         "checkpoint": plan.checkpoint.path,
         "step": plan.resume_step,
     }
-    put(directory, tree.links, tree.texts, about, trusted)
+    try:
+        trust.make(os.path.dirname(directory), trusted)
+        with trust.named("--view"):
+            try:
+                trust.check(directory, trusted)
+            except FileNotFoundError:
+                trust.absent(directory, trusted)
+        if not _holds(directory, tree):
+            new = f"{directory}.view-{secrets.token_hex(8)}"
+            try:
+                _fill(new, tree, about)
+                _link(new, directory)
+            except BaseException:
+                shutil.rmtree(new, ignore_errors=True)
+                raise
+            _sweep(directory)
+    except OSError as e:
+        raise CannotLook(
+            f"the view {directory} could not be built: {e.strerror}",
+            "make room, or name another directory with --view",
+        ) from e
     return tree.described
 
 
-def _outside(root: str, directory: str) -> None:
+def _require_outside(root: str, directory: str) -> None:
     """Raises UsageError unless the view and the scanned tree lie beside each other, wherever links lead."""
     real = os.path.join(os.path.realpath(os.path.dirname(directory)), os.path.basename(directory))
     for top in roots(root):
@@ -61,3 +101,148 @@ def _outside(root: str, directory: str) -> None:
             raise UsageError(
                 f"--view {directory} holds {top} itself", "name a directory of its own, outside it"
             )
+
+
+def _holds(directory: str, tree: Tree) -> bool:
+    """Return whether the very view is there already. Raises UsageError unless nothing is there, an empty
+    directory, or a view of ours in which nothing was saved. Raises OSError.
+    """
+    try:
+        to = os.readlink(directory)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        if not os.path.isdir(directory):
+            raise UsageError(
+                f"--view {directory} is a file", "name a directory that is not there yet"
+            ) from None
+        if os.listdir(directory):
+            raise _not_ours(directory) from None
+        return False
+    if not re.fullmatch(re.escape(os.path.basename(directory)) + _FRESH, to):
+        raise UsageError(f"--view {directory} is a symbolic link", "name the directory itself")
+    at = os.path.join(os.path.dirname(directory), to)
+    if not os.path.isdir(at):
+        return False
+    note = _require_ours(at, directory)
+    with suppress(OSError):  # else something is gone from it
+        return (
+            note.get("content") == _digest(tree)
+            and all(os.readlink(f"{at}/{name}") == path for name, path in tree.links.items())
+            and all(_read(f"{at}/{name}", len(data)) == data for name, data in tree.texts.items())
+        )
+    return False
+
+
+def _not_ours(directory: str) -> UsageError:
+    return UsageError(
+        f"--view {directory} is not empty, and no view that ckpt has built",
+        "name a directory that is not there yet",
+    )
+
+
+def _require_ours(at: str, directory: str) -> Mapping[str, object]:
+    """Return the note in a view of ours. Raises UsageError where there is none, or anything that ckpt has not
+    put there, so that no file of anybody is lost.
+    """
+    try:
+        note: Any = checked_json.parsed(_read(f"{at}/{MARKER}"))
+        schema, files = note["schema"], {MARKER, *note["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise _not_ours(directory) from None
+    if schema != SCHEMA:
+        raise _not_ours(directory)
+    for above, _, inside in os.walk(at):  # links to directories are not followed
+        for name in inside:
+            path = os.path.relpath(os.path.join(above, name), at)
+            if path not in files and not name.startswith(".nfs") and not os.path.islink(f"{at}/{path}"):
+                raise UsageError(
+                    f"{directory}/{path} was not put there by ckpt, so the view {directory} is not replaced",
+                    "move it, and let the job save elsewhere",
+                )
+    return dict(note)
+
+
+def _read(path: str, most: int = checked_json.MOST) -> bytes:
+    """Return the bytes of a file; no more than one above ``most``. A pipe is an empty file."""
+    with open(os.open(path, _OPEN), "rb") as f:
+        return f.read(most + 1) if stat.S_ISREG(os.fstat(f.fileno()).st_mode) else b""
+
+
+def _digest(tree: Tree) -> str:
+    said = repr((sorted(tree.links.items()), sorted(tree.texts.items())))
+    return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _fill(new: str, tree: Tree, about: Mapping[str, object]) -> None:
+    """Make a fresh directory that holds exactly these links and small files. The note comes first, so that
+    what a killed builder leaves is known as ours. Raises OSError.
+    """
+    os.mkdir(new, 0o755)
+    note = {
+        "schema": SCHEMA,
+        "tool_version": __version__,
+        **about,
+        "content": _digest(tree),
+        "files": sorted(tree.texts),
+        "made_at": time.time(),
+    }
+    for name, data in ((MARKER, json.dumps(note, indent=1).encode()), *tree.texts.items()):
+        trust.make(os.path.dirname(f"{new}/{name}"))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(f"{new}/{name}", flags, 0o644), "wb") as f:  # not for others, whatever the umask
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+    for home in {os.path.dirname(f"{new}/{name}") for name in tree.links}:
+        trust.make(home)
+    for name, path in tree.links.items():
+        os.symlink(path, f"{new}/{name}")
+
+
+def _link(new: str, directory: str) -> None:
+    """Let ``directory`` be a link to ``new``, in one step. Raises OSError, and UsageError where a mount point
+    is in the way.
+    """
+    aside = f"{new}.link"
+    os.symlink(os.path.basename(new), aside)
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.rmdir(directory)  # an empty one is nobody's
+        if os.path.islink(directory):
+            with suppress(OSError):
+                os.utime(directory)  # it has been replaced now
+        elif os.path.lexists(directory):
+            raise _not_ours(directory)
+        os.rename(aside, directory)
+    except OSError as e:
+        if e.errno == errno.ENOTEMPTY:
+            raise _not_ours(directory) from e
+        if e.errno != errno.EBUSY:
+            raise
+        raise UsageError(
+            f"--view {directory} is a mount point, which cannot be replaced",
+            f"name a directory in it: {directory}/view",
+        ) from e
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(aside)
+
+
+def _sweep(directory: str) -> None:
+    """Remove views that were replaced a day ago, and what killed builders left: what is ours, and no more."""
+    parent, name = os.path.split(directory)
+    for entry in os.listdir(parent):
+        path = os.path.join(parent, entry)
+        with suppress(OSError, UsageError):
+            if not re.fullmatch(re.escape(name) + _FRESH + r"(\.link)?", entry):
+                continue
+            if time.time() - os.lstat(path).st_mtime < _DAY or os.readlink(directory) == entry:
+                continue
+            if os.path.islink(path):
+                os.unlink(path)
+            elif not os.listdir(path):
+                os.rmdir(path)
+            else:
+                _require_ours(path, directory)
+                shutil.rmtree(path)  # follows no links

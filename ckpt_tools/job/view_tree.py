@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.own_name import named_for
-from ckpt_tools.job.view_inspect import MARKER
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.under_way import TEMPORARY
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -23,6 +22,9 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
+
+MARKER = ".ckpt-view.json"
+"""The file that says that ckpt has built a view, and what is in it."""
 
 
 class Tree(Struct, dict=True):

@@ -286,7 +286,7 @@ def test_a_view_that_was_exchanged_since(
     monkeypatch.setenv("CKPT_PLAN", str(next(plans.glob("*/j.0/1.json"))))
     started(asker, *READING[1])
     (tmp_path / "view").chmod(0o777)
-    refused(asker, *READING[1], because="view may be written by everybody", flag="the view", say="chmod o-w")
+    refused(asker, *READING[1], because="may be written by everybody", flag="the view", say="chmod o-w")
 
 
 # ---- lists and keys

@@ -28,7 +28,7 @@ from ckpt_tools.job import schema
 from ckpt_tools.job.command import environment, substituted
 from ckpt_tools.job.decision import body_of, failed, read
 from ckpt_tools.job.view import build
-from ckpt_tools.job.view_inspect import MARKER
+from ckpt_tools.job.view_tree import MARKER
 from ckpt_tools.model.plan import RESUME_VARIABLES
 from ckpt_tools.model.report import Report
 from ckpt_tools.model.selection import Selection
