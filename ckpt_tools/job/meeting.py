@@ -68,7 +68,7 @@ class Files:
             try:
                 trust.make(directory, trusted)
                 with trust.named(flag):
-                    self.place = files.enter_context(trust.place(directory, trusted))
+                    self.at = files.enter_context(trust.directory(directory, trusted))
             except OSError as e:
                 hint = f"name a directory that every node can write with {flag}"
                 raise CannotLook(f"{directory} cannot be made: {e.strerror}", hint) from e
@@ -78,16 +78,16 @@ class Files:
         write(os.path.join(self.directory, safe(key)), value, self.trusted)
 
     def get(self, key: str) -> bytes | None:
+        path = os.path.join(self.directory, safe(key))
         for tries in range(_TRIES):
             try:
                 with trust.named(self.flag):
-                    return self.place.read(safe(key), decision_log.MOST)
+                    return trust.read_in(self.at, path, decision_log.MOST, self.trusted)
             except FileNotFoundError:
                 return None
             except OSError as e:
                 # NFS says ESTALE of a file that was replaced while we opened it
                 if e.errno != errno.ESTALE or tries == _TRIES - 1:
-                    path = os.path.join(self.directory, safe(key))
                     raise CannotLook(
                         f"{path} cannot be read: {e.strerror}",
                         f"is the file system of {self.flag} still there?",

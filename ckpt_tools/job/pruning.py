@@ -10,8 +10,6 @@ import os
 import re
 import secrets
 import shutil
-import time
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -24,11 +22,6 @@ KEPT_DAYS = 30
 _LOOKED_AT = 32
 """Old decisions that one start looks at, at most."""
 _DECISION = re.compile(r"\d{1,9}\.json")
-_TRIES, _PAUSE = 100, 0.01
-"""How often, and after how many seconds, a process that is being started is asked again for its environment.
-"""
-_KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD of linux/sched.h."""
 _GONE = ".gone."
 """How the name of a directory that is being removed begins: no key does."""
 
@@ -42,11 +35,9 @@ def prune(directory: str, keep: str, now: float, trusted: Trust = OURS) -> None:
             if entry.name.startswith(_GONE):
                 shutil.rmtree(entry.path, ignore_errors=True)
         old = [e.path for e in entries if not e.name.startswith(_GONE) and _last_change(e.path) < oldest]
-        if old and (exported := _exported()) is not None:
-            first = secrets.randbelow(len(old))  # else those that stay would hide the others
-            for path in [*old[first:], *old[:first]][:_LOOKED_AT]:
-                if not _followed(path, exported, trusted):
-                    _remove(path, trusted)
+        for path in secrets.SystemRandom().sample(old, min(len(old), _LOOKED_AT)):  # else some hide others
+            if not _is_followed(path, trusted):
+                _remove(path, trusted)
 
 
 def _last_change(key: str) -> float:
@@ -55,39 +46,27 @@ def _last_change(key: str) -> float:
         return max([os.stat(key).st_mtime, *(e.stat(follow_symlinks=False).st_mtime for e in entries)])
 
 
-def _followed(key: str, exported: str, trusted: Trust) -> bool:
-    """Whether a process may follow a decision under this key: it runs, somebody names it in its environment,
-    or it is of a machine that nothing is known of.
+def _is_followed(key: str, trusted: Trust) -> bool:
+    """Return whether a process may follow a decision under this key: it made or took one and runs, or is of
+    a machine that nothing is known of. A decision that failed has started nothing.
     """
-    if f"{key}{os.sep}" in exported:
-        return True
+    here = Process.here().host
     try:
-        followers = list(_followers(key, trusted))
+        for name in os.listdir(key):
+            path, notes = os.path.join(key, name), []
+            if _DECISION.fullmatch(name):
+                body = _json(path, trusted)
+                notes = [] if body.get("error") else [body.get("decision")]
+            elif name.endswith(".taken"):
+                notes = [_json(os.path.join(path, member), trusted) for member in os.listdir(path)]
+            for note in notes:
+                if isinstance(note, dict) and note:
+                    processes = [str(note[by]) for by in ("process", "agent") if note.get(by)]
+                    if note.get("host") != here or any(map(Process.alive, processes)):
+                        return True
     except OSError:
         return True
-    here = Process.here().host
-    return any(host != here or any(map(Process.alive, processes)) for host, processes in followers)
-
-
-def _followers(key: str, trusted: Trust) -> Iterator[tuple[str, list[str]]]:
-    """(host, processes) of whoever made or took a decision; a decision that failed has started nothing.
-    Raises OSError.
-    """
-    for name in os.listdir(key):
-        path = os.path.join(key, name)
-        if _DECISION.fullmatch(name):
-            body = _json(path, trusted)
-            about = body.get("decision")
-            if isinstance(about, dict) and not body.get("error"):
-                yield _follower(about)
-        elif name.endswith(".taken"):
-            for member in os.listdir(path):
-                if taker := _json(os.path.join(path, member), trusted):
-                    yield _follower(taker)
-
-
-def _follower(note: dict[str, Any]) -> tuple[str, list[str]]:
-    return str(note.get("host")), [p for p in (note.get("process"), note.get("agent")) if isinstance(p, str)]
+    return False
 
 
 def _json(path: str, trusted: Trust) -> dict[str, Any]:
@@ -103,48 +82,6 @@ def _json(path: str, trusted: Trust) -> dict[str, Any]:
     except checked_json.NoJson:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _exported(proc: str = "/proc") -> str | None:
-    """The decisions that processes of this machine name in their environment, one a line; those of other
-    users cannot be read.
-
-    None where a process stays between two programs, when it has no environment to be read (execve(2)).
-    """
-    found = set[str]()
-    for pid in filter(str.isdigit, os.listdir(proc) if os.path.isdir(proc) else ()):
-        with suppress(OSError):
-            variables = _variables(f"{proc}/{pid}")
-            if variables is None:
-                return None
-            found.update(
-                os.fsdecode(v[len("CKPT_PLAN=") :]) for v in variables if v.startswith(b"CKPT_PLAN=")
-            )
-    return "\n".join(found)
-
-
-def _variables(process: str) -> list[bytes] | None:
-    """The environment of a process; None where it is just being started and stays so. Raises OSError."""
-    for _ in range(_TRIES):
-        if (data := _bytes(f"{process}/environ")) or not _starting(process):
-            return data.split(b"\0")
-        time.sleep(_PAUSE)
-    return None
-
-
-def _starting(process: str) -> bool:
-    """Whether a process without words is neither dead nor the kernel's own (proc(5), stat: state and flags).
-    Raises OSError.
-    """
-    if _bytes(f"{process}/cmdline"):
-        return False
-    fields = _bytes(f"{process}/stat").rpartition(b")")[2].split()
-    return fields[0] not in (b"Z", b"X") and not int(fields[6]) & _KERNEL_THREAD
-
-
-def _bytes(path: str) -> bytes:
-    with open(path, "rb") as f:
-        return f.read()
 
 
 def _remove(key: str, trusted: Trust) -> None:

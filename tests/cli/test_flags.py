@@ -38,7 +38,7 @@ from ckpt_tools.planning import decision_log
 from ckpt_tools.reading import engines, prefetch
 from ckpt_tools.reading.processes import Processes
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage import ownership
+from ckpt_tools.storage import trust
 from ckpt_tools.storage.rate import Rate
 
 PRINTING = {"progress_as", "output_file", "format", "json", "quiet", "verbose", "color", "config"}
@@ -867,7 +867,7 @@ def seen(
 ) -> Iterator[Seen]:
     OWNERS.append(owners)
     # whoever runs this may have a group of their own
-    monkeypatch.setattr(ownership, "is_own_group", lambda step: False)
+    monkeypatch.setattr(trust, "is_own_group", lambda *_: False)
     yield Seen(monkeypatch, capfd, tmp_path)
     while HELD:
         os.close(HELD.pop())

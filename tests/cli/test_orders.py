@@ -21,7 +21,7 @@ from ckpt_tools import Selection, latest
 from ckpt_tools.errors import UsageError
 from ckpt_tools.planning import decision_log
 from ckpt_tools.settings import resolve
-from ckpt_tools.storage import ownership, trust
+from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust, Untrusted
 
 
@@ -605,7 +605,7 @@ def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: p
     """A volume claim is mounted with mode 0777, or 2775 and a group of its own; one variable serves every
     command of the pod.
     """
-    monkeypatch.setattr(ownership, "is_own_group", lambda step: False)
+    monkeypatch.setattr(trust, "is_own_group", lambda *_: False)
     monkeypatch.setenv("CKPT_TRUST_DIR", str(plans))
     for mode in (0o777, 0o2775):
         plans.chmod(mode)
@@ -648,7 +648,7 @@ def test_a_group_of_everybody_in_the_container(
 
 def test_a_private_group(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """umask 002, as many systems have it, where every user has a group of their own: nothing has to be said."""
-    monkeypatch.setattr(ownership, "is_own_group", lambda step: True)
+    monkeypatch.setattr(trust, "is_own_group", lambda *_: True)
     plans.chmod(0o775)
     before = os.umask(0o002)
     try:

@@ -180,18 +180,7 @@ def test_a_job_that_runs_for_a_year(tmp_path: Path, started: list[subprocess.Pop
     root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
     say = "import time; print('on', flush=True); time.sleep(1000)"
     words = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--", sys.executable, "-c", say]
-    # without CKPT_PLAN in its environment, so that its identity alone keeps the decision
-    shell = [
-        "sh",
-        "-c",
-        '"$@" & wait',
-        "x",
-        *words[: words.index("--") + 1],
-        "env",
-        "-u",
-        "CKPT_PLAN",
-        *words[words.index("--") + 1 :],
-    ]
+    shell = ["sh", "-c", '"$@" & wait', "x", *words]
     started.append(
         job := subprocess.Popen(
             shell, env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
@@ -208,32 +197,12 @@ def test_a_job_that_runs_for_a_year(tmp_path: Path, started: list[subprocess.Pop
     assert after(decisions, 365) == set()
 
 
-def test_a_process_that_only_names_the_decision(
-    tmp_path: Path, started: list[subprocess.Popen[bytes]]
-) -> None:
-    """A script asks, starts the training in the background and ends: what is left names the decision in its
-    environment.
-    """
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
-    hook = subprocess.run(
-        ["sh", "-c", '"$@"; exit $?', "x", *CKPT, "hook", str(root), "--plan-dir", str(plans), "--json"],
-        env=CLEAN, capture_output=True, check=True, timeout=1000,
-    )  # fmt: skip
-    plan = json.loads(hook.stdout)["env"]["CKPT_PLAN"]
-    started.append(subprocess.Popen(["sleep", "1000"], env={**CLEAN, "CKPT_PLAN": plan}))
-    decisions = Decisions(str(plans), str(root))
-    assert after(decisions, 365) == {Path(plan).parent.name}
-    started[0].kill()
-    started[0].wait()
-    assert after(decisions, 365) == set()
-
-
 def test_a_start_looks_at_a_few_old_ones_only(decisions: Decisions, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(100):
         followed_by(decide(decisions, f"k{i}"), **{**GONE, "host": "other"})
     looked = list[str]()
-    real = pruning._followed
-    monkeypatch.setattr(pruning, "_followed", lambda key, *more: (looked.append(key), real(key, *more))[1])
+    real = pruning._is_followed
+    monkeypatch.setattr(pruning, "_is_followed", lambda key, *more: (looked.append(key), real(key, *more))[1])
     after(decisions, 3650)
     assert len(looked) == pruning._LOOKED_AT
 
@@ -253,22 +222,3 @@ def test_the_command_says_nothing_of_it(tmp_path: Path) -> None:
         os.utime(path, (1, 1))
     done = ckpt("run", root, "--plan-dir", plans, "-q", "--", "true")
     assert (done.returncode, done.stderr) == (0, "") and not key.exists()
-
-
-def test_a_process_that_is_just_being_started_may_name_any_decision(tmp_path: Path) -> None:
-    """Between two programs a process has neither words nor variables: what it will name is not known yet."""
-
-    def process(pid: int, state: str, flags: int, words: bytes, variables: bytes) -> None:
-        home = tmp_path / str(pid)
-        home.mkdir(exist_ok=True)
-        (home / "stat").write_text(f"{pid} (a ) b) {state} 1 1 1 0 -1 {flags} 0 0")
-        (home / "cmdline").write_bytes(words)
-        (home / "environ").write_bytes(variables)
-
-    process(7, "S", 0, b"sleep\x001000\0", b"A=1\0CKPT_PLAN=/plans/x/1.json\0")
-    process(8, "S", 0x00200000, b"", b"")  # the kernel's own
-    process(9, "Z", 0, b"", b"")  # dead
-    process(10, "S", 0, b"env\0", b"")  # env -i
-    assert pruning._exported(str(tmp_path)) == "/plans/x/1.json"
-    process(11, "R", 0, b"", b"")
-    assert pruning._exported(str(tmp_path)) is None

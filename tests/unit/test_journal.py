@@ -11,7 +11,7 @@ import pytest
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Operation, Status, Step
-from ckpt_tools.storage.ownership import Untrusted
+from ckpt_tools.storage.trust import Untrusted
 
 
 def text_of(root: Path) -> dict[str, str]:

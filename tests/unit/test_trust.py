@@ -13,7 +13,7 @@ import pytest
 from counted import calls
 from owners import SOMEBODY, Owners, as_root
 
-from ckpt_tools.storage import ownership, trust
+from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust, Untrusted
 
 
@@ -171,9 +171,9 @@ def test_what_kubernetes_mounts(own: Path) -> None:
 
 def test_a_group_of_many_and_a_group_of_one(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own.chmod(0o2775)
-    monkeypatch.setattr(ownership, "is_own_group", lambda step: True)
+    monkeypatch.setattr(trust, "is_own_group", lambda *_: True)
     assert trust.read(str(own / "orders"), 9) == b"go"
-    monkeypatch.setattr(ownership, "is_own_group", lambda step: False)
+    monkeypatch.setattr(trust, "is_own_group", lambda *_: False)
     assert "--trust-group" in refused(own / "orders", "by the group").hint
     assert trust.read(str(own / "orders"), 9, Trust(group=True)) == b"go"
     own.chmod(0o777)
