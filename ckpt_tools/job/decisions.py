@@ -10,16 +10,15 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from typing import NamedTuple, Protocol
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
 from ckpt_tools.job import starts
 from ckpt_tools.job.decision import Body, Decision, failed, read
-from ckpt_tools.job.files import locked, noted, write, written
+from ckpt_tools.job.files import locked, note, write, written
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.pruning import prune
-from ckpt_tools.model.plan import EarlierStart
 from ckpt_tools.output import json as as_json
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.decision_log import FLAG, safe
@@ -27,31 +26,12 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import absolute
 
+if TYPE_CHECKING:
+    from ckpt_tools.job.rendezvous import Rendezvous
+
 _MOST = 8 << 20
 """Bytes of the history of starts: some 20,000. Then the older half is forgotten."""
 _NUMBERED = re.compile(r"(\d{1,9})\.(json|taken)")
-
-
-class Peers(Protocol):
-    """The other nodes of a job, for whoever makes the decision of one."""
-
-    def reporting(self) -> AbstractContextManager[object]:
-        """Within, what keeps this node from taking part is told to them."""
-        ...
-
-    def ready(self, decision: Decision) -> None:
-        """This node can start by that decision: wait until all can. Raises what keeps one of them."""
-        ...
-
-
-class Alone:
-    """There are none."""
-
-    def reporting(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def ready(self, decision: Decision) -> None:  # noqa: ARG002 - Peers have it
-        return
 
 
 class Decisions:
@@ -66,12 +46,6 @@ class Decisions:
         self.root, self.directory = absolute(root), decision_log.place(plan_dir, root)
         self._make(self.directory, "name a writable directory with --plan-dir")
 
-    def place(self, key: str) -> str:
-        """The directory of one key, made when it is not there."""
-        path = os.path.join(self.directory, key)
-        self._make(path, "make room, or name another directory with --plan-dir")
-        return path
-
     def _make(self, path: str, hint: str) -> None:
         """Raises CannotLook, and Untrusted where it is there and others can write it."""
         try:
@@ -80,12 +54,6 @@ class Decisions:
                 trust.check(path, self.trusted)
         except OSError as e:
             raise CannotLook(f"{path} cannot be made: {e.strerror}", hint) from e
-
-    def last(self) -> EarlierStart | None:
-        """What the last decision that named a checkpoint of this root said; None when there was none. Raises
-        CannotLook when that cannot be read.
-        """
-        return decision_log.last(self.directory, self.trusted)
 
     def once(
         self,
@@ -96,7 +64,7 @@ class Decisions:
         timeout: float,
         make: Callable[[], Body],
         about: Mapping[str, object],
-        peers: Peers | None = None,
+        peers: Rendezvous | None = None,
     ) -> Decision:
         """The decision for ``key``: read when another member has made it, else made here, under a lock.
         Raises what deciding raised, in every member.
@@ -106,18 +74,22 @@ class Decisions:
         one that was made from something else than the digest ``saves`` in ``about`` tells.
         ``peers`` are other nodes, who start together with this one or not at all.
         """
-        started, peers = self.now(), peers or Alone()
-        with peers.reporting():
-            place = self.place(key)
+        started = self.now()
+        reporting = peers.reporting if peers else nullcontext
+        with reporting():
+            place = os.path.join(self.directory, key)
+            self._make(place, "make room, or name another directory with --plan-dir")
         with locked(os.path.join(place, "lock"), timeout, trusted=self.trusted):
-            with peers.reporting():
-                attempts = _attempts(place)
-                newest = os.path.join(place, f"{attempts.newest}.json")
-                decision = self._usable(newest, member, unique, started) if attempts.newest else None
+            with reporting():
+                names = _names(place)
+                numbers = [int(m[1]) for name in names if (m := _NUMBERED.fullmatch(name))]
+                last = max((n for n in numbers if f"{n}.json" in names), default=0)
+                newest = os.path.join(place, f"{last}.json")
+                decision = self._usable(newest, member, unique, started) if last else None
             if decision is None:
                 prune(self.directory, key, self.now(), self.trusted)
-                blank = Decision(os.path.join(place, f"{attempts.last + 1}.json"), {}, self.trusted)
-                decision = self._made(blank, member, make, about, peers)
+                path = os.path.join(place, f"{max(numbers, default=0) + 1}.json")
+                decision = self._made(Decision(path, {}, self.trusted), member, make, about, peers)
             elif not decision.body.get("error") and decision.about.get("saves", "") != about.get("saves", ""):
                 raise CannotLook(
                     f"the decision {newest} may be of an earlier start with the same job id: it was made from"
@@ -137,13 +109,14 @@ class Decisions:
         member: str,
         make: Callable[[], Body],
         about: Mapping[str, object],
-        peers: Peers,
+        peers: Rendezvous | None,
     ) -> Decision:
         try:
             decision = self._stamped(blank, make(), about)
             with self._written(decision):
                 self._claim(decision.path, member)  # before the others are told that this node can start
-                peers.ready(decision)
+                if peers:
+                    peers.ready(decision)
             self._remember(decision)
         except CkptError as e:
             with (
@@ -237,10 +210,10 @@ class Decisions:
         return decision
 
     def _claim(self, path: str, member: str) -> None:
-        taken = _claims(path, member)
+        taken = os.path.join(f"{path.removesuffix('.json')}.taken", safe(member))
         try:
             by = Process.here()  # for pruning.py: who follows it
-            noted(
+            note(
                 taken,
                 json.dumps({"host": by.host, "process": by.identity, "agent": by.parent}).encode(),
                 self.trusted,
@@ -264,20 +237,6 @@ def _note(decision: Decision) -> Mapping[str, object]:
     }
 
 
-class _Attempts(NamedTuple):
-    """Numbers of attempts to decide: the newest that was written, and the last that was begun; 0 for none."""
-
-    newest: int
-    last: int
-
-
-def _attempts(place: str) -> _Attempts:
-    """Raises CannotLook."""
-    found = [(int(m[1]), m[2]) for name in _names(place) if (m := _NUMBERED.fullmatch(name))]
-    written_ones = (number for number, what in found if what == "json")
-    return _Attempts(max(written_ones, default=0), max((number for number, _ in found), default=0))
-
-
 def _names(directory: str) -> list[str]:
     """The names in a directory; none where it does not exist. Raises CannotLook."""
     try:
@@ -289,7 +248,3 @@ def _names(directory: str) -> list[str]:
             f"{directory} cannot be listed: {e.strerror}",
             "make it readable, or name another directory with --plan-dir",
         ) from e
-
-
-def _claims(path: str, member: str) -> str:
-    return os.path.join(f"{path.removesuffix('.json')}.taken", safe(member))

@@ -32,51 +32,37 @@ def written(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
     """
     home, name = os.path.split(path)
     aside = f"{name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    with ExitStack() as files:
-        try:
-            at = files.enter_context(_directory(home, trusted))
-            files.callback(_unlinked, aside, at)
-            _filled(aside, data, at, trusted)
-            yield
-            os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
-            os.fsync(at)
-        except OSError as e:
-            raise CannotLook(
-                f"the decision could not be written to {path}: {e.strerror}",
-                "make room, or name another directory with --plan-dir",
-            ) from e
-
-
-@contextmanager
-def _directory(path: str, trusted: Trust) -> Iterator[int]:
-    """A directory below --plan-dir, open."""
-    with ExitStack() as files:
-        with trust.named(FLAG):
-            at = files.enter_context(trust.directory(path, trusted))
-        yield at
-
-
-def _unlinked(name: str, at: int) -> None:
-    with suppress(OSError):
-        os.unlink(name, dir_fd=at)  # not there any more when all went well
-
-
-def _filled(name: str, data: bytes, at: int, trusted: Trust) -> None:
-    fd = trust.create(name, os.O_WRONLY | os.O_EXCL, at, trusted)
     try:
-        write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        with ExitStack() as files:
+            with trust.named(FLAG):
+                at = files.enter_context(trust.directory(home, trusted))
+            try:
+                fd = trust.create(aside, os.O_WRONLY | os.O_EXCL, at, trusted)
+                try:
+                    write_all(fd, data)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                yield
+                os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
+                os.fsync(at)
+            finally:
+                with suppress(OSError):
+                    os.unlink(aside, dir_fd=at)  # not there any more when all went well
+    except OSError as e:
+        raise CannotLook(
+            f"the decision could not be written to {path}: {e.strerror}",
+            "make room, or name another directory with --plan-dir",
+        ) from e
 
 
-def noted(path: str, data: bytes, trusted: Trust = OURS) -> None:
+def note(path: str, data: bytes, trusted: Trust = OURS) -> None:
     """Write a small file that may be lost with the machine, in a directory that is made where it is not
     there. Raises OSError.
     """
     home, name = os.path.split(path)
     trust.make(home, trusted)
-    with _directory(home, trusted) as at:
+    with trust.named(FLAG), trust.directory(home, trusted) as at:
         fd = trust.create(name, os.O_WRONLY | os.O_TRUNC, at, trusted)
         try:
             write_all(fd, data)
@@ -91,7 +77,7 @@ def locked(path: str, timeout: float, clock: Clock | None = None, trusted: Trust
     """
     home, name = os.path.split(path)
     try:
-        with _directory(home, trusted) as at:
+        with trust.named(FLAG), trust.directory(home, trusted) as at:
             fd = trust.create(name, os.O_RDWR, at, trusted)
     except OSError as e:
         raise CannotLook(
