@@ -192,6 +192,28 @@ def test_the_shapes_are_missed_without_other_saves_too(tmp_path: Path) -> None:
     assert ("missing-part", Severity.WARNING) in said(root)[1]
 
 
+UNDESCRIBED = {
+    "big-vision/kept": "checkpoint.bv-000000020-tmp/params~decoder~kernel/.zarray",
+    "levanter/steps": "step-20/_step/.zarray",
+    "megatron-core/zarr": "iter_0000020/model.bias/.zarray",
+}
+"""Of arrays that no index names."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", UNDESCRIBED)
+def test_chunks_of_an_array_that_nothing_describes_are_missed_without_other_saves_too(
+    case: str, tmp_path: Path
+) -> None:
+    root, home = tree(case, tmp_path), UNDESCRIBED[case].partition("/")[0]
+    for other in [path for path in root.iterdir() if path.is_dir() and path.name != home]:
+        shutil.rmtree(other)
+    remove(root / UNDESCRIBED[case])
+    with pytest.raises(NoneUsable):
+        plan(str(root), Selection(order="step"))
+    assert verify(str(root)).verdict is Verdict.BROKEN
+
+
 @pytest.mark.slow
 def test_chunks_that_no_save_has_are_zeros(tmp_path: Path) -> None:
     """tensorstore writes no chunk that only holds the fill value."""
