@@ -121,9 +121,23 @@ class _Node:
         listing = self._find(self._list)
         order = self.meeting.exchange(listing, lambda values: common_order.merge(values, self.planner))
         self.hosts = order["hosts"]
+        self._find(lambda: self._require_mine(order["order"]))
         ranked = [self._know(entry) for entry in order["order"]]
         self.entries = {c.key: entry for c, entry in zip(ranked, order["order"], strict=True)}
         return ranked
+
+    def _require_mine(self, order: Sequence[Value]) -> None:
+        """Raises CannotLook where the common order has not all that this node has: without it all would start
+        from an older checkpoint, or from nothing.
+        """
+        me = self.meeting.me
+        known = {e["id"] for e in order if all(i != me for i, _ in e["without"])}
+        if lost := next((c for i, c in self.mine.items() if i not in known), None):
+            raise CannotLook(
+                f"the first node leaves out {lost.label}, which this node has",
+                "start again; if it stays so, somebody else writes where the nodes meet: say --meet DIR,"
+                " a directory that only you can write",
+            )
 
     def _list(self) -> Value:
         ranked = self._find_finished()

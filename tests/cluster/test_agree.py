@@ -301,6 +301,21 @@ def test_what_our_ranks_load_is_what_we_have_found(nodes: Nodes, monkeypatch: py
     ]
 
 
+@pytest.mark.parametrize(("at", "value"), [(["order"], []), (["order", 0, "without"], [[1, False]])])
+def test_what_a_node_has_is_not_left_out(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, at: Sequence[str | int], value: Any
+) -> None:
+    """Neither an older checkpoint nor nothing by what the first node tells, also where nothing is allowed."""
+    lie(monkeypatch, 1, at, value)
+
+    def decide(n: int) -> Any:
+        mine = job.Options(agree=True, plan_dir=str(nodes.shared), job="j", node=n, nodes=2)
+        return job.decide(str(nodes.disks[n]), Selection(world_size=WORLD, allow_none=True), mine)
+
+    for error in both(decide):
+        assert isinstance(error, CannotLook) and "leaves out" in str(error), error
+
+
 def test_a_decision_of_the_first_node_sets_no_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
