@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("table", "json")
 LEVELS = (Level.STRUCTURE, Level.CONTENT)
-
-
 EXAMPLES = """
 ckpt diff run/iter_0000010 run/iter_0000020  # which tensors changed between two saves
 ckpt diff run/iter_0000010 run/iter_0000010  # exit 0: nothing differs

@@ -13,7 +13,7 @@ ckpt formats  # all known formats
 ckpt formats | grep torch  # one family of them
 ckpt formats --json  # the same for a program
 ckpt formats --json | python3 -m json.tool  # on several lines
-ckpt formats --color never  # without colours
+NO_COLOR=1 ckpt formats  # without colours
 """
 
 

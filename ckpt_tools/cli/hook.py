@@ -18,8 +18,6 @@ UNTOLD = (
     "each rank learns of its own file with 'ckpt run ROOT --worker' inside the launcher, or with 'ckpt hook"
     " ROOT --by-rank' here and 'ckpt hook --read' in each rank; or build one tree for all with --view DIR"
 )
-
-
 EXAMPLES = """
 decision="$(ckpt hook run)" && eval "$decision" && echo "$CKPT_STEP"  # before the ranks start
 ckpt hook run --json  # the decision for a program

@@ -31,8 +31,6 @@ Guess = Annotated[
 ]
 
 _TRUSTED = ("config", "no_plugins", "trust_group", "trust_owner", "trust_dir")
-
-
 EXAMPLES = """
 ckpt layouts  # all known layouts
 ckpt layouts --check run --layout megatron  # what each template matches, or narrowly misses

@@ -20,8 +20,6 @@ from ckpt_tools.settings import parsers
 from ckpt_tools.settings.resolve import Settings
 
 FORMATS = ("table", "json")
-
-
 EXAMPLES = """
 ckpt ls run  # what is there, newest first
 ckpt ls run --tree  # runs, their checkpoints and the files of each

@@ -12,13 +12,24 @@ import typer
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ckpt_tools.cli import offers
+from ckpt_tools.cli import console, offers
 from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.output import Output, requested
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.storage.urls import absolute, is_url
+
+GOING = {
+    "same_save": "leave it out: it has no effect",
+    "prove_replicas": "set CKPT_PROVE_REPLICAS=1, or prove-replicas in ckpt.toml",
+    "color": "set NO_COLOR=1 or FORCE_COLOR=1",
+    "all": "use --verbose",
+    "also": "name all digests behind --digest, such as --digest xxh3,sha256",
+    "keep_checkpoint_max": "use --keep-last",
+    "keep_checkpoint_per_n_minutes": "use --keep-per-minutes",
+}
+"""Flags that are accepted for one release, and not shown: by parameter, what to do instead."""
 
 
 def option(
@@ -32,7 +43,13 @@ def option(
     stand in the first one.
     """
     return typer.Option(
-        *names, metavar=metavar, help=help, show_default=False, rich_help_panel=panel, autocompletion=offer
+        *names,
+        metavar=metavar,
+        help=help,
+        show_default=False,
+        rich_help_panel=panel,
+        autocompletion=offer,
+        hidden=names[0].lstrip("-").replace("-", "_") in GOING,
     )
 
 
@@ -229,13 +246,13 @@ STAGE = "stage keep"
 """Those of a command that may bring a checkpoint to this machine first."""
 
 
-def taking(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Let a command take shared parameters besides its own; they arrive in its ``given``."""
+def taking(*names: str, **table: Parameter) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Let a command take shared parameters and those of a ``table`` besides its own, in ``given``."""
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         own = signature(function, eval_str=True).parameters.values()
         shared = [SHARED[name] for name in " ".join(names).split()]
-        return _taking(function, [*(p for p in own if p.kind is not p.VAR_KEYWORD), *shared])
+        return _taking(function, [*(p for p in own if p.kind is not p.VAR_KEYWORD), *table.values(), *shared])
 
     return decorate
 
@@ -245,6 +262,10 @@ def _taking(function: Callable[..., int], parameters: Sequence[Parameter]) -> Ca
 
     @wraps(function)
     def command(**given: Any) -> int:
+        for name, instead in GOING.items():
+            if given.get(name) and not given.get("quiet"):
+                flag = f"--{name.replace('_', '-')}"
+                console.problem("warning", f"{flag} is accepted until the next release", instead)
         return function(**{**defaults, **given})
 
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}

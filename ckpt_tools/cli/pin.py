@@ -14,8 +14,6 @@ _WHY = "a pin is a file in the directory that is pruned"
 _INSTEAD = (
     "name what stays with --keep-every and its like, or protect the objects (S3 Object Lock, a retention)"
 )
-
-
 EXAMPLES = """
 ckpt pin run/iter_0000010 --dry-run  # say what would be pinned
 ckpt pin pinned/iter_0000010  # pin it

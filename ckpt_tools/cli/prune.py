@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ckpt_tools.guard.prune import Policy
 
 FORMATS = ("table", "json")
-
-
 EXAMPLES = """
 ckpt prune run --keep-last 3  # say what would go, and why the rest stays
 ckpt prune run --keep-last 1 --keep-every 1000 --apply  # remove what neither of the two keeps
@@ -27,66 +25,37 @@ ckpt prune run --keep-last 3 --json  # the same for a program (docs/json.md)
 """
 
 
+KEEP = {
+    "keep_last": ("N", "Keep the last N."),
+    "keep_every": ("STEPS", "Keep those whose step is a multiple of STEPS."),
+    "keep_within": ("TIME", "Keep those saved at most this long before the last one."),
+    "keep_hourly": ("N", "Keep the last one of each of the last N hours that have one."),
+    "keep_daily": ("N", "Keep the last one of each of the last N days that have one."),
+    "keep_weekly": ("N", "Keep the last one of each of the last N weeks that have one."),
+    "keep_per_minutes": (
+        "N",
+        "Keep the first of each N minutes.",
+    ),
+    "max_total": ("SIZE", "Of those kept, remove the oldest until the rest fits into SIZE."),
+    "keep_checkpoint_max": ("N", "The same as --keep-last."),
+    "keep_checkpoint_per_n_minutes": ("N", "The same as --keep-per-minutes."),
+}
+"""What each flag takes, and what it means."""
+
+
 @options.taking(
     "root run max_age no_cache settle plan_dir apply state_dir store_option",
     options.TRUST,
     options.PRINT,
+    **{
+        name: options.own(name, str | None, option(f"--{name.replace('_', '-')}", metavar=takes, help=about))
+        for name, (takes, about) in KEEP.items()
+    },
 )
 def prune(
-    keep_last: Annotated[
-        str | None,
-        option(
-            "--keep-last", "--keep-checkpoint-max", metavar="N", help="Keep the last N (keep_checkpoint_max)."
-        ),
-    ] = None,
-    keep_every: Annotated[
-        str | None,
-        option("--keep-every", metavar="STEPS", help="Keep those whose step is a multiple of STEPS."),
-    ] = None,
-    keep_within: Annotated[
-        str | None,
-        option(
-            "--keep-within", metavar="TIME", help="Keep those saved at most this long before the last one."
-        ),
-    ] = None,
-    keep_hourly: Annotated[
-        str | None,
-        option(
-            "--keep-hourly", metavar="N", help="Keep the last one of each of the last N hours that have one."
-        ),
-    ] = None,
-    keep_daily: Annotated[
-        str | None,
-        option(
-            "--keep-daily", metavar="N", help="Keep the last one of each of the last N days that have one."
-        ),
-    ] = None,
-    keep_weekly: Annotated[
-        str | None,
-        option(
-            "--keep-weekly", metavar="N", help="Keep the last one of each of the last N weeks that have one."
-        ),
-    ] = None,
-    keep_per_minutes: Annotated[
-        str | None,
-        option(
-            "--keep-per-minutes",
-            "--keep-checkpoint-per-n-minutes",
-            metavar="N",
-            help="Keep the first of each N minutes (keep_checkpoint_per_n_minutes).",
-        ),
-    ] = None,
     keep_kind: Annotated[
         list[str] | None,
         option("--keep-kind", metavar="KIND", help="Keep all of a kind, such as best."),
-    ] = None,
-    max_total: Annotated[
-        str | None,
-        option(
-            "--max-total",
-            metavar="SIZE",
-            help="Of those kept, remove the oldest until the rest fits into SIZE.",
-        ),
     ] = None,
     damaged: Annotated[
         bool,
@@ -103,7 +72,7 @@ def prune(
     what to keep; 3 there is no checkpoint; 4 none is usable: nothing is removed; 5 something could not be
     looked at or removed.
     """
-    policy = _policy(locals())
+    policy = _policy({**given, "keep_kind": keep_kind})
     to = output.requested(FORMATS, given)
     found = read_settings(given, to)
     from msgspec.structs import replace
@@ -138,7 +107,9 @@ def said(flag: str, text: str) -> tuple[Policy, bool]:
     except ValueError as e:
         raise UsageError(f"{flag}: {text!r} cannot be read: {e}") from e
     damaged = given.pop("damaged")
-    if others := [name for name, value in given.items() if value and name not in {*_PARSERS, "keep_kind"}]:
+    if others := [
+        name for name, value in given.items() if value and name not in {*_PARSERS, *_OTHER_NAMES, "keep_kind"}
+    ]:
         hint = "other flags, and ROOT, are those of the command itself"
         raise UsageError(f"{flag}: {others[0].replace('_', '-')} does not say what to keep", hint)
     policy = Policy(**_policy(given))
@@ -157,9 +128,15 @@ _PARSERS: Mapping[str, parsers.Parse] = {
     "max_total": parsers.size,
 }
 
+_OTHER_NAMES = {
+    "keep_checkpoint_max": "keep_last",
+    "keep_checkpoint_per_n_minutes": "keep_per_minutes",
+}
+
 
 def _policy(given: Mapping[str, Any]) -> dict[str, Any]:
     """Raises UsageError for what a flag cannot mean."""
+    given = {**given, **{name: given[name] or given[theirs] for theirs, name in _OTHER_NAMES.items()}}
     out = {name: _parsed(name, parse, given[name]) for name, parse in _PARSERS.items() if given[name]}
     kinds = given["keep_kind"] or ()
     return {**out, "keep_kinds": frozenset(_parsed("keep_kind", parsers.kind, kind) for kind in kinds)}

@@ -14,8 +14,6 @@ FORMATS = ("table", "json")
 _INSTEAD = (
     "'ckpt prune --damaged' removes what is damaged there; --exclude hides it from 'ckpt plan' and 'run'"
 )
-
-
 EXAMPLES = """
 ckpt quarantine run/iter_0000020  # say what would be moved
 ckpt quarantine run/iter_0000020 --apply  # move it below run/.ckpt/quarantine

@@ -12,8 +12,6 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.change import Changes
 
 FORMATS = ("table", "json")
-
-
 EXAMPLES = """
 ckpt repair run  # say what can be repaired, and how
 ckpt repair run --apply  # repair what is proven, and say what is not

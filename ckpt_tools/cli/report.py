@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 FORMATS = ("html", "json")
 RUNS = 64
 """Runs below one root that a plan is made for; of more the report says so."""
-
-
 EXAMPLES = """
 ckpt report run -o report.html  # a page that needs no network
 ckpt report run -o values.html --level values  # with statistics of the numbers in all tensors

@@ -17,8 +17,6 @@ from ckpt_tools.model.plan import LoadPlan
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that cannot be started."""
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
-
-
 EXAMPLES = """
 ckpt run run --rank 0 -- echo start  # plan, then become the command
 ckpt run run --rank 0 -- sh -c 'python train.py --load "$CKPT_PATH"'  # pass the path as an argument

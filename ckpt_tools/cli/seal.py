@@ -12,8 +12,6 @@ from ckpt_tools.model.seal import Sealing
 
 FORMATS = ("table", "json")
 READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir")
-
-
 EXAMPLES = """
 ckpt seal run  # verify everything, and seal what is sound and has no seal yet
 ckpt seal run --dry-run  # say what would be sealed
@@ -35,14 +33,21 @@ def seal(
     ],
     digest: Annotated[
         str | None,
-        option("--digest", metavar="NAME", help="Digest of whole files: xxh3 (default), sha256 or blake3."),
+        option(
+            "--digest",
+            metavar="NAMES",
+            help=(
+                "Digest of whole files: xxh3 (default), sha256 or blake3; behind commas further ones: md5,"
+                " sha1, sha256, sha512, blake3, crc64nvme."
+            ),
+        ),
     ] = None,
     also: Annotated[
         str | None,
         option(
             "--also",
             metavar="NAMES",
-            help="Further digests, separated by commas: md5, sha1, sha256, sha512, blake3, crc64nvme.",
+            help="The same as further names behind --digest.",
         ),
     ] = None,
     tensors: Annotated[bool, option("--tensors", help="A digest for each tensor as well.")] = False,
@@ -79,11 +84,12 @@ def seal(
 
     # fragments are merged without reading a file
     asked = None if merge else found.values.get("scheduler")
+    first, *more = (name.strip() for name in (digest or "xxh3").split(","))
     with engine(asked) as workers, progress(to) as meter:
         result = guard.seal(
             paths,
-            digest=digest or "xxh3",
-            also=tuple(name.strip() for name in (also or "").split(",") if name.strip()),
+            digest=first,
+            also=(*more, *(name.strip() for name in (also or "").split(",") if name.strip())),
             tensors=tensors,
             sign_key=sign_key,
             again=again,

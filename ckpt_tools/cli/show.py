@@ -12,8 +12,6 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 
 FORMATS = ("table", "json")
-
-
 EXAMPLES = """
 ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt  # tensors, metadata and pickled names
 ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --verbose  # the whole list

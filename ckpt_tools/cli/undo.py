@@ -8,8 +8,6 @@ from ckpt_tools.cli import options, output
 from ckpt_tools.cli.given import read_settings
 
 FORMATS = ("table", "json")
-
-
 EXAMPLES = """
 ckpt undo kept  # say what would be undone
 ckpt undo kept --apply  # undo it

@@ -33,8 +33,6 @@ READING = (
     "max_duration",
 )
 """Settings that ``api.verify`` takes under their own names; its defaults are the command's."""
-
-
 EXAMPLES = """
 ckpt verify run  # every file, with all stored checksums
 ckpt verify run/iter_0000020 --level structure  # without reading the contents

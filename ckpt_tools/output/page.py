@@ -151,7 +151,7 @@ class Page:
                 self.text(f"hint ({', '.join(codes)}): {hint}", "dim")
         for code, count in said.items():
             if count > _HINTS and not self.view.verbose:
-                self.text(f"hint ({code}): {count - _HINTS:,} more like these (--all)", "dim")
+                self.text(f"hint ({code}): {count - _HINTS:,} more like these (-v)", "dim")
 
     def done(self) -> str:
         return "".join(f"{line.rstrip()}\n" for line in self.file.getvalue().splitlines())

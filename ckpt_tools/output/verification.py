@@ -32,7 +32,7 @@ def render(result: Verification, view: View = PLAIN) -> str:
     counts = [plural(count, noun) for noun, count in unlisted.items() if count]
     if counts:
         page.text("")
-        page.text(f"{' and '.join(counts)} not listed: --all lists everything", "dim")
+        page.text(f"{' and '.join(counts)} not listed: -v lists everything", "dim")
     return page.done()
 
 

@@ -495,6 +495,8 @@ PRUNE: dict[str, Case] = {
     "keep_daily": Case(many, LEAST, ("--keep-daily", "2", *SETTLED)),
     "keep_weekly": Case(many, LEAST, ("--keep-weekly", "2", *SETTLED)),
     "keep_per_minutes": Case(many, LEAST, ("--keep-per-minutes", "2", *SETTLED)),
+    "keep_checkpoint_max": Case(many, ONE, ("--keep-checkpoint-max", "2", *SETTLED)),
+    "keep_checkpoint_per_n_minutes": Case(many, LEAST, ("--keep-checkpoint-per-n-minutes", "2", *SETTLED)),
     "keep_kind": Case(many, LEAST, ("--keep-kind", "periodic", *SETTLED)),
     "max_total": Case(many, ("--keep-last", "3", *SETTLED), ("--keep-last", "3", *LEAST)),
     "store_option": far(*ONE),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from run_helpers import megatron
 
-from ckpt_tools.cli import app, dispatch
+from ckpt_tools.cli import app, dispatch, options
 from ckpt_tools.cli.app import COMMANDS
 
 
@@ -95,3 +96,32 @@ def test_a_word_before_the_dashes_says_nothing_to_run(capfd: pytest.CaptureFixtu
     code, err = said(capfd, "run", "a", "b", "--", "echo")
     assert code == 2
     assert err.startswith("ckpt: error: there are more words before -- than 'ckpt run' takes: b\nhint: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("verify RUN --all", "verify RUN --verbose"),
+        ("verify RUN --color never", "verify RUN"),
+        ("seal RUN --dry-run --also md5,sha1", "seal RUN --dry-run --digest xxh3,md5,sha1"),
+        ("prune RUN --keep-checkpoint-max 1", "prune RUN --keep-last 1"),
+        ("prune RUN --keep-checkpoint-per-n-minutes 1", "prune RUN --keep-per-minutes 1"),
+        ("plan RUN --no-cache --same-save x", "plan RUN --no-cache"),
+        ("plan RUN --no-cache --prove-replicas", "plan RUN --no-cache"),
+    ],
+)
+def test_a_flag_that_goes_does_what_it_did_and_says_what_to_use(
+    line: str, instead: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, answers = megatron(tmp_path / "run"), []
+    for said in (line, instead):
+        code = dispatch.execute([str(root) if word == "RUN" else word for word in said.split()])
+        out, err = capfd.readouterr()
+        answers.append((code, re.sub(r" in [0-9.]+ s( \([^)]*\))?", "", out)))
+        assert ("is accepted until the next release" in err) == (said == line), err
+    assert answers[0] == answers[1]
+
+
+def test_what_goes_is_no_flag_of_the_help() -> None:
+    shown = {p.name for name in COMMANDS for p in app.command(name).params if not p.hidden}
+    assert not shown & options.GOING.keys()

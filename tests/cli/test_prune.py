@@ -60,7 +60,7 @@ def test_what_no_flag_keeps_goes(tmp_path: Path) -> None:
 def test_mindspore_names_its_policies_so(tmp_path: Path) -> None:
     root = one_file_per_rank(tmp_path / "run", steps=(10, 11, 12, 13))
     guard.seal(root)
-    said = pruned(root, "--keep-checkpoint-max", "2", "--apply")
+    said = pruned(root, "--keep-last", "2", "--apply")
     assert len(gone(said)) == 2 or len(said) < 4
     assert sorted(p.name for p in (root / "rank_0").glob("*.ckpt")) == ["net-1_12.ckpt", "net-1_13.ckpt"]
     assert not [p for p in (root / "rank_0").iterdir() if "_10" in p.name or "_11" in p.name], "seals, too"
