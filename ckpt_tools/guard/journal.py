@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.discovery.exclude import STATE
@@ -53,7 +53,7 @@ class State(Enum):
     GONE = "gone"
 
 
-class Step(Struct, frozen=True):
+class Step(Struct, frozen=True, array_like=True):
     """Give what is at ``source`` the name ``target``, in one rename; paths lie below the root. Nothing is
     replaced, but with ``kept`` the file at ``target``, which has that second name then: there is no moment
     without one. Which files these are (``what``, ``old``) is set when the step is planned.
@@ -211,30 +211,19 @@ class Journal:
             return
         if row["schema"] != _SCHEMA:
             raise ValueError(f"it is {row['schema']!r}, and not {_SCHEMA}")
-        steps = tuple(map(_step, row["steps"]))
-        of = None if row["of"] is None else int(row["of"])
-        told = str(row["command"]), str(row["why"]), float(row["at"])
-        self._by_number[number] = Operation(number, *told, steps, status, of)
+        operation = convert(row, Operation)
+        for step in operation.steps:
+            for path in (step.source, step.target, *([step.kept] if step.kept else ())):
+                split_path(path)
+        self._by_number[number] = operation
 
 
-def _row(op: Operation) -> dict[str, Any]:
-    told = {"command": op.command, "why": op.why, "at": op.at, "of": op.of}
-    steps = [
-        [s.source, s.target, s.kept, *([i.inode, i.mtime_ns] if i else None for i in (s.what, s.old))]
-        for s in op.steps
-    ]
-    return {"schema": _SCHEMA, "number": op.number, "status": op.status.value, **told, "steps": steps}
+def _row(operation: Operation) -> dict[str, Any]:
+    return {"schema": _SCHEMA, **to_builtins(operation)}
 
 
 def _line(row: dict[str, Any]) -> bytes:
     return json.dumps(row).encode("ascii") + b"\n"
-
-
-def _step(row: Any) -> Step:
-    source, target, kept, what, old = row
-    for path in (source, target, *([kept] if kept else ())):
-        split_path(path)
-    return Step(source, target, kept, *(None if i is None else Identity(*map(int, i)) for i in (what, old)))
 
 
 # ---- below a root

@@ -21,7 +21,7 @@ _UNKNOWN = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
 """What file systems without it answer."""
 
 
-class Identity(Struct, frozen=True):
+class Identity(Struct, frozen=True, array_like=True):
     """Which file or directory it is, whatever it is called, and that nobody has written it since. A rename
     changes neither; the number of a device would not outlive a restart.
     """

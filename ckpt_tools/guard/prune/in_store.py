@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
@@ -34,7 +34,7 @@ _MARKS = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "in
 _STAGES = 4
 
 
-class Doomed(Struct, frozen=True):
+class Doomed(Struct, frozen=True, array_like=True):
     """An object that is to be deleted, as it was verified; those of an earlier ``stage`` go first."""
 
     key: str
@@ -195,7 +195,7 @@ class Deleter(Struct, frozen=True):
             value: Any = checked_json.parsed(trust.read(path, checked_json.MOST, self.trusted))
             if value["schema"] != SCHEMA or value["root"] != self.root:
                 raise ValueError(f"it is no {SCHEMA} about {self.root}")
-            return [_deletion(row) for row in value["checkpoints"]]
+            return convert(value["checkpoints"], list[Deletion])
         except FileNotFoundError:
             return []
         except OSError as e:
@@ -205,10 +205,8 @@ class Deleter(Struct, frozen=True):
             raise CannotLook(f"{path}, which says what was being deleted, is damaged: {e}", hint) from e
 
     def _note(self, deletions: Sequence[Deletion]) -> None:
-        rows = [
-            {"label": d.label, "paths": d.paths, "objects": [_row(o) for o in d.objects]} for d in deletions
-        ]
-        body = json.dumps({"schema": SCHEMA, "root": self.root, "checkpoints": rows}).encode("ascii")
+        told = {"schema": SCHEMA, "root": self.root, "checkpoints": to_builtins(deletions)}
+        body = json.dumps(told).encode("ascii")
         try:
             replace_file(self.directory, NOTE, body, self.trusted)
         except OSError as e:
@@ -230,19 +228,6 @@ def _is_begun(deletion: Deletion) -> bool:
     left = [o for o in deletion.objects if o.key in now]
     first_gone = any(o.stage == 0 and o.key not in now for o in deletion.objects)
     return bool(left) and first_gone and not now.keys() - known and all(o.is_now(now[o.key]) for o in left)
-
-
-def _row(o: Doomed) -> list[object]:
-    return [o.key, o.size, o.mtime_ns, o.etag, o.stage]
-
-
-def _deletion(row: Mapping[str, Any]) -> Deletion:
-    """Raises KeyError, TypeError and ValueError."""
-    objects = [
-        Doomed(str(key), int(size), int(mtime_ns), str(etag), int(stage))
-        for key, size, mtime_ns, etag, stage in row["objects"]
-    ]
-    return Deletion(str(row["label"]), tuple(map(str, row["paths"])), tuple(objects))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
@@ -94,11 +94,12 @@ class Records:
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
             raise ValueError(f"it is no {SCHEMA}")
         now = time.time()
-        known = {str(key): _record(row) for key, row in value["checkpoints"].items()}
+        known = convert(value["checkpoints"], dict[str, Record])
+        if not {r.state for r in known.values()} <= {"good", "suspect", "bad", "unknown"}:
+            raise ValueError("a record is no record")
         # a clock that was ahead must not put the next scrub off
         self.known = {key: replace(r, checked_at=min(r.checked_at, now)) for key, r in known.items()}
-        starts = value["starts"]
-        self.starts = Starts(float(starts["decided_at"]), _step(starts["step"]), int(starts["again"]))
+        self.starts = convert(value["starts"], Starts)
 
     def save(self) -> None:
         """Write everything aside, sync it, and rename it. Raises OSError and Untrusted."""
@@ -121,21 +122,3 @@ class Records:
 
         with hold_lock(self.directory, LOCK, self.trusted, is_busy):
             yield
-
-
-def _record(row: dict[str, object]) -> Record:
-    """Raises TypeError and KeyError for what this program does not write."""
-    stamp, state, path, codes = row["stamp"], row["state"], row["path"], row["codes"]
-    at, saved = row["checked_at"], row["saved_at"]
-    if not isinstance(stamp, str) or state not in ("good", "suspect", "bad", "unknown"):
-        raise TypeError("a record is no record")
-    if not isinstance(at, int | float) or not isinstance(saved, int | float) or not isinstance(codes, list):
-        raise TypeError("a record has no time")
-    told, unsealed = tuple(map(str, codes)), row.get("unsealed") is True  # earlier versions wrote none
-    return Record(stamp, state, float(at), str(path), _step(row["step"]), float(saved), told, unsealed)
-
-
-def _step(value: object) -> int | None:
-    if value is not None and not isinstance(value, int):
-        raise TypeError("a step is no number")
-    return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,18 +10,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.stalls import interruptible
-from ckpt_tools.storage.stores import store
 from ckpt_tools.storage.stores.refused import NO_URL, code_of, refused
 from ckpt_tools.storage.stores.store import (
     ANOTHER,
     DIFFERENTLY,
     NOT_KEPT,
     PAGE,
+    PAUSES,
     WEAK,
     Object,
     Replaced,
+    ask_until_whole,
     is_md5,
     require_seen,
+    wait_for_another,
     written,
 )
 from ckpt_tools.storage.urls import joined
@@ -40,8 +41,6 @@ _PROVEN = 128 << 10
 """Bytes of an object that is read in one request, whatever is asked of it."""
 _ROUND = 100
 """Lists that end at a multiple of so many keys may have lost a page: those of all stores are multiples."""
-_PAUSES = (0.1, 0.4, 1.6)
-"""Seconds before a list that broke off goes on; what was refused the library asks again by itself."""
 _AGAIN = (
     "its list begins again in the middle: something between here and there answers wrongly, or the server"
     " does not know ListObjectsV2"
@@ -77,7 +76,7 @@ class ObjectStore:
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self._must_list(prefix)
-        last, count, pauses = "", 0, iter(_PAUSES)
+        last, count, pauses = "", 0, iter(PAUSES)
         while True:
             before = count
             try:
@@ -85,7 +84,7 @@ class ObjectStore:
                     last, count = meta["path"], count + 1
                     yield _object(meta)
             except OSError as e:
-                _wait(e, pauses)
+                wait_for_another(e, pauses)
                 continue
             if count == before or count % _ROUND:
                 break
@@ -139,14 +138,12 @@ class ObjectStore:
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self._must_list(prefix)
-        pauses = iter(_PAUSES)
-        while True:
+
+        def ask() -> Any:
             self.requests["list"] += 1
-            try:
-                found = self._asked(prefix, self.client.list_with_delimiter, prefix or None)
-                break
-            except OSError as e:
-                _wait(e, pauses)
+            return self._asked(prefix, self.client.list_with_delimiter, prefix or None)
+
+        found = ask_until_whole(ask)
         objects = [_object(meta) for meta in found["objects"] if meta["path"] != prefix]
         if not objects and not found["common_prefixes"]:
             self._prove(prefix)
@@ -314,14 +311,6 @@ def _beginning(client: Any, path: str) -> Object:
         ):
             raise
         return _object(client.get(path).meta)
-
-
-def _wait(e: OSError, pauses: Iterator[float]) -> None:
-    """Wait before the next attempt, where an answer broke off; else, and in the end, raise the error."""
-    seconds = next(pauses, None) if e.errno == errno.ECONNRESET else None
-    if seconds is None:
-        raise e
-    store.pause(seconds * random.uniform(0.5, 1.5))  # noqa: S311 - not to be in step with others
 
 
 def _differ(of: Object, now: Object) -> bool:

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools.storage.stores.mounts import tree_of
@@ -153,19 +152,15 @@ def _fewest(tree: Tree, homes: Mapping[str, Sequence[_Asked]]) -> Sequence[_Aske
     pages: a checkpoint may have a directory for each of its thousand ranks.
     """
     waiting = defaultdict(list, {home: list(asked) for home, asked in homes.items()})
-    deepest = [(-_depth(home), home) for home in waiting]
-    heapify(deepest)
-    while deepest:
-        _, key = heappop(deepest)
-        here = waiting.pop(key)
-        if tree.lists and tree.has_fewer_below(key, (len(here) - 1) * PAGE):
-            here = [_Asked([url for one in here for url in one.urls], partial(tree.refresh_and_compare, key))]
-        if not key:
-            return here
-        above = key.rpartition("/")[0]
-        if above not in waiting:
-            heappush(deepest, (-_depth(above), above))
-        waiting[above] += here
+    for depth in range(max(map(_depth, waiting), default=0), -1, -1):
+        for key in [key for key in waiting if _depth(key) == depth]:
+            here = waiting.pop(key)
+            if tree.lists and tree.has_fewer_below(key, (len(here) - 1) * PAGE):
+                urls = [url for one in here for url in one.urls]
+                here = [_Asked(urls, partial(tree.refresh_and_compare, key))]
+            if not key:
+                return here
+            waiting[key.rpartition("/")[0]] += here
     return ()
 
 

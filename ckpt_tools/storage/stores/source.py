@@ -5,7 +5,6 @@ one version.
 from __future__ import annotations
 
 import errno
-import random
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -14,11 +13,10 @@ from concurrent.futures import Future
 from operator import itemgetter
 from typing import TYPE_CHECKING, cast
 
-from ckpt_tools.storage import retry
 from ckpt_tools.storage.cpus import usable
 from ckpt_tools.storage.local import Identity, ShortRead, counting
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.store import DIFFERENTLY, Object, Replaced, is_md5, other_than
+from ckpt_tools.storage.stores.store import DIFFERENTLY, Object, Replaced, ask_until_whole, is_md5, other_than
 from ckpt_tools.storage.stores.tree import stat_of
 from ckpt_tools.storage.threads import Threads
 
@@ -40,10 +38,6 @@ AHEAD = 8
 """Requests for content under way at a time, for one file, unless --jobs says otherwise."""
 READERS = 4
 """Threads at most that work on what comes: each is faster than most networks."""
-PAUSES = (0.1, 0.4, 1.6)
-"""Seconds before an answer that broke off is asked for again. What the store refused, or what never reached
-it, the library repeats itself (RetryConfig of obstore: ten times, with growing and random pauses).
-"""
 
 
 class StoreSource:
@@ -305,23 +299,19 @@ class StoreSource:
 
     def _answered(self, start: int, length: int) -> memoryview:
         """Exactly these bytes of the object that was opened; an answer that broke off is asked for again."""
-        for seconds in (*PAUSES, 0.0):
-            try:
-                data, now = self.store.read(self.object, start, length)
-                if len(data) == length:
-                    self._pin(now)
-                    return data
-                error = OSError(errno.ECONNRESET, "the store's answer broke off", self.path)
-            except Replaced:
-                self._replaced = True
-                raise
-            except OSError as e:
-                if e.errno != errno.ECONNRESET:
-                    raise
-                error = e
-            if seconds:
-                retry.pause(seconds * random.uniform(0.5, 1.5))  # noqa: S311 - not to be in step with others
-        raise error
+
+        def ask() -> memoryview:
+            data, now = self.store.read(self.object, start, length)
+            if len(data) != length:
+                raise OSError(errno.ECONNRESET, "the store's answer broke off", self.path)
+            self._pin(now)
+            return data
+
+        try:
+            return ask_until_whole(ask)
+        except Replaced:
+            self._replaced = True
+            raise
 
     def _pin(self, now: Object) -> None:
         """From the first answer on every request names the version that it had, where there are versions."""
