@@ -7,25 +7,22 @@ shallow all the same:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from ckpt_tools.model.plan import RESUME_VARIABLES, RESUME_WORDS
 from ckpt_tools.settings.checked_json import (
+    Count,
     Invalid,
     NoJson,
-    count,
-    fields,
-    listed,
-    named,
-    nothing_or,
-    number,
-    path,
+    Number,
+    Path,
+    Text,
+    Whole,
+    checked,
     shallow,
-    text,
-    truth,
-    whole,
-    wrong,
 )
 from ckpt_tools.settings.checked_json import parsed as json_of
 from ckpt_tools.storage.urls import is_url, split
@@ -33,11 +30,134 @@ from ckpt_tools.storage.urls import is_url, split
 Body = dict[str, Any]
 MEANT = "ckpt-tools/plan/v1"
 """What the fields mean. A version that means something else by them says another number."""
+Rank = Annotated[str, Meta(pattern=r"\A[0-9]{1,18}\Z")]
+
+
+Variable = Annotated[str, Meta(pattern=rf"\A(?:{'|'.join(sorted(RESUME_VARIABLES))})\Z")]
+"""A name that some layout sets: any other, such as LD_PRELOAD, would be an order to the job."""
+
+
+class File(Struct):
+    """One file to load."""
+
+    path: Path
+    size: Count
+    mtime_ns: Whole
+    role: Text = ""
+    level: Text = ""
+    coverage: Number = 0
+    source_rank: Whole | None = None
+    substituted: bool | None = None
+    node: Text | None = None
+    reason: Text | None = None
+    etag: Text = ""
+    version: Text = ""
+
+
+class Ranked(Struct):
+    """What one rank loads."""
+
+    rank: Count
+    files: list[File]
+
+
+class Chosen(Struct):
+    """A checkpoint."""
+
+    path: Path
+    step: Whole | None = None
+    epoch: Whole | None = None
+    epoch_base: Whole | None = None
+    step_in_epoch: Whole | None = None
+    kind: Text = ""
+    layout: Text = ""
+    run: Text = ""
+    generation: Whole | None = None
+    mtime: Number | None = None
+
+
+class Resumed(Struct):
+    """What a framework is told."""
+
+    path: Path | None = None
+    args: list[Text] | None = None
+    env: dict[Variable, Text] | None = None
+
+
+class View(Struct):
+    """Where each file is to be opened."""
+
+    root: Path
+    checkpoint: Path
+    ranks: dict[Rank, list[Path]]
+    shared: list[Path]
+
+
+class StagedFile(Struct):
+    """One file that is brought to this machine."""
+
+    path: Path
+    url: Text
+    size: Count
+    mtime_ns: Whole
+    etag: Text
+    version: Text
+    ranks: list[Count] | None
+
+
+class Stage(Struct):
+    """What is brought to this machine."""
+
+    root: Path
+    files: list[StagedFile]
+    texts: dict[Text, Text]
+
+
+class About(Struct):
+    """Who decided, when and for what."""
+
+    root: Path
+    decided_at: Number
+    host: Text = ""
+    pid: Whole = 0
+    process: Text = ""
+    agent: Text = ""
+    job: Text | None = None
+    nodes: Whole | None = None
+    asked: Text = ""
+    saves: Text = ""
+
+
+class Failed(Struct):
+    """Why nothing could be decided."""
+
+    message: Text
+    hint: Text
+    exit_code: Whole
+
+
+class Decided(Struct):
+    """The body of a decision."""
+
+    schema: Literal["ckpt-tools/plan/v1"]
+    decision: About
+    checkpoint: Chosen | None
+    root: Text = ""
+    resume_step: Whole | None = None
+    resume: Resumed | None = None
+    ranks: list[Ranked] | None = None
+    shared: list[File] | None = None
+    view: View | None = None
+    stage: Stage | None = None
+    error: Failed | None = None
+    ahead: list[Chosen] | None = None
+    fingerprint: Text | None = None
+    world_size: Whole | None = None
 
 
 def parsed(data: bytes) -> Body:
-    """The body of a decision. Raises NoJson where the bytes are no decision of anybody, Invalid where a field
-    says what it cannot say.
+    """Return the body of a decision. Raises NoJson where the bytes are no decision of anybody, Invalid where
+    a field says what it cannot say.
     """
     body = json_of(data)
     if not isinstance(body, dict) or not isinstance(body.get("decision"), dict):
@@ -53,233 +173,97 @@ def check(body: Mapping[str, object]) -> None:
     shallow(body)
     if body.get("schema") != MEANT:
         raise Invalid(f"its schema is {body.get('schema')!r}, and not {MEANT!r}: another version wrote it")
-    _BODY(body, "")
-    if body.get("error") is not None:
+    said = checked(body, Decided)
+    if said.error is not None:
         return  # nobody starts by it
-    _start(body)
-    _linked(body)
-    _staged(body)
-    _told(body)
+    _require_files(said)
+    if said.view is not None:
+        _require_links(said, said.view)
+    if said.stage is not None:
+        _require_staged(said, said.stage)
+    if said.checkpoint is not None and said.resume is not None:
+        _require_told(said, said.checkpoint, said.resume)
 
 
-def variable(value: object, at: str) -> None:
-    """A name that some layout sets: any other, such as LD_PRELOAD, would be an order to the job."""
-    if value not in RESUME_VARIABLES:
-        wrong(at, f"of variables that a layout sets ({', '.join(sorted(RESUME_VARIABLES))}), not {value!r}")
-
-
-def _place(value: object, at: str) -> None:
-    """An absolute path, or a URL."""
-    if isinstance(value, str) and is_url(value):
-        text(value, at)
-    else:
-        path(value, at)
-
-
-def _rank_name(value: object, at: str) -> None:
-    if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 18:
-        wrong(at, "an object whose names are ranks")
-
-
-_maybe_whole, _maybe_text, _maybe_number = nothing_or(whole), nothing_or(text), nothing_or(number)
-_FILE = fields(
-    {"path": _place, "size": count, "mtime_ns": whole},
-    {
-        "role": text,
-        "level": text,
-        "coverage": number,
-        "source_rank": _maybe_whole,
-        "substituted": nothing_or(truth),
-        "node": _maybe_text,
-        "reason": _maybe_text,
-        "etag": text,
-        "version": text,
-    },
-)
-_CHECKPOINT = fields(
-    {"path": _place},
-    {
-        "step": _maybe_whole,
-        "epoch": _maybe_whole,
-        "epoch_base": _maybe_whole,
-        "step_in_epoch": _maybe_whole,
-        "kind": text,
-        "layout": text,
-        "run": text,
-        "generation": _maybe_whole,
-        "mtime": _maybe_number,
-    },
-)
-_RESUME = fields(
-    {},
-    {"path": nothing_or(_place), "args": nothing_or(listed(text)), "env": nothing_or(named(variable, text))},
-)
-_VIEW = fields(
-    {"root": path, "checkpoint": path, "ranks": named(_rank_name, listed(path)), "shared": listed(path)}, {}
-)
-_STAGE = fields(
-    {
-        "root": path,
-        "files": listed(
-            fields(
-                {
-                    "path": path,
-                    "url": text,
-                    "size": count,
-                    "mtime_ns": whole,
-                    "etag": text,
-                    "version": text,
-                    "ranks": nothing_or(listed(count)),
-                },
-                {},
-            )
-        ),
-        "texts": named(text, text),
-    },
-    {},
-)
-_ABOUT = fields(
-    {"root": _place, "decided_at": number},
-    {
-        "host": text,
-        "pid": whole,
-        "process": text,
-        "agent": text,
-        "job": _maybe_text,
-        "nodes": _maybe_whole,
-        "asked": text,
-        "saves": text,
-    },
-)
-_ERROR = fields({"message": text, "hint": text, "exit_code": whole}, {})
-_BODY = fields(
-    {"decision": _ABOUT, "checkpoint": nothing_or(_CHECKPOINT)},
-    {
-        "root": text,
-        "resume_step": _maybe_whole,
-        "resume": nothing_or(_RESUME),
-        "ranks": nothing_or(listed(fields({"rank": count, "files": listed(_FILE)}, {}))),
-        "shared": nothing_or(listed(_FILE)),
-        "view": nothing_or(_VIEW),
-        "stage": nothing_or(_STAGE),
-        "error": nothing_or(_ERROR),
-        "ahead": nothing_or(listed(_CHECKPOINT)),
-        "fingerprint": _maybe_text,
-        "world_size": _maybe_whole,
-    },
-)
-
-
-def _start(body: Mapping[str, Any]) -> None:
+def _require_files(said: Decided) -> None:
     """A start has files exactly where it has a checkpoint: each other way some rank would begin from nothing,
     and nobody would say so.
     """
-    ranks, shared = body.get("ranks") or [], body.get("shared") or []
-    if len({r["rank"] for r in ranks}) != len(ranks):
+    ranks = said.ranks or []
+    if len({r.rank for r in ranks}) != len(ranks):
         raise Invalid("ranks names a rank twice")
-    if body["checkpoint"] is None and (ranks or shared):
+    if said.checkpoint is None and (ranks or said.shared):
         raise Invalid("there are files to load, and no checkpoint")
-    if body["checkpoint"] is not None and not shared:
-        without = [r["rank"] for r in ranks if not r["files"]]
-        if without or not ranks:
-            raise Invalid(
-                f"rank {without[0]} has no files to load"
-                if without
-                else "there is a checkpoint, and no files to load"
-            )
+    if said.checkpoint is not None and not said.shared:
+        if not ranks:
+            raise Invalid("there is a checkpoint, and no files to load")
+        if without := [r.rank for r in ranks if not r.files]:
+            raise Invalid(f"rank {without[0]} has no files to load")
 
 
-def _linked(body: Mapping[str, Any]) -> None:
+def _require_links(said: Decided, view: View) -> None:
     """A view's links lie in it, one for each file."""
-    view, loads = body.get("view"), {str(r["rank"]): r["files"] for r in body.get("ranks") or []}
-    if view is None:
-        return
-    for at, link in _links(view):
-        if not _below(link, view["root"]):
-            raise Invalid(f"view.{at} leaves the view {view['root']}")
-    for rank, links in view["ranks"].items():
-        if len(links) != len(loads.get(rank, [])):
+    loads = {str(r.rank): len(r.files) for r in said.ranks or ()}
+    for rank, links in view.ranks.items():
+        if len(links) != loads.get(rank, 0):
             raise Invalid(
-                f"the view has {len(links)} links for rank {rank}, and the plan {len(loads.get(rank, []))}"
-                " files"
+                f"the view has {len(links)} links for rank {rank}, and the plan {loads.get(rank, 0)} files"
             )
+    for link in (view.checkpoint, *view.shared, *(link for links in view.ranks.values() for link in links)):
+        if not _is_below(link, view.root):
+            raise Invalid(f"{link} leaves the view {view.root}")
 
 
-def _staged(body: Mapping[str, Any]) -> None:
+def _require_staged(said: Decided, stage: Stage) -> None:
     """What is staged lies below one directory, and comes from below ROOT: all that a view of it has."""
-    stage, view = body.get("stage"), body.get("view")
-    if stage is None:
-        return
-    if view is None or view["root"] != stage["root"]:
+    if said.view is None or said.view.root != stage.root:
         raise Invalid("stage.root is not where the view is")
-    for name in (*(f["path"] for f in stage["files"]), *(f"{stage['root']}/{n}" for n in stage["texts"])):
-        if not _below(name, stage["root"]) or "/./" in name or "//" in name:
-            raise Invalid(f"stage: {name} leaves {stage['root']}")
-    top = body["decision"]["root"]
-    if not is_url(top) or any(not _below(f["url"], split(top)[0]) for f in stage["files"]):
+    for name in (*(f.path for f in stage.files), *(f"{stage.root}/{n}" for n in stage.texts)):
+        if not _is_below(name, stage.root) or "/./" in name or "//" in name:
+            raise Invalid(f"stage: {name} leaves {stage.root}")
+    top = said.decision.root
+    if not is_url(top) or any(not _is_below(f.url, split(top)[0]) for f in stage.files):
         raise Invalid(f"stage: there are files of another store than that of {top}")
 
 
-def _told(body: Mapping[str, Any]) -> None:
+def _require_told(said: Decided, chosen: Chosen, resume: Resumed) -> None:
     """What the framework is given leads to the planned files: it is one of them, lies in ROOT or the view, or
-    is a directory above a file.
-    """
-    if body["checkpoint"] is None or not (resume := body.get("resume")):
-        return
-    tops = [
-        body["decision"]["root"],
-        body["checkpoint"]["path"],
-        *([body["view"]["root"]] if body.get("view") else []),
-    ]
-    loads = [f["path"] for f in _files(body)]
-
-    def near(path: str) -> bool:
-        return (
-            path.strip("/") != ""
-            and ".." not in path.split("/")
-            and (any(_below(path, top) for top in tops) or any(load.startswith(path) for load in loads))
-        )
-
-    if resume.get("path") is not None and not near(resume["path"]):
-        raise Invalid(f"resume.path {resume['path']} leads to nothing that was planned")
-    directory = (resume.get("env") or {}).get("CKPT_LOAD_DIR")
-    if directory is not None and not near(directory):
-        raise Invalid(f"resume.env.CKPT_LOAD_DIR {directory} leads to nothing that was planned")
-    _words(resume.get("args") or (), str(body["checkpoint"].get("layout")), near)
-
-
-def _words(args: Sequence[str], layout: str, near: Callable[[str], bool]) -> None:
-    """Arguments are those that the layout itself would say; what a layout of the user's own says is for
-    ckpt.toml.
+    is a directory above a file. Arguments are those that a layout would say; those of the user's own layouts
+    are for ckpt.toml.
     """
     from ckpt_tools.layouts import LAYOUTS
 
-    if layout not in {known.name for known in LAYOUTS}:
+    tops = [said.decision.root, chosen.path, *([said.view.root] if said.view else [])]
+    loads = [f.path for f in _files(said)]
+
+    def require_near(where: str, path: str) -> None:
+        near = any(_is_below(path, top) for top in tops) or any(load.startswith(path) for load in loads)
+        if not near or not path.strip("/") or ".." in path.split("/"):
+            raise Invalid(f"{where}: {path} leads to nothing that was planned")
+
+    if resume.path is not None:
+        require_near("resume.path", resume.path)
+    if (directory := (resume.env or {}).get("CKPT_LOAD_DIR")) is not None:
+        require_near("resume.env.CKPT_LOAD_DIR", directory)
+    if chosen.layout not in {known.name for known in LAYOUTS}:
         return
+    args = resume.args or []
     for before, word in zip(("", *args), args, strict=False):
-        if (
-            word.startswith("-") and word not in RESUME_WORDS and before != "--tag"
-        ):  # a directory may have such a name
+        # a directory may have such a name
+        if word.startswith("-") and word not in RESUME_WORDS and before != "--tag":
             raise Invalid(f"resume.args holds {word!r}, which no layout says")
-        if (word.startswith("/") or is_url(word)) and not near(word):
-            raise Invalid(f"resume.args: {word} leads to nothing that was planned")
+        if word.startswith("/") or is_url(word):
+            require_near("resume.args", word)
 
 
-def _files(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield from body.get("shared") or ()
-    for row in body.get("ranks") or ():
-        yield from row["files"]
+def _files(said: Decided) -> Iterator[File]:
+    yield from said.shared or ()
+    for row in said.ranks or ():
+        yield from row.files
 
 
-def _links(view: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(where it stands, path) of everything that a view says lies in it."""
-    yield "checkpoint", view["checkpoint"]
-    yield from (("shared", link) for link in view["shared"])
-    yield from ((f"ranks.{rank}", link) for rank, links in view["ranks"].items() for link in links)
-
-
-def _below(link: str, root: str) -> bool:
-    """Whether a path is the root's or one in it."""
+def _is_below(link: str, root: str) -> bool:
+    """Return whether a path is the root's or one in it."""
     rest = link[len(root.rstrip("/")) :]
     return (
         link.startswith(root.rstrip("/"))

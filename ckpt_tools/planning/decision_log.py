@@ -85,7 +85,7 @@ def _start(note: object) -> EarlierStart:
     """Raises ValueError unless it is what ``Decisions.save`` writes."""
     if not isinstance(note, dict) or not isinstance(note.get("path"), str):
         raise ValueError("it is no note of ckpt")  # noqa: TRY004 - garbage, as what is no JSON
-    checked_json.path(note["path"], "path")
+    checked_json.checked(note["path"], checked_json.Path)
     step, at = note.get("step"), note.get("decided_at")
     return EarlierStart(
         step=step if isinstance(step, int) else None,

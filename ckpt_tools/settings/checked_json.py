@@ -6,20 +6,25 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Sequence
+from typing import Annotated, NoReturn, TypeVar
 
-from ckpt_tools.storage.urls import is_url
+from msgspec import Meta, ValidationError, convert
 
-Check = Callable[[object, str], None]
-"""Called with a value and where it stands; raises Invalid."""
-
+T = TypeVar("T")
+_ENDS = r"[^\0\ud800-\udc7f\udd00-\udfff]*\Z"
+Text = Annotated[str, Meta(pattern=rf"\A{_ENDS}")]
+"""What can be a word of a command or the value of a variable: without NUL, and the system can encode it."""
+Path = Annotated[str, Meta(pattern=rf"\A(?:/|[A-Za-z][A-Za-z0-9+.-]*://){_ENDS}")]
+"""An absolute path, or a URL."""
+Whole = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Number = Annotated[float, Meta(gt=-1e18, lt=1e18)]
+"""A finite number of seconds."""
 DEPTH = 32
 """Levels of nesting, at most: of what ckpt writes a decision has the most, seven."""
 MOST = 256 << 20
 """Bytes of one file, at most: the decision for 100,000 ranks has 50 MB."""
-_WHOLE = 1 << 63
 
 
 class NoJson(ValueError):
@@ -71,100 +76,9 @@ def _inside(node: object) -> Sequence[object]:
     return list(node.values()) if isinstance(node, dict) else node if isinstance(node, list) else ()
 
 
-def wrong(at: str, wanted: str) -> NoReturn:
-    """Say what a value should have been."""
-    raise Invalid(f"{at.lstrip('.') or 'the whole'} must be {wanted}")
-
-
-def text(value: object, at: str) -> None:
-    """What can be a word of a command or the value of a variable."""
-    if not isinstance(value, str) or "\0" in value:
-        wrong(at, "a text without NUL")
+def checked(value: object, kind: type[T]) -> T:
+    """Return a value of JSON as one of that type. Raises Invalid where it is none."""
     try:
-        os.fsencode(value)
-    except UnicodeEncodeError:
-        wrong(at, "a text that the system can encode")
-
-
-def path(value: object, at: str) -> None:
-    """An absolute path of a file, or its URL in a store."""
-    text(value, at)
-    if not str(value).startswith("/") and not is_url(str(value)):
-        wrong(at, "an absolute path")
-
-
-def whole(value: object, at: str) -> None:
-    """An integer of 64 bits."""
-    if not isinstance(value, int) or isinstance(value, bool) or not -_WHOLE <= value < _WHOLE:
-        wrong(at, "an integer of 64 bits")
-
-
-def count(value: object, at: str) -> None:
-    """An integer of 64 bits that is not negative."""
-    whole(value, at)
-    if isinstance(value, int) and value < 0:
-        wrong(at, "0 or more")
-
-
-def truth(value: object, at: str) -> None:
-    """True or false."""
-    if not isinstance(value, bool):
-        wrong(at, "true or false")
-
-
-def number(value: object, at: str) -> None:
-    """A finite number of seconds."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not -1e18 < value < 1e18:
-        wrong(at, "a number of seconds")
-
-
-def nothing_or(check: Check) -> Check:
-    """Null, or what passes the check."""
-
-    def inner(value: object, at: str) -> None:
-        if value is not None:
-            check(value, at)
-
-    return inner
-
-
-def listed(check: Check) -> Check:
-    """A list of what passes the check."""
-
-    def inner(value: object, at: str) -> None:
-        if not isinstance(value, list):
-            wrong(at, "a list")
-        for i, item in enumerate(value):
-            check(item, f"{at}[{i}]")
-
-    return inner
-
-
-def named(key: Check, check: Check) -> Check:
-    """An object whose names and values pass the checks."""
-
-    def inner(value: object, at: str) -> None:
-        if not isinstance(value, dict):
-            wrong(at, "an object")
-        for name, item in value.items():
-            key(name, at)
-            check(item, f"{at}.{name}")
-
-    return inner
-
-
-def fields(needed: Mapping[str, Check], optional: Mapping[str, Check]) -> Check:
-    """An object that has the needed fields, and may have the optional ones."""
-
-    def inner(value: object, at: str) -> None:
-        if not isinstance(value, dict):
-            wrong(at, "an object")
-        for name, check in needed.items():
-            if name not in value:
-                wrong(f"{at}.{name}", "there")
-            check(value[name], f"{at}.{name}")
-        for name, check in optional.items():
-            if name in value:
-                check(value[name], f"{at}.{name}")
-
-    return inner
+        return convert(value, kind, strict=True)
+    except (ValidationError, UnicodeEncodeError) as e:  # the second of names that no field has
+        raise Invalid(str(e)) from e

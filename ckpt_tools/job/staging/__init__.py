@@ -186,7 +186,7 @@ class _Stage:
                 to = os.path.join(place.whole, name)
                 os.makedirs(os.path.dirname(to), 0o755, exist_ok=True)
                 os.replace(path, to)
-                have[name] = record._replace(seen=seen(os.stat(to)))
+                have[name] = replace(record, seen=seen(os.stat(to)))
         self._note(place.whole, have)
         shutil.rmtree(place.part, ignore_errors=True)
         return have

@@ -13,6 +13,8 @@ from contextlib import nullcontext
 from threading import Lock
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.twice import NOT_KEPT
@@ -117,7 +119,7 @@ class Fetch:
             os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
             shutil.copy2(os.path.join(self.part, first.name), path)
             self.progress(first.size)
-            records.append(self._noted(first._replace(name=wanted.name), path))
+            records.append(self._noted(replace(first, name=wanted.name), path))
         return records
 
     def _one(self, wanted: Wanted, request: Request) -> Record:
@@ -135,7 +137,7 @@ class Fetch:
         return self._noted(came.record, path)
 
     def _noted(self, record: Record, path: str) -> Record:
-        record = record._replace(seen=seen(os.stat(path)))
+        record = replace(record, seen=seen(os.stat(path)))
         added(self.part, record)
         return record
 

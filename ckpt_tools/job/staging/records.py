@@ -11,14 +11,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.process import Process
 from ckpt_tools.settings import checked_json
-from ckpt_tools.settings.checked_json import count, fields, listed, text
-from ckpt_tools.settings.checked_json import whole as checked_whole
+from ckpt_tools.settings.checked_json import Count, Text, Whole
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.writes import write_all
@@ -34,31 +36,21 @@ OWN_NAMES = frozenset({NOTE, f"{NOTE}.tmp", LINES, ASIDE})
 SCHEMA = "ckpt-tools/staged/v1"
 
 
-class Record(NamedTuple):
+class Record(Struct, frozen=True):
     """One file that is whole. ``level`` is how deeply it was verified on its way, "" where nothing is stored
     that its bytes could be held against but their number and the version that the store named; ``seen`` are
     size, mtime, ctime (ns) and inode, ``host`` the boot of the machine that saw them.
     """
 
-    name: str
-    url: str
-    size: int
-    etag: str
-    version: str
-    level: str
-    digest: str
-    seen: tuple[int, ...]
-    host: str
-
-    @staticmethod
-    def of(row: object) -> Record | None:
-        """What a line says; None for anything else."""
-        try:
-            _ROW(row, "")
-        except checked_json.Invalid:
-            return None
-        assert isinstance(row, dict)  # noqa: S101 - for the type checker
-        return Record(**{**{name: row[name] for name in Record._fields}, "seen": tuple(row["seen"])})
+    name: Text
+    url: Text
+    size: Count
+    etag: Text
+    version: Text
+    level: Text
+    digest: Text
+    seen: tuple[Whole, ...]
+    host: Text
 
     def found(self, path: str, *, anew: bool = False) -> Record | None:
         """The record, as of this boot, where the file at ``path`` is the one that was written: by its bytes
@@ -77,24 +69,21 @@ class Record(NamedTuple):
             from ckpt_tools.storage.stores.copies import digest_of_file
 
             same = digest_of_file(fd) == self.digest
-            return self._replace(seen=now, host=here) if same else None
+            return replace(self, seen=now, host=here) if same else None
         except OSError:
             return None
         finally:
             os.close(fd)
 
     def line(self) -> bytes:
-        return json.dumps(self._asdict()).encode() + b"\n"
+        return json.dumps(asdict(self)).encode() + b"\n"
 
 
-_ROW = fields(
-    {
-        **dict.fromkeys(("name", "url", "etag", "version", "level", "digest", "host"), text),
-        "size": count,
-        "seen": listed(checked_whole),
-    },
-    {},
-)
+class _Note(Struct):
+    """What the note about a whole checkpoint says of it."""
+
+    schema: Literal["ckpt-tools/staged/v1"]
+    files: list[Record]
 
 
 def whole(rows: Mapping[str, Record], directory: str, *, anew: bool = False) -> dict[str, Record]:
@@ -136,10 +125,10 @@ def unfinished(directory: str, trusted: Trust) -> dict[str, Record]:
     rows = []
     for line in data.splitlines():
         try:
-            rows.append(Record.of(checked_json.parsed(line)))
-        except checked_json.NoJson:
+            rows.append(checked_json.checked(checked_json.parsed(line), Record))
+        except (checked_json.NoJson, checked_json.Invalid):
             continue
-    return {row.name: row for row in rows if row is not None}
+    return {row.name: row for row in rows}
 
 
 def finished(directory: str, trusted: Trust) -> dict[str, Record]:
@@ -151,21 +140,18 @@ def finished(directory: str, trusted: Trust) -> dict[str, Record]:
     except FileNotFoundError:
         return {}
     try:
-        note: Any = checked_json.parsed(data)
-        rows = [Record.of(row) for row in note["files"]] if note["schema"] == SCHEMA else [None]
-    except (ValueError, KeyError, TypeError):
-        rows = [None]
-    if any(row is None for row in rows):
+        note = checked_json.checked(checked_json.parsed(data), _Note)
+    except (checked_json.NoJson, checked_json.Invalid):
         raise UsageError(
             f"{directory} is no checkpoint that ckpt has staged",
             "remove it, or name another DIR with --stage",
-        )
-    return {row.name: row for row in rows if row is not None}
+        ) from None
+    return {row.name: row for row in note.files}
 
 
 def note(records: Mapping[str, Record], about: Mapping[str, object]) -> bytes:
     """What the note about a whole checkpoint says."""
-    rows = [record._asdict() for _, record in sorted(records.items())]
+    rows = [asdict(record) for _, record in sorted(records.items())]
     return json.dumps(
         {"schema": SCHEMA, "tool_version": __version__, **about, "files": rows}, indent=1
     ).encode()
