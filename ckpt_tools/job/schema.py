@@ -239,7 +239,7 @@ def _require_told(said: Decided, chosen: Chosen, resume: Resumed) -> None:
     def require_near(where: str, path: str) -> None:
         near = any(_is_below(path, top) for top in tops) or any(load.startswith(path) for load in loads)
         if not near or not path.strip("/") or ".." in path.split("/"):
-            raise Invalid(f"{where}: {path} leads to nothing that was planned")
+            raise Invalid(f"{where} {path} leads to nothing that was planned")
 
     if resume.path is not None:
         require_near("resume.path", resume.path)
@@ -253,7 +253,7 @@ def _require_told(said: Decided, chosen: Chosen, resume: Resumed) -> None:
         if word.startswith("-") and word not in RESUME_WORDS and before != "--tag":
             raise Invalid(f"resume.args holds {word!r}, which no layout says")
         if word.startswith("/") or is_url(word):
-            require_near("resume.args", word)
+            require_near("resume.args:", word)
 
 
 def _files(said: Decided) -> Iterator[File]:
