@@ -192,7 +192,8 @@ def _unanswered(command: list[str], ended: int, asked: str) -> str:
     choice that is older than the one that was in doubt.
     """
     code, out, err = _run(command)
-    if code in (0, 2) and (same := next(filter(str.strip, asked.splitlines()))) in err:
+    same = next((line for line in asked.splitlines() if line.startswith("ckpt: error")), "")
+    if code in (0, 2) and same and same in err:
         return f"asks the same: {same}"
     if code == 4 and "missing-part" in err and "missing-part" not in asked:
         return f"none is whole: {err[:500]}"
