@@ -19,14 +19,13 @@ from msgspec.structs import replace
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.guard.own_files import hold_lock
 from ckpt_tools.guard.tree import Identity, Tree, rename_to_free_name, split_path
 from ckpt_tools.model.change import Change
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.writes import write_all, write_and_rename
+from ckpt_tools.storage.writes import hold_lock, replace_file, write_all
 
 NAME = "journal.jsonl"
 TRASH, GOING = f"{STATE}/trash", f"{STATE}/going"
@@ -175,11 +174,8 @@ class Journal:
             return
         left = {n: op for n, op in self._by_number.items() if n not in over[_KEPT:]}
         data = b"".join(_line(_row(op)) for op in left.values())
-        with suppress(OSError), trust.directory(self.directory, self._trusted) as at:
-            aside = f"{NAME}.tmp"
-            fd = trust.create(aside, os.O_WRONLY | os.O_TRUNC, at, self._trusted)
-            write_and_rename(fd, data, aside, NAME, at)
-            os.fsync(at)
+        with suppress(OSError):
+            replace_file(self.directory, NAME, data, self._trusted)
             self._by_number, self._size = left, len(data)
 
     def _append(self, rows: Sequence[dict[str, Any]]) -> None:

@@ -13,7 +13,7 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats.seals import names
 from ckpt_tools.formats.seals.names import FRAGMENTS
 from ckpt_tools.storage.urls import READ_ONLY, is_url
-from ckpt_tools.storage.writes import write_all, write_and_rename
+from ckpt_tools.storage.writes import write_all, written_aside
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Object
@@ -58,7 +58,6 @@ def put(path: str, data: bytes, *, away: bool) -> None:
     try:
         with opened_home(home, make=True, away=away) as at:
             _put(at, name, data)
-            os.fsync(at)
     except OSError as e:
         hint = _HINTS.get(
             e.errno or 0, "see that its directory can be written, or name another with --seal-dir DIR"
@@ -133,7 +132,8 @@ def _put(at: int, name: str, data: bytes) -> None:
         return
     aside = names.aside(name)
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
-    write_and_rename(fd, data, aside, name, at)
+    with written_aside(fd, data, aside, name, at):
+        pass
 
 
 def _put_unnamed(at: int, name: str, data: bytes) -> bool:
@@ -151,6 +151,7 @@ def _put_unnamed(at: int, name: str, data: bytes) -> bool:
         write_all(fd, data)
         os.fsync(fd)
         os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=at, follow_symlinks=True)
+        os.fsync(at)
     except OSError:
         return False  # whoever writes it aside says what is wrong
     finally:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
 from ckpt_tools.job import starts
 from ckpt_tools.job.decision import Body, Decision, failed, read
-from ckpt_tools.job.files import locked, note, write, written
+from ckpt_tools.job.files import locked, write, written
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.pruning import prune
 from ckpt_tools.output import json as as_json
@@ -25,6 +25,7 @@ from ckpt_tools.planning.decision_log import FLAG, safe
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.writes import write_all
 
 if TYPE_CHECKING:
     from ckpt_tools.job.rendezvous import Rendezvous
@@ -213,11 +214,14 @@ class Decisions:
         taken = os.path.join(f"{path.removesuffix('.json')}.taken", safe(member))
         try:
             by = Process.here()  # for pruning.py: who follows it
-            note(
-                taken,
-                json.dumps({"host": by.host, "process": by.identity, "agent": by.parent}).encode(),
-                self.trusted,
-            )
+            said = {"host": by.host, "process": by.identity, "agent": by.parent}
+            trust.make(os.path.dirname(taken), self.trusted)
+            with trust.named(FLAG), trust.directory(os.path.dirname(taken), self.trusted) as at:
+                fd = trust.create(os.path.basename(taken), os.O_WRONLY | os.O_TRUNC, at, self.trusted)
+                try:  # it may be lost with the machine, and so is who took it
+                    write_all(fd, json.dumps(said).encode())
+                finally:
+                    os.close(fd)
         except OSError as e:
             raise CannotLook(
                 f"{taken} cannot be written: {e.strerror}",

@@ -5,7 +5,6 @@ on this machine.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import secrets
@@ -17,6 +16,7 @@ from ckpt_tools.job.process import Process
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
+from ckpt_tools.storage.writes import take_lock
 
 KEPT_DAYS = 30
 _LOOKED_AT = 32
@@ -87,16 +87,14 @@ def _json(path: str, trusted: Trust) -> dict[str, Any]:
 def _remove(key: str, trusted: Trust) -> None:
     """Remove a key whole: moved aside first, and only where nobody is deciding under it."""
     try:
-        with trust.directory(key, trusted) as at:
-            fd = trust.create("lock", os.O_RDWR, at, trusted)
+        fd = take_lock(os.path.join(key, "lock"), trusted)
     except Untrusted:
         return
+    if fd is None:
+        return
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         aside = os.path.join(os.path.dirname(key), f"{_GONE}{secrets.token_hex(4)}")
         os.rename(key, aside)
-    except BlockingIOError:
-        return
     finally:
         os.close(fd)
     shutil.rmtree(aside, ignore_errors=True)

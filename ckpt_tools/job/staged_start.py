@@ -4,7 +4,9 @@ verified on its way. What comes damaged is decided about anew, where nobody can 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,7 +17,7 @@ from ckpt_tools.job.decider import Listener, planned
 from ckpt_tools.job.decision import Body, Decision, body_of
 from ckpt_tools.job.membership import Membership, of_worker
 from ckpt_tools.job.options import Options
-from ckpt_tools.job.staging import Damaged, How, Staged, described, of_decision
+from ckpt_tools.job.staging import Damaged, How, Staged, bring, described
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -50,48 +52,23 @@ def start(
     if options.agree or options.view:
         other = "--agree" if options.agree else "--view"
         raise UsageError(f"--stage and {other} contradict each other", "say one of them")
-    if membership.nodes > 1:
-        decision = decided(selection)
-        try:
-            return _brought(decision, selection, membership, options, listener)
-        except Damaged as e:
-            raise _not_whole(e) from e
-    decision = decided(shallow(selection))
-    try:
-        return _brought(decision, selection, membership, options, listener)
-    except Damaged as e:
-        if listener.note:
-            listener.note(f"{_words(e)}; deciding anew, with all contents read")
-    decision = decided(thorough(selection))
-    try:
-        return _brought(decision, selection, membership, options, listener)
-    except Damaged as e:
-        raise _not_whole(e) from e
-
-
-def _brought(
-    decision: Decision,
-    selection: Selection,
-    membership: Membership,
-    options: Options,
-    listener: Listener,
-) -> tuple[Decision, int | None, Staged | None]:
     ranks, rank = membership.ranks, membership.rank
-    if not decision.found:
-        return decision, rank, None
-    checkpoint = decision.body["checkpoint"]
-    how = How(
-        root=decision.about["root"],
-        keep=options.keep,
-        read=replace(selection.read_options(), budget=None, cache=False),
-        trust=options.trust,
-        about={"checkpoint": checkpoint["path"], "step": decision.step},
-        progress=listener.progress,
-        anew=not selection.cache,
-    )
-    staged = of_decision(decision.body, how, ranks)
-    decision.check(ranks if rank is None else [rank])
-    return decision, rank, staged
+    damaged: Damaged | None = None
+    for asked in (shallow(selection), thorough(selection)) if membership.nodes == 1 else (selection,):
+        if damaged and listener.note:
+            listener.note(f"{damaged}; deciding anew, with all contents read")
+        decision = decided(asked)
+        if not decision.found:
+            return decision, rank, None
+        try:
+            root = decision.about["root"]
+            staged = _bring(root, decision.body, selection, Copies("", ranks, options.keep), listener)
+        except Damaged as e:
+            damaged = e
+            continue
+        decision.check(ranks if rank is None else [rank])
+        return decision, rank, staged
+    raise CannotLook(str(damaged), AGAIN) from damaged
 
 
 class Copied(Struct, frozen=True):
@@ -113,29 +90,34 @@ def stage(root: str, selection: Selection, copies: Copies, to: Listener) -> Copi
     """Plan, and bring what is planned; None where there is no checkpoint and that is allowed. Raises as
     ``api.plan`` does, and CannotLook.
     """
+    damaged: Damaged | None = None
     for asked in (shallow(selection), thorough(selection)):
+        if damaged and to.note:
+            to.note(f"{damaged}; planning anew, with all contents read")
         plan = planned(root, asked, to)
         if to.made:
             to.made(plan)
         if plan.checkpoint is None:
             return None
-        body = {**body_of(plan), **described(plan, copies.home, layouts_of(selection))}
-        how = How(
-            root=plan.root,
-            keep=copies.keep,
-            read=replace(selection.read_options(), budget=None, cache=False),
-            trust=selection.trust,
-            about={"checkpoint": plan.checkpoint.path, "step": plan.resume_step},
-            progress=to.progress,
-            anew=not selection.cache,
-        )
+        body = {**body_of(plan), **described(plan, os.path.abspath(copies.home), layouts_of(selection))}
         try:
-            return Copied(body, of_decision(body, how, copies.ranks))
+            return Copied(body, _bring(plan.root, body, selection, copies, to))
         except Damaged as e:
             damaged = e
-            if to.note:
-                to.note(f"{_words(e)}; planning anew, with all contents read")
-    raise _not_whole(damaged) from damaged
+    raise CannotLook(str(damaged), AGAIN) from damaged
+
+
+def _bring(root: str, body: Mapping[str, Any], selection: Selection, copies: Copies, to: Listener) -> Staged:
+    how = How(
+        root=root,
+        keep=copies.keep,
+        read=replace(selection.read_options(), budget=None, cache=False),
+        trust=selection.trust,
+        about={"checkpoint": body["checkpoint"]["path"], "step": body["resume_step"]},
+        progress=to.progress,
+        anew=not selection.cache,
+    )
+    return bring(body, how, copies.ranks)
 
 
 def ranks_here(env: Mapping[str, str]) -> range | None:
@@ -144,12 +126,3 @@ def ranks_here(env: Mapping[str, str]) -> range | None:
     if started is None or started.rank is None:
         return None
     return of_worker(started, env, job="", rank=None).ranks
-
-
-def _words(e: Damaged) -> str:
-    url, found = next(iter(e.found.items()))
-    return f"{url} came damaged twice: {found[0].code}: {found[0].message}"
-
-
-def _not_whole(e: Damaged) -> CannotLook:
-    return CannotLook(_words(e), AGAIN)

@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.storage.writes import write_all
+from ckpt_tools.storage.writes import write_all, written_aside
 
 _HINT = "name another FILE with -o, or make room"
 
@@ -40,14 +40,16 @@ def write_whole(path: str, data: bytes) -> None:
             return
         target = os.path.realpath(path)  # a link stays, and leads to the new file
         fd, aside = _aside(target)
-        try:
-            _fill(fd, data, target)
-            os.rename(aside, target)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(aside)
-            raise
-        _sync_directory(os.path.dirname(target))
+        with suppress(OSError):  # whoever could not read the old one cannot read it either
+            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode) & 0o777)
+        with written_aside(fd, data, aside, target):
+            pass
+        with suppress(OSError):  # a directory that cannot be synced (some network file systems) holds it too
+            at = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(at)
+            finally:
+                os.close(at)
     except OSError as e:
         raise _unwritten(path, e) from e
 
@@ -72,27 +74,6 @@ def _aside(path: str) -> tuple[int, str]:
     aside = os.path.join(home, f".{name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.open(aside, flags, 0o666), aside
-
-
-def _fill(fd: int, data: bytes, target: str) -> None:
-    """Write what a new file holds; whoever could not read the old one cannot read it either."""
-    try:
-        with suppress(OSError):
-            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode) & 0o777)
-        write_all(fd, data)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _sync_directory(home: str) -> None:
-    """A directory that cannot be synced (some network file systems) holds the file all the same."""
-    with suppress(OSError):
-        at = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(at)
-        finally:
-            os.close(at)
 
 
 def _unwritten(path: str, error: OSError) -> CannotLook:

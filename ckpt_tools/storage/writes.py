@@ -1,9 +1,17 @@
-"""What the system writes in pieces, written to the end."""
+"""Files that processes share: written whole or not at all, and locks that die with their holder."""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from contextlib import suppress
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from ckpt_tools.errors import CannotLook, CkptError
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.trust import OURS, Trust
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -13,9 +21,10 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def write_and_rename(fd: int, data: bytes, aside: str, name: str, at: int) -> None:
-    """Fill a new file that is open and called ``aside`` in the directory ``at``, and put it in the place of
-    ``name`` once it is on the disk. Closes ``fd``; where that fails no file is left. Raises OSError.
+@contextmanager
+def written_aside(fd: int, data: bytes, aside: str, name: str, at: int | None = None) -> Iterator[None]:
+    """A new file that is open and called ``aside`` in the directory ``at``, whole on the disk within; when
+    that ends well it takes the place of ``name``. Closes ``fd``, and else leaves no file. Raises OSError.
     """
     try:
         try:
@@ -23,8 +32,79 @@ def write_and_rename(fd: int, data: bytes, aside: str, name: str, at: int) -> No
             os.fsync(fd)
         finally:
             os.close(fd)
+        yield
         os.rename(aside, name, src_dir_fd=at, dst_dir_fd=at)
     except BaseException:
         with suppress(OSError):
             os.unlink(aside, dir_fd=at)
         raise
+    if at is not None:
+        os.fsync(at)
+
+
+@contextmanager
+def written(at: int, name: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
+    """The same, of a file that only those who are trusted can write. Raises Untrusted and OSError."""
+    aside = f"{name}.{socket.gethostname()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
+    fd = trust.create(aside, os.O_WRONLY | os.O_EXCL, at, trusted)
+    with written_aside(fd, data, aside, name, at):
+        yield
+
+
+def replace_file(directory: str, name: str, data: bytes, trusted: Trust = OURS) -> None:
+    """Put a file in its place, whole or not at all. Raises OSError and Untrusted."""
+    with trust.directory(directory, trusted) as at, written(at, name, data, trusted):
+        pass
+
+
+def take_lock(
+    path: str, trusted: Trust = OURS, how: int = fcntl.LOCK_EX, wait: Callable[[], bool] | None = None
+) -> int | None:
+    """Return the file, open and locked (flock) until it is closed, by this process or what inherits it; None
+    if somebody else has it and ``wait``, which is called meanwhile, ends. Raises OSError and Untrusted.
+    """
+    home, name = os.path.split(path)
+    while True:
+        with ExitStack() as files:
+            with trust.directory(home, trusted) as at:
+                fd = trust.create(name, os.O_RDWR, at, trusted)
+            files.callback(os.close, fd)
+            while not _lock(fd, how):
+                if wait is None or not wait():
+                    return None
+            with suppress(FileNotFoundError):  # else somebody has removed it meanwhile
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
+                    files.pop_all()
+                    return fd
+
+
+def _lock(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def hold_lock(directory: str, name: str, trusted: Trust, busy: Callable[[str], CkptError]) -> Iterator[None]:
+    """Hold a lock that one process has at a time. The directory is made where it is not there. Raises
+    CannotLook, Untrusted, and what is ``busy`` for who holds it.
+    """
+    path = os.path.join(directory, name)
+    try:
+        trust.make(directory, trusted)
+        fd = take_lock(path, trusted)
+        who = "" if fd is not None else trust.read(path, 200, trusted).decode("utf-8", "replace")
+    except OSError as e:
+        hint = "name a directory that can be written, on a file system with flock, with --state-dir"
+        raise CannotLook(f"{path} cannot be locked: {e.strerror}", hint) from e
+    if fd is None:
+        raise busy(who or "another process")
+    try:
+        with suppress(OSError):  # only for the message of the next one
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"process {os.getpid()} on {os.uname().nodename}".encode(), 0)
+        yield
+    finally:
+        os.close(fd)

@@ -174,10 +174,10 @@ def test_an_old_one_that_cannot_be_removed_stops_nothing(
     """One that root has staged, say."""
     rename = os.rename
 
-    def refused(path: str, to: str) -> None:
+    def refused(path: str, to: str, **at: int | None) -> None:
         if path == str(old):
             raise PermissionError(errno.EACCES, "Permission denied", path)
-        rename(path, to)
+        rename(path, to, **at)
 
     monkeypatch.setattr(os, "rename", refused)
     assert removed(home) == []

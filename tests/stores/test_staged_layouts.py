@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from fixture_trees import CASES, materialise
+from msgspec import convert
 
 from ckpt_tools import api
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.job.decider import SILENT
+from ckpt_tools.job.schema import Stage
 from ckpt_tools.job.staged_start import Copies, stage
-from ckpt_tools.job.staging import Staging
+from ckpt_tools.job.staging.wanted import wanted_of
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection
 
@@ -47,7 +49,7 @@ def test_copies_are_planned_as_the_store_is(
         assert any(f.url == load.path for f in copied.staged.files), below
     own = BUILT_IN[ours.checkpoint.layout].own_files
     for rank in {r.rank for r in theirs.by_rank}:
-        here = {w.url for w in Staging.of(copied.body["stage"]).of_ranks([rank])}
+        here = {w.url for w in wanted_of(convert(copied.body["stage"], Stage), [rank])}
         mine = {f.path for r in theirs.by_rank if r.rank in (0, rank) for f in r.files}
         others = {f.path for r in theirs.by_rank for f in r.files} - mine
         assert mine <= here
@@ -114,7 +116,7 @@ def test_the_only_copy_lies_where_its_rank_looks_for_it(
     assert copied is not None
     (path,) = Path(copied.staged.directory).rglob("iter_0000020_1_local.pt")
     assert path.parent.name == "1"
-    here = Staging.of(copied.body["stage"]).of_ranks([1])
+    here = wanted_of(convert(copied.body["stage"], Stage), [1])
     assert [w.name.split("/")[-2:] for w in here] == [
         ["0", "iter_0000020_0_local.pt"],
         ["1", "iter_0000020_1_local.pt"],

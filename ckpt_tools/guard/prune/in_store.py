@@ -15,7 +15,6 @@ from msgspec import Struct, convert, to_builtins
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
-from ckpt_tools.guard.own_files import hold_lock, replace_file
 from ckpt_tools.guard.prune.looked_at import Entry
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.reading.session import Session
@@ -26,6 +25,7 @@ from ckpt_tools.storage.stores.refresh import object_of, refresh_objects
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import split
+from ckpt_tools.storage.writes import hold_lock, replace_file
 
 SCHEMA = "ckpt-tools/pruning/v1"
 NOTE, LOCK = "pruning.json", "prune.lock"

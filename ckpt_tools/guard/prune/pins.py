@@ -14,7 +14,6 @@ from ckpt_tools.errors import CannotLook, NoCheckpoint
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.groups import Group, groups, named
 from ckpt_tools.guard.journal import Store
-from ckpt_tools.guard.own_files import replace_file
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
@@ -23,6 +22,7 @@ from ckpt_tools.storage import opened, trust
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url
+from ckpt_tools.storage.writes import replace_file
 
 PINS = "pins"
 """The directory in ``.ckpt`` with a file for each path that is pinned."""

@@ -14,11 +14,11 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.guard.own_files import hold_lock, replace_file
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
+from ckpt_tools.storage.writes import hold_lock, replace_file
 
 SCHEMA = "ckpt-tools/watched/v1"
 NAME, LOCK = "watch.json", "watch.lock"

@@ -7,11 +7,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from threading import Lock
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,22 +37,14 @@ FILES = 4
 """Files under way at a time, unless --jobs says otherwise."""
 REQUESTS = 4
 """Requests under way at a time for each of them: together as many as fill a fast network, in 80 MiB."""
-_AGAIN = "start again: a new start decides anew"
+_AGAIN, _STOPPED = "start again: a new start decides anew", "another file could not be brought"
 
 
 class Damaged(Exception):
-    """Files came damaged twice, by what is stored about them: ``found`` says how, by URL."""
+    """A file came damaged twice, by what is stored about it."""
 
-    def __init__(self, found: Mapping[str, Sequence[Finding]]) -> None:
-        super().__init__("; ".join(found))
-        self.found = found
-
-
-class Came(NamedTuple):
-    """What one attempt to bring a file came to."""
-
-    record: Record
-    wrong: Sequence[Finding]
+    def __init__(self, url: str, found: Sequence[Finding]) -> None:
+        super().__init__(f"{url} came damaged twice: {found[0].code}: {found[0].message}")
 
 
 class Fetch:
@@ -94,7 +85,9 @@ class Fetch:
                 waiting += (pool.submit(self._once, some, requests[url]) for url, some in names.items())
                 out = [record for future in waiting for record in future.result()]
             except Exception:
-                self._stop()
+                self._stopped = True  # and let what is under way end soon
+                for copy in list(self._copies.values()):
+                    copy.error = copy.error or OSError(errno.ECANCELED, _STOPPED)
                 pool.close(wait=True)
                 raise
             except BaseException:
@@ -103,12 +96,6 @@ class Fetch:
         pool.close(wait=True)
         self._aside.remove()
         return out
-
-    def _stop(self) -> None:
-        """Let what is under way end soon."""
-        self._stopped = True
-        for copy in list(self._copies.values()):
-            copy.error = copy.error or OSError(errno.ECANCELED, "another file could not be brought")
 
     def _once(self, names: Sequence[Wanted], request: Request) -> list[Record]:
         """One object, under all its names."""
@@ -124,56 +111,48 @@ class Fetch:
 
     def _one(self, wanted: Wanted, request: Request) -> Record:
         """One file, whole and verified; what came damaged is asked for once more."""
-        came = self._try(wanted, request)
-        if came.wrong:
+        record, wrong = self._try(wanted, request)
+        if wrong:
             self._aside.forget(wanted)
-            came = self._try(wanted, request)
-        if other := next((f for f in came.wrong if f.code == NOT_KEPT), None):
+            record, wrong = self._try(wanted, request)
+        if other := next((f for f in wrong if f.code == NOT_KEPT), None):
             raise CannotLook(f"{wanted.url}: {other.message}", _AGAIN)
-        if came.wrong and wanted.url in self.planned:
-            raise Damaged({wanted.url: came.wrong})
+        if wrong and wanted.url in self.planned:
+            raise Damaged(wanted.url, wrong)
         path = os.path.join(self.part, wanted.name)
         self._aside.finish(wanted, path)
-        return self._noted(came.record, path)
+        return self._noted(record, path)
 
     def _noted(self, record: Record, path: str) -> Record:
         record = replace(record, seen=seen(os.stat(path)))
         added(self.part, record)
         return record
 
-    def _try(self, wanted: Wanted, request: Request) -> Came:
+    def _try(self, wanted: Wanted, request: Request) -> tuple[Record, Sequence[Finding]]:
+        """What one attempt to bring a file came to, and what is wrong with it."""
+        of = wanted.object
         with self._aside.opened(wanted) as (fd, ledger):
-            copy = Copy(wanted.object, fd, self._arrived, ledger)
+            copy = Copy(of, fd, self._arrived, ledger)
             if self._stopped:
-                raise OSError(errno.ECANCELED, "another file could not be brought")
-            self._copies[wanted.object.key] = copy
+                raise OSError(errno.ECANCELED, _STOPPED)
+            self._copies[of.key] = copy
             try:
                 report = self._read(copy, wanted, request)
             finally:
-                self._copies.pop(wanted.object.key, None)
-            os.utime(fd, ns=(wanted.object.mtime_ns, wanted.object.mtime_ns))
-        of, level = wanted.object, report.level.name.lower() if report.format else ""
-        record = Record(
-            wanted.name,
-            wanted.url,
-            of.size,
-            of.etag,
-            copy.version,
-            level,
-            copy.digest,
-            (),
-            Process.here().host,
-        )
+                self._copies.pop(of.key, None)
+            os.utime(fd, ns=(of.mtime_ns, of.mtime_ns))
+        level, host = report.level.name.lower() if report.format else "", Process.here().host
+        record = Record(wanted.name, wanted.url, of.size, of.etag, copy.version, level, copy.digest, (), host)
         bad = report.verdict is Verdict.BROKEN
         wrong = (f for f in report.findings if f.code == NOT_KEPT or (bad and f.severity is Severity.ERROR))
-        return Came(record, [*wrong])
+        return record, [*wrong]
 
     def _read(self, copy: Copy, wanted: Wanted, request: Request) -> Report:
         """Verify the file while it comes, and bring what no check has asked for. Raises CannotLook, and what
         kept its bytes from being written.
         """
-        joint = any(c.joint for c in request.claims)  # such checks add up what they find in several files
-        with self._joint if joint else nullcontext():
+        of, joint = wanted.object, any(c.joint for c in request.claims)
+        with self._joint if joint else nullcontext():  # such checks add up what they find in several files
             report, _ = inspect(
                 wanted.url,
                 Level.CONTENT,
@@ -184,39 +163,30 @@ class Fetch:
                 key=self._key,
                 again=False,  # what differs is fetched once more, and written down
             )
-        if copy.error is not None:
-            raise copy.error
-        for f in report.findings:
-            if f.code == "in-use":
-                raise _replaced(wanted.url)
-            if f.code == "unreadable" and all(other.code != NOT_KEPT for other in report.findings):
-                raise CannotLook(f"{wanted.url}: {f.message}", _AGAIN)
+        codes = {f.code: f for f in report.findings}
         try:
+            if copy.error is not None:
+                raise copy.error
+            if "in-use" in codes:
+                raise Replaced(wanted.url)
+            if "unreadable" in codes and NOT_KEPT not in codes:
+                raise CannotLook(f"{wanted.url}: {codes['unreadable'].message}", _AGAIN)
             fetch_rest(wanted.url, copy, REQUESTS)
-            self._require_same(wanted)
+            store, key = store_of(wanted.url)
+            if not (of.etag and store.pins) and other_than(of, store.head(key)):
+                raise Replaced(wanted.url)
         except Replaced:
-            raise _replaced(wanted.url) from None
+            raise CannotLook(f"{wanted.url} was replaced while it was brought", _AGAIN) from None
         except OSError as e:
             if copy.error is not None:
                 raise copy.error from None
             raise CannotLook(f"{wanted.url}: {e.strerror}", _AGAIN) from e
         return report
 
-    def _require_same(self, wanted: Wanted) -> None:
-        """Raises Replaced where a store that pins nothing has another object by now; OSError."""
-        of = wanted.object
-        store, key = store_of(wanted.url)
-        if not (of.etag and store.pins) and other_than(of, store.head(key)):
-            raise Replaced(wanted.url)
-
     def _arrived(self, n: int) -> None:
         self.progress(n)
         if self.rate is not None:
             self.rate.took(n)
-
-
-def _replaced(url: str) -> CannotLook:
-    return CannotLook(f"{url} was replaced while it was brought", _AGAIN)
 
 
 def _requests(session: Session, wanted: Sequence[Wanted]) -> dict[str, Request]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import PurePath
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.staging.locks import Lock
 from ckpt_tools.job.staging.records import ASIDE, NOTE, finished, unfinished
+from ckpt_tools.job.waiting import Backoff
 from ckpt_tools.output.words import size as words_of_size
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
+from ckpt_tools.storage.writes import take_lock
 
 OWN = ".ckpt-stage"
 """The directory of locks, and of what is on its way out."""
@@ -26,6 +28,7 @@ PART = ".part"
 """The end of the name of a checkpoint that is not whole yet."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]+-[0-9a-f]{16}")
 _GONE = "gone."
+_FOREVER = float(1 << 40)
 
 
 def _not_ours(path: str) -> UsageError:
@@ -59,9 +62,16 @@ class Place(Struct, frozen=True):
         """Where its files lie until then."""
         return self.whole + PART
 
-    def lock(self, what: str, name: str = "") -> Lock:
-        """``use``: shared by those who use the checkpoint; ``work``: held by the one who brings its files."""
-        return Lock(os.path.join(self.home, OWN, f"{name or self.name}.{what}"), self.trusted)
+    def lock(self, what: str, how: int = fcntl.LOCK_EX) -> int:
+        """Return a lock, open and taken, once it is free: ``use`` is shared by those who use the checkpoint,
+        ``work`` held by the one who brings its files. Raises OSError.
+        """
+        fd = take_lock(self._lock_at(self.name, what), self.trusted, how, Backoff(_FOREVER).pause)
+        assert fd is not None  # noqa: S101 - for the type checker: who waits for ever gets it
+        return fd
+
+    def _lock_at(self, name: str, what: str) -> str:
+        return os.path.join(self.home, OWN, f"{name}.{what}")
 
     def prepare(self) -> None:
         """Make the directory where it is not there. Raises OSError, and Untrusted where others can write
@@ -142,13 +152,15 @@ class Place(Struct, frozen=True):
         for name in names - {self.name}:
             if _NAME.fullmatch(name):
                 with suppress(FileNotFoundError):  # nobody else than us makes such a lock
-                    yield _Earlier(os.stat(self.lock("use", name).path).st_mtime_ns, name)
+                    yield _Earlier(os.stat(self._lock_at(name, "use")).st_mtime_ns, name)
 
     def _remove(self, name: str) -> bool:
         """Remove a checkpoint that nobody uses or brings, and that holds nothing but what was brought."""
-        with self.lock("use", name).idle() as unused, self.lock("work", name).idle() as alone:
-            if not (unused and alone):
-                return False
+        with ExitStack() as held:
+            for what in ("use", "work"):
+                if (fd := take_lock(self._lock_at(name, what), self.trusted)) is None:
+                    return False
+                held.callback(os.close, fd)
             whole, part = (os.path.join(self.home, name + end) for end in ("", PART))
             try:
                 known = {*finished(whole, self.trusted), *unfinished(part, self.trusted)}
@@ -157,7 +169,7 @@ class Place(Struct, frozen=True):
                 return False
             gone = [self._aside(path) for path in (whole, part) if os.path.isdir(path)]
             for what in ("use", "work"):
-                os.unlink(self.lock(what, name).path)
+                os.unlink(self._lock_at(name, what))
         for path in gone:
             shutil.rmtree(path, ignore_errors=True)
         return True

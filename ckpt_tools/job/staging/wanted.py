@@ -5,13 +5,14 @@ version of each that was judged.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.staging.records import OWN_NAMES
+from ckpt_tools.job.schema import Stage, StagedFile
+from ckpt_tools.job.staging.records import OWN_NAMES, Record
 from ckpt_tools.job.view_tree import Tree
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.plan import LoadPlan
@@ -37,60 +38,24 @@ class Wanted(Struct, frozen=True):
     object: Object
     ranks: tuple[int, ...] | None = None
 
-    def row(self, directory: str) -> dict[str, Any]:
-        """As a decision has it."""
-        _, size, mtime_ns, etag, version = self.object
-        return {
-            "path": f"{directory}/{self.name}",
-            "url": self.url,
-            "size": size,
-            "mtime_ns": mtime_ns,
-            "etag": etag,
-            "version": version,
-            "ranks": None if self.ranks is None else list(self.ranks),
-        }
-
-    @staticmethod
-    def of(row: Mapping[str, Any], directory: str) -> Wanted:
-        """The file of a row."""
-        key = split(row["url"])[1]
-        of = Object(key, row["size"], row["mtime_ns"], row["etag"], row["version"])
-        ranks = row["ranks"]
-        name = row["path"].removeprefix(f"{directory}/")
-        return Wanted(name, row["url"], of, None if ranks is None else tuple(ranks))
+    def is_copied_by(self, record: Record | None) -> bool:
+        """Return whether what is there is a copy of the very object."""
+        of = self.object
+        return record is not None and (record.url, record.size, record.etag) == (self.url, of.size, of.etag)
 
 
-class Staging(Struct, frozen=True):
-    """A checkpoint as it is to lie in ``directory``; ``texts`` are the small files that are written anew,
-    such as a tracker that names it.
-    """
-
-    directory: str
-    files: tuple[Wanted, ...]
-    texts: Mapping[str, bytes]
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """As a decision has it."""
-        return {
-            "root": self.directory,
-            "files": [f.row(self.directory) for f in self.files],
-            "texts": {name: data.decode("utf-8", "surrogateescape") for name, data in self.texts.items()},
-        }
-
-    @staticmethod
-    def of(row: Mapping[str, Any]) -> Staging:
-        """What a decision says."""
-        texts = {name: text.encode("utf-8", "surrogateescape") for name, text in row["texts"].items()}
-        root = row["root"]
-        return Staging(root, tuple(Wanted.of(f, root) for f in row["files"]), texts)
-
-    def of_ranks(self, ranks: Collection[int] | None) -> tuple[Wanted, ...]:
-        """The files that a node needs where these ranks run; None for all."""
-        if ranks is None:
-            return self.files
-        here = set(ranks)
-        return tuple(f for f in self.files if f.ranks is None or not here.isdisjoint(f.ranks))
+def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> list[Wanted]:
+    """Return the files that a decision says to stage, for these ranks (None: for all)."""
+    return [
+        Wanted(
+            f.path.removeprefix(f"{stage.root}/"),
+            f.url,
+            Object(split(f.url)[1], f.size, f.mtime_ns, f.etag, f.version),
+            None if f.ranks is None else tuple(f.ranks),
+        )
+        for f in stage.files
+        if ranks is None or f.ranks is None or not {*ranks}.isdisjoint(f.ranks)
+    ]
 
 
 def described(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
@@ -114,7 +79,13 @@ def described(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
         raise CannotLook(
             f"{e.filename} cannot be looked at: {e.strerror}", "start again: a new start decides anew"
         ) from e
-    return {**tree.described, "stage": Staging(directory, files, tree.texts).row}
+    rows = []
+    for f in files:
+        _, size, mtime_ns, etag, version = f.object
+        ranks = None if f.ranks is None else list(f.ranks)
+        rows.append(StagedFile(f"{directory}/{f.name}", f.url, size, mtime_ns, etag, version, ranks))
+    texts = {name: data.decode("utf-8", "surrogateescape") for name, data in tree.texts.items()}
+    return {**tree.described, "stage": to_builtins(Stage(directory, rows, texts))}
 
 
 def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:

@@ -127,6 +127,11 @@ def _joined(cells: Sequence[bytes]) -> str:
     return xxh3_128_hexdigest(b"".join(cells))
 
 
+def digest_of_data(data: bytes) -> str:
+    """Return what ``digest_of_file`` would of a file with these bytes."""
+    return _joined([digest_of(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK)])
+
+
 def digest_of_file(fd: int) -> str:
     """XXH3-128 (hex) over the XXH3-64 of every cell of a file, which may be worked out in any order."""
     cells, at, buffer = [], 0, bytearray(CHUNK)
