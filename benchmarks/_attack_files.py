@@ -349,7 +349,7 @@ def working_directory(scene: Scene) -> Told:
     """Modules in the working directory, with the command, and down to the children that it starts."""
     cwd = hostile_directory(scene)
     sound(scene.runs / "step_20.safetensors")
-    answer = scene.ckpt("verify", scene.runs, "--level", "load", "--io", "mmap", "-q", cwd=cwd)
+    answer = scene.ckpt("verify", scene.runs, "--level", "load", "-q", cwd=cwd)
     return answer, "a module of the working directory was imported" if (scene.place / MARK).exists() else ""
 
 

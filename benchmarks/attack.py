@@ -224,7 +224,7 @@ ATTACKS: Sequence[Attack] = (
         ("line breaks", files.lines, {2}, ""),
         ("names that begin with a dash", files.arguments, {0, 2}, ""),
     ),
-    *_of("environment", ("modules in the working directory: ckpt, load level, mmap", files.working_directory, {0}, ""), slow=True),
+    *_of("environment", ("modules in the working directory: ckpt, load level", files.working_directory, {0}, ""), slow=True),
     *_of("environment", ("modules in the working directory: python -P -m", files.module_option(SAFE), {0}, "")),
     Attack("environment", "modules in the working directory: python -m", files.module_option([]), frozenset({0, 1}), limit=True),
     Attack("environment", "an empty place in PYTHONPATH", files.module_option(SAFE, f"{HOME}:"), frozenset({0, 1}), limit=True, slow=True),

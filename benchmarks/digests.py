@@ -31,7 +31,7 @@ def clocked(f):
 """
 OURS = """
 from ckpt_tools.inspection.digests import file_digest
-clocked(lambda: file_digest(path, io={io!r}))
+clocked(lambda: file_digest(path))
 """
 SIGNING = """
 from model_signing import hashing
@@ -62,10 +62,7 @@ def main() -> None:
         block = os.urandom(1 << 26)
         with open(path, "wb") as f:
             f.writelines(block for _ in range(max(1, int(options.gib * 16))))
-        rivals = {
-            "ckpt, XXH3-128": (sys.executable, OURS.format(io="auto"), path),
-            "ckpt, by pread": (sys.executable, OURS.format(io="pread"), path),
-        }
+        rivals = {"ckpt, XXH3-128": (sys.executable, OURS, path)}
         left = []
         if signing := other("model_signing", options.python_model_signing):
             for name, how, algorithm in (

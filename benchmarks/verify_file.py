@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -64,14 +63,6 @@ def main() -> None:
                 path,
                 str(kib),
             ]
-        if (
-            "--io"
-            in subprocess.run([ckpt(), "verify", "--help"], capture_output=True, text=True, check=True).stdout
-        ):
-            rivals |= {
-                f"ckpt verify --io {how}": [ckpt(), "verify", path, "--quiet", "--io", how]
-                for how in ("pread", "mmap")
-            }
         for tool, arguments_ in (("unzip", ["-tqq"]), ("sha256sum", [])):
             if found := shutil.which(tool):
                 rivals[" ".join([tool, *arguments_])] = [found, *arguments_, path]

@@ -92,7 +92,7 @@ def verify(
 
     With ``cache`` the verdicts are kept for later runs, and verdicts that are at most ``max_age`` seconds old
     are used; with 0 everything is read. ``note`` is called with a text when something is wrong with the
-    cache. ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per
+    cache. ``io`` says how contents are read (auto, direct), ``limit_rate`` how many bytes per
     second at most. With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, only a part of
     the contents is read, the least recently checked first (``cache`` remembers what was checked).
 

@@ -168,23 +168,9 @@ def environment() -> str:
         "Sizes are bytes (`1000000`) or have units: `200MB` counts in 1000s, `50GiB` and `50G` in 1024s.\n",
         "## How contents are read\n",
         (
-            "`--io pread` copies through one buffer of 1 MiB per thread and works everywhere. `--io mmap`"
-            " copies nothing. Helper processes map the file, because a file that is cut off while it is mapped"
+            "`--io auto`, the default, reads through the page cache with one buffer of 2 MiB per thread."
+            " `pread` and `mmap`, which earlier versions had, mean the same."
         ),
-        (
-            "kills the process that reads it. If a helper dies, the rest is read with `pread`, so such a file"
-            " is `in-use` or `truncated` in every mode. Only bytes under a CRC-32 or CRC-32C are read this way,"
-        ),
-        (
-            "all others with `pread`. `--io auto`, the default, maps a file of 256 MiB or more (1 GiB or more"
-            " in a process that has several threads, where helpers start more slowly) if it lies on a file"
-            " system"
-        ),
-        (
-            "of this machine (ext4, xfs, btrfs, f2fs, tmpfs, overlay) and is in the page cache, judged by 32 single"
-            " bytes all over it. It reads all other files with `pread`. Memory stays flat in every mode:"
-        ),
-        "1 MiB per thread, or 8 MiB mapped per helper.\n",
         (
             "`--io direct` reads from the disk and not from the page cache"
             " (O_DIRECT), and leaves the page cache as it was. If the file system refuses this, a file that was"

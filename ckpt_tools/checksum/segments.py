@@ -4,88 +4,72 @@ borders in it, which give every other one.
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
-from ckpt_tools.checksum import mapped_child
 from ckpt_tools.checksum.chunks import ChunkDigests
-from ckpt_tools.checksum.combine import CRC32, castagnoli, crc32_combine
+from ckpt_tools.checksum.combine import CRC32, crc32, crc32_combine, crc32c
 from ckpt_tools.checksum.sums import Sum, Unit, xxh3
 
-_CRC = 4
-_KINDS: dict[object, int] = {xxh3: mapped_child.CHUNK, ChunkDigests: mapped_child.SEALED}
+STEP = 1 << 18
+"""Bytes that are digested in each way while the CPU has them at hand."""
 
 
-class Segments(NamedTuple):
-    """``lengths`` are those of the pieces of ``host``, in order."""
+class Segments:
+    """A chunk, ``host``, and what rides on it; fed with the chunk's bytes, in order.
 
-    host: Unit
-    riders: Sequence[Unit]
-    kind: int
-    lengths: tuple[int, ...]
+    ``lengths`` are those of the pieces between the borders, ``sealed`` says that CRCs are part of the digest.
+    """
 
-    @property
-    def watched(self) -> bool:
-        """Whether a page of zeros would have to be looked at: one in bytes of no sum."""
-        return any(u.sum < 0 for u in self.riders)
+    def __init__(self, host: Unit, riders: Sequence[Unit], lengths: Sequence[int], *, sealed: bool) -> None:
+        self.host, self.riders, self.lengths, self.sealed = host, riders, lengths, sealed
+        self._left, self._crcs, self._first = list(lengths), [0] * len(lengths), 0
+        self._xxh3, self._crc32c = xxh3(), 0
 
-    @property
-    def answer_size(self) -> int:
-        """Bytes of what the helper says."""
-        return struct.calcsize(self._answer)
+    def update(self, data: memoryview) -> None:
+        for at in range(0, len(data), STEP):
+            part = data[at : at + STEP]
+            self._cut(part)  # first: of all digests it waits least for memory
+            if self.sealed:
+                self._crc32c = crc32c(part, self._crc32c)
+            self._xxh3.update(part)
 
-    @property
-    def _answer(self) -> str:
-        return f"=q16sII{len(self.lengths)}I"
+    def _cut(self, data: memoryview) -> None:
+        """Add ``data`` to the CRC-32 of the pieces that it belongs to."""
+        while len(data):
+            i = self._first
+            n = min(self._left[i], len(data))
+            self._crcs[i] = crc32(data[:n], self._crcs[i])
+            self._left[i] -= n
+            self._first += not self._left[i]
+            data = data[n:]
 
-    def begun(self) -> mapped_child.Chunk:
-        """What is fed with the chunk, in this process; its digest is an answer without the offset."""
-        castagnoli()
-        return mapped_child.Chunk(self.lengths, self.kind == mapped_child.SEALED, watched=False)
-
-    def of(self, chunk: mapped_child.Chunk) -> list[tuple[Unit, int | bytes]]:
-        """What a chunk that was fed here means for itself and each rider that is a CRC."""
-        crc32c = chunk.sealed.digest() if chunk.sealed is not None else b""
-        return self._outcomes(chunk.xxh3.digest(), crc32c[-_CRC:], chunk.crcs)
-
-    def outcomes(self, answer: bytes) -> list[tuple[Unit, int | bytes]] | None:
-        """What the helper's answer means for the chunk and each rider; None where a page of zeros has to be
-        looked at.
-        """
-        _, strong, crc32c, zero, *crcs = struct.unpack(self._answer, answer)
-        if zero and self.watched:
-            return None
-        unsummed = [u for u in self.riders if u.sum < 0]
-        return [*self._outcomes(strong, crc32c.to_bytes(_CRC, "big"), crcs), *((u, 0) for u in unsummed)]
-
-    def _outcomes(self, strong: bytes, crc32c: bytes, crcs: Sequence[int]) -> list[tuple[Unit, int | bytes]]:
+    def outcomes(self) -> list[tuple[Unit, int | bytes]]:
+        """Return the digest of the chunk, and the CRC of each rider that has a sum."""
         starts = list(accumulate(self.lengths, initial=self.host.offset))
 
         def joined(u: Unit) -> int:
-            """The CRC-32 of the pieces that a unit consists of."""
+            """Return the CRC-32 of the pieces that a unit consists of."""
             value = 0
             for i in range(bisect_left(starts, u.offset), bisect_left(starts, u.offset + u.length)):
-                value = crc32_combine(value, crcs[i], self.lengths[i])
+                value = crc32_combine(value, self._crcs[i], self.lengths[i])
             return value
 
-        digest = strong
-        if self.kind == mapped_child.SEALED:
-            digest += joined(self.host).to_bytes(_CRC, "big") + crc32c
+        digest = self._xxh3.digest()
+        if self.sealed and isinstance(digest, bytes):
+            digest += joined(self.host).to_bytes(4, "big") + self._crc32c.to_bytes(4, "big")
         return [(self.host, digest), *((u, joined(u)) for u in self.riders if u.sum >= 0)]
 
 
 def segments(sums: Sequence[Sum], host: Unit, riders: Sequence[Unit]) -> Segments | None:
-    """None for other digests than those of chunks, or other CRCs."""
-    kind = _KINDS.get(sums[host.sum].hash)
-    if kind is None or any(u.sum >= 0 and sums[u.sum].hash is not CRC32 for u in riders):
+    """Return None for other digests than those of chunks, or other CRCs."""
+    make = sums[host.sum].hash
+    if make not in (xxh3, ChunkDigests) or any(u.sum >= 0 and sums[u.sum].hash is not CRC32 for u in riders):
         return None
-    start, end = host.offset, host.offset + host.length
-    borders = {start, end}
+    borders = {host.offset, host.offset + host.length}
     for u in riders:
         if u.sum >= 0:
             borders |= {u.offset, u.offset + u.length}
-    at = sorted(borders)
-    return Segments(host, riders, kind, tuple(b - a for a, b in pairwise(at)))
+    lengths = [b - a for a, b in pairwise(sorted(borders))]
+    return Segments(host, riders, lengths, sealed=make is ChunkDigests)

@@ -84,10 +84,6 @@ class Sum(Struct, frozen=True):
     code: str = "crc-mismatch"
 
 
-MAPPED = 1 << 20
-"""Bytes of a unit below which asking a helper that has the file mapped takes longer than reading."""
-
-
 class Unit(NamedTuple):
     """What a thread does in one go: ``length`` bytes at ``offset`` for a piece of a sum; a whole sum
     (``piece`` -1); or bytes of no sum (``sum`` -1).

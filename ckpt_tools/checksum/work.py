@@ -1,4 +1,4 @@
-"""Units of work, done: by this thread, by several, or by helpers that have the file mapped."""
+"""Units of work, done: by this thread, or by several."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.crc import InflateError, Progress, buffer, crc_of_deflated, crc_of_extent, step
 from ckpt_tools.checksum.riding import seated
 from ckpt_tools.checksum.segments import segments
-from ckpt_tools.checksum.sums import MAPPED, Deflated, Extent, Hash, Piece, Riders, Sum, Unit
-from ckpt_tools.storage import LocalSource, Source, Stopped
+from ckpt_tools.checksum.sums import Deflated, Extent, Hash, Piece, Riders, Sum, Unit
+from ckpt_tools.storage import Source, Stopped
 
-STEP = 1 << 18
-"""Bytes that are read, and then digested in each way while the CPU has them at hand."""
 INLINE = 2 * 1024 * 1024
 """Below this many bytes threads cost more than they save."""
 
@@ -117,16 +115,6 @@ def outcomes(
     if riders:
         riding = seated(riders)
         units = [u for u in units if u not in riding]
-    if isinstance(source, LocalSource) and any(u.length >= MAPPED for u in units):
-        from ckpt_tools.checksum.mapped import digests_of_mapped, mappable  # not for small files
-
-        read = set[Unit]()
-        tasks = mappable(source, sums, units, riders)
-        for u, got in digests_of_mapped(source, tasks, jobs, progress):
-            read.add(u)
-            yield u, got
-        # small ones, those of other kinds, and what a helper that died has left
-        units = [u for u in units if u not in read]
     task = _Task(source, sums, riders, watch)
     if jobs >= 2 and sum(u.length for u in units) >= INLINE:
         yield from _by_threads(task, units, jobs, most, progress)
@@ -230,9 +218,9 @@ def ridden(
         running, seats = make(), _Seats(sums, riders, watch)
         _feed_both(source, host, running.update, seats, progress)
         return [(host, _digest(running)), *seats.outcomes()]
-    chunk, seats = joined.begun(), _Seats(sums, [u for u in riders if u.sum < 0], watch)
-    _feed_both(source, host, chunk.update, seats, progress)
-    return [*joined.of(chunk), *seats.outcomes()]
+    seats = _Seats(sums, [u for u in riders if u.sum < 0], watch)
+    _feed_both(source, host, joined.update, seats, progress)
+    return [*joined.outcomes(), *seats.outcomes()]
 
 
 def _feed_both(
@@ -245,7 +233,7 @@ def _feed_both(
     """The bytes of a unit to its digest, and to what rides on it."""
     view, at, end = buffer(), host.offset, host.offset + host.length
     while at < end:
-        part = view[: min(STEP - at % STEP, end - at)]
+        part = view[: step(at, end)]
         source.readinto(at, part)
         update(part)
         seats.update(at, part)

@@ -121,9 +121,9 @@ _TEXT: dict[str, Any] = {
     "jobs": _setting("jobs", "-j", metavar="N", panel=_READING),
     "io": _setting(
         "io",
-        metavar="auto|pread|mmap|direct",
+        metavar="auto|direct",
         panel=_READING,
-        offer=offers.words("auto", "pread", "mmap", "direct"),
+        offer=offers.words("auto", "direct"),
     ),
     "limit_rate": _setting("limit-rate", metavar="SIZE", panel=_READING),
     "budget": _setting("budget", metavar="TIME", panel=_READING),

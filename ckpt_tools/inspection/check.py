@@ -82,7 +82,7 @@ def inspect(
     require: Sequence[str] = (),
     key: bytes | None = None,
     explain: bool = False,
-    io: str = "pread",
+    io: str = "auto",
     again: bool = True,
 ) -> tuple[Report, Anatomy]:
     """Read one file to ``level`` with ``jobs`` threads and report: an ``Inspection`` as a whole. What looks
@@ -152,7 +152,7 @@ class Inspection:
         require: Sequence[str] = (),
         key: bytes | None = None,
         explain: bool = False,
-        io: str = "pread",
+        io: str = "auto",
         asks_store: bool = False,
     ) -> None:
         self.path, self.level, self.io, self.progress = path, level, io, progress

@@ -34,7 +34,7 @@ class ReadOptions(Struct, frozen=True):
     """How files are read, for every request.
 
     ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are
-    read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at most. No contents are read
+    read (auto, direct), ``limit_rate`` how many bytes per second at most. No contents are read
     after ``budget`` seconds. With ``cache`` verdicts are kept for later runs, and verdicts that are at most
     ``max_age`` seconds old are used; ``note`` is called with one sentence when they cannot be used.
 
@@ -92,7 +92,7 @@ class Selection(Struct, frozen=True):
     ``ranks`` are those whose files are on this machine, if each node has a disk of its own. With ``cache``
     the verdict of an earlier run is used for files that have not changed since, if it is at most ``max_age``
     seconds old. After ``budget`` seconds no more contents are read, and the plan says what was not read.
-    ``io`` says how contents are read (auto, pread, mmap, direct), ``limit_rate`` how many bytes per second at
+    ``io`` says how contents are read (auto, direct), ``limit_rate`` how many bytes per second at
     most.
 
     ``allow_none`` makes "there is none" an answer and not an error; with ``allow_missing`` also if ``run``

@@ -42,7 +42,7 @@ class Inspecting(Scheduler[Seen]):
         if any(c.joint for c in request.claims) and not self._is_joined(request):
             return None
         reader, claims = self.reader, tuple(encode(c) for c in request.claims if not c.joint)
-        io, key = (reader.io, reader.key) if self.engine.here else ("pread", None)
+        io, key = (reader.io, reader.key) if self.engine.here else ("auto", None)
         how = io, key, reader.options.require
         return "whole", request.path, int(request.level), request.expect, how, claims
 

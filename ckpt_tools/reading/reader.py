@@ -53,7 +53,7 @@ class Reader:
         self.ends = None if options.budget is None else time.monotonic() + options.budget
         self.rate = Rate(options.limit_rate) if options.limit_rate else None
         # Worker processes that map a file take it in big pieces, which no rate holds back.
-        self.io = "pread" if self.rate and options.io in ("auto", "mmap") else options.io
+        self.io = options.io
         self.unread: dict[str, int] = {}
         self.prefetched: dict[str, tuple[Level, Seen]] = {}
         self.partial = set[str]()

@@ -60,7 +60,7 @@ def _digest(
     identity or None. Raises OSError.
     """
     name, algorithm, also, tensors = wanted
-    reading = DigestPass(algorithm, also, tensors, jobs=1, io="pread", require=require)
+    reading = DigestPass(algorithm, also, tensors, jobs=1, require=require)
     seen = reading.read(path, name, expect, tuple(map(decode, claims)))
     packed = None if seen.report is None else pack(seen.report, {})
     file = None if seen.file is None else encode(values(seen.file))

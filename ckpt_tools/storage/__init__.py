@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 IO = ("auto", "pread", "mmap", "direct")
-"""How contents are read: see ``opened`` and docs/environment.md."""
+"""How contents are read: through the page cache, but for "direct"; earlier versions had the two between."""
 
 
-def opened(path: str, io: str = "pread", *, hold: bool = False, certain: bool = False) -> OpenFile:
+def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = False) -> OpenFile:
     """A file, open for reading in one of the ways of ``IO``; with ``hold`` a small one is read now and kept
     in memory. What is ``certain`` was not changed on its way from a store. Raises OSError.
     """
@@ -53,9 +53,7 @@ def opened(path: str, io: str = "pread", *, hold: bool = False, certain: bool = 
         from ckpt_tools.storage.direct import DirectSource
 
         return DirectSource(path)
-    source = HeldSource(path) if hold else LocalSource(path)
-    source.io = io
-    return source
+    return HeldSource(path) if hold else LocalSource(path)
 
 
 class BytesSource:

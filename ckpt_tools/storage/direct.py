@@ -10,12 +10,12 @@ from contextlib import suppress
 
 from ckpt_tools.storage.buffers import BUFFER, second_buffer
 from ckpt_tools.storage.local import LocalSource
-from ckpt_tools.storage.mapping import cached
 from ckpt_tools.storage.retry import patiently
 
 ALIGNED = 4096
 """Offsets, lengths and addresses that every device takes."""
 _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
+_SAMPLES = 32
 
 
 class DirectSource(LocalSource):
@@ -65,7 +65,7 @@ class DirectSource(LocalSource):
                 if e.errno not in _REFUSED:
                     raise
         if self._drop is None:
-            self._drop = hasattr(os, "posix_fadvise") and not cached(self)
+            self._drop = hasattr(os, "posix_fadvise") and not _is_cached(self)
         got = patiently(os.preadv, self.fd, [view], start)
         if self._drop:
             os.posix_fadvise(self.fd, start, len(view), os.POSIX_FADV_DONTNEED)
@@ -77,3 +77,15 @@ class DirectSource(LocalSource):
         if self.direct >= 0:
             os.close(self.direct)
         super().close()
+
+
+def _is_cached(source: LocalSource) -> bool:
+    """Return whether single bytes all over the file can be had without waiting."""
+    view = memoryview(bytearray(1))
+    try:
+        return all(
+            os.preadv(source.fd, [view], (source.size - 1) * i // (_SAMPLES - 1), os.RWF_NOWAIT) == 1
+            for i in range(_SAMPLES)
+        )
+    except OSError:  # EAGAIN: it would have to wait; EOPNOTSUPP: the file system cannot say
+        return False

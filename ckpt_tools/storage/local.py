@@ -112,11 +112,8 @@ class Source(Protocol):
 
 
 class OpenFile(Source, Protocol):
-    """A file that is open, wherever it lies. ``stat`` is what it was when it was opened; ``io`` how its
-    contents may be read.
-    """
+    """A file that is open, wherever it lies. ``stat`` is what it was when it was opened."""
 
-    io: str
     bytes_read: int
 
     @property
@@ -131,11 +128,8 @@ class OpenFile(Source, Protocol):
 
 
 class LocalSource:
-    """A file of the local file system, by pread: no shared position, so threads do not disturb each other.
-    ``io`` says how its contents may be read otherwise.
-    """
+    """A file of the local file system, by pread: no shared position, so threads do not disturb each other."""
 
-    io = "pread"
     stat: os.stat_result
 
     def __init__(self, path: str) -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 import contextvars
 import json
 import os
-import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -16,9 +14,7 @@ import hanging
 import pytest
 from run_helpers import megatron
 
-from ckpt_tools import Level, Selection, plan
-from ckpt_tools.checksum import mapped_child
-from ckpt_tools.inspection.check import inspect
+from ckpt_tools import Selection, plan
 from ckpt_tools.storage import stalls
 from ckpt_tools.storage.retry import patiently
 
@@ -205,18 +201,6 @@ def test_after_three_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
                 patiently(hanging_call, path)
     never.set()
     assert asked == ["a", "b", "c"]  # a is not asked about again, and d no more at all
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="helpers map files on Linux only")
-def test_a_mapping_helper_that_hangs_is_replaced_by_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = safetensors(tmp_path / "model.safetensors", 4 << 20)
-    sound = inspect(str(path), Level.CONTENT, io="mmap")[0]
-    monkeypatch.setattr(mapped_child, "serve", lambda *_: signal.pause())
-    monkeypatch.setattr(stalls, "GRACE", 0.0)
-    with stalls.limited(0):
-        assert inspect(str(path), Level.CONTENT, jobs=2, io="mmap")[0] == sound
 
 
 def test_the_shim_is_what_makes_it_hang(made: Path, root: Path) -> None:

@@ -4,7 +4,6 @@ invite it; the training is not told how to import.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,6 @@ import pytest
 from places import DOCS, ROOT
 from run_helpers import CKPT, CLEAN, megatron
 
-from ckpt_tools.checksum import mapped, mapped_child
 from ckpt_tools.inspection.loadability import load
 
 pytestmark = pytest.mark.slow  # an interpreter for each
@@ -95,21 +93,6 @@ def test_the_load_child_imports_nothing_from_the_working_directory(
     monkeypatch.chdir(hostile)
     heard, found = load("mindspore", "model.ckpt", 1)
     assert planted(hostile) == "" and not heard and found[0].code in ("needs-extra", "not-loaded")
-
-
-def test_a_mapping_helper_imports_from_named_places_alone(
-    hostile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[list[str]] = []
-    monkeypatch.setattr(os, "posix_spawn", lambda path, command, *_, **__: started.append(command) or 1)
-    monkeypatch.chdir(hostile)
-    read, write = os.pipe()
-    try:
-        mapped._spawned(read, write, read, [mapped_child.XXH3])
-    finally:
-        os.close(read)
-        os.close(write)
-    assert started[0][1:3] == ["-I", "-S"] and all(os.path.isabs(place) for place in started[0][3:])
 
 
 def test_the_training_is_not_told_how_to_import(tmp_path: Path) -> None:

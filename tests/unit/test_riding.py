@@ -4,8 +4,6 @@ would be by itself.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -16,9 +14,9 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, mapped_child, mismatches
+from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, mismatches
 from ckpt_tools.checksum import chunks as chunks_module
-from ckpt_tools.checksum import mapped as mapped_module
+from ckpt_tools.checksum import segments as segments_module
 from ckpt_tools.checksum.chunks import ChunkDigests
 from ckpt_tools.checksum.sums import ASKED, xxh3
 from ckpt_tools.storage import opened
@@ -43,17 +41,16 @@ RANGES = st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(1, SIZE)), max
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("io", ["pread", "mmap"])
 @given(ranges=RANGES, jobs=st.integers(1, 3), castagnoli=st.booleans())
 @examples(25)
-def test_each_sum_is_what_it_would_be_by_itself(file, io, ranges, jobs, castagnoli) -> None:
+def test_each_sum_is_what_it_would_be_by_itself(file, ranges, jobs, castagnoli) -> None:
     data = file.read_bytes()
     crc, of = (CRC32C, crc32c) if castagnoli else (CRC32, zlib.crc32)
     extents = [Extent(at, min(n, SIZE - at)) for at, n in ranges]
     right = [Sum("r", of(data[e.offset : e.offset + e.length]), (e,), 0, hash=crc) for e in extents]
     wrong = [Sum("w", 1 ^ of(data[e.offset : e.offset + e.length]), (e,), 1, hash=crc) for e in extents]
     chunks = tiles(ChunkDigests, lambda e: ASKED)
-    with opened(str(file), io) as source:
+    with opened(str(file)) as source:
         got = dict(mismatches(source, [*right, *wrong, *chunks], jobs=jobs, gaps=True))
     assert set(got) == {*wrong, *chunks}
     assert [got[s] for s in wrong] == [s.expected ^ 1 for s in wrong]
@@ -65,9 +62,8 @@ def test_each_sum_is_what_it_would_be_by_itself(file, io, ranges, jobs, castagno
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("io", ["pread", "mmap"])
-@pytest.mark.parametrize("record", [4 << 10, 300_000], ids=["more pieces than a helper takes", "few"])
-def test_the_crc_of_a_chunk_is_joined_from_those_of_its_records(monkeypatch, file, io, record) -> None:
+@pytest.mark.parametrize("record", [4 << 10, 300_000], ids=["many", "few"])
+def test_the_crc_of_a_chunk_is_joined_from_those_of_its_records(monkeypatch, file, record) -> None:
     data, counted = file.read_bytes(), 0
     extents = [Extent(at, min(record, SIZE - at)) for at in range(0, SIZE, record)]
     records = [Sum("r", zlib.crc32(data[e.offset : e.offset + e.length]), (e,), 0) for e in extents]
@@ -77,22 +73,20 @@ def test_the_crc_of_a_chunk_is_joined_from_those_of_its_records(monkeypatch, fil
         counted += len(part)
         return zlib.crc32(part, value)
 
-    monkeypatch.setattr(mapped_child, "crc32_of", lambda: crc32)
+    monkeypatch.setattr(segments_module, "crc32", crc32)
     monkeypatch.setattr(chunks_module, "crc32", None)  # that of chunks by themselves
-    with opened(str(file), io) as source:
+    with opened(str(file)) as source:
         asked = [*records, *tiles(ChunkDigests, lambda e: ASKED)]
         found = {s.offset: got for s, got in mismatches(source, asked)}
     assert list(found) == list(range(0, SIZE, TILE)), "no record differs"
     crcs = {at: zlib.crc32(data[at : at + TILE]).to_bytes(4, "big") for at in found}
     assert {at: got[16:20] for at, got in found.items()} == crcs
-    few = record > TILE // mapped_child.PIECES
-    assert counted == (0 if few and io == "mmap" else SIZE), "once here, or all by helpers"
+    assert counted == SIZE, "each byte once"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("io", ["pread", "mmap"])
 @pytest.mark.parametrize("at", [0, TILE - 1, TILE, SIZE - 1])
-def test_one_changed_bit_is_in_one_chunk_and_every_crc_over_it(tmp_path, file, io, at) -> None:
+def test_one_changed_bit_is_in_one_chunk_and_every_crc_over_it(tmp_path, file, at) -> None:
     data = bytearray(file.read_bytes())
     chunks = tiles(xxh3, lambda e: xxhash.xxh3_128_digest(data[e.offset : e.offset + e.length]))
     crcs = [
@@ -102,59 +96,20 @@ def test_one_changed_bit_is_in_one_chunk_and_every_crc_over_it(tmp_path, file, i
     data[at] ^= 64
     path = tmp_path / "data"
     path.write_bytes(data)
-    with opened(str(path), io) as source:
+    with opened(str(path)) as source:
         wrong = {s.what for s, _ in mismatches(source, [*crcs, *chunks], jobs=2)}
         assert source.bytes_read == SIZE, "each byte once"
     assert wrong == {"all", f"chunk {at // TILE * TILE}", *(["head"] if at < 9 else [])}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("io", ["pread", "mmap"])
-def test_a_page_of_zeros_is_shown_to_who_watches(tmp_path, io) -> None:
+def test_a_page_of_zeros_is_shown_to_who_watches(tmp_path) -> None:
     path, seen = tmp_path / "data", list[int]()
     path.write_bytes(b"x" * (1 << 20) + bytes(4096) + b"x" * ((4 << 20) - 4096))
 
     def watch(_at: int, part: memoryview | bytes) -> None:
         seen.append(bytes(part).count(0))
 
-    with opened(str(path), io) as source:
+    with opened(str(path)) as source:
         list(mismatches(source, tiles(ChunkDigests, lambda e: ASKED), jobs=2, gaps=True, watch=watch))
     assert sum(seen) == 4096
-
-
-@pytest.mark.slow
-def test_a_helper_that_dies_leaves_its_chunks_to_us(monkeypatch, file) -> None:
-    started = mapped_module._Helper.start
-
-    def dead(*given: object) -> object:
-        helper = started(*given)
-        if helper is not None:
-            import os
-            import signal
-
-            os.kill(helper.pid, signal.SIGKILL)
-        return helper
-
-    monkeypatch.setattr(mapped_module._Helper, "start", dead)
-    with opened(str(file), "mmap") as source:
-        got = list(mismatches(source, tiles(ChunkDigests, lambda e: ASKED), jobs=2))
-    assert len(got) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("io", ["pread", "mmap"])
-def test_crc32c_is_not_imported_to_seal(file, io) -> None:
-    """The package looks through everything that is installed when it is imported; its extension does not."""
-    code = f"""
-import sys
-from ckpt_tools.checksum import CRC32, Extent, Sum, mismatches
-from ckpt_tools.checksum.chunks import ChunkDigests
-from ckpt_tools.storage import opened
-with opened({str(file)!r}, {io!r}) as source:
-    chunk = Sum("chunk", b"", (Extent(0, {SIZE - 1}),), 0, hash=ChunkDigests)
-    (record, _), (_, digest) = mismatches(source, [Sum("record", 1, (Extent(5, 99),), 0), chunk], jobs=1)
-assert "crc32c" not in sys.modules
-print(digest[-4:].hex())
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == f"{crc32c(file.read_bytes()[:-1]):08x}"

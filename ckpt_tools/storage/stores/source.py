@@ -46,8 +46,6 @@ class StoreSource:
     range is read twice, unless the object's ETag shows that these are its bytes.
     """
 
-    io = "pread"
-
     def __init__(self, path: str, *, hold: bool = False, certain: bool = False) -> None:
         self.path = path
         tree, key = mounts.tree_of(path)
