@@ -187,34 +187,26 @@ def environment() -> str:
         "`ionice -c 3 ckpt verify …` lets other processes on this machine go first; helpers inherit it.\n",
         "## A part of the contents\n",
         (
-            "`ckpt verify --sample 2/7`, `--sample 10%`, `--sample 50GiB` and `--max-duration 2h` read a part"
-            " of the contents; the structure of every file is always checked. Contents are read in"
+            "`ckpt verify --sample 2/7`, `--sample 10%`, `--sample 50GiB` and `--max-duration 2h` read the"
+            " contents of some files; the structure of every file is always checked."
         ),
         (
-            "blocks: about 64 in a file, of 1 to 64 MiB each. No block splits a stored checksum, so a file with"
-            " one checksum over all of it is one block."
+            "Runs with `1/7` to `7/7` together read every file once: the part that a file belongs to depends only"
+            " on its path in the tree, so it does not change when other files come and go."
         ),
         (
-            "Runs with `1/7` to `7/7` together read every block once: the part that a block belongs to depends only"
-            " on the path of its file in the tree, so it does not change when other files come and go."
-        ),
-        (
-            "A percentage or a size is reached, and exceeded by at most one block; a size is for all PATHs"
+            "A percentage or a size is reached, and exceeded by at most one file; a size is for all PATHs"
             " together, the first PATH first. `--max-duration` counts from the start, ends in the middle of a"
-            " block if it must, and may be combined"
+            " file if it must, and may be combined"
         ),
         (
-            "with `--sample`. Except with a part n/t, damaged blocks come first, then those least recently"
-            " checked. The times are kept with the verdicts (below), for 30 days after they were last used"
-            " and for 100,000 files at most; a"
+            "with `--sample`. Damaged files come first, then those least recently checked, and those that never"
+            " were in a random order. The times are kept with the verdicts (below), for 30 days after they were"
+            " last used and for 100,000 files at most;"
         ),
+        "with `--no-cache`, where nothing is remembered, each run takes other files.",
         (
-            "verdict on the whole content counts for all blocks. Among blocks that were never checked, those"
-            " of partly checked files come first, and the rest is random; so with `--no-cache`, where nothing"
-            " is remembered, each run takes other blocks."
-        ),
-        (
-            "A block that takes longer than `--max-duration` is tried again after all others; a"
+            "A file that takes longer than all of `--max-duration` is tried again after all others; a"
             " warning says so when a run could read none."
         ),
         (

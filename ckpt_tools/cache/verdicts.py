@@ -142,7 +142,7 @@ class Cache:
                 return None
             now = time.time_ns()
             if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (
-                row[3] and row[2] < self.began_ns
+                row[3] and row[2] < self.began_ns and not ever
             ):
                 return None
             if now - row[4] > _DAY:  # once a day, because most runs only read

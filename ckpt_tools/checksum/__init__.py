@@ -4,9 +4,8 @@ byte read once.
 
 from __future__ import annotations
 
-from ckpt_tools.checksum.blocks import Blocks, Picked
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
-from ckpt_tools.checksum.compare import grid_of, mismatches
+from ckpt_tools.checksum.compare import mismatches
 from ckpt_tools.checksum.crc import BUFFER, UNIT, InflateError, Progress
 from ckpt_tools.checksum.digests import digests
 from ckpt_tools.checksum.sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
@@ -18,7 +17,6 @@ __all__ = [
     "CRC32",
     "CRC32C",
     "UNIT",
-    "Blocks",
     "Crc",
     "Crc32c",
     "Deflated",
@@ -26,7 +24,6 @@ __all__ = [
     "Hash",
     "InflateError",
     "Outcome",
-    "Picked",
     "Piece",
     "Progress",
     "Sum",
@@ -34,7 +31,6 @@ __all__ = [
     "covered",
     "default_jobs",
     "digests",
-    "grid_of",
     "mismatches",
     "shifted",
 ]

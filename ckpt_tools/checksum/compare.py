@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.checksum.blocks import Blocks, Picked, divided
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.crc import UNIT, InflateError, Progress, crc_of_deflated
-from ckpt_tools.checksum.riding import seated, shared
+from ckpt_tools.checksum.riding import shared
 from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, Piece, Sum, Unit, covered
 from ckpt_tools.checksum.work import Outcome, Watch, outcomes
 from ckpt_tools.storage import HeldSource, Source, Stopped
@@ -121,14 +120,6 @@ def _joined(crc: Crc, s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int
     return total
 
 
-def grid_of(sums: Sequence[Sum], size: int) -> Blocks:
-    """What of a file's content can be checked by itself."""
-    if apart(sums, size)[0]:  # one pass feeds them all
-        return Blocks((0,), (size,)) if size else Blocks()
-    units, riders = shared(sums, _units(sums, size, GAP, 1 << 62))
-    return divided(sums, units, size, seated(riders))
-
-
 def mismatches(
     source: Source,
     sums: Sequence[Sum],
@@ -137,17 +128,15 @@ def mismatches(
     progress: Progress | None = None,
     gaps: bool = False,
     watch: Watch | None = None,
-    picked: Picked | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
     """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means
     one thread per core.
 
     Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are
-    read as well, so that a medium that cannot deliver them shows. ``picked`` of ``grid_of`` are read alone.
-    Raises ShortRead and OSError, and Stopped when ``progress`` does, after the mismatches found until then;
-    no thread is left behind.
+    read as well, so that a medium that cannot deliver them shows. Raises ShortRead and OSError, and Stopped
+    when ``progress`` does, after the mismatches found until then; no thread is left behind.
     """
-    if isinstance(source, HeldSource) and source.held and picked is None and _crcs_alone(sums, source.size):
+    if isinstance(source, HeldSource) and source.held and _crcs_alone(sums, source.size):
         yield from _in_memory(source, sums, gaps, progress, watch)
         return
     jobs = readers(source, jobs)
@@ -160,12 +149,10 @@ def mismatches(
             yield from (
                 (s, got) for (s, _), h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected
             )
-            if picked is not None:
-                picked.finish()
             return
         sums = [s for s, _ in over]
     units = _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63, _share(source.size, jobs))
-    yield from _compare(source, sums, units, jobs, progress, watch=watch, picked=picked)
+    yield from _compare(source, sums, units, jobs, progress, watch=watch)
 
 
 def _crcs_alone(sums: Sequence[Sum], size: int) -> bool:
@@ -232,9 +219,7 @@ class _Found:
             self._crcs.setdefault(u.sum, {}).setdefault(u.piece, []).append((u, got))
 
     def value(self, i: int, s: Sum) -> Outcome | None:
-        """What the i-th sum came to; None where it was stopped before its end, or not picked: nothing is
-        known about it.
-        """
+        """What the i-th sum came to; None where it was stopped before its end: nothing is known about it."""
         if i in self._whole:
             return self._whole[i]
         if self._left[i]:
@@ -252,28 +237,22 @@ def _compare(
     progress: Progress | None,
     *,
     watch: Watch | None,
-    picked: Picked | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
     """The sums that do not match, from what their units give. Raises Stopped after them."""
     units, riders = shared(sums, units)
     found, stopped = _Found(units), None
-    units = units if picked is None else picked.of(units)
     most = _share(source.size, jobs)
     try:
         for u, got in outcomes(
             source, sums, units, jobs, most, riders=riders, progress=progress, watch=watch
         ):
             found.add(u, got)
-            if picked is not None:
-                picked.took(u)
     except Stopped as e:
         stopped = e
     for i, s in enumerate(sums):
         value = found.value(i, s)
         if value is None or value == s.expected or _reads_otherwise(source, s, jobs):
             continue
-        if picked is not None:
-            picked.wrong(s)
         yield s, value
     if stopped is not None:
         raise stopped

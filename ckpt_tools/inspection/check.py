@@ -107,23 +107,14 @@ def inspect(
     def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
         return mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty))
 
-    return inspect_twice(once, read, hold=True) if again else once().run(read, hold=True)
-
-
-def inspect_twice(
-    once: Callable[[], Inspection], read: Read, *, hold: bool = False
-) -> tuple[Report, Anatomy]:
-    """Return what an inspection finds, and another where the first shows what may have been damaged on its
-    way here: then its content is read a second time.
-    """
     first = once()
-    report, anatomy = first.run(read, hold=hold)
-    if first.proven or not in_doubt(report):
+    report, anatomy = first.run(read, hold=True)
+    if not again or first.proven or not in_doubt(report):
         return report, anatomy
-    again = once()
-    second, anatomy = again.run(read, hold=hold)
-    report = judged(report, second, stopped=again.stopped)
-    return (report if again.as_kept else held_against_store(report, first.progress)), anatomy
+    second = once()
+    later, anatomy = second.run(read, hold=True)
+    report = judged(report, later, stopped=second.stopped)
+    return (report if second.as_kept else held_against_store(report, first.progress)), anatomy
 
 
 class Inspection:

@@ -46,9 +46,9 @@ class Sample(Struct, frozen=True):
     """How much of the contents was read when only a part was requested (``asked``, or ``max_duration`` in
     seconds, which ended the run when ``stopped``).
 
-    Contents are checked in blocks: ``files`` have some, and of ``files_read`` all were read. ``never`` counts
-    the blocks that neither this run nor a remembered one has checked; ``oldest_ns`` is the least recent check
-    of all, None while there are unchecked blocks.
+    ``files`` have contents, and ``files_read`` were read to their end; ``blocks`` are the same numbers.
+    ``never`` counts those that neither this run nor a remembered one has checked; ``oldest_ns`` is the least
+    recent check of all, None while some never were.
     """
 
     asked: str | None

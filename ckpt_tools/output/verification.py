@@ -125,7 +125,7 @@ def _contents(s: Sample, now: float) -> str:
     if s.max_duration is not None:
         limits.append(f"{'ended after' if s.stopped else 'within'} {span(s.max_duration)}")
     if s.never:
-        past = f"{plural(s.never, 'block')} of {s.blocks:,} never checked so far"
+        past = f"{plural(s.never, 'file')} of {s.files:,} never checked so far"
     elif s.oldest_ns is not None:
         past = f"the least recent check of all was {span(now - s.oldest_ns / 1e9)} ago"
     else:

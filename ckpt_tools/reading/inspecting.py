@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.cache.codec import Seen, unpack
 from ckpt_tools.findings import finding
-from ckpt_tools.inspection.check import Inspection, inspect
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plain import encode
 from ckpt_tools.model.report import Level, Report
@@ -85,20 +85,6 @@ class Inspecting(Scheduler[Seen]):
 
     def unknown(self, request: Request, why: str) -> Seen:
         return Seen(unknown(request, why), {}, None)
-
-
-def inspection_of(request: Request, reader: Reader, **how: Any) -> Inspection:
-    """Return one pass over a file, as the reader is told to read, and ``how`` beside that."""
-    return Inspection(
-        request.path,
-        request.level,
-        expect=request.expect,
-        claims=request.claims,
-        require=reader.options.require,
-        key=reader.key,
-        explain=reader.options.explain,
-        **how,
-    )
 
 
 def settled(identity: Identity | None, opened_ns: int) -> Identity | None:

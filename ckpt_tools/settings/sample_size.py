@@ -22,11 +22,9 @@ class Share(NamedTuple):
     fraction: Fraction | None = None
     size: int | None = None
 
-    def has(self, home: int, block: int) -> bool:
-        """Whether a block belongs to the part; ``home`` is a number of the file. Over all parts each block
-        belongs to one, and those of one file take turns.
-        """
-        return not self.parts or (home + block) % self.parts == self.part - 1
+    def has(self, home: int) -> bool:
+        """Return True if a file belongs to the part; ``home`` is its number."""
+        return not self.parts or home % self.parts == self.part - 1
 
 
 def share(value: object, _base: str = "") -> Share:
