@@ -126,15 +126,8 @@ class Sampling:
         """Have a report on every file ready for when it is asked for: on those that were not picked, or for
         which there was no time, one on their structure.
         """
-        s, base = self.s, self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
-        files = [
-            File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
-            for r in unknown_requests(s, s.parts, level, bare=True)
-            if r.size > 0
-        ]
+        s, files = self.s, self._find_files(level)
         self.asked.files += files
-        for f in files:
-            self._recall(f)
         picked = self.asked.pick(files, self.now_ns)
         s.bytes_total = s.bytes_done + sum(f.size for f in picked)
         wanted = {f.home for f in picked}
@@ -148,6 +141,18 @@ class Sampling:
             if not f.done:
                 self.reader.partial.add(f.request.path)
         self.asked.stopped = self.asked.stopped or not all(f.done for f in picked)
+
+    def _find_files(self, level: Level) -> list[File]:
+        """Return the files that have contents, and what earlier runs tell of them."""
+        s, base = self.s, self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
+        files = [
+            File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
+            for r in unknown_requests(s, s.parts, level, bare=True)
+            if r.size > 0
+        ]
+        for f in files:
+            self._recall(f)
+        return files
 
     def _look(self, f: File, level: Level) -> Seen:
         """Read it, and have what was seen ready as what there is to know of its contents."""
