@@ -89,7 +89,7 @@ class NotNewest(CkptError):
     """The newest checkpoint is unusable and --no-fallback forbids an older one (exit 6)."""
 
     exit_code = 6
-    rule = "choice/no-fallback"
+    rule = "choice/none-usable"
     hint = "drop --no-fallback to accept an older checkpoint"
 
 

@@ -43,7 +43,7 @@ def roots(root: str) -> list[str]:
     except OSError as e:
         raise CannotLook(f"cannot look for {root}: {e.filename or parent}: {e.strerror}") from e
     if not found:
-        raise CannotLook(f"{root} does not exist", _instead(root, path), rule="tree/root-missing")
+        raise CannotLook(f"{root} does not exist", _instead(root, path), rule="tree/could-not-look")
     return found
 
 

@@ -40,14 +40,9 @@ from ckpt_tools.planning.order import (
     with_told_steps,
 )
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
-from ckpt_tools.planning.rules.order import (
-    times_contradict_steps,
-    times_in_future,
-    times_mute,
-    tracker_names_other,
-)
+from ckpt_tools.planning.rules.order import times_contradict_steps, times_mute
 from ckpt_tools.planning.rules.rule import Effect, Rule, error_of, finding_of
-from ckpt_tools.planning.rules.tree import could_not_look, filters_hide_all, root_missing, several_runs
+from ckpt_tools.planning.rules.tree import could_not_look, filters_hide_all, several_runs
 from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.scan import count_in_contents, step_in_contents
 from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes, without_leftovers
@@ -64,12 +59,7 @@ def number(checkpoints: Sequence[Checkpoint]) -> str:
     return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
 
 
-ORDER = (
-    times_contradict_steps.RULE,
-    times_mute.RULE,
-    tracker_names_other.RULE,
-    times_in_future.RULE,
-)
+ORDER = (times_contradict_steps.RULE, times_mute.RULE)
 
 
 class Candidates:
@@ -285,7 +275,7 @@ class Candidates:
         if (isinstance(cause, OSError) and not told) or not absent(self.root):
             raise error
         if self.selection.allow_none and self.selection.allow_missing:
-            self.warnings.append(root_missing.describe_first_launch(self.root))
+            self.warnings.append(could_not_look.describe_first_launch(self.root))
             return
         if is_url(self.root):
             hint = (

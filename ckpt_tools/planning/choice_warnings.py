@@ -21,10 +21,9 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.choose import rank
-from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale, unfinished_newer
-from ckpt_tools.planning.rules.choice.unfinished_newer import Begun, BegunFacts
+from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
 from ckpt_tools.planning.rules.rule import finding_of
-from ckpt_tools.planning.rules.save import dangling_link, layout_check, missing_part, step_mismatch
+from ckpt_tools.planning.rules.save import layout_check, missing_part, step_mismatch, unfinished
 from ckpt_tools.planning.trackers import written_ns
 from ckpt_tools.planning.unfinished import is_called_alike, numbers_in, pattern_of
 from ckpt_tools.reading.session import Session
@@ -52,9 +51,8 @@ def find_unfinished(
     """
     doubtful = {c.key for c in unplaced}
     newer = [c for c in saves if chosen is None or c.key in doubtful or _goes_before(c, chosen, order)]
-    begun = [Begun(c, state(c), c.key in doubtful) for c in rank(newer, order)]
-    facts = BegunFacts(root, layouts, chosen, begun)
-    yield from (finding_of(unfinished_newer.RULE, hit) for hit in unfinished_newer.check(facts))
+    begun = [(c, state(c), c.key in doubtful) for c in rank(newer, order)]
+    yield from unfinished.describe_newer(begun, chosen, layouts, root)
 
 
 def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:
@@ -97,7 +95,7 @@ def lost_links(found: Discovery, c: Checkpoint, tracker: str | None) -> Iterator
     for path in found.dangling:
         other = os.path.basename(path) == tracker or is_other(os.path.basename(path))
         if not other and (written_ns(path) >= c.mtime_ns or is_called_alike(path, c)):
-            yield dangling_link.describe_lost(path)
+            yield missing_part.describe_lost_link(path)
 
 
 def links_to_others(links: Mapping[str, str], c: Checkpoint, step: int | None) -> Iterator[Finding]:

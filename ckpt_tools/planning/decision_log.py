@@ -12,8 +12,7 @@ from contextlib import suppress
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.rules.rule import error_of
-from ckpt_tools.planning.rules.tree import could_not_look, earlier_start_had_one
+from ckpt_tools.planning.rules.tree import could_not_look, first_launch_leftovers
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import there
@@ -107,8 +106,7 @@ def earlier(root: str, selection: Selection) -> EarlierStart | None:
 
 def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> CkptError:
     """Return the error that nothing is there where an earlier start resumed from a checkpoint."""
-    (hit,) = earlier_start_had_one.check((root, before))
-    return error_of(earlier_start_had_one.RULE, hit, plan=plan)
+    return first_launch_leftovers.stop_without_earlier(before, root, plan)
 
 
 def first_launch(root: str, selection: Selection, plan: LoadPlan | None) -> None:

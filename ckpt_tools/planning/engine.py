@@ -41,7 +41,6 @@ from ckpt_tools.planning.rules.save import (
     parallel_sizes,
     rank_mismatch,
     replica_mismatch,
-    sibling_has_role,
     signature_changed,
     step_mismatch,
     unfinished,
@@ -60,7 +59,7 @@ BESIDE: tuple[Rule, ...] = (
     replica_mismatch.RULE,
 )
 """What is wrong with files beside their names and each other."""
-GAPS: tuple[Rule, ...] = (missing_rank.RULE, missing_part.RULE, sibling_has_role.RULE, unfinished.RULE)
+GAPS: tuple[Rule, ...] = (missing_rank.RULE, missing_part.RULE, unfinished.RULE)
 """What a save lacks beside the others of its run."""
 
 

@@ -21,10 +21,9 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import LaunchFacts, LeftTracker
-from ckpt_tools.planning.rules.choice import set_aside, unplaced_newer
+from ckpt_tools.planning.rules.choice import unplaced_newer
 from ckpt_tools.planning.rules.rule import Hit, Rule, error_of, finding_of
 from ckpt_tools.planning.rules.tree import (
-    broken_plugin,
     could_not_look,
     filters_hide_all,
     first_launch_leftovers,
@@ -41,7 +40,7 @@ from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_link, status
 from ckpt_tools.storage.urls import is_url
 
-_OF_LAUNCHES = (broken_plugin, filters_hide_all, first_launch_leftovers, could_not_look, set_aside)
+_OF_LAUNCHES = (could_not_look, filters_hide_all, first_launch_leftovers)
 Checks = tuple[tuple[Rule, Callable[[LaunchFacts], Iterator[Hit]]], ...]
 OBJECTIONS: Checks = (
     *((module.RULE, module.check) for module in _OF_LAUNCHES),

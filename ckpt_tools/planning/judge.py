@@ -38,7 +38,7 @@ from ckpt_tools.planning.rules.save import (
     layout_check,
     missing_rank,
     mixed_counters,
-    seal_unusable,
+    seal_mismatch,
     signature_changed,
     topology_mismatch,
 )
@@ -220,7 +220,7 @@ class Review:
         warnings += (f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING)
         s, whole, seals = self.session, self.candidate.whole, self.session.indexes.seals
         if seals and (unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]):
-            warnings.append(seal_unusable.describe_loaded(unsealed))
+            warnings.append(seal_mismatch.describe_loaded(unsealed))
         empty = [*zeroed(s, whole, self.beside)]
         empty += hollow(s, whole, self.beside) if self.looks_inside else ()
         for f in filter(_is_error, empty):

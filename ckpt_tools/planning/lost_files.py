@@ -19,15 +19,7 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.planning.equal_files import place
-from ckpt_tools.planning.rules.choice import unfinished_newer
-from ckpt_tools.planning.rules.save import (
-    index_member,
-    layout_check,
-    missing_part,
-    sibling_has_role,
-    unfinished,
-    values,
-)
+from ckpt_tools.planning.rules.save import layout_check, missing_part, unfinished, values
 from ckpt_tools.planning.unfinished import is_tracked
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, Source, opened
@@ -150,7 +142,7 @@ def headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
         known.add(home)
         alike = all(_look(s, os.path.join(home, name), there) for name in data[:_ALIKE])
         if alike and not is_tracked(s, c, home):
-            yield unfinished_newer.describe_headless(home, c)
+            yield unfinished.describe_headless(home, c)
 
 
 def find_lost_texts(s: Session) -> Iterator[Finding]:
@@ -167,7 +159,7 @@ def find_lost_texts(s: Session) -> Iterator[Finding]:
         for home in sorted(homes) if len(homes) > _OTHERS else ():
             others = [beside[o] for o in homes if o != home]
             for name in sorted(set.intersection(*others) - beside[home]):
-                yield sibling_has_role.describe_no_text(name, home)
+                yield missing_part.describe_no_text(name, home)
 
 
 def without_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
@@ -267,9 +259,9 @@ def hollow_exports(s: Session) -> Iterator[Finding]:
         if path.rpartition("/")[2] in _export_names(s):
             tensors = s.inspect(path, Level.STRUCTURE)[1].tensors
             if lost := {t.name for t in tensors if 0 in t.shape and is_weight(t)}:
-                yield index_member.describe_without_elements(path, lost)
+                yield values.describe_without_elements(path, lost)
             if not tensors:
-                yield index_member.describe_no_tensors(path)
+                yield values.describe_no_tensors(path)
 
 
 def _may_be_hollow(report: Report) -> bool:
@@ -304,15 +296,15 @@ def _lacking(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Ite
     empty = mine.keys() - _filled(mine)
     full = next((o for o, names in filled if not mine or names), None)
     if len(empty) == len(mine) and full:
-        yield index_member.describe_hollow(p.path, full, tensors=bool(mine))
+        yield values.describe_no_tensors(p.path, full, elements=bool(mine))
         return
     if not mine and alone:
-        yield index_member.describe_no_tensors(p.path)
+        yield values.describe_no_tensors(p.path)
     lost = empty & set[str]().union(*(names for _, names in filled))
     if _is_of_all_ranks(p):  # a rank may have none of a tensor
         lost |= empty & {t.name for t in filter(is_weight, mine.values())}
     if lost:
-        yield index_member.describe_without_elements(p.path, lost)
+        yield values.describe_without_elements(p.path, lost)
 
 
 def _filled(tensors: Tensors) -> set[str]:

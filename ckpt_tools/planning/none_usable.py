@@ -20,7 +20,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.candidates import number
 from ckpt_tools.planning.first_launch import in_no_layout
 from ckpt_tools.planning.order import SmallerJob
-from ckpt_tools.planning.rules.choice import no_fallback, none_usable
+from ckpt_tools.planning.rules.choice import none_usable
 from ckpt_tools.planning.rules.choice.none_usable import UnusableFacts
 from ckpt_tools.planning.rules.rule import error_of, finding_of
 from ckpt_tools.reading.session import Session
@@ -40,10 +40,9 @@ def failure(
     facts = UnusableFacts(session.root, choice, selection, number(ranked), reasons)
     if not (choice.exhausted or selection.no_fallback):
         facts = replace(facts, way_out=_find_way_out(choice, session, errors))
-    rules = (no_fallback.RULE, no_fallback.check), (none_usable.RULE, none_usable.check)
-    (rule, error), *said = [(rule, hit) for rule, check in rules for hit in check(facts)]
-    warnings = (*plan.warnings, *(finding_of(rule, hit) for rule, hit in said))
-    return error_of(rule, error, plan=replace(plan, warnings=warnings))
+    error, *said = none_usable.check(facts)
+    warnings = (*plan.warnings, *(finding_of(none_usable.RULE, hit) for hit in said))
+    return error_of(none_usable.RULE, error, plan=replace(plan, warnings=warnings))
 
 
 def _find_way_out(choice: Choice, session: Session, errors: Sequence[Finding]) -> str:

@@ -40,7 +40,8 @@ from ckpt_tools.planning.engine import find_gaps, find_losses
 from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.lost_files import find_lost_texts, headless
 from ckpt_tools.planning.order import OrderFacts, step_at
-from ckpt_tools.planning.rules.choice import export_newer, no_fallback, rollback
+from ckpt_tools.planning.rules.choice import export_newer
+from ckpt_tools.planning.rules.choice.none_usable import stop_without_newest
 from ckpt_tools.planning.rules.order import fewer_ranks
 from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
@@ -179,7 +180,7 @@ class Planner(Candidates):
         before = [r for r in self.lost if c is None or _goes_before(r.checkpoint, told or c)]
         choice = replace(choice, rejected=(*before, *choice.rejected))
         if before and c is not None and self.selection.no_fallback:
-            raise no_fallback.stop(
+            raise stop_without_newest(
                 before[0].findings[0].message, self.empty(replace(choice, checkpoint=None))
             )
         return choice
@@ -245,7 +246,9 @@ class Planner(Candidates):
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
         choice = _with_more(choice, lost)
         if lost and self.selection.no_fallback:
-            raise no_fallback.stop(lost[0].findings[0].message, self.empty(replace(choice, checkpoint=None)))
+            raise stop_without_newest(
+                lost[0].findings[0].message, self.empty(replace(choice, checkpoint=None))
+            )
         return choice
 
     def _chosen(self, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]) -> Choice:
@@ -377,7 +380,7 @@ class Planner(Candidates):
         for hit in export_newer.check(export_newer.ExportFacts(c, exports, said)):
             yield finding_of(export_newer.RULE, hit)
         if choice.left_out:
-            yield rollback.describe_left_out(choice.left_out, self.selection.save_interval)
+            yield export_newer.describe_left_out(choice.left_out, self.selection.save_interval)
 
     def _lost_links(self, c: Checkpoint) -> Iterator[Finding]:
         found, step = self.session.found, self.step(c)
@@ -392,7 +395,7 @@ class Planner(Candidates):
         """Raises NotNewest where the caller wants the newest or nothing, and what a link led to may be it."""
         if self.selection.no_fallback and self.selection.max_step is None:
             for f in self._lost_links(c):
-                raise no_fallback.stop(f"{f.path}: {f.message}", self.empty(Choice(None)))
+                raise stop_without_newest(f"{f.path}: {f.message}", self.empty(Choice(None)))
 
     def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """The checkpoints that cannot be resumed from, as far as that is known."""

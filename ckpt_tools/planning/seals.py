@@ -18,7 +18,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.save import seal_missing, seal_unusable, signature_invalid
+from ckpt_tools.planning.rules.save import seal_mismatch
 from ckpt_tools.reading.session import Session, with_findings
 
 
@@ -49,7 +49,7 @@ def _unnamed(s: Session) -> Iterator[Finding]:
     for base, known in whole.items():
         named = {inside(base, f.path) for k in known for f in k.seal.files}
         found = [path for path in _files(base) if path not in named]
-        yield from seal_unusable.describe_unnamed(found, base)
+        yield from seal_mismatch.describe_unnamed(found, base)
 
 
 def _unsigned(s: Session) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def _unsigned(s: Session) -> Iterator[Finding]:
             continue
         names = {os.path.relpath(file, home): file for file in _files(home)}
         more = sorted(n for n in names if n not in statement.names and not statement.ignores(n))
-        yield from signature_invalid.describe_unsigned([names[n] for n in more], path, home)
+        yield from seal_mismatch.describe_unnamed([names[n] for n in more], home, path)
 
 
 def _files(base: str) -> Iterator[str]:
@@ -136,7 +136,7 @@ def _later(
 
 
 def _describe(known: Known) -> Finding:
-    return seal_missing.describe_lost_save(known.seal.checkpoint, _place(known), known.path)
+    return seal_mismatch.describe_lost_save(known.seal.checkpoint, _place(known), known.path)
 
 
 def only_seals(s: Session) -> list[str]:

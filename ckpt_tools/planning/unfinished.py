@@ -18,7 +18,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.choice import unfinished_newer
+from ckpt_tools.planning.rules.save import unfinished
 from ckpt_tools.planning.trackers import declared
 from ckpt_tools.reading.session import Session
 
@@ -78,7 +78,7 @@ def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Itera
             others = usual.get(series, Counter()) - Counter({len(c.parts): 1})
             short = len({f.path for f in errors} & {p.path for p in c.parts})
             if told := state(s, c, {series: others}, short):
-                yield unfinished_newer.describe_torn(c, told)
+                yield unfinished.describe_torn(c, told)
 
 
 def hint_of(s: Session, c: Checkpoint) -> str:
@@ -137,11 +137,11 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     taken = _taken(s)
     below = [top for top in dict.fromkeys(_below(there, base)) if top not in taken]
     for top in _find_emptied(s, c, below) if home else ():
-        yield unfinished_newer.describe_empty(top, os.path.basename(home))
+        yield unfinished.describe_empty(top, os.path.basename(home))
     late = set(_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
     for top in below:
         if under_way.is_begun(os.path.basename(top)) and top in late:
-            yield unfinished_newer.describe_marked(top, c)
+            yield unfinished.describe_marked(top, c)
 
 
 def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:

@@ -20,8 +20,6 @@ from ckpt_tools.planning.rules.rule import Rule
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 HERE = Path(rules.__file__).parent
 SHARED = {
-    "missing-part": "save/missing-part",
-    "unfinished-save": "save/unfinished",
     "passed-over": "choice/export-newer",
 }
 """The codes of several rules, and the rule of a finding that names none."""
@@ -58,7 +56,7 @@ def test_every_code_has_a_rule() -> None:
 def test_a_finding_names_its_rule_or_has_that_of_its_code() -> None:
     f = Finding("missing-part", Severity.ERROR, "")
     assert rule_of(f) == "save/missing-part"
-    assert rule_of(Finding("missing-part", Severity.ERROR, "", rule="save/sibling-has-role")) in RULES
+    assert rule_of(Finding("missing-part", Severity.ERROR, "", rule="save/layout-check")) in RULES
     assert rule_of(Finding("of-the-future", Severity.ERROR, "")) == ""
 
 

@@ -15,7 +15,6 @@ from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.model.report import Level
 
 
 class Scope(str, Enum):
@@ -109,10 +108,9 @@ def hit_of(f: Flaw | Finding, path: str) -> Hit:
 
 class Rule(Struct, frozen=True):
     """``id`` is ``scope/name``, stable, and the path of its file below planning/rules; ``code`` is the code
-    of its findings, "" where it only asks or stops, and ``more`` are further ones. ``needs`` is how deep the
-    files must have been read for it. ``answer`` is the flag or the lines of ckpt.toml that settle it, ``why``
-    its page: what it says, and the incident or line of a framework's source that it exists for, in at most
-    ten lines. Of a rule without ``check`` the findings are still made elsewhere.
+    of its findings, "" where it only asks or stops, and ``more`` are further ones. ``answer`` is the flag or
+    the lines of ckpt.toml that settle it, ``why`` its page: what it says, and the incident or line of a
+    framework's source that it exists for, in at most ten lines. Without ``check`` others find what it says.
     """
 
     id: str
@@ -120,7 +118,6 @@ class Rule(Struct, frozen=True):
     effect: Effect
     answer: str
     why: str
-    needs: Level = Level.PRESENCE
     check: Callable[[Any], Iterable[Hit]] | None = None
     more: tuple[str, ...] = ()
 

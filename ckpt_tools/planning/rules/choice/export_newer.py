@@ -43,6 +43,14 @@ def find_newer_models(finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]
             yield finding_of(RULE, Hit(c.path, text, severity=severity))
 
 
+def describe_left_out(saves: Sequence[Checkpoint], save_interval: int | None) -> Finding:
+    """Return the regular saves that --save-interval leaves out behind an unusable dying gasp."""
+    more = f" and {len(saves) - 1} more" if saves[1:] else ""
+    text = f"--save-interval {save_interval} leaves out {saves[0].label}{more}"
+    text += ", not known to be of the last multiple of it before the dying gasp, or of an earlier step"
+    return finding_of(RULE, Hit(saves[0].path, text, severity=Severity.WARNING))
+
+
 def describe_left(p: Part, why: str) -> Finding:
     """Return that the state beside the weights of the choice is of another save, or of none."""
     text = f"{why}, and is not loaded: the state of the {p.role} would begin anew"
@@ -55,10 +63,12 @@ RULE = Rule(
     code="passed-over",
     effect=Effect.NOTE,
     check=check,
-    answer="nothing, unless training went on from it: --kind, --prefer",
+    answer="nothing, unless training went on from it: --kind, --prefer; leave --save-interval out",
     why="""\
 A release, an export or the best so far is no older than the choice, and is passed over. It holds no
-later training state, so resuming from it would lose the optimizer.
+later training state, so resuming from it would lose the optimizer. Behind a dying gasp that cannot be
+used, --save-interval passes over what is later than the last regular save at or below it: MindIO TTP's
+and MindSpore's resume scripts go back the same way.
 For: huggingface/transformers trainer.py save_model(), Keras ModelCheckpoint(save_best_only=True).
 """,
 )

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ckpt_tools.errors import CkptError, NoneUsable
+from ckpt_tools.errors import CkptError, NoneUsable, NotNewest
 from ckpt_tools.findings import CODES, filled
 from ckpt_tools.model.plan import Choice, LoadPlan
-from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.rules.choice import rollback
+from ckpt_tools.planning.rules.choice import export_newer
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 
@@ -27,7 +26,7 @@ class UnusableFacts(Struct, frozen=True):
 
 
 def check(facts: UnusableFacts) -> Iterator[Hit]:
-    """Yield that none of the saves is usable, or none of those that were read."""
+    """Yield that none of the saves is usable, none of those that were read, or not the newest (exit 6)."""
     choice, asked = facts.choice, facts.asked
     if choice.exhausted:
         read = f"none of {choice.attempts} checkpoints that were read is usable"
@@ -37,11 +36,18 @@ def check(facts: UnusableFacts) -> Iterator[Hit]:
         hint = filled(CODES[RULE.code].hint_at(facts.root), facts.root, facts.root)
         yield Hit(facts.root, text, hint, error=NoneUsable)
         yield Hit(facts.root, text)
-    elif not asked.no_fallback:
+    elif asked.no_fallback:
+        yield Hit(facts.root, f"the newest checkpoint is not usable ({facts.reasons})", error=NotNewest)
+    else:
         text = f"{facts.number}, none is usable ({facts.reasons})"
         if choice.left_out:
-            text += f"; {rollback.describe_left_out(choice.left_out, asked.save_interval).message}"
+            text += f"; {export_newer.describe_left_out(choice.left_out, asked.save_interval).message}"
         yield Hit(facts.root, text, facts.way_out, error=NoneUsable)
+
+
+def stop_without_newest(why: str, plan: LoadPlan) -> CkptError:
+    """Return that what would go before the choice cannot be used, and the caller wants no older one."""
+    return error_of(RULE, Hit("", why), NotNewest, plan)
 
 
 def stop_without_state(root: str, runs: str, plan: LoadPlan) -> CkptError:
@@ -55,12 +61,13 @@ RULE = Rule(
     id="choice/none-usable",
     code="attempts-exhausted",
     effect=Effect.STOP,
-    needs=Level.CONTENT,
-    answer="ckpt verify ROOT shows the damage; --max-attempts to look further; --allow-fresh to begin anew",
+    answer="ckpt verify ROOT shows the damage; --max-attempts to look further; --allow-fresh to begin anew;"
+    " drop --no-fallback to accept the older save",
     why="""\
-Saves exist, and none that was tried is whole. Beginning anew would throw training away, so it takes
-a word of its own.
-For: a full disk, on which every later save is cut short (exit 4).
+Saves exist, and none that was tried is whole (exit 4). Beginning anew would throw training away, so it
+takes a word of its own. So does an older save with --no-fallback (exit 6): steps that are lost are then
+somebody's decision.
+For: a full disk, on which every later save is cut short.
 """,
     check=check,
 )

@@ -8,7 +8,6 @@ from shlex import quote
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import LaunchFacts, UnplacedFacts, UnplacedFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, FRESH, name_paths, say_each
@@ -88,7 +87,6 @@ RULE = Rule(
     id="choice/unplaced-newer",
     code="no-layout",
     effect=Effect.ASK,
-    needs=Level.STRUCTURE,
     answer="its layout in ckpt.toml (ckpt layouts --guess ROOT), or --exclude with exactly that path",
     why="""\
 A file that no layout places may hold a training state, and is not older than the choice. It may be

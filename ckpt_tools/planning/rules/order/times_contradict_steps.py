@@ -1,4 +1,4 @@
-"""The newest save by modification time is not the one of the highest step."""
+"""The newest save by modification time is not the one of the highest step, or that of a tracker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from ckpt_tools.planning.order import OrderFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 
-def _check(f: OrderFacts) -> Iterator[Hit]:
+def check(f: OrderFacts) -> Iterator[Hit]:
+    """Yield that time, steps or a tracker that was written later name different saves."""
+    doubt = "which checkpoint is the newest is in doubt: "
+    if not f.differ and f.tracked is not None:
+        newest, other = f.newest, f.tracked
+        text = (
+            f"{doubt}{f.named} was written after {newest.path} ({newest.label}),"
+            f" and names {other.path} ({other.label})"
+        )
+        hint = f"say --resume-from tracker to resume from {other.label}, or --order mtime to resume from"
+        yield Hit(newest.path, text, f"{hint} {newest.label}")
     if not f.differ:
         return
     if not f.named and f.why_mute:
@@ -22,17 +32,14 @@ def _check(f: OrderFacts) -> Iterator[Hit]:
         return
     why = f"{f.named} names the other" if f.named else "no save of a lower step was written before it"
     text = (
-        f"which checkpoint is the newest is in doubt: {f.by_time.path} by modification time"
+        f"{doubt}{f.by_time.path} by modification time"
         f" ({_when(f.by_time)}), {f.by_step.path} by step ({_when(f.by_step)}); {why}"
     )
-    yield Hit(f.by_time.path, text, _answers(f))
-
-
-def _answers(f: OrderFacts) -> str:
     by_step = f.exclude(f.by_step, f.by_time)
     if f.step_flag:
         by_step = f"--order step to resume from {f.by_step.label}"
-    return "say " + ", or ".join(filter(None, (f"--order mtime to resume from {f.by_time.label}", by_step)))
+    answers = filter(None, (f"--order mtime to resume from {f.by_time.label}", by_step))
+    yield Hit(f.by_time.path, text, f"say {', or '.join(answers)}")
 
 
 def _when(c: Checkpoint) -> str:
@@ -44,13 +51,14 @@ RULE = Rule(
     id="order/times-contradict-steps",
     code="mtime-disagrees-with-step",
     effect=Effect.ASK,
-    answer="--order mtime or --order step",
+    answer="--order mtime, --order step or --resume-from tracker",
     why="""\
 The newest usable save by time is not the one with the highest step. The one by time is taken where
 an earlier save has a lower step, from which it can have gone on (a rollback); without such a save,
-or against a tracker, it is a question.
+or against a tracker, it is a question. So is a tracker that was written after the newest save, and names
+another one that can be used: somebody may have gone back by hand.
 For: rollbacks after a spike of the loss, and directories that were restored from a backup
-(docs/decisions/0003).
+(docs/decisions/0003); latest of DeepSpeed and latest_checkpointed_iteration.txt, which people edit.
 """,
-    check=_check,
+    check=check,
 )

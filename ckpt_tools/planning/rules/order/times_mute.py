@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_tools.planning.order import OrderFacts
+from ckpt_tools.discovery.completeness import label
+from ckpt_tools.planning.order import SKEW_NS, OrderFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 _WHY = {
@@ -17,7 +18,8 @@ _WHY = {
 _UPLOADED = "a store has the times of the uploads; say --order step if the highest step is meant"
 
 
-def _check(f: OrderFacts) -> Iterator[Hit]:
+def check(f: OrderFacts) -> Iterator[Hit]:
+    """Yield that times cannot be those of training, and saves of a time that has not come yet."""
     why, base = f.why_mute, f.by_time.parts[0].base if f.by_time.parts else f.root
     if why and (why in ("equal", "lost") or f.differ) and not f.named:
         hint = _UPLOADED if "://" in base else ""
@@ -31,19 +33,25 @@ def _check(f: OrderFacts) -> Iterator[Hit]:
         by_step = f"--order step to resume from {newest.label}" if f.step_flag else f.exclude(newest, other)
         answers = ", or ".join(filter(None, (by_step, f.exclude(other, newest))))
         yield Hit(other.path, text, f"say {answers}" if answers else "name the one that is meant as ROOT")
-        return
+        break
+    if ahead := [c for c in f.saves if c.mtime_ns > f.now_ns + SKEW_NS]:
+        last = max(ahead, key=lambda c: c.mtime_ns)
+        more = f", and so were {len(ahead) - 1} more" if len(ahead) > 1 else ""
+        text = f"{label(last)} was modified after now{more}"
+        yield Hit(last.path, text, effect=Effect.WARN, code="mtime-in-future")
 
 
 RULE = Rule(
     id="order/times-mute",
     code="mtime-not-kept",
+    more=("mtime-in-future",),
     effect=Effect.ASK,
     answer="--order step; copy with times: cp -a, rsync -t",
     why="""\
-The times cannot be those of training: all equal, before 1980, or as close together as a copy or an
-upload makes them. Steps decide then, and saves without comparable steps are a question,
+The times cannot be those of training: all equal, before 1980, later than now, or as close together as a
+copy or an upload makes them. Steps decide then, and saves without comparable steps are a question,
 such as those of which some count steps and others epochs.
-For: cp -r, git clone, downloads from a hub, object stores that keep the time of the upload.
+For: nodes without NTP; cp -r, git clone, downloads from a hub; object stores, which have the upload's time.
 """,
-    check=_check,
+    check=check,
 )

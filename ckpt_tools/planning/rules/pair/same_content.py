@@ -9,7 +9,6 @@ from shlex import quote
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import StateFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
@@ -232,7 +231,6 @@ RULE = Rule(
     id="pair/same-content",
     code="same-content",
     effect=Effect.ASK,
-    needs=Level.CONTENT,
     answer="--max-step N for the older save, --exclude for the one that is not trusted",
     why="""\
 A model's or an optimizer's file is byte for byte that of another step or rank, although training

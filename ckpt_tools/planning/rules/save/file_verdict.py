@@ -5,7 +5,6 @@ from __future__ import annotations
 from ckpt_tools.errors import CkptError
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 
@@ -55,15 +54,24 @@ RULE = Rule(
         "odd-header",
         "not-a-file",
         "repaired-unwitnessed",
+        "wrong-role",
+        "path-escape",
+        "external-data",
+        "load-failed",
+        "not-loaded",
+        "missing-key",
+        "needs-key",
+        "wrong-key",
     ),
     effect=Effect.REJECT,
-    needs=Level.CONTENT,
     answer="restore the file from a copy, a replica or an older checkpoint; ckpt explain CODE",
     why="""\
-The bytes of one file are not what its format says they must be; each finding has a code of its own
-(docs/codes.md). A broken file is never loaded: a replica takes its place, or an older save is
-chosen. Of a newer save that is only a pointer to its data (Git LFS, an error page), plan asks.
+The bytes of one file are not what its format says they must be, or not what is to be loaded from it: it
+is another part's, leads out of the checkpoint, lacks what --require names, or its framework's own loader
+refuses it. Each finding has a code of its own (docs/codes.md). A broken file is never loaded: a replica
+takes its place, or an older save is chosen. Of a newer save that is only a pointer to its data (Git LFS,
+an error page), plan asks.
 For: PytorchStreamReader failed, unexpected EOF, after a full disk or a killed job;
-safetensors/safetensors#668.
+safetensors/safetensors#668; ONNX external data; MindSpore save_checkpoint(enc_key=…).
 """,
 )

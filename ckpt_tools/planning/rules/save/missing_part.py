@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.discovery.completeness import label, saved_with, severity_of_gaps, usual_pieces, where
+from ckpt_tools.layouts import Layout, Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -13,31 +14,47 @@ from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 
+_THEIRS = "which the run's other checkpoints have"
+
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield roles without any file that every save of the layout has."""
+    """Yield roles without any file that every save of the layout has, or at least half of the run's saves."""
     for c in facts.saves:
         layout = facts.layouts.of(c)
         if c.unfinished:
             continue
         follows = find_first_ranks(c, layout) is not None
         severity = Severity.ERROR if follows else severity_of_gaps(c, facts.expected)
-        for text in [] if layout.committed else _list_needed(c, facts):
+        roles = {layout.piece(p.piece).role for p in c.parts}
+        usual = [p for p in usual_pieces(c, facts.expected) if p.role not in roles]
+        gone = [f"no {role} file" for role in layout.needs if role not in roles]
+        for text in _list_needed(c, layout, gone, usual):
             yield Hit(where(c), f"{label(c)} has {text}", severity=severity, follows=follows)
-        for what in () if follows else saved_with(c, layout, survivable=True).values():
-            text = f"{label(c)} has {what}: training goes on with other random numbers"
-            yield Hit(where(c), text, severity=Severity.WARNING, effect=Effect.WARN)
+        for text in () if follows else _list_spared(c, layout, usual):
+            why = f"{label(c)} has {text}: training goes on with other random numbers"
+            yield Hit(where(c), why, severity=Severity.WARNING, effect=Effect.WARN)
 
 
-def _list_needed(c: Checkpoint, facts: SavesFacts) -> list[str]:
-    """Return what its layout needs; if it has that, and what its siblings have, what is saved with it."""
-    layout = facts.layouts.of(c)
-    roles = {layout.piece(p.piece).role for p in c.parts}
-    texts = [f"no {role} file" for role in layout.needs if role not in roles]
-    usual = (p for p in usual_pieces(c, facts.expected) if not p.survivable and p.role not in roles)
-    if texts or any(p.role not in layout.needs for p in usual):
-        return texts
-    return list(saved_with(c, layout, survivable=False).values())
+def _list_needed(c: Checkpoint, layout: Layout, gone: list[str], usual: Sequence[Piece]) -> list[str]:
+    """Return what is ``gone`` and what is usual; if nothing is, what is saved with something."""
+    if layout.committed:
+        return []
+    of_run = (p.name for p in usual if not p.survivable and p.role not in layout.needs)
+    gone += (f"no {name} file, {_THEIRS}" for name in of_run)
+    return gone or list(saved_with(c, layout, survivable=False).values())
+
+
+def _list_spared(c: Checkpoint, layout: Layout, usual: Sequence[Piece]) -> list[str]:
+    """Return what resuming can do without."""
+    spared = saved_with(c, layout, survivable=True)
+    more = sorted({p.role for p in usual if p.survivable} - spared.keys())
+    return [*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)]
+
+
+def describe_no_text(name: str, home: str) -> Finding:
+    """Return that a save lacks a text that the directory of each other save has."""
+    text = f"it has no {name}, which the directory of each other save has"
+    return finding_of(RULE, Hit(home, text, severity=Severity.WARNING))
 
 
 def describe_declared(says: str, what: str, path: str, hint: str = "") -> Finding:
@@ -75,6 +92,12 @@ def describe_no_role(c: Checkpoint, role: str, home: str) -> Finding:
     return finding_of(RULE, Hit(home, f"{label(c)} has no {role} file"))
 
 
+def describe_lost_link(path: str) -> Finding:
+    """Return that a link beside the choice leads nowhere, and may have led to a newer save."""
+    text = "it leads to what is not there, and what was saved there may be newer than the choice"
+    return finding_of(RULE, Hit(path, text, severity=Severity.WARNING, code="dangling-link"))
+
+
 def describe_no_optimizer(path: str) -> Finding:
     """Return that the weights are alone, where the layout keeps an optimizer's state beside them."""
     text = "none of its files holds an optimizer's state: that would begin anew"
@@ -103,13 +126,16 @@ def describe_nothing_loaded(c: Checkpoint, unknown: Sequence[Part]) -> Finding:
 RULE = Rule(
     id="save/missing-part",
     code="missing-part",
+    more=("dangling-link", "symlink-loop"),
     effect=Effect.REJECT,
-    answer="restore the file that is named from a copy of this save",
+    answer="restore the file that is named from a copy of this save, or --exclude this save",
     check=check,
     why="""\
-A file that every save of this layout has, or that an index of the save names, is absent. Many
-loaders go on without it: an optimizer or a scheduler that begins anew is noticed days later, if at
-all.
-For: torch/distributed/checkpoint/filesystem.py (.metadata), allenai/OLMo#855, cgarciae/ciclo#12.
+A file that every save of this layout has, that at least half of the run's other saves have, or that an
+index of the save names, is absent, or a link to it leads nowhere. Many loaders go on without it: an
+optimizer or a scheduler that begins anew is noticed days later, if at all.
+For: torch/distributed/checkpoint/filesystem.py (.metadata), allenai/OLMo#855, cgarciae/ciclo#12;
+haotian-liu/LLaVA#1496: checkpoint-N with a projector only; Hugging Face's cache (snapshots/ link to
+blobs/), copies without -L.
 """,
 )

@@ -12,7 +12,7 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Report
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.parallel_sizes import sizes_by_save
@@ -142,7 +142,6 @@ RULE = Rule(
     code="generation-mismatch",
     more=("mixed-attempts",),
     effect=Effect.REJECT,
-    needs=Level.STRUCTURE,
     answer="restore the files of one attempt, or --exclude this save",
     check=check,
     why="""\

@@ -10,7 +10,6 @@ from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
 from ckpt_tools.layouts.common.saved_by import likely_rank, owner
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.writers import Rows, placed, rank_order
@@ -109,7 +108,6 @@ RULE = Rule(
     code="rank-mismatch",
     more=("extra-file",),
     effect=Effect.REJECT,
-    needs=Level.STRUCTURE,
     answer="put the files of the two ranks back in their places",
     check=check,
     why="""\

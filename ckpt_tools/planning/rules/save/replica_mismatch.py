@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.layouts.common.saved_by import PLACES
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SavesFacts, StandIn
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
@@ -130,7 +129,6 @@ RULE = Rule(
     code="replica-mismatch",
     more=("replica-unproven", "size-outlier"),
     effect=Effect.REJECT,
-    needs=Level.STRUCTURE,
     answer="correct --replica-groups; --strict refuses what is not proven",
     check=check,
     why="""\

@@ -1,17 +1,70 @@
 """``save/seal-mismatch``."""
 
-from ckpt_tools.model.report import Level
-from ckpt_tools.planning.rules.rule import Effect, Rule
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.seal import SealedCheckpoint
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+
+_LISTED = 16
+"""Files said by name that neither a seal nor a signature names."""
+
+
+def describe_lost_save(was: SealedCheckpoint, path: str, seal: str) -> Finding:
+    """Return that of a save that was sealed only the seal is left."""
+    if was.step is not None:
+        when = f"step {was.step:,}"
+    elif was.epoch is None:
+        when = "a step that nothing tells"
+    else:
+        within = "" if was.step_in_epoch is None else f", step {was.step_in_epoch:,} of it"
+        when = f"epoch {was.epoch:,}{within}"
+    why = f"a checkpoint at {when} was sealed here, and its files are not there"
+    hint = f"bring it back; if it was removed on purpose, remove its seal, {seal}, as well"
+    return finding_of(RULE, Hit(path, why, hint, Severity.WARNING, code="seal-missing"))
+
+
+def describe_loaded(paths: Sequence[str]) -> Finding:
+    """Return that the seal of a save does not name files to load: they may be of another save."""
+    more = f", nor {len(paths) - 1:,} more of the files to load" if paths[1:] else ""
+    why = f"the seal of its checkpoint does not name it{more}"
+    return finding_of(RULE, Hit(paths[0], why, code="seal-extra", severity=Severity.WARNING))
+
+
+def describe_unnamed(paths: Sequence[str], base: str, signature: str = "") -> Iterator[Finding]:
+    """Yield the files of a sealed, or signed, directory that no seal of it names, or its signature."""
+    code, each = "seal-extra", "the seal of its checkpoint does not name it"
+    all_others = "more files that its seal does not name"
+    if signature:
+        code, all_others = "signature-invalid", "more files not signed"
+        each = f"{signature.rpartition('/')[2]} signs the files of its directory, and not this one"
+    yield from (finding_of(RULE, Hit(path, each, code=code)) for path in paths[:_LISTED])
+    if more := paths[_LISTED:]:
+        yield finding_of(RULE, Hit(base, f"{len(more):,} {all_others}", code=code))
+
 
 RULE = Rule(
     id="save/seal-mismatch",
     code="seal-mismatch",
+    more=(
+        "seal-missing",
+        "seal-broken",
+        "seal-incomplete",
+        "seal-extra",
+        "seal-stale",
+        "not-sealed",
+        "signature-invalid",
+    ),
     effect=Effect.REJECT,
-    needs=Level.CONTENT,
-    answer="restore the file; ckpt seal --again CHECKPOINT if it was rewritten on purpose",
+    answer="restore the file; ckpt seal --again CHECKPOINT if it was changed on purpose; --verify-key",
     why="""\
-The file is not the one that was sealed. Its structure may be perfect: only the seal shows that
-weights were changed.
-For: flipped bits in tensors, which neither zip nor safetensors protects (pytorch/pytorch#126952).
+A file is not the one that was sealed or signed, or it is not there; or no seal or signature covers it,
+and --require-seal or --verify-key asks for one. Its structure may be perfect: only the seal shows that
+weights were changed. A seal that cannot be read, is of another save or misses ranks proves nothing about
+what it does not cover, and nothing against it: that is a warning.
+For: flipped bits in tensors, which neither zip nor safetensors protects (pytorch/pytorch#126952);
+partial copies; shared storage on which others can write; model-signing (OpenSSF).
 """,
 )

@@ -12,7 +12,7 @@ from ckpt_tools.layouts import Layout
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind, Part, shown
 from ckpt_tools.model.ranges import tensor_names
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Report
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
@@ -119,7 +119,6 @@ RULE = Rule(
     id="save/signature-changed",
     code="signature-changed",
     effect=Effect.WARN,
-    needs=Level.STRUCTURE,
     answer="ckpt diff A B shows what changed",
     check=check,
     why="""\

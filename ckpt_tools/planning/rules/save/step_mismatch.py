@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from ckpt_tools.layouts.common.counters import schedules
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Level
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of, hit_of
 
@@ -32,7 +31,6 @@ RULE = Rule(
     code="step-mismatch",
     more=("epoch-mismatch",),
     effect=Effect.REJECT,
-    needs=Level.STRUCTURE,
     answer="restore the file of the right step",
     check=check,
     why="""\

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ckpt_tools.discovery.completeness import Expected, label, marks_of, where, why_unfinished
-from ckpt_tools.layouts import Layout
+from ckpt_tools.discovery.completeness import label, marks_of, where, why_unfinished
+from ckpt_tools.findings import WAIT
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common.under_way import AGAIN, DOWNLOADS
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -15,26 +16,42 @@ from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 
+_SAVES = 5
+"""Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves
+hundreds.
+"""
+_LOST = "bring back what was removed; if nothing was saved there, move the directory away"
+
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield finished saves without a mark that each other one of their run has."""
     for c in facts.saves:
-        if not c.unfinished and not find_first_ranks(c, facts.layouts.of(c)):
-            yield from _find_marks(c, facts.expected)
+        layout, run = facts.layouts.of(c), facts.expected
+        if c.unfinished or find_first_ranks(c, layout):
+            continue
+        mine, others = marks_of(c, layout), run.count[c.kind] - 1
+        gone = [m for m, n in run.marks[c.kind, layout.name].items() if n >= others > 0 and m not in mine]
+        if gone:
+            text = f"{label(c)} has no {ranges.names(sorted(gone))}, which each other save of the run has"
+            hint = "see in the log of the job that saved it whether this save ended"
+            yield Hit(where(c), f"{text}: it may not have ended", hint, effect=Effect.WARN)
 
 
-def _find_marks(checkpoint: Checkpoint, run: Expected) -> Iterator[Hit]:
-    """Marks of a finished save that each other one of its run has."""
-    layout, kind = run.layouts.of(checkpoint), checkpoint.kind
-    mine, others = marks_of(checkpoint, layout), run.count[kind] - 1
-    gone = [m for m, n in run.marks[kind, layout.name].items() if n >= others > 0 and m not in mine]
-    if gone:
-        text = (
-            f"{label(checkpoint)} has no {ranges.names(sorted(gone))}, which each other save of the run has"
-        )
-        text += ": it may not have ended"
-        hint = "see in the log of the job that saved it whether this save ended"
-        yield Hit(where(checkpoint), text, hint, effect=Effect.WARN)
+def describe_newer(
+    saves: Sequence[tuple[Checkpoint, str, bool]], chosen: Checkpoint | None, layouts: Layouts, root: str
+) -> Iterator[Finding]:
+    """Yield saves that would go before the ``chosen`` one had they been finished, the newest first: how far
+    each is that may still be written, and whether nothing tells that it is newer.
+    """
+    for c, progress, doubtful in saves[:_SAVES]:
+        than = f" {'may be' if doubtful else 'is'} newer than the choice, but" if chosen else ""
+        text = f"{label(c)}{than} {why_unfinished(c, layouts.of(c))}"
+        text += f": {progress}" if progress else ""
+        yield finding_of(RULE, Hit(c.parts[0].home or c.path, text, WAIT if progress else ""))
+    if more := saves[_SAVES:]:
+        names = ranges.names(c.label for c, *_ in more)
+        text = f"{len(more):,} more saves like these never finished: {names}"
+        yield finding_of(RULE, Hit(root, text))
 
 
 def describe_begun(c: Checkpoint, layout: Layout, hint: str) -> Finding:
@@ -66,6 +83,29 @@ def describe_none_whole(count: int, root: str, hint: str) -> Finding:
     return finding_of(RULE, Hit(root, text, hint, Severity.ERROR))
 
 
+def describe_empty(path: str, last: str) -> Finding:
+    """Return that a directory is called as a later save than the ``last``, with nothing of one in it."""
+    return finding_of(RULE, Hit(path, f"it is called as a later save than {last} is, and holds none", _LOST))
+
+
+def describe_marked(path: str, c: Checkpoint) -> Finding:
+    """Return that something was written since into what is called as a save that is not done."""
+    text = f"it is called as a save that is not done, and was written no earlier than {c.label}"
+    return finding_of(RULE, Hit(path, text))
+
+
+def describe_torn(c: Checkpoint, told: str) -> Finding:
+    """Return that a save lacks files, or the ends of some, and was written to seconds ago."""
+    return finding_of(RULE, Hit(c.path, f"{label(c)} looks unfinished: {told}", WAIT))
+
+
+def describe_headless(home: str, c: Checkpoint) -> Finding:
+    """Return that a directory holds data files as those of a save, and nothing that describes them."""
+    name = c.path.rpartition("/")[2]
+    text = f"it holds such files as {name} does, and nothing that describes them"
+    return finding_of(RULE, Hit(home, text))
+
+
 RULE = Rule(
     id="save/unfinished",
     code="unfinished-save",
@@ -75,8 +115,9 @@ RULE = Rule(
     check=check,
     why="""\
 The save bears the mark of one that was not committed, or lacks what is written last, or is empty. A
-reader that takes it loads half a state.
+reader that takes it loads half a state. Beside a choice that is older it is a warning: that save never
+finished, and its steps are trained again.
 For: huggingface/transformers#27925 (tmp-checkpoint-N), Orbax's .orbax-checkpoint-tmp, MindIO's
-_tmp, Nerogar/OneTrainer#498.
+_tmp, Nerogar/OneTrainer#498; jobs that are killed while they save, the commonest case of all.
 """,
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ckpt_tools.errors import CkptError
-from ckpt_tools.model.report import Level
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 
@@ -17,7 +16,6 @@ RULE = Rule(
     code="unknown-global",
     more=("unsafe-pickle", "suspect-call", "unread-pickle", "needs-trust"),
     effect=Effect.REJECT,
-    needs=Level.STRUCTURE,
     answer="--trust-global 'mycompany.*' for code of your own; else do not load the file",
     why="""\
 The pickle in the file names code that no checkpoint needs, or that nobody knows. Whoever loads it

@@ -14,7 +14,10 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 
 def check(facts: LaunchFacts) -> Iterator[Hit]:
-    """Yield that something is there of which nobody knows what it is."""
+    """Yield that nobody knows what something is, which only a broken plug-in may know."""
+    for f in facts.plugins[:1]:
+        text = f"whether there is a checkpoint is not known: {f.message}"
+        yield Hit(facts.root, text, f.hint, error=CannotLook, code=f.code)
     if row := facts.unseen:
         unknown = "" if facts.aside else "; nobody knows what lies there"
         yield Hit(row.path, f"{row.path}: {row.why}{unknown}", error=CannotLook)
@@ -70,16 +73,26 @@ def describe_unseen(path: str, why: str) -> Finding:
     return finding_of(RULE, Hit(path, why, severity=Severity.ERROR))
 
 
+def describe_first_launch(root: str) -> Finding:
+    """Return that ROOT does not exist, which the caller takes for a first launch."""
+    text = "it does not exist: this is taken for a first launch (--allow-missing)"
+    return finding_of(RULE, Hit(root, text, code="missing-root"))
+
+
 RULE = Rule(
     id="tree/could-not-look",
     code="unreadable",
-    more=("in-use",),
+    more=("in-use", "broken-plugin", "missing-root", "on-other-node"),
     effect=Effect.STOP,
-    answer="repair access to the path and run it again; --skip-unreadable to go on without it",
+    answer="repair what is named and run it again; --skip-unreadable or --no-plugins to go on without it;"
+    " --allow-missing for a first launch where there is no ROOT",
     why="""\
-Something below ROOT could not be read, or changed while it was read. It may be the newest
-checkpoint or a part of it, so no older one is taken and none is said not to exist.
-For: network file systems that answer EIO or ESTALE for a while; a directory of another user.
+Something below ROOT could not be read, or changed while it was read, or only a plug-in that cannot be
+imported knows it, or it lies on another node's disk. It may be the newest checkpoint or a part of it, so
+no older one is taken and none is said not to exist. A ROOT that is not there may be a file system that is
+not mounted.
+For: network file systems that answer EIO or ESTALE for a while; a directory of another user; jobs that
+began again from nothing because a mount came later; pytorch/pytorch#125740: node-local directories.
 """,
     check=check,
 )

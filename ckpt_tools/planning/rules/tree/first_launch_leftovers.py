@@ -1,17 +1,20 @@
 """``tree/first-launch-leftovers``: there is no checkpoint, but something that a training run leaves."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Sequence
 from posixpath import commonpath, relpath
 
 from ckpt_tools.discovery.completeness import why_unfinished
-from ckpt_tools.errors import NoneUsable, NotRecognised
+from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Layout
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.planning.facts import LaunchFacts, LeftTracker
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 FRESH = "to start from nothing anyway say --allow-fresh"
 BYSTANDERS = "if the files have nothing to do with checkpoints say --exclude GLOB"
@@ -24,6 +27,11 @@ def check(facts: LaunchFacts) -> Iterator[Hit]:
     """Yield what speaks against a start from nothing, and then what is said of each file of it."""
     for find in (_find_interrupted, _find_trackers, _find_gone, _find_remains, _find_headless, _find_whole):
         yield from find(facts)
+    if facts.aside:
+        put_away = {f.code for f in facts.aside} == {"in-quarantine"}
+        what = "what was put into quarantine" if put_away else "copies that somebody made by hand"
+        text = f"{facts.root} holds only {what}: {name_paths(facts.root, [f.path for f in facts.aside])}"
+        yield Hit(facts.root, text, f"{facts.aside[0].hint}; {FRESH}", error=NoneUsable)
 
 
 def _find_interrupted(facts: LaunchFacts) -> Iterator[Hit]:
@@ -172,17 +180,30 @@ def say_each(code: str, text: str, paths: Sequence[str]) -> Iterator[Hit]:
         yield Hit(above, f"{len(paths) - _LISTED:,} more such files", code=code)
 
 
+def stop_without_earlier(before: EarlierStart, root: str, plan: LoadPlan | None) -> CkptError:
+    """Return that nothing is where an earlier start resumed from a checkpoint: a file system that is not
+    mounted looks like a first launch (exit 4).
+    """
+    earlier = f"an earlier start resumed from step {before.step} ({before.path})"
+    hint = f"is the file system mounted? {FRESH[0].upper()}{FRESH[1:]}"
+    return error_of(
+        RULE, Hit(root, f"there is no checkpoint in {root}, but {earlier}", hint), NoneUsable, plan
+    )
+
+
 RULE = Rule(
     id="tree/first-launch-leftovers",
     code="unrecognised-file",
+    more=("set-aside", "in-quarantine", "versions-kept"),
     effect=Effect.STOP,
-    answer="move away or finish what is named, or --allow-fresh to start from nothing beside it",
+    answer="bring back, rename, finish or move away what is named, or --allow-fresh to start from nothing",
     why="""\
-There is no checkpoint, but something that a training run leaves: unfinished saves, a tracker, large
-files of no known kind. It is no first launch where something was trained before. What names a save
-that is gone (a tracker, a link, a seal) is exit 4, all else exit 2.
-For: Megatron-LM checkpointing.py load_checkpoint(), which starts at random where it finds no
-tracker.
+There is no checkpoint, but something that a training run leaves: unfinished saves, a tracker, copies that
+somebody put aside (*.bak, .trash, quarantine), large files of no known kind; or an earlier start resumed
+from one here. It is no first launch where something was trained before: a mount may be lost. What names a
+save that is gone (a tracker, a link, a seal, the log of starts) or is only put aside is exit 4, all else
+exit 2.
+For: Megatron-LM checkpointing.py load_checkpoint(), which starts at random where it finds no tracker.
 """,
     check=check,
 )
