@@ -4,25 +4,34 @@ that runs on it.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.job import common_order
-from ckpt_tools.job.common_order import LISTED, Identity, identify, name_of, top
-from ckpt_tools.job.meeting import Meeting, Value, failure
+from ckpt_tools.job.common_order import (
+    LISTED,
+    Candidate,
+    Entry,
+    Identity,
+    Listing,
+    Order,
+    identify,
+    name_of,
+    top,
+)
+from ckpt_tools.job.meeting import SAME, Meeting, failure
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
-from ckpt_tools.model.codec import decode_object, encode_object
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.plan import Choice, FileLoad, LoadPlan, RankLoad
+from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import Choice, LoadPlan, RankLoad
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.planner import Planner
@@ -36,6 +45,28 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _NAMED = 4
 """Files on other nodes that findings name, at most."""
+
+
+class Judged(Struct, frozen=True):
+    """What a node, or the first one for all, says of a checkpoint: the ranks that it ``lacks`` files of."""
+
+    ok: bool
+    read: bool
+    findings: list[Finding]
+    lacks: list[int]
+
+
+class Strange(Struct, frozen=True):
+    """Files on a node whose ranks run elsewhere: (host, role, rank, path)."""
+
+    rows: list[tuple[str, str, int, str]]
+
+
+class Loads(Struct, frozen=True):
+    """What ranks load, of one node or of all."""
+
+    ranks: list[RankLoad]
+    fingerprint: str
 
 
 def agree(decider: Decider) -> LoadPlan:
@@ -70,9 +101,9 @@ class _Node:
         world = decider.selection.world_size or decider.world or len(ranks) * meeting.size
         self.selection = replace(decider.selection, ranks=ranks, world_size=world, rank=None)
         self.planner = Planner(decider.root, self.selection, decider.listener.progress, cache)
-        self.mine: dict[str, Checkpoint] = {}
+        self.mine: dict[Identity, Checkpoint] = {}
         self.hosts: list[str] = []
-        self.entries: dict[CheckpointKey, Value] = {}
+        self.entries: dict[CheckpointKey, Entry] = {}
 
     def plan(self) -> LoadPlan:
         ranked = self._candidates()
@@ -83,28 +114,20 @@ class _Node:
             self._judge,
             max_attempts=self.selection.max_attempts,
             save_interval=self.selection.save_interval,
-            step_of=lambda c: self.entries[c.key]["step"],
+            step_of=lambda c: self.entries[c.key].step,
             fallback=not self.selection.no_fallback,
         )
         plan = self._find(lambda: self._weigh(choice, ranked))
         host = self.hosts[self.meeting.me]
         mine = [replace(r, files=tuple(replace(f, node=host) for f in r.files)) for r in plan.by_rank]
-        loaded = {
-            "ranks": [{"rank": r.rank, "files": [encode_object(f) for f in r.files]} for r in mine],
-            "fingerprint": plan.fingerprint,
-        }
-        answer = self.meeting.exchange(loaded, _merge_loads)
+        answer = self.meeting.exchange(Loads(mine, plan.fingerprint), _merge_loads, Loads)
         if choice.checkpoint is None:
             if self.selection.allow_fresh:
                 return plan
             raise self._failure(choice, ranked)  # on every node alike: the judgements were common
-        others = [
-            RankLoad(row["rank"], tuple(decode_object(FileLoad, f) for f in row["files"]))
-            for row in answer["ranks"]
-            if row["rank"] not in self.ranks
-        ]
+        others = [r for r in answer.ranks if r.rank not in self.ranks]
         loads = tuple(sorted((*mine, *others), key=lambda r: r.rank))
-        return replace(plan, by_rank=loads, fingerprint=answer["fingerprint"])
+        return replace(plan, by_rank=loads, fingerprint=answer.fingerprint)
 
     def _find(self, work: Callable[[], _T]) -> _T:
         """Return what this node works out for an exchange; what goes wrong here goes wrong everywhere."""
@@ -119,19 +142,23 @@ class _Node:
     def _candidates(self) -> list[Checkpoint]:
         """Return what any node has, in the common order; without parts where this one has none of it."""
         listing = self._find(self._list)
-        order = self.meeting.exchange(listing, lambda values: common_order.merge(values, self.planner))
-        self.hosts = order["hosts"]
-        self._find(lambda: self._require_mine(order["order"]))
-        ranked = [self._know(entry) for entry in order["order"]]
-        self.entries = {c.key: entry for c, entry in zip(ranked, order["order"], strict=True)}
+        said = self.meeting.exchange(listing, lambda values: common_order.merge(values, self.planner), Order)
+        self.hosts = said.hosts
+        self._find(lambda: self._require_mine(said))
+        ranked = [self._know(entry) for entry in said.order]
+        self.entries = {c.key: entry for c, entry in zip(ranked, said.order, strict=True)}
         return ranked
 
-    def _require_mine(self, order: Sequence[Value]) -> None:
+    def _require_mine(self, said: Order) -> None:
         """Raises CannotLook where the common order has not all that this node has: without it all would start
         from an older checkpoint, or from nothing.
         """
-        me = self.meeting.me
-        known = {e["id"] for e in order if all(i != me for i, _ in e["without"])}
+        me, size = self.meeting.me, self.meeting.size
+        strange = [i for e in said.order for i, _ in e.without if not 0 <= i < size]
+        strange += [1 for e in said.order if self.planner.layouts.get(e.id.layout) is None]
+        if strange or len(said.hosts) != size:
+            raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
+        known = {e.id for e in said.order if all(i != me for i, _ in e.without)}
         if lost := next((c for i, c in self.mine.items() if i not in known), None):
             raise CannotLook(
                 f"the first node leaves out {lost.label}, which this node has",
@@ -139,30 +166,24 @@ class _Node:
                 " a directory that only you can write",
             )
 
-    def _list(self) -> Value:
+    def _list(self) -> Listing:
         ranked = self._find_finished()
         if not ranked:
             self.planner.weigh(None, "there is no checkpoint on this node")
         root = self.planner.root
         self.mine = {identify(c, root): c for c in ranked[:LISTED]}
         rows = [
-            {
-                "id": i,
-                "mtime": c.mtime_ns,
-                "kind": str(c.kind),
-                "step": self.planner.step(c),
-                "path": name_of(c.path, root),
-            }
+            Candidate(i, c.mtime_ns, c.kind, self.planner.step(c), name_of(c.path, root))
             for i, c in self.mine.items()
         ]
-        return {
-            "host": socket.gethostname(),
-            "asked": self.decider.request,
-            "ranks": [self.ranks.start, self.ranks.stop],
-            "candidates": rows,
-            "more": len(ranked) > LISTED,
-            "earlier": None if rows else decision_log.earlier(root, self.selection),
-        }
+        return Listing(
+            host=socket.gethostname(),
+            asked=self.decider.request,
+            ranks=(self.ranks.start, self.ranks.stop),
+            candidates=rows,
+            more=len(ranked) > LISTED,
+            earlier=None if rows else decision_log.earlier(root, self.selection),
+        )
 
     def _find_finished(self) -> list[Checkpoint]:
         """Return this node's own candidates, best first. None is no error: another node may have some."""
@@ -178,18 +199,17 @@ class _Node:
             return []
         return ranked
 
-    def _know(self, entry: Value) -> Checkpoint:
+    def _know(self, entry: Entry) -> Checkpoint:
         """Return this node's checkpoint of that identity, or one without parts where it has none."""
-        kind = Kind(entry["kind"])
-        if mine := self.mine.get(entry["id"]):
-            return replace(mine, kind=kind)
-        of = Identity(*json.loads(entry["id"]))
+        of = entry.id
+        if mine := self.mine.get(of):
+            return replace(mine, kind=entry.kind)
         return Checkpoint(
             layout=of.layout,
-            run=entry["id"],  # no run of this node; it tells apart what differs by its prefix alone
-            kind=kind,
+            run=repr(of),  # no run of this node; it tells apart what differs by its prefix alone
+            kind=entry.kind,
             parts=(),
-            path=normal(os.path.join(top(self.planner.root), entry["path"])),
+            path=normal(os.path.join(top(self.planner.root), entry.path)),
             mtime_ns=0,
             step=of.step,
             epoch=of.epoch,
@@ -200,7 +220,7 @@ class _Node:
     # ---- is it sound everywhere
 
     def _judge(self, c: Checkpoint) -> Judgement:
-        without = self.entries[c.key]["without"]
+        without = self.entries[c.key].without
         if without:
             texts = (
                 f"{self.hosts[i]} has no part of it" + (f" among its {LISTED} newest" if more else "")
@@ -208,32 +228,23 @@ class _Node:
             )
             return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))
         mine = self._find(lambda: self.planner.judge.judge(c))
-        value = {
-            "ok": mine.usable,
-            "read": mine.read,
-            "findings": [encode_object(f) for f in mine.findings],
-            "lacks": [] if mine.usable else self._find_lost(c),
-        }
-        answer = self.meeting.exchange(value, self._conclude)
-        if answer["ok"]:
-            return replace(mine, read=answer["read"])
-        found = [decode_object(Finding, f) for f in answer["findings"]]
-        return Judgement(False, (*found, *self._find_elsewhere(c, answer["lacks"])), answer["read"])
+        lacks = [] if mine.usable else self._find_lost(c)
+        said = Judged(mine.usable, mine.read, list(mine.findings), lacks)
+        answer = self.meeting.exchange(said, self._conclude, Judged)
+        if answer.ok:
+            return replace(mine, read=answer.read)
+        return Judgement(False, (*answer.findings, *self._find_elsewhere(c, answer.lacks)), answer.read)
 
-    def _conclude(self, values: Sequence[Value]) -> Value:
+    def _conclude(self, values: Sequence[Judged]) -> Judged:
         """Return what the first node concludes: usable where it is so on all nodes."""
         rows = [
-            {**f, "message": f"{self.hosts[i]}: {f['message']}"}
+            replace(f, message=f"{self.hosts[i]}: {f.message}")
             for i, v in enumerate(values)
-            if not v["ok"]
-            for f in v["findings"]
+            if not v.ok
+            for f in v.findings
         ]
-        return {
-            "ok": all(v["ok"] for v in values),
-            "read": any(v["read"] for v in values),
-            "findings": rows,
-            "lacks": sorted({r for v in values for r in v["lacks"]}),
-        }
+        lacks = sorted({r for v in values for r in v.lacks})
+        return Judged(all(v.ok for v in values), any(v.read for v in values), rows, lacks)
 
     def _find_lost(self, c: Checkpoint) -> list[int]:
         """Return the ranks of this node that have no sound file of their own here."""
@@ -252,9 +263,11 @@ class _Node:
         """Return findings about the first files that lie on another node than their ranks run on."""
         theirs = set(lacks) - set(self.ranks)
         here = [(p, set(self._ranks_of(p)) & theirs) for p in c.parts if p.size > 0]
-        rows = [[p.role, min(ranks), p.path] for p, ranks in here if ranks][:_NAMED]
-        answer = self.meeting.exchange({"rows": rows}, lambda values: {"rows": [v["rows"] for v in values]})
-        found = [(host, *row) for host, rows in zip(self.hosts, answer["rows"], strict=True) for row in rows]
+        host = self.hosts[self.meeting.me]
+        rows = [(host, p.role, min(ranks), p.path) for p, ranks in here if ranks][:_NAMED]
+        found = self.meeting.exchange(
+            Strange(rows), lambda values: Strange([row for v in values for row in v.rows]), Strange
+        ).rows
         return tuple(
             finding(
                 "on-other-node",
@@ -280,9 +293,9 @@ class _Node:
         return error
 
 
-def _merge_loads(values: Sequence[Value]) -> Value:
+def _merge_loads(values: Sequence[Loads]) -> Loads:
     """Return what the ranks of all nodes load, as the first node concludes it."""
     from xxhash import xxh3_128_hexdigest
 
-    digest = xxh3_128_hexdigest("\n".join(v["fingerprint"] for v in values).encode())
-    return {"ranks": [r for v in values for r in v["ranks"]], "fingerprint": digest}
+    digest = xxh3_128_hexdigest("\n".join(v.fingerprint for v in values).encode("utf-8", "surrogatepass"))
+    return Loads([r for v in values for r in v.ranks], digest)

@@ -15,7 +15,9 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct, to_builtins
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
@@ -29,7 +31,8 @@ from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
-Value = dict[str, Any]
+V = TypeVar("V")
+A = TypeVar("A")
 SAME = "run the same version of ckpt with the same options on every node"
 _DAY = 86400
 _TRIES = 3
@@ -41,6 +44,33 @@ _MOST = (8 << 20) - 64
 """Bytes that torch's store takes (torch/csrc/distributed/c10d/TCPStoreLibUvBackend.cpp, MAX_PAYLOAD_LEN): at
 more it drops the connection.
 """
+
+
+class Hello(Struct, frozen=True):
+    """How a node answers an offer."""
+
+    version: str
+    nodes: int
+
+
+class Offer(Struct, frozen=True):
+    """A session, and the names of those who are in it."""
+
+    session: str
+    members: list[str]
+
+
+class Failure(Struct, frozen=True):
+    """What a node puts up instead of its value when it cannot go on."""
+
+    error: str
+    hint: str
+    exit_code: int
+
+    def as_error(self, who: str) -> CkptError:
+        """Return the error, without anything that could steer a terminal."""
+        error, hint = ("\n".join(map(printable, text.split("\n"))) for text in (self.error, self.hint))
+        return BY_EXIT_CODE.get(self.exit_code, CannotLook)(f"{who}{error}", hint)
 
 
 class Board(Protocol):
@@ -197,23 +227,24 @@ class Meeting:
         self.board.put(f"join.{self.me}", self.name.encode())
         if self.me == 0:
             self.members[0] = self.name
-            self._conclude_with({}, lambda _: {}, self._gather_members)
+            self._conclude_with(Hello(__version__, self.size), lambda _: {}, self._gather_members)
             return
-        mine = {"version": __version__, "nodes": self.size}
         for _ in self._waiting(self._unheard):
-            offer = self._read("offer", 0)
-            if offer is None or self.name not in offer.get("members", ()):
+            offer = None
+            with suppress(CkptError):  # one of another version, as it was left here, is none of ours
+                offer = self._read("offer", 0, Offer)
+            if not isinstance(offer, Offer) or self.name not in offer.members:
                 continue
-            if offer["session"] != self.session:
-                self.session = offer["session"]
-                self._put(f"0.{self.me}", mine)
-            if self._heard(0) is not None:
+            if offer.session != self.session:
+                self.session = offer.session
+                self._put(f"0.{self.me}", to_builtins(Hello(__version__, self.size)))
+            if self._heard(0, dict) is not None:
                 return
 
-    def _gather_members(self) -> list[Value]:
+    def _gather_members(self, mine: Hello) -> list[Hello]:
         """Offer sessions until all that were seen last have answered. Raises what one of them raised."""
         offered: list[str] = []
-        answers: dict[int, Value] = {}
+        answers: dict[int, Hello] = {}
         missing: list[int] = []
         for _ in self._waiting(lambda: f"{_nodes(missing)} did not come"):
             for i in range(1, self.size):
@@ -224,14 +255,14 @@ class Meeting:
             if self.members != offered:
                 offered = list(self.members)
                 self._offer()
-            answers = {i: v for i in range(1, self.size) if (v := self._said(0, i)) is not None}
+            answers = {i: v for i in range(1, self.size) if (v := self._said(0, i, Hello)) is not None}
             missing[:] = sorted(set(range(1, self.size)) - set(answers))
             if not missing:
                 break
         for i, answer in answers.items():
-            if answer != {"version": __version__, "nodes": self.size}:
+            if answer != mine:
                 raise UsageError(
-                    f"node {i} is one of {answer.get('nodes')} nodes with ckpt {answer.get('version')},"
+                    f"node {i} is one of {answer.nodes} nodes with ckpt {printable(answer.version)},"
                     f" node 0 one of {self.size} with {__version__}",
                     SAME,
                 )
@@ -239,66 +270,76 @@ class Meeting:
 
     def _offer(self) -> None:
         self.session = secrets.token_hex(16)
-        value = {"session": self.session, "members": self.members}
-        self.board.put("offer", json.dumps(value).encode())
+        self.board.put("offer", json.dumps(to_builtins(Offer(self.session, self.members))).encode())
 
     # ---- one exchange after the other
 
-    def exchange(self, value: Value, conclude: Callable[[Sequence[Value]], Value]) -> Value:
-        """Every node's value to the first, its conclusion to every node. What one node raised (``failure``),
-        or concluding raises, is raised on all.
+    def exchange(
+        self,
+        value: V | Failure,
+        conclude: Callable[[Sequence[V]], A],
+        kind: type[A] = dict,  # type: ignore[assignment]  # a mapping of anything, where nothing is declared
+    ) -> A:
+        """Every node's value to the first, its conclusion, of that ``kind``, to every node. What one node
+        raised (``failure``), or concluding raises, is raised on all.
         """
         self.round += 1
         if self.me == 0:
-            return self._conclude_with(value, conclude, lambda: self._gather(value))
-        self._put(f"{self.round}.{self.me}", value)
+            return self._conclude_with(value, conclude, self._gather)
+        self._put(f"{self.round}.{self.me}", to_builtins(value))
         for _ in self._waiting(self._unheard):
-            if (answer := self._heard(self.round)) is not None:
+            if (answer := self._heard(self.round, kind)) is not None:
                 return answer
         raise AssertionError  # waiting ends by an error
 
     def _conclude_with(
-        self, mine: Value, conclude: Callable[[Sequence[Value]], Value], gather: Callable[[], list[Value]]
-    ) -> Value:
+        self, mine: V | Failure, conclude: Callable[[Sequence[V]], A], gather: Callable[[V], list[V]]
+    ) -> A:
         try:
-            _require_success(mine, "node 0: ")
-            answer = conclude(gather())
+            if isinstance(mine, Failure):
+                raise mine.as_error("node 0: ")
+            answer = conclude(gather(mine))
         except CkptError as error:
             self._tell(failure(error))
             raise
-        self._put(f"{self.round}.all", answer)
+        self._put(f"{self.round}.all", to_builtins(answer))
         return answer
 
-    def _gather(self, mine: Value) -> list[Value]:
+    def _gather(self, mine: V) -> list[V]:
         """The values of all. Raises what the first node to fail raised."""
-        found: dict[int, Value] = {0: mine}
+        found: dict[int, V] = {0: mine}
         for _ in self._waiting(
             lambda: f"{_nodes(sorted(set(range(self.size)) - set(found)))} did not answer"
         ):
             for i in set(range(self.size)) - set(found):
-                if (value := self._said(self.round, i)) is not None:
+                if (value := self._said(self.round, i, type(mine))) is not None:
                     found[i] = value
             if len(found) == self.size:
                 break
         return [found[i] for i in range(self.size)]
 
-    def _said(self, number: int, i: int) -> Value | None:
+    def _said(self, number: int, i: int, kind: type[V]) -> V | None:
         """What node ``i`` has put up in a round; None while there is nothing. Raises what it raised."""
-        value = self._read(f"{self.session}.{number}.{i}", i)
-        return None if value is None else _require_success(value, f"node {i}: ")
+        value = self._read(f"{self.session}.{number}.{i}", i, kind)
+        if isinstance(value, Failure):
+            raise value.as_error(f"node {i}: ")
+        return value
 
-    def _heard(self, number: int) -> Value | None:
+    def _heard(self, number: int, kind: type[A]) -> A | None:
         """What the first node has concluded; None while there is nothing. Raises what it raised."""
-        answer = self._read(f"{self.session}.{number}.all", 0)
-        if answer is not None and "error" in answer:
+        answer = self._read(f"{self.session}.{number}.all", 0, kind)
+        if isinstance(answer, Failure):
             self.told = True
-        return None if answer is None else _require_success(answer, "")
+            raise answer.as_error("")
+        return answer
 
-    def _put(self, key: str, value: Value) -> None:
+    def _put(self, key: str, value: object) -> None:
         self.board.put(f"{self.session}.{key}", json.dumps(value).encode())
 
-    def _read(self, key: str, of: int) -> Value | None:
-        """What a node has put up, or None. Raises UsageError for what is no message."""
+    def _read(self, key: str, of: int, kind: type[V]) -> V | Failure | None:
+        """What a node has put up, or None. Raises UsageError for what is no message, and CannotLook for one
+        that says what none says.
+        """
         data = self.board.get(key)
         if data is None:
             return None
@@ -306,20 +347,26 @@ class Meeting:
             value = checked_json.parsed(data)
         except checked_json.NoJson:
             value = None
+        strange = f"node {of} says what no node of this job says ({key})"
         if not isinstance(value, dict):
-            raise UsageError(f"node {of} says what no node of this job says ({key})", SAME)
-        return value
+            raise UsageError(strange, SAME)
+        try:
+            if "error" in value:
+                return checked_json.checked(value, Failure)
+            return checked_json.checked(value, kind)
+        except checked_json.Invalid as e:
+            raise CannotLook(f"{strange}: {e}", SAME) from e
 
     # ---- leaving
 
-    def _tell(self, told: Value) -> None:
+    def _tell(self, told: Failure) -> None:
         """Let the others fail where they wait, now or next, instead of waiting for this node."""
         if self.me == 0 and not self.session:
             self._offer()  # to those that have come
         who = str(self.me) if self.me else "all"
         for number in (self.round, self.round + 1):
             if self.session and not (self.me == 0 and self._is_concluded(number)):
-                self._put(f"{number}.{who}", told)
+                self._put(f"{number}.{who}", to_builtins(told))
         self.told = True
 
     def _is_concluded(self, number: int) -> bool:
@@ -375,17 +422,8 @@ def meeting(
     m.leave()
 
 
-def failure(error: CkptError) -> Value:
-    """What a node puts up instead of its value when it cannot go on."""
-    return {"error": str(error), "hint": error.hint, "exit_code": error.exit_code}
-
-
-def _require_success(value: Value, who: str) -> Value:
-    """Raises the error of another node, without anything that could steer a terminal."""
-    if "error" not in value:
-        return value
-    error, hint = ("\n".join(map(printable, str(value.get(k)).split("\n"))) for k in ("error", "hint"))
-    raise BY_EXIT_CODE.get(value.get("exit_code", 5), CannotLook)(f"{who}{error}", hint)
+def failure(error: CkptError) -> Failure:
+    return Failure(str(error), error.hint, error.exit_code)
 
 
 def _as_told(error: BaseException) -> CkptError:

@@ -260,12 +260,14 @@ def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
 # -- in this process: what the first node concludes ----------------------------------------------------------
 
 
-def lie(monkeypatch: pytest.MonkeyPatch, number: int, at: Sequence[str | int], value: Any) -> None:
-    """Let the first node tell all ``value`` there, in the conclusion of a round."""
+def lie(
+    monkeypatch: pytest.MonkeyPatch, number: int, at: Sequence[str | int], value: Any, who: str = "all"
+) -> None:
+    """Let the first node tell all ``value`` there, in the conclusion of a round; or let node ``who`` tell it."""
     put = Meeting._put
 
     def change(m: Meeting, key: str, told: dict[str, Any]) -> None:
-        if key == f"{number}.all" and "error" not in told:
+        if key == f"{number}.{who}" and "error" not in told:
             told = json.loads(json.dumps(told))
             node: Any = told
             for name in at[:-1]:
@@ -314,6 +316,41 @@ def test_what_a_node_has_is_not_left_out(
 
     for error in both(decide):
         assert isinstance(error, CannotLook) and "leaves out" in str(error), error
+
+
+@pytest.mark.parametrize(
+    ("number", "who", "at", "value"),
+    [
+        (1, "1", ["candidates"], None),
+        (1, "1", ["candidates", 0, "id"], "step 20"),
+        (1, "1", ["candidates", 0, "id"], ["megatron", "", "", 20]),
+        (1, "1", ["candidates", 0, "kind"], "weekly"),
+        (1, "1", ["candidates", 0, "mtime"], "now"),
+        (1, "1", ["ranks"], [2]),
+        (1, "1", ["earlier"], {"step": 20}),
+        (1, "all", ["order"], {}),
+        (1, "all", ["order", 0, "id", 0], "of another world"),
+        (1, "all", ["order", 0, "without"], [[7, False]]),
+        (1, "all", ["hosts"], []),
+        (2, "1", ["findings"], [{"code": "x"}]),
+        (2, "all", ["ok"], "yes"),
+        (3, "1", ["ranks", 0, "files"], [["model"]]),
+        (3, "all", ["fingerprint"], 5),
+    ],
+)
+def test_what_no_node_says_ends_the_start_of_all(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, number: int, who: str, at: Sequence[str | int], value: Any
+) -> None:
+    """Of another version, say, or of somebody else: exit 5 on each node, with the name of the one that said it."""
+    lie(monkeypatch, number, at, value, who)
+
+    def decide(n: int) -> Any:
+        mine = job.Options(agree=True, plan_dir=str(nodes.shared), job="j", node=n, nodes=2)
+        return job.decide(str(nodes.disks[n]), Selection(world_size=WORLD), mine)
+
+    for error in both(decide):
+        assert isinstance(error, CannotLook), error
+        assert f"node {who.replace('all', '0')} " in str(error), error
 
 
 def test_a_decision_of_the_first_node_sets_no_variables(
