@@ -19,6 +19,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.rules.choice import restart_loop
 from ckpt_tools.planning.rules.rule import finding_of
+from ckpt_tools.settings.checked_json import Invalid, NoJson, checked, parsed
 from ckpt_tools.storage.trust import OURS, Trust
 
 NAME = "starts.jsonl"
@@ -113,28 +114,7 @@ def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) 
 
 def _start(data: bytes) -> Start | None:
     """Return the start that a line tells; None for one that says nothing."""
-
-    def whole(value: object) -> int | None:
-        return int(value) if isinstance(value, int | float) else None
-
-    def text(value: object) -> str | None:
-        return None if value is None else str(value)
-
     try:
-        row = json.loads(data)
-        passed = [
-            Passed(str(p["path"]), whole(p["step"]), tuple(map(str, p["codes"]))) for p in row["passed"]
-        ]
-        return Start(
-            decided_at=float(row["decided_at"]),
-            path=text(row["path"]),
-            step=whole(row["step"]),
-            kind=text(row["kind"]),
-            job=text(row["job"]),
-            host=text(row["host"]),
-            passed=tuple(passed),
-            lost_steps=whole(row.get("lost_steps")),
-            lost_seconds=None if row.get("lost_seconds") is None else float(row["lost_seconds"]),
-        )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return checked(parsed(data), Start)
+    except (NoJson, Invalid):
         return None

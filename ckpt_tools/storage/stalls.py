@@ -13,16 +13,16 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from contextvars import Context, ContextVar, Token, copy_context
-from queue import Empty, SimpleQueue
-from threading import TIMEOUT_MAX, Thread, current_thread, get_ident, main_thread
+from contextvars import ContextVar, Token
+from threading import TIMEOUT_MAX, current_thread, get_ident, main_thread
 from typing import Any, ParamSpec, TypeVar
+
+from ckpt_tools.storage.threads import Threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Answer = tuple[Any, "BaseException | None"]
-"""What some work returned, or what it raised."""
 
 GRACE = 30.0
 """Seconds after the time limit, or after its own begin, that a single system call has to return."""
@@ -83,7 +83,7 @@ class Limit:
         self.ends = time.monotonic() + seconds
         self.stalled = 0
         self.lost: list[str] = []  # paths that are not asked about again; calls are given lists as well
-        self._idle: list[_Hand] = []
+        self._idle: list[Threads] = []
 
     def call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One system call by a thread that may be left behind. Raises Stalled."""
@@ -98,28 +98,22 @@ class Limit:
         try:
             hand = self._idle.pop()
         except IndexError:
-            hand = _Hand()
+            hand = Threads(1)
         task = Task(self)
         try:
-            hand.work.put((task, copy_context(), lambda: work(*args, **kwargs)))
-            value, error = self._answer(hand, task)
+            future = hand.submit(_work, task, work, args, kwargs)
+            self._wait(future, task)
         except BaseException:
-            hand.work.put(None)  # should it ever come back
+            hand.close(wait=False)  # should it ever come back
             raise
         self._idle.append(hand)
-        if error is not None:
-            raise error
-        return value  # type: ignore[no-any-return]  # what ``work`` returned
+        return future.result()
 
-    def _answer(self, hand: _Hand, task: Task) -> Answer:
-        """What came of the work. Raises Stalled when the same call is overdue at two looks."""
+    def _wait(self, future: Future[Any], task: Task) -> None:
+        """Wait for the work. Raises Stalled when the same call is overdue at two looks."""
         seen: Call | None = None
-        while True:
-            try:
-                left = max(_AGAIN, self.ends + GRACE - time.monotonic())
-                return hand.done.get(timeout=min(left, TIMEOUT_MAX))
-            except Empty:
-                before, seen = seen, task.overdue()
+        while not wait([future], min(max(_AGAIN, self.ends + GRACE - time.monotonic()), TIMEOUT_MAX)).done:
+            before, seen = seen, task.overdue()
             if seen is not None and seen is before:
                 path = _path(seen[1])
                 self.stalled += 1
@@ -129,33 +123,7 @@ class Limit:
     def rest(self) -> None:
         """End the threads that have nothing to do, so that this process may make copies of itself."""
         while self._idle:
-            hand = self._idle.pop()
-            hand.work.put(None)
-            hand.thread.join()
-
-
-class _Hand:
-    """A thread that does one thing after the other; a daemon, so that it keeps no process from ending."""
-
-    def __init__(self) -> None:
-        self.work: SimpleQueue[tuple[Task, Context, Callable[[], Any]] | None] = SimpleQueue()
-        self.done: SimpleQueue[Answer] = SimpleQueue()
-        self.thread = Thread(target=self._run, daemon=True, name="ckpt-read")
-        self.thread.start()
-
-    def _run(self) -> None:
-        while (todo := self.work.get()) is not None:
-            task, context, work = todo
-            self.done.put(context.run(self._one, task, work))
-            del todo, task, context, work
-
-    @staticmethod
-    def _one(task: Task, work: Callable[[], Any]) -> Answer:
-        _guard.set(task)
-        try:
-            return work(), None
-        except BaseException as e:  # whoever asked raises it
-            return None, e
+            self._idle.pop().close(wait=True)
 
 
 _guard: ContextVar[Limit | Task | None] = ContextVar("ckpt_tools_limit", default=None)
@@ -174,6 +142,11 @@ def _path(args: tuple[Any, ...]) -> str:
         except OSError:
             return ""
     return what if isinstance(what, str) else ""
+
+
+def _work(task: Task, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    _guard.set(task)
+    return work(*args, **kwargs)
 
 
 def _noted(call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
