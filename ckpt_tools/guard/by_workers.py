@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec import msgpack
+
 from ckpt_tools.cache.codec import unpack
 from ckpt_tools.guard.targets import Target
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen
-from ckpt_tools.model.plain import decode, encode
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.inspecting import seen_from_here
@@ -29,6 +30,8 @@ class Digesting(Scheduler[Outcome]):
     A worker that sees anything else under a name has seen nothing: what it digested is not what is sealed.
     """
 
+    kind = "seal"
+
     def __init__(
         self,
         engine: Engine,
@@ -43,9 +46,8 @@ class Digesting(Scheduler[Outcome]):
     def sent(self, request: Request) -> tuple[Any, ...] | None:
         if any(c.joint for c in request.claims):
             return None
-        how, claims = self._reading, tuple(map(encode, request.claims))
-        wanted = self._names[request.path], how.algorithm, how.also, how.tensors
-        return "seal", request.path, request.expect, how.require, claims, wanted
+        how = self._reading._replace(jobs=1, io="auto", progress=None, key=None)
+        return request.path, request.expect, request.claims, self._names[request.path], how
 
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Outcome | None:  # noqa: ARG002 - nothing is kept
         """Return what a worker saw, if it is the file that is here."""
@@ -66,7 +68,7 @@ class Digesting(Scheduler[Outcome]):
         before = self._before[request.path]
         if isinstance(before, OSError) or identity is None or tuple(identity[:3]) != before[:3]:
             return OSError(0, other(host))  # that it was changed is seen when all are looked at again
-        sealed = None if file is None else SealedFile(*decode(file))
+        sealed = None if file is None else msgpack.decode(file, type=SealedFile)
         return Seen(None if made is None else made[0], sealed, before)
 
     def unknown(self, request: Request, why: str) -> Outcome:  # noqa: ARG002 - whoever asks knows it

@@ -35,11 +35,6 @@ class SealedFile(Struct, frozen=True):
     tensors: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
 
 
-def values(file: SealedFile) -> tuple[object, ...]:
-    """What ``SealedFile`` makes the same of again, in the order of its fields."""
-    return tuple(getattr(file, name) for name in file.__struct_fields__)
-
-
 class SealedCheckpoint(Struct, frozen=True):
     """What the files are: their layout, and where in training they were saved, as far as it is known.
 

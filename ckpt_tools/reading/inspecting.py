@@ -15,7 +15,6 @@ from ckpt_tools.cache.codec import Seen, unpack
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict, worst
-from ckpt_tools.model.plain import encode
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.reader import Reader
@@ -34,6 +33,8 @@ class Inspecting(Scheduler[Seen]):
     in their order, before a file goes out (``_joint``).
     """
 
+    kind = "whole"
+
     def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
         super().__init__(engine, reader, over)
         self._joint: dict[str, Report] = {}
@@ -41,10 +42,10 @@ class Inspecting(Scheduler[Seen]):
     def sent(self, request: Request) -> tuple[Any, ...] | None:
         if any(c.joint for c in request.claims) and not self._is_joined(request):
             return None
-        reader, claims = self.reader, tuple(encode(c) for c in request.claims if not c.joint)
+        reader, claims = self.reader, tuple(c for c in request.claims if not c.joint)
         io, key = (reader.io, reader.key) if self.engine.here else ("auto", None)
         how = io, key, reader.options.require
-        return "whole", request.path, int(request.level), request.expect, how, claims
+        return request.path, request.level, request.expect, how, claims
 
     def _is_joined(self, request: Request) -> bool:
         """Look at the structure of a file with all claims; return False if it is better read here."""

@@ -4,11 +4,12 @@ put together here.
 
 from __future__ import annotations
 
+import pickle
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
@@ -53,8 +54,8 @@ class Batch(Struct):
 
     begun_ns: int = field(default_factory=time.time_ns)
     requests: list[Request] = field(default_factory=list)
-    sent: list[tuple[Any, ...]] = field(default_factory=list)
-    bytes: int = 0
+    sent: list[tuple[str, bytes]] = field(default_factory=list)
+    size: int = 0
 
 
 class Scheduler(ABC, Generic[Came]):
@@ -62,6 +63,8 @@ class Scheduler(ABC, Generic[Came]):
     ``sent`` is what its worker is told, None for one that is better read here; ``answered`` what a worker on
     a host found (None: it is better read here), ``unknown`` that nobody lived to say it.
     """
+
+    kind: ClassVar[str]
 
     def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
         self.engine, self.reader, self.over = engine, reader, over
@@ -113,20 +116,21 @@ class Scheduler(ABC, Generic[Came]):
                 continue
             batch.requests.append(request)
             batch.sent.append(sent)
-            batch.bytes += _HEADER if request.level is Level.STRUCTURE else max(request.size, 0)
-            if batch.bytes >= BATCH or len(batch.sent) >= files:
+            batch.size += _HEADER if request.level is Level.STRUCTURE else max(request.size, 0)
+            if batch.size >= BATCH or len(batch.sent) >= files:
                 yield batch
                 batch = Batch()
         if batch.sent:
             yield batch
 
-    def _sent(self, request: Request) -> tuple[Any, ...] | None:
-        """Return what a worker is told; None of what no other process may see."""
+    def _sent(self, request: Request) -> tuple[str, bytes] | None:
+        """Return the kind of work and what a worker is told; None of what no other process may see."""
         if self.reader.options.explain or (self.reader.key is not None and not self.engine.here):
             return None
+        told = self.sent(request)
         try:
-            return self.sent(request)
-        except TypeError:  # it holds what is not for other processes
+            return None if told is None else (self.kind, pickle.dumps(told))
+        except (pickle.PicklingError, AttributeError, TypeError):  # it holds what is not for other processes
             return None
 
     def _submit(self, batch: Batch) -> None:

@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -101,11 +101,29 @@ def plain(value: object) -> str:
     return plain([getattr(value, f) for f in fields]) if fields else repr(value)
 
 
+def within(value: object) -> Iterator[object]:
+    """A value and all that is in it."""
+    yield value
+    inside = value.items() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    fields = getattr(type(value), "__match_args__", None)
+    for inner in [getattr(value, f) for f in fields] if fields else inside:
+        yield from within(inner)
+
+
+def is_beyond(value: object) -> bool:
+    """Whether it is an integer of more than 64 bits, or a text that is no UTF-8."""
+    if isinstance(value, str):
+        return value != value.encode("utf-8", "replace").decode()
+    return isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
+
+
 @pytest.mark.slow
 @given(REPORT, st.dictionaries(TEXT, st.builds(Box, INDEX, INDEX)))
 def test_a_report_comes_back_as_it_was(report: Report, places: dict[str, Box]) -> None:
     data = pack(report, places)
-    assert data is not None
+    if data is None:  # it is not kept, and read again
+        assert any(map(is_beyond, within([report, places])))
+        return
     again = unpack("/p", data)
     assert again is not None
     assert plain(again[0]) == plain(report)
@@ -498,10 +516,8 @@ def test_a_changed_entry_is_not_believed(tmp_path: Path, home: Path) -> None:
     settle()
     asked(root)
     db = sqlite3.connect(database(home))
-    db.execute(
-        "UPDATE seen SET entry = CAST(replace(CAST(entry AS TEXT), 'tensors\":1', 'tensors\":2') AS BLOB)"
-        " WHERE depth > 1"
-    )
+    db.create_function("changed", 1, lambda entry: entry.replace(b"torch_zip", b"torch_tar"))
+    db.execute("UPDATE seen SET entry = changed(entry) WHERE depth > 1")
     db.commit()
     db.close()
     assert asked(root).bytes_read > 2 * BIG
