@@ -30,8 +30,6 @@ class Digesting(Scheduler[Outcome]):
     A worker that sees anything else under a name has seen nothing: what it digested is not what is sealed.
     """
 
-    kind = "seal"
-
     def __init__(
         self,
         engine: Engine,
@@ -47,7 +45,7 @@ class Digesting(Scheduler[Outcome]):
         if any(c.joint for c in request.claims):
             return None
         how = self._reading._replace(jobs=1, io="auto", progress=None, key=None)
-        return request.path, request.expect, request.claims, self._names[request.path], how
+        return "seal", request.path, request.expect, request.claims, self._names[request.path], how
 
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Outcome | None:  # noqa: ARG002 - nothing is kept
         """Return what a worker saw, if it is the file that is here."""

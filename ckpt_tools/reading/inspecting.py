@@ -33,8 +33,6 @@ class Inspecting(Scheduler[Seen]):
     in their order, before a file goes out (``_joint``).
     """
 
-    kind = "whole"
-
     def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
         super().__init__(engine, reader, over)
         self._joint: dict[str, Report] = {}
@@ -42,10 +40,15 @@ class Inspecting(Scheduler[Seen]):
     def sent(self, request: Request) -> tuple[Any, ...] | None:
         if any(c.joint for c in request.claims) and not self._is_joined(request):
             return None
-        reader, claims = self.reader, tuple(c for c in request.claims if not c.joint)
-        io, key = (reader.io, reader.key) if self.engine.here else ("auto", None)
-        how = io, key, reader.options.require
-        return request.path, request.level, request.expect, how, claims
+        how = {
+            "level": request.level,
+            "expect": request.expect,
+            "claims": tuple(c for c in request.claims if not c.joint),
+            "require": self.reader.options.require,
+        }
+        if self.engine.here:
+            how |= {"io": self.reader.io, "key": self.reader.key}
+        return "whole", request.path, how
 
     def _is_joined(self, request: Request) -> bool:
         """Look at the structure of a file with all claims; return False if it is better read here."""

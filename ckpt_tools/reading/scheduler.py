@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
@@ -60,11 +60,9 @@ class Batch(Struct):
 
 class Scheduler(ABC, Generic[Came]):
     """Hands out files to an engine, until it is ``over``. What comes of one is for those to say who want it:
-    ``sent`` is what its worker is told, None for one that is better read here; ``answered`` what a worker on
-    a host found (None: it is better read here), ``unknown`` that nobody lived to say it.
+    ``sent`` is the kind of work and what its worker is told, ``answered`` what a worker on a host found (None
+    for both: it is better read here), ``unknown`` that nobody lived to say it.
     """
-
-    kind: ClassVar[str]
 
     def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
         self.engine, self.reader, self.over = engine, reader, over
@@ -129,7 +127,7 @@ class Scheduler(ABC, Generic[Came]):
             return None
         told = self.sent(request)
         try:
-            return None if told is None else (self.kind, pickle.dumps(told))
+            return None if told is None else (told[0], pickle.dumps(told[1:]))
         except (pickle.PicklingError, AttributeError, TypeError):  # it holds what is not for other processes
             return None
 

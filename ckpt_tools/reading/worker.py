@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import msgpack
@@ -13,14 +13,13 @@ from ckpt_tools.cache.codec import pack
 from ckpt_tools.formats import Claim
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.digest_pass import DigestPass
-from ckpt_tools.model.report import Level
 from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import counted
 
-Answer = tuple[Any, ...]
 
-
-def work(version: str, files: tuple[tuple[str, bytes], ...]) -> tuple[str, str, str, tuple[Answer, ...]]:
+def work(
+    version: str, files: tuple[tuple[str, bytes], ...]
+) -> tuple[str, str, str, tuple[tuple[Any, ...], ...]]:
     """Return the worker's version, its host's name, what went wrong with us or "", and for each file: why
     nobody could look at it or None, what came of it, and how many bytes were read.
 
@@ -35,7 +34,7 @@ def work(version: str, files: tuple[tuple[str, bytes], ...]) -> tuple[str, str, 
         return ours, host, f"{type(e).__name__}: {e}", ()
 
 
-def _answer(kind: str, told: bytes) -> Answer:
+def _answer(kind: str, told: bytes) -> tuple[Any, ...]:
     with counted() as read:
         try:
             wrong, came = None, _WORK[kind](*pickle.loads(told))  # noqa: S301 - of who gave us the work
@@ -44,22 +43,17 @@ def _answer(kind: str, told: bytes) -> Answer:
     return wrong, came, read.bytes
 
 
-def _inspect(
-    path: str, level: Level, expect: tuple[str, ...], how: tuple[Any, ...], claims: Sequence[Claim]
-) -> Answer:
+def _inspect(path: str, how: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the report on a file, as the cache keeps it (None: it cannot be sent), and the ``Identity`` of
     the file. One thread does it: many files are read at once.
     """
-    io, key, require = how
-    report, anatomy = inspect(
-        path, level, expect=expect, claims=claims, jobs=1, require=require, key=key, io=io
-    )
+    report, anatomy = inspect(path, **how, jobs=1)
     return pack(report, anatomy.places), anatomy.identity and tuple(anatomy.identity)
 
 
 def _digest(
     path: str, expect: tuple[str, ...], claims: Sequence[Claim], name: str, how: DigestPass
-) -> Answer:
+) -> tuple[Any, ...]:
     """Return the report or None, whether it can be sent, the file as its seal has it or None, and its
     identity or None. Raises OSError.
     """
@@ -69,4 +63,4 @@ def _digest(
     return packed, packed is not None or seen.report is None, file, seen.identity and tuple(seen.identity)
 
 
-_WORK: dict[str, Callable[..., Answer]] = {"whole": _inspect, "seal": _digest}
+_WORK: dict[str, Callable[..., tuple[Any, ...]]] = {"whole": _inspect, "seal": _digest}

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pytest
 from examples import examples
 from hypothesis import given
@@ -22,7 +23,6 @@ from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.codec import decode_object, encode_object
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan, Rejected, Resume
@@ -81,8 +81,8 @@ def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
         yield ranks_in(" ".join(text.split()))
     (lost,) = json.loads(emit_json.render(made))["rejected"][0]["findings"]
     yield ranks_of(lost)
-    (sent,) = json.loads(json.dumps([encode_object(f) for f in findings]))
-    assert decode_object(Finding, sent) == findings[0]
+    (sent,) = msgspec.json.decode(msgspec.json.encode(findings))
+    assert msgspec.convert(sent, Finding) == findings[0]
 
 
 MISSING = st.one_of(

@@ -118,7 +118,7 @@ def test_files_that_an_index_explains_are_looked_at_by_workers_too(name: str, su
 
     def note(files: Any) -> None:
         told = [pickle.loads(data) for kind, data in files if kind == "whole"]
-        looks.update({path: len(claims) for path, *_, claims in told})
+        looks.update({path: len(how["claims"]) for path, how in told})
 
     asked(FIXTURES / "formats" / name / "good", before=note)
     assert sum(claims > 0 and path.endswith(suffix) for path, claims in looks.items()) > 1
