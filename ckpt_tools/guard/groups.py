@@ -41,19 +41,26 @@ class Group(Struct, frozen=True):
         """Whether a file or directory belongs to it."""
         return path in self.files or any(f"{path}/".startswith(f"{own}/") for own in self.paths)
 
+    def is_meant_by(self, path: str) -> bool:
+        """Whether it lies at a path or below it; a prefix, as TensorFlow's, is one too."""
+        if self.checkpoint and self.checkpoint.path == path and not os.path.isdir(path):
+            return True
+        return path in self.paths or all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
+
 
 def groups(s: Session) -> list[Group]:
     """Everything below a root that can be put away."""
     together: dict[object, list[Target]] = defaultdict(list)
     for target in targets(s):
         together[target.checkpoint.key if target.checkpoint else target.path].append(target)
-    return [_group(rows) for rows in together.values()]
-
-
-def _group(rows: Sequence[Target]) -> Group:
-    paths = tuple(dict.fromkeys(path for row in rows for path in (row.path, *_with(row))))
-    files = tuple(dict.fromkeys(path for row in rows for path in row.files))
-    return Group(paths, files, rows[0].checkpoint)
+    return [
+        Group(
+            tuple(dict.fromkeys(path for row in rows for path in (row.path, *_with(row)))),
+            tuple(dict.fromkeys(path for row in rows for path in row.files)),
+            rows[0].checkpoint,
+        )
+        for rows in together.values()
+    ]
 
 
 def _with(target: Target) -> Iterator[str]:
@@ -70,7 +77,7 @@ def named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group
     """
     out = list[Group]()
     for path in paths:
-        mine = [g for g in found if _means(g, path)]
+        mine = [g for g in found if g.is_meant_by(path)]
         if not mine and (whole := next((g for g in found if g.holds(path)), None)):
             text = f"{path} is a part of the checkpoint {whole.path}, which goes as a whole or not at all"
             raise UsageError(text, f"name {whole.path}")
@@ -80,9 +87,3 @@ def named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group
             )
         out += mine
     return list(dict.fromkeys(out))
-
-
-def _means(group: Group, path: str) -> bool:
-    if group.checkpoint and group.checkpoint.path == path and not os.path.isdir(path):
-        return True  # a prefix, as TensorFlow's
-    return path in group.paths or all(own.startswith(f"{path.rstrip('/')}/") for own in group.paths)

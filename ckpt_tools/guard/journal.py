@@ -158,7 +158,7 @@ class Journal:
 
     def begin(self, operation: Operation) -> None:
         """Put an operation on the disk, before its first step."""
-        self._append([_row(operation)])
+        self._append([{"schema": _SCHEMA, **to_builtins(operation)}])
 
     def end(self, operation: Operation, status: Status) -> None:
         """Say how an operation ended, and with it what it takes back."""
@@ -173,7 +173,7 @@ class Journal:
         if len(over) < 2 * _KEPT:
             return
         left = {n: op for n, op in self._by_number.items() if n not in over[_KEPT:]}
-        data = b"".join(_line(_row(op)) for op in left.values())
+        data = b"".join(_line({"schema": _SCHEMA, **to_builtins(op)}) for op in left.values())
         with suppress(OSError):
             replace_file(self.directory, NAME, data, self._trusted)
             self._by_number, self._size = left, len(data)
@@ -212,10 +212,6 @@ class Journal:
             for path in (step.source, step.target, *([step.kept] if step.kept else ())):
                 split_path(path)
         self._by_number[number] = operation
-
-
-def _row(operation: Operation) -> dict[str, Any]:
-    return {"schema": _SCHEMA, **to_builtins(operation)}
 
 
 def _line(row: dict[str, Any]) -> bytes:
@@ -394,10 +390,6 @@ def _error(command: str, error: OSError) -> CannotLook:
     return CannotLook(f"{f'ckpt {command}'.strip()} could not go on, nothing is lost: {what}", hint)
 
 
-def _is_busy(who: str) -> CannotLook:
-    return CannotLook(f"{who} is changing this tree", "wait until it has ended")
-
-
 @contextmanager
 def opened(
     root: str, state_dir: str | None = None, trusted: Trust = OURS, *, to_change: bool = True
@@ -430,7 +422,12 @@ def opened(
             hint = "see that it can be written; --state-dir moves the journal elsewhere"
             text = f"{e.filename or state} cannot be made: {e.strerror}"
             raise CannotLook(text, _HINTS.get(e.errno or 0, hint)) from e
-        with hold_lock(state, "lock", trusted, _is_busy):
+        with hold_lock(
+            state,
+            "lock",
+            trusted,
+            lambda who: CannotLook(f"{who} is changing this tree", "wait until it has ended"),
+        ):
             store = Store(Tree(root, fd), Journal(home, trusted))
             store.resume()
             yield store

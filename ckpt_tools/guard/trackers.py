@@ -14,26 +14,17 @@ from ckpt_tools.reading.session import Session
 
 
 class Pointed(Struct, frozen=True):
-    """A tracker at ``path`` that says ``now``; with ``data`` in it, it says ``then``."""
-
-    path: str
-    now: int | str
-    then: int | str
-    data: bytes
-
-
-class Wanted(Struct, frozen=True):
-    """A tracker at ``path`` that says ``now`` (None where it is not there), and is to say ``then``, as
-    ``data``.
+    """A tracker at ``path`` that says ``now`` (None where it is not there); with ``data`` in it, it says
+    ``then``.
     """
 
     path: str
-    now: str | None
+    now: int | str | None
     then: int | str
     data: bytes
 
 
-def wanted(s: Session, chosen: Checkpoint) -> Wanted | None:
+def wanted(s: Session, chosen: Checkpoint) -> Pointed | None:
     """The tracker beside a checkpoint made to name it; None where it does, or its layout has none that is
     missed.
 
@@ -47,14 +38,14 @@ def wanted(s: Session, chosen: Checkpoint) -> Wanted | None:
     tracker = s.text_tracker(layout.name, base)
     if tracker is None:
         data = layout.write_tracker(then)
-        return Wanted(path, None, then, data) if layout.always_tracked else None
+        return Pointed(path, None, then, data) if layout.always_tracked else None
     if os.path.islink(path):
         raise UsageError(f"{path} is a link", "point it yourself: ln -sfn")
     said = tracker[1]
     if not isinstance(said, Finding) and layout.is_tracked(chosen, said):
         return None
     now = said.message if isinstance(said, Finding) else "nothing readable" if said is None else str(said)
-    return Wanted(path, now, then, layout.write_tracker(then))
+    return Pointed(path, now, then, layout.write_tracker(then))
 
 
 def naming(s: Session, checkpoints: list[Checkpoint]) -> list[str]:

@@ -8,14 +8,14 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import Any
+from typing import Literal
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, to_builtins
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.looked_at import Entry
+from ckpt_tools.guard.prune.protected import is_of_seal
+from ckpt_tools.model.part import Part
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
@@ -27,7 +27,6 @@ from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import split
 from ckpt_tools.storage.writes import hold_lock, replace_file
 
-SCHEMA = "ckpt-tools/pruning/v1"
 NOTE, LOCK = "pruning.json", "prune.lock"
 _MARKS = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "index"})
 """Roles of files that say of others that they are a checkpoint. Others end with such a word."""
@@ -57,6 +56,14 @@ class Deletion(Struct, frozen=True):
     objects: tuple[Doomed, ...]
 
 
+class _Note(Struct, frozen=True):
+    """What an interrupted command leaves for the next one."""
+
+    schema: Literal["ckpt-tools/pruning/v1"]
+    root: str
+    checkpoints: list[Deletion]
+
+
 def doomed(s: Session, entry: Entry) -> Deletion:
     """What there is of a checkpoint, each object with its stage. Raises OSError."""
     stage = stages(s, entry)
@@ -72,24 +79,16 @@ def stages(s: Session, entry: Entry) -> Callable[[str], int]:
     without, with those that could stand in for it; 1 what is like that; 2 all else. Seals go last: until then
     they tell that something is missing.
     """
-    parts = s.members(entry.checkpoint).parts
-    out = {part.path: _stage(part.role) for part in parts}
-    needed = [part for part in parts if out[part.path] == 1 and s.layouts.piece_of(part).required]
+    out, needed = dict[str, int](), list[Part]()
+    for part in s.members(entry.checkpoint).parts:
+        marks = part.role in _MARKS or part.role.endswith(("_index", "_metadata"))
+        out[part.path] = 0 if marks else 1 if "model" in part.role else 2
+        if out[part.path] == 1 and s.layouts.piece_of(part).required:
+            needed.append(part)
     if first := min(needed, key=lambda part: part.path, default=None):
         alike = (part for part in needed if (part.role, part.coords) == (first.role, first.coords))
         out |= {part.path: 0 for part in alike}
-    return lambda path: out.get(path, 3 if _of_a_seal(path) else 2)
-
-
-def _stage(role: str) -> int:
-    if role in _MARKS or role.endswith(("_index", "_metadata")):
-        return 0
-    return 1 if "model" in role else 2
-
-
-def _of_a_seal(url: str) -> bool:
-    home, _, name = url.rpartition("/")
-    return is_apart(name) or home.rpartition("/")[2] == FRAGMENTS
+    return lambda path: out.get(path, 3 if is_of_seal(path) else 2)
 
 
 def _objects(paths: Sequence[str]) -> dict[str, Object]:
@@ -157,25 +156,13 @@ class Deleter(Struct, frozen=True):
         Why what is left could not be deleted. Raises CannotLook where the note cannot be written.
         """
         self._note(deletions)
-        failed = self._stages(deletions)
-        left = [d for d in deletions if any(o.key in failed for o in d.objects)]
-        self._note(left)
-        return list(failed.values())
-
-    def _stages(self, deletions: Sequence[Deletion]) -> dict[str, OSError]:
-        store, _ = store_of(self.root)
-        failed: dict[str, OSError] = {}
+        (store, _), failed = store_of(self.root), dict[str, OSError]()
         for stage in range(_STAGES):
-            keys = [
-                o.key
-                for d in deletions
-                if not any(other.key in failed for other in d.objects)
-                for o in d.objects
-                if o.stage == stage
-            ]
-            if keys:
+            whole = (d for d in deletions if not any(o.key in failed for o in d.objects))
+            if keys := [o.key for d in whole for o in d.objects if o.stage == stage]:
                 failed |= store.delete(keys)
-        return failed
+        self._note([d for d in deletions if any(o.key in failed for o in d.objects)])
+        return list(failed.values())
 
     def finish(self) -> list[Deletion]:
         """Go on with what an interrupted command has begun to delete: what of it is gone already is no
@@ -192,21 +179,22 @@ class Deleter(Struct, frozen=True):
     def _noted(self) -> list[Deletion]:
         path = os.path.join(self.directory, NOTE)
         try:
-            value: Any = checked_json.parsed(trust.read(path, checked_json.MOST, self.trusted))
-            if value["schema"] != SCHEMA or value["root"] != self.root:
-                raise ValueError(f"it is no {SCHEMA} about {self.root}")
-            return convert(value["checkpoints"], list[Deletion])
+            data = trust.read(path, checked_json.MOST, self.trusted)
+            note = checked_json.checked(checked_json.parsed(data), _Note)
+            if note.root != self.root:
+                raise checked_json.Invalid(f"it is about {note.root}")
+            return note.checkpoints
         except FileNotFoundError:
             return []
         except OSError as e:
             raise CannotLook(f"{path} cannot be read: {e.strerror}") from e
-        except (ValueError, KeyError, TypeError) as e:
+        except (checked_json.NoJson, checked_json.Invalid) as e:
             hint = "see with 'ckpt verify' what is left of checkpoints, then remove that file"
             raise CannotLook(f"{path}, which says what was being deleted, is damaged: {e}", hint) from e
 
     def _note(self, deletions: Sequence[Deletion]) -> None:
-        told = {"schema": SCHEMA, "root": self.root, "checkpoints": to_builtins(deletions)}
-        body = json.dumps(told).encode("ascii")
+        told = _Note("ckpt-tools/pruning/v1", self.root, list(deletions))
+        body = json.dumps(to_builtins(told)).encode("ascii")
         try:
             replace_file(self.directory, NOTE, body, self.trusted)
         except OSError as e:
@@ -236,10 +224,6 @@ def opened(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[
     finished first. Raises CannotLook, and Untrusted.
     """
     directory = place(state_dir or directories.pruned(), root)
-    with hold_lock(directory, LOCK, trusted, partial(_is_busy, root)):
+    why = f"{root}: another process of this machine removes checkpoints there"
+    with hold_lock(directory, LOCK, trusted, lambda _: CannotLook(why, "wait until it has ended")):
         yield Deleter(root, directory, trusted)
-
-
-def _is_busy(root: str, _: str) -> CannotLook:
-    why = "another process of this machine removes checkpoints there"
-    return CannotLook(f"{root}: {why}", "wait until it has ended")

@@ -250,12 +250,13 @@ def _strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> str:
             return os.path.join(directory, STATE)
         for name in (*names, *(d for d in below if os.path.islink(os.path.join(directory, d)))):
             path = os.path.join(directory, name)
-            if path not in own and not _of_a_seal(path) and not _same(path, home, copies):
+            if path not in own and not is_of_seal(path) and not _same(path, home, copies):
                 return path
     return ""
 
 
-def _of_a_seal(path: str) -> bool:
+def is_of_seal(path: str) -> bool:
+    """Whether it is a seal, a part of one, or a signature."""
     directory, _, name = path.rpartition("/")
     return is_apart(name) or directory.rpartition("/")[2] == FRAGMENTS
 

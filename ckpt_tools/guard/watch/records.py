@@ -9,8 +9,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
@@ -20,7 +21,7 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.writes import hold_lock, replace_file
 
-SCHEMA = "ckpt-tools/watched/v1"
+State = Literal["good", "suspect", "bad", "unknown"]
 NAME, LOCK = "watch.json", "watch.lock"
 _MOST = 256 << 20
 
@@ -32,7 +33,7 @@ class Record(Struct, frozen=True):
     """
 
     stamp: str
-    state: str
+    state: State
     checked_at: float
     path: str
     step: int | None = None
@@ -49,6 +50,14 @@ class Starts(Struct, frozen=True):
     decided_at: float = 0.0
     step: int | None = None
     again: int = 0
+
+
+class _Watched(Struct, frozen=True):
+    """What is kept of a root between runs."""
+
+    schema: Literal["ckpt-tools/watched/v1"]
+    checkpoints: dict[str, Record]
+    starts: Starts
 
 
 class Records:
@@ -85,27 +94,22 @@ class Records:
             self._take(checked_json.parsed(trust.read(path, _MOST, self.trusted)))
         except FileNotFoundError:
             return ""
-        except (OSError, ValueError, TypeError, KeyError) as e:
+        except (OSError, ValueError) as e:
             self.known, self.starts = {}, Starts()
             return f"{path} cannot be used: {getattr(e, 'strerror', None) or e}"
         return ""
 
     def _take(self, value: object) -> None:
-        if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-            raise ValueError(f"it is no {SCHEMA}")
-        now = time.time()
-        known = convert(value["checkpoints"], dict[str, Record])
-        if not {r.state for r in known.values()} <= {"good", "suspect", "bad", "unknown"}:
-            raise ValueError("a record is no record")
+        said, now = checked_json.checked(value, _Watched), time.time()
         # a clock that was ahead must not put the next scrub off
-        self.known = {key: replace(r, checked_at=min(r.checked_at, now)) for key, r in known.items()}
-        self.starts = convert(value["starts"], Starts)
+        self.known = {
+            key: replace(r, checked_at=min(r.checked_at, now)) for key, r in said.checkpoints.items()
+        }
+        self.starts = said.starts
 
     def save(self) -> None:
         """Write everything aside, sync it, and rename it. Raises OSError and Untrusted."""
-        rows = {key: to_builtins(record) for key, record in self.known.items()}
-        starts = to_builtins(self.starts)
-        value = {"schema": SCHEMA, "checkpoints": rows, "starts": starts}
+        value = to_builtins(_Watched("ckpt-tools/watched/v1", self.known, self.starts))
         replace_file(self.directory, NAME, json.dumps(value).encode("ascii"), self.trusted)
         self.changed = False
 
@@ -114,11 +118,7 @@ class Records:
         """The only process that watches this root, until it ends. Raises UsageError where another one does,
         and CannotLook.
         """
-        path = os.path.join(self.directory, LOCK)
-
-        def is_busy(who: str) -> UsageError:
-            hint = "end it first; two that are to watch one directory need a --state-dir each"
-            return UsageError(f"{who} watches this directory already ({path})", hint)
-
-        with hold_lock(self.directory, LOCK, self.trusted, is_busy):
+        said = f"watches this directory already ({os.path.join(self.directory, LOCK)})"
+        hint = "end it first; two that are to watch one directory need a --state-dir each"
+        with hold_lock(self.directory, LOCK, self.trusted, lambda who: UsageError(f"{who} {said}", hint)):
             yield

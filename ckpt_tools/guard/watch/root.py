@@ -22,7 +22,7 @@ from ckpt_tools.guard.watch.hooks import call
 from ckpt_tools.guard.watch.metrics import STATES, Tally
 from ckpt_tools.guard.watch.options import DAY, WatchOptions
 from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, listed, stamp_now
-from ckpt_tools.guard.watch.records import Record, Records, Starts
+from ckpt_tools.guard.watch.records import Record, Records, Starts, State
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
@@ -38,7 +38,12 @@ _BATCH_SECONDS = 60.0
 """A listing is used for so long; then what was saved meanwhile goes first."""
 _SAVES = 9
 """Newest saves that tell the interval between them."""
-_STATES = {Verdict.OK: "good", Verdict.SUSPECT: "suspect", Verdict.BROKEN: "bad", Verdict.UNKNOWN: "unknown"}
+_STATES: dict[Verdict, State] = {
+    Verdict.OK: "good",
+    Verdict.SUSPECT: "suspect",
+    Verdict.BROKEN: "bad",
+    Verdict.UNKNOWN: "unknown",
+}
 _GOOD = ("good", "suspect")
 _SEALED = frozenset({"sealed", "already"})
 """Ends of sealing after which nothing is left to do; another one may be another the next time."""
