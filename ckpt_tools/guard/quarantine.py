@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from glob import escape
 from shlex import quote
@@ -21,7 +21,6 @@ from ckpt_tools.guard.groups import Group, groups, named
 from ckpt_tools.guard.journal import Operation, State, Status, Step
 from ckpt_tools.guard.trackers import Pointed, naming, pointed
 from ckpt_tools.model.change import Change, Changes
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
@@ -57,28 +56,37 @@ def quarantine(
         why = {g: _why_it_stays(g, chosen, sel.settle, s.now_ns) for g in wanted}
         away = [g for g in wanted if not why[g]]
         below = [_path_below(root, path) for g in away for path in g.paths]
-        trackers, findings = _point_trackers(s, sel, [g.checkpoint for g in away if g.checkpoint], below)
-        number = None
-        if store and away:
-            steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
-            steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in below]
-            names = ", ".join(g.label or os.path.basename(g.path) for g in away)
-            number = store.run("quarantine", names, steps).number
-        rows = store.changes() if store else []
-        for g in sorted(why, key=lambda g: not why[g]):
-            state = "stays" if why[g] else "moved" if apply else "would-move"
-            size = 0 if apply and not why[g] else g.size
-            rows.append(Change(g.path, state, why[g], None, g.label, len(g.files), size))
-        for t in trackers:
-            said = f"it named {t.now}, and names {t.then} then"
-            rows.append(Change(t.path, "pointed" if apply else "would-point", said))
+        trackers, findings = _point_trackers(s, sel, away, below)
+        number = _move(store, root, away, below, trackers) if store and away else None
+        rows = [*(store.changes() if store else ()), *_rows(why, trackers, apply)]
         return Changes("quarantine", root, apply, tuple(rows), findings, number)
 
 
+def _move(
+    store: journal.Store, root: str, away: Sequence[Group], below: Sequence[str], trackers: Sequence[Pointed]
+) -> int:
+    steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
+    steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in below]
+    names = ", ".join(g.label or os.path.basename(g.path) for g in away)
+    return store.run("quarantine", names, steps).number
+
+
+def _rows(why: Mapping[Group, str], trackers: Sequence[Pointed], done: bool) -> Iterator[Change]:
+    """First what stays, and ``why``."""
+    for g in sorted(why, key=lambda g: not why[g]):
+        state = "stays" if why[g] else "moved" if done else "would-move"
+        size = 0 if done and not why[g] else g.size
+        yield Change(g.path, state, why[g], None, g.label, len(g.files), size)
+    for t in trackers:
+        said = f"it named {t.now}, and names {t.then} then"
+        yield Change(t.path, "pointed" if done else "would-point", said)
+
+
 def _point_trackers(
-    s: Session, sel: Selection, gone: list[Checkpoint], below: Collection[str]
+    s: Session, sel: Selection, away: Sequence[Group], below: Collection[str]
 ) -> tuple[list[Pointed], tuple[Finding, ...]]:
     """The trackers that name what goes, made to name what is resumed from then; and those that cannot be."""
+    gone = [g.checkpoint for g in away if g.checkpoint]
     dangling = naming(s, gone)
     then = _plan_without(s.root, sel, below) if dangling else None
     made = pointed(s, gone, then.checkpoint) if then and then.checkpoint else []

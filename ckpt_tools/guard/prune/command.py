@@ -32,7 +32,7 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.urls import absolute, is_url, real_path
 
 if TYPE_CHECKING:
-    from ckpt_tools.guard.prune.in_store import Deleter, Deletion
+    from ckpt_tools.guard.prune.in_store import Deleter
 
 
 def prune(
@@ -66,18 +66,17 @@ def prune(
         from ckpt_tools.guard.prune import in_store
 
         with in_store.opened(root, state_dir, selection.trust) if apply else nullcontext() as deleter:
-            finished = deleter.finish() if deleter else []
+            why = "the rest of what an interrupted prune had begun to remove"
+            finished = [
+                Change(
+                    d.paths[0], "removed", why, None, d.label, len(d.objects), sum(o.size for o in d.objects)
+                )
+                for d in (deleter.finish() if deleter else ())
+            ]
             made = _Pruning(root, policy, damaged, selection, deleter=deleter).answer()
-        return replace(made, changes=(*map(_finished, finished), *made.changes))
+        return replace(made, changes=(*finished, *made.changes))
     with journal.opened(root, state_dir, selection.trust) if apply else nullcontext() as store:
         return _Pruning(root, policy, damaged, selection, store).answer()
-
-
-def _finished(d: Deletion) -> Change:
-    """A checkpoint of which an interrupted command had deleted a part."""
-    size = sum(o.size for o in d.objects)
-    why = "the rest of what an interrupted prune had begun to remove"
-    return Change(d.paths[0], "removed", why, None, d.label, len(d.objects), size)
 
 
 class _Pruning(Struct, frozen=True):
@@ -104,18 +103,15 @@ class _Pruning(Struct, frozen=True):
             self._require_same(questions, plans, self._without(going))
         number = None
         if self.store and going:
-            number, written = self._removed(going, questions, plans)
-            why = {name_of(e): "somebody wrote it while it was looked at" for e in written}
-            rows |= {name_of(e): self._row(e, why[name_of(e)]) for e in written}
+            number, written = self._remove(self.store, going, questions, plans)
+            said = "somebody wrote it while it was looked at"
+            rows |= {name_of(e): self._row(e, said) for e in written}
         elif self.deleter and going:
-            self._deleted(s, going, questions, plans)
+            self._delete(self.deleter, s, going, questions, plans)
         back = self.store.changes() if self.store else ()
         notes = tuple(_versions(self.root)) if going and is_url(self.root) else ()
-        return Changes("prune", self.root, self._applied, (*back, *rows.values()), notes, number)
-
-    @property
-    def _applied(self) -> bool:
-        return self.store is not None or self.deleter is not None
+        applied = self.store is not None or self.deleter is not None
+        return Changes("prune", self.root, applied, (*back, *rows.values()), notes, number)
 
     # ---- what is resumed from
 
@@ -162,9 +158,12 @@ class _Pruning(Struct, frozen=True):
         for run in {e.run for e in found}:
             mine = sorted((e for e in found if e.run == run and e.good), key=lambda e: e.newness)[::-1]
             names = {name_of(e) for e in mine}
-            why |= kept(self.policy, [_save(e) for e in mine], {n: w for n, w in must.items() if n in names})
-        why |= must
-        return self._with_needed(s, found, why)
+            saves = [
+                Save(name_of(e), e.checkpoint.step, e.checkpoint.mtime_ns, e.checkpoint.kind, e.group.size)
+                for e in mine
+            ]
+            why |= kept(self.policy, saves, {n: w for n, w in must.items() if n in names})
+        return self._with_needed(s, found, why | must)
 
     def _with_needed(self, s: Session, found: Sequence[Entry], why: dict[str, str]) -> dict[str, str]:
         """Also those that others need, that cannot be taken out, and those that these need in turn."""
@@ -187,33 +186,36 @@ class _Pruning(Struct, frozen=True):
 
     # ---- what is done
 
-    def _removed(
-        self, going: Sequence[Entry], questions: Sequence[Selection], plans: Sequence[LoadPlan]
+    def _remove(
+        self, store: Store, going: Sequence[Entry], questions: Sequence[Selection], plans: Sequence[LoadPlan]
     ) -> tuple[int | None, list[Entry]]:
-        """Remove checkpoints. Return the number of the operation, and those that stay because somebody has
-        written them since they were looked at, which is asked again where nobody writes any more.
+        """Move checkpoints into the trash, and empty it. Return the number of the operation, and those that
+        stay because somebody has written them since they were looked at: then all comes back, and the others
+        go, which nobody writes any more.
         """
-        assert self.store is not None  # noqa: S101 - for the type checker: the caller has looked
         if not going:
             return None, []
-        operation, written = self._moved(self.store, going)
+        operation, written = self._move(store, going)
         if written:
-            self.store.take_back(operation)
-            number, more = self._removed([e for e in going if e not in written], questions, plans)
+            store.take_back(operation)
+            number, more = self._remove(store, [e for e in going if e not in written], questions, plans)
             return number, [*written, *more]
         try:
             self._require_same(questions, plans)
         except CannotLook:
-            self.store.take_back(operation)
+            store.take_back(operation)
             raise
-        self._without_empty_directories(going)
-        if problems := self.store.empty_trash():
+        homes = {part.home for e in going for part in e.checkpoint.parts if part.home}
+        for home in sorted(homes, reverse=True):  # of checkpoints whose files went one by one
+            with suppress(OSError, ValueError), store.tree.above(os.path.relpath(home, self.root)) as at:
+                os.rmdir(at[1], dir_fd=at[0])
+        if problems := store.empty_trash():
             text = f"{len(problems):,} of the files that were moved to .ckpt/trash cannot be removed"
             why = problems[0]
             raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
         return operation.number, []
 
-    def _moved(self, store: Store, going: Sequence[Entry]) -> tuple[Operation, list[Entry]]:
+    def _move(self, store: Store, going: Sequence[Entry]) -> tuple[Operation, list[Entry]]:
         """Move checkpoints into the trash; return also those that are not what they were when looked at."""
         place = store.place("trash")
         below = {path: os.path.relpath(path, self.root) for e in going for path in e.group.paths}
@@ -224,30 +226,25 @@ class _Pruning(Struct, frozen=True):
             e for e in going if identities([in_trash[path] for path in e.group.paths]) != e.seen
         ]
 
-    def _deleted(
-        self, s: Session, going: Sequence[Entry], questions: Sequence[Selection], plans: Sequence[LoadPlan]
+    def _delete(
+        self,
+        deleter: Deleter,
+        s: Session,
+        going: Sequence[Entry],
+        questions: Sequence[Selection],
+        plans: Sequence[LoadPlan],
     ) -> None:
         """The same in a store, where nothing can be taken back: all is asked again before anything goes."""
         from ckpt_tools.guard.prune import in_store
 
-        assert self.deleter is not None  # noqa: S101 - as above
         try:
             deletions = [in_store.doomed(s, e) for e in going]
         except OSError as e:
             raise CannotLook(f"cannot look at {e.filename}: {e.strerror}: nothing is removed") from e
         self._require_same(questions, plans)
         in_store.require_same(deletions)
-        if problems := self.deleter.delete(deletions):
+        if problems := deleter.delete(deletions):
             raise in_store.not_deleted(problems)
-
-    def _without_empty_directories(self, going: Sequence[Entry]) -> None:
-        """The directories of checkpoints whose files went one by one."""
-        assert self.store is not None  # noqa: S101 - as above
-        homes = {part.home for e in going for part in e.checkpoint.parts if part.home}
-        for home in sorted(homes, reverse=True):
-            below = os.path.relpath(home, self.root)
-            with suppress(OSError, ValueError), self.store.tree.above(below) as (at, name):
-                os.rmdir(name, dir_fd=at)
 
     def _row(self, e: Entry, why: str) -> Change:
         path, label, number = e.group.path, e.group.label, len(e.group.files)
@@ -257,7 +254,15 @@ class _Pruning(Struct, frozen=True):
         reason = e.why.partition(",")[0] or "nothing says to keep it"
         if held:
             reason += f"; {held:,} of its files have other names too (hard links), and free nothing"
-        return Change(path, "removed" if self._applied else "would-remove", reason, None, label, number, size)
+        return Change(
+            path,
+            "removed" if self.store or self.deleter else "would-remove",
+            reason,
+            None,
+            label,
+            number,
+            size,
+        )
 
 
 def _versions(root: str) -> Iterator[Finding]:
@@ -267,11 +272,6 @@ def _versions(root: str) -> Iterator[Finding]:
     if tree_of(root)[0].versioned:
         text = "the store keeps versions: what is deleted gets a delete marker, and its bytes stay"
         yield finding("versions-kept", text, path=root)
-
-
-def _save(e: Entry) -> Save:
-    c = e.checkpoint
-    return Save(name_of(e), c.step, c.mtime_ns, c.kind, e.group.size)
 
 
 def _mark_first(e: Entry) -> list[str]:

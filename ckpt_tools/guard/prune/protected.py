@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import takewhile
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +17,6 @@ from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.looked_at import Entry, age
 from ckpt_tools.guard.prune.pins import all_pinned
 from ckpt_tools.guard.trackers import naming
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
@@ -51,16 +49,15 @@ def decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
         return frozenset()
     try:
         with trust.named(decision_log.FLAG):
-            return frozenset(real_path(path) for path in _named_below(home, trusted))
+            return frozenset(
+                real_path(path)
+                for directory, _, names in os.walk(home, onerror=_raised)
+                for name in names
+                if name == decision_log.LAST or _DECISION.fullmatch(name)
+                for path in _named(_json(os.path.join(directory, name), trusted))
+            )
     except OSError as e:
         raise CannotLook(f"decisions of jobs cannot be read: {e.filename}: {e.strerror}") from e
-
-
-def _named_below(home: str, trusted: Trust) -> Iterator[str]:
-    for directory, _, names in os.walk(home, onerror=_raised):
-        for name in names:
-            if name == decision_log.LAST or _DECISION.fullmatch(name):
-                yield from _named(_json(os.path.join(directory, name), trusted))
 
 
 def _json(path: str, trusted: Trust) -> Mapping[str, Any]:
@@ -144,10 +141,9 @@ def _newest(entries: Sequence[Entry], run: tuple[str, str]) -> Iterator[Entry]:
 
 
 def _reasons(s: Session, e: Entry, claims: Claims, settle: float) -> Iterator[str]:
-    c = e.checkpoint
     if any(_chooses(made, e) for made in claims.plans):
         yield "'ckpt plan' chooses it"
-    if naming(s, [c]):
+    if naming(s, [e.checkpoint]):
         yield "a tracker names it"
     if any(_within(e, path) or _around(e, path) for path in claims.pins):
         yield "it is pinned"
@@ -193,40 +189,34 @@ def needed(e: Entry, staying: Sequence[Entry]) -> str:
 def bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> dict[str, str]:
     """Path of the first file -> why a checkpoint is the best, or the base model, of one that stays."""
     owners = {path: e for e in found for path in e.group.paths}
-    out, places = dict[str, str](), cache(partial(_places_of, paths=owners))
+    out, places = dict[str, str](), cache(partial(_find_places, paths=owners))
     for other in staying:
         who, c = other.group.label or other.checkpoint.path, other.checkpoint
+        configs = [part for part in c.parts if part.role == "config"]
+        bases = (s.report(p, Level.STRUCTURE).metadata.get("base_model_name_or_path") for p in configs)
         names = {
-            **dict.fromkeys(_named_as_base(s, c), "base model"),
+            **{base.rstrip("/"): "base model" for base in bases if isinstance(base, str) and base},
             **dict.fromkeys(named_as_best(s, c), "best"),
         }
         for named, what in names.items():
-            for path in places(named, beside=os.path.join(os.path.dirname(other.group.path), "")):
+            for path in places(named, beside=os.path.dirname(other.group.path)):
                 out[name_of(owners[path])] = f"{who} names it as its {what}"
     return out
 
 
-def _named_as_base(s: Session, c: Checkpoint) -> list[str]:
-    """Return the paths of the models that its adapters were trained on, as peft writes them."""
-    configs = [part for part in c.parts if part.role == "config"]
-    told = (s.report(part, Level.STRUCTURE).metadata.get("base_model_name_or_path") for part in configs)
-    return [path.rstrip("/") for path in told if isinstance(path, str) and path]
-
-
-def _places_of(named: str, paths: Collection[str], beside: str) -> list[str]:
+def _find_places(named: str, paths: Collection[str], beside: str) -> list[str]:
     """Return those of ``paths`` that a name may mean after a move: those with the longest end in common, of
-    several those in the same directory as ``beside``.
+    several those in the directory ``beside`` this one.
     """
-    ends = {path: _same_ends(named.split("/"), path.split("/")) for path in paths}
+    ends = dict.fromkeys(paths, 0)
+    for path in paths:
+        for a, b in zip(reversed(named.split("/")), reversed(path.split("/")), strict=False):
+            if a != b:
+                break
+            ends[path] += 1
     longest = max(ends.values(), default=0)
     like = [path for path, n in ends.items() if n == longest > 0]
-    return [path for path in like if os.path.dirname(path) == os.path.dirname(beside)] or like
-
-
-def _same_ends(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return how many components two paths have in common at their ends."""
-    pairs = zip(reversed(a), reversed(b), strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return [path for path in like if os.path.dirname(path) == beside] or like
 
 
 def not_removable(s: Session, e: Entry, root: str, staying: Sequence[Entry]) -> str:
