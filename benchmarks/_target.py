@@ -70,8 +70,7 @@ def _checks(name: str) -> Target:
 
     from ckpt_tools.findings import CODES
     from ckpt_tools.formats import BY_NAME, Anatomy, Claim, Format
-    from ckpt_tools.inspection.byte_map import regions_of
-    from ckpt_tools.inspection.check import signature
+    from ckpt_tools.inspection.check import regions_of, signature
     from ckpt_tools.model.finding import Finding
 
     fmt = BY_NAME[name]

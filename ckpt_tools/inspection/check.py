@@ -5,29 +5,123 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ckpt_tools.checksum import Crc, InflateError, Outcome, Progress, Sum, covered, mismatches
+from ckpt_tools.checksum import Crc, Extent, InflateError, Outcome, Progress, Sum, covered, mismatches
+from ckpt_tools.checksum.sums import xxh3
 from ckpt_tools.findings import NOT_SEEN, finding, of_file
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.formats.common.zeros import zero_tensors
 from ckpt_tools.formats.named import MANIFESTS
+from ckpt_tools.inspection.digests import Runs, digests_of, placed
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged, not_kept
+from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
-from ckpt_tools.model.report import NO_METADATA, Blank, Level, Region, Report
+from ckpt_tools.model.report import NO_METADATA, Blank, Guard, Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
-from ckpt_tools.storage import OpenFile, ShortRead, Stopped, opened
+from ckpt_tools.storage import OpenFile, ShortRead, Source, Stopped, opened
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.inspection.kept_checksum import KeptChecksum
+
+# ---- The map of a file's bytes: what each range is and what protects it (--explain-bytes).
+
+
+def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
+    """The map of a file's bytes, in file order, without hole or overlap: checksums first, then what the
+    format explained.
+
+    Bytes that nobody explained are said to be so: in a file that is whole there are none.
+    """
+    spans = [Region(a, b - a, s.what, Guard.CHECKSUM) for a, b, s in covered(anatomy.sums)]
+    for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
+        spans = sorted([*spans, *_within(layer, _gaps(spans, size))], key=lambda span: span[:2])
+    out, at = [], 0
+    for r in spans:
+        stop = r.offset + r.length
+        if at < stop <= size:
+            start = max(r.offset, at)
+            out.append(r._replace(offset=start, length=stop - start))
+            at = stop
+    return tuple(out)
+
+
+def _gaps(spans: Iterable[Region], size: int) -> list[tuple[int, int]]:
+    """Where the bytes between regions begin and end."""
+    free, at = [], 0
+    for r in spans:
+        begin = min(r.offset, size)
+        if begin > at:
+            free.append((at, begin))
+        at = max(at, r.offset + r.length)
+    return [*free, (at, size)] if size > at else free
+
+
+def _within(regions: Iterable[Region], gaps: list[tuple[int, int]]) -> Iterator[Region]:
+    """The pieces of regions, which are in file order, that lie in the gaps."""
+    first = 0
+    for r in regions:
+        stop = r.offset + r.length
+        while first < len(gaps) and gaps[first][1] <= r.offset:
+            first += 1
+        i = first
+        while i < len(gaps) and gaps[i][0] < stop:
+            start = max(r.offset, gaps[i][0])
+            yield r._replace(offset=start, length=min(stop, gaps[i][1]) - start)
+            i += 1
+
+
+# ----
+
+
+# ---- Which tensors are hit where a file is not the one that was sealed: the seal has their digests.
+
+
+def hit_tensors(
+    source: Source, anatomy: Anatomy, wrong: Mapping[int, Sum], progress: Progress | None
+) -> dict[int, str]:
+    """What to say of each chunk in ``wrong``: the tensors of which bytes lie in it and that differ from what
+    was sealed.
+
+    Reads the tensors that reach into these chunks, and no others. Says nothing of digests of the whole file.
+    """
+    where = placed(anatomy.tensors, source.size)
+    chunks = {i: s.pieces[0] for i, s in wrong.items() if s.hash is xxh3}
+    inside = {
+        i: [name for name, runs in where.items() if _reach_into(runs, chunk)]
+        for i, chunk in chunks.items()
+        if isinstance(chunk, Extent)
+    }
+    asked = {name for names in inside.values() for name in names}
+    tensors = [t for t in anatomy.tensors if t.name in asked]
+    now = digests_of(source, tensors, progress, jobs=1)
+    return {i: _said(names, now, anatomy.sealed) for i, names in inside.items()}
+
+
+def _reach_into(runs: Runs, chunk: Extent) -> bool:
+    return any(at < chunk.offset + chunk.length and chunk.offset < at + n for at, n in runs)
+
+
+def _said(names: list[str], now: Mapping[str, str], sealed: Mapping[str, str]) -> str:
+    """The tensors that are hit, in words."""
+    hit = [name for name in names if name in sealed and now.get(name) not in (None, sealed[name])]
+    if hit:
+        return f"{len(hit):,} of {len(sealed):,} tensors hit: {ranges.names(hit)}"
+    if all(name in sealed and name in now for name in names):
+        return "no tensor is hit"
+    return "which tensors are hit is not known"
+
+
+# ----
+
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
 _NO_FILE = {errno.ELOOP: "symlink-loop", errno.EISDIR: "not-a-file"}
@@ -237,8 +331,6 @@ class Inspection:
         if kept is not None:
             self.as_kept, self.proven = kept.same, sound and kept.same
         if sealed and self.anatomy.sealed:
-            from ckpt_tools.inspection.hit_tensors import hit_tensors  # only where something is damaged
-
             for i, said in hit_tensors(source, self.anatomy, sealed, self.progress).items():
                 self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {said}")
         if len(empty) < MOST:  # more are a pattern
@@ -364,7 +456,6 @@ def _report(of: Inspection, size: int, found: list[Finding], source: OpenFile | 
 def _regions(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
     if anatomy.regions is None or size <= 0:
         return ()
-    from ckpt_tools.inspection.byte_map import regions_of  # only where a map of the bytes was asked for
 
     return regions_of(anatomy, size)
 

@@ -38,7 +38,7 @@ from ckpt_tools.formats.common.tiling import untiled
 from ckpt_tools.formats.dcp import byte_map, dcp
 from ckpt_tools.formats.json_files import mcore_integrity
 from ckpt_tools.formats.safetensors import dcp_sharding
-from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Guard
 from ckpt_tools.model.tensor import Box, Tensor

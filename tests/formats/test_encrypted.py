@@ -23,8 +23,8 @@ from ckpt_tools.formats.common import crypto
 from ckpt_tools.formats.common.crypto import Block, Decrypted, Scheme, Tag, decrypt, is_noise, padding
 from ckpt_tools.formats.common.format import HEAD, Anatomy
 from ckpt_tools.formats.mindspore import mindspore_encrypted
-from ckpt_tools.inspection.byte_map import regions_of
 from ckpt_tools.inspection.check import inspect as verify_look
+from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
@@ -98,7 +98,7 @@ def sealed(
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Blocks of 160 bytes instead of 64 MiB."""
-    monkeypatch.setattr("ckpt_tools.formats.mindspore.encrypted_blocks.PLAIN", 160)
+    monkeypatch.setattr("ckpt_tools.formats.mindspore.mindspore_encrypted.PLAIN", 160)
     return 160
 
 

@@ -22,7 +22,7 @@ from ckpt_tools.formats.common.format import HEAD, Anatomy, Format, structure
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.records import MAP_TYPES, OPAQUE, TYPES
-from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source

@@ -24,7 +24,7 @@ from ckpt_tools.checksum import mismatches
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, structure
 from ckpt_tools.formats.safetensors import safetensors
-from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level, Region
 from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source

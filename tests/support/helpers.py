@@ -14,7 +14,7 @@ from places import FORMAT_FILES
 from ckpt_tools import checksum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, Claim, Format, names, structure
-from ckpt_tools.inspection.byte_map import regions_of
+from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.inspection.indexes import claims_by_path, is_index
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Region

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, mismatches
 from ckpt_tools.checksum import chunks as chunks_module
-from ckpt_tools.checksum import segments as segments_module
+from ckpt_tools.checksum import work as work_module
 from ckpt_tools.checksum.chunks import ChunkDigests
 from ckpt_tools.checksum.sums import ASKED, xxh3
 from ckpt_tools.storage import opened
@@ -73,7 +73,7 @@ def test_the_crc_of_a_chunk_is_joined_from_those_of_its_records(monkeypatch, fil
         counted += len(part)
         return zlib.crc32(part, value)
 
-    monkeypatch.setattr(segments_module, "crc32", crc32)
+    monkeypatch.setattr(work_module, "crc32", crc32)
     monkeypatch.setattr(chunks_module, "crc32", None)  # that of chunks by themselves
     with opened(str(file)) as source:
         asked = [*records, *tiles(ChunkDigests, lambda e: ASKED)]

@@ -9,26 +9,77 @@ then all begin where the blob does, with the tensor's size as length.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, inside, structure
+from ckpt_tools.formats.common.decode import decompress
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import near_miss, remember
-from ckpt_tools.formats.dcp.objects import PACKED, pickles, told_of, unlikely_pickles, unpacked
+from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.reader import read_pickle
 from ckpt_tools.formats.pickles.scalars import scalar
 from ckpt_tools.formats.safetensors import safetensors
-from ckpt_tools.formats.torch import torch_zip
+from ckpt_tools.formats.torch import torch_legacy, torch_zip
+from ckpt_tools.formats.torch.legacy_magic import legacy_magic
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource, Source
+
+# ---- Objects of DCP that are no archives: plain pickles, and compressed ones. ``dcp.load`` hands each to
+# torch.load, which unpickles it without asking.
+
+
+PACKED, _UNPACKED = 1 << 20, 8 << 20
+"""Bytes of a compressed object, and of what it decodes into, that are looked at."""
+_PICKLES = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call", "needs-trust"})
+
+
+def pickles(source: Source, anatomy: Anatomy, start: int, length: int) -> Iterator[Finding]:
+    """What the pickles at ``start`` name: torch's old format has five,
+    any other caller of pickle reads one.
+    """
+    if legacy_magic(source.read(start, min(HEAD, length))):
+        box = Anatomy(regions=None)
+        yield from told_of(inside(source, start, length, torch_legacy.FORMAT.checks[Level.STRUCTURE], box))
+        anatomy.named(box)
+        return
+    try:
+        yield from read_judged(source, start, start + length, anatomy)
+    except Damage as e:
+        yield e.finding
+
+
+def unlikely_pickles(source: Source, anatomy: Anatomy, start: int, length: int) -> Iterator[Finding]:
+    """The same of bytes that do not begin as a pickle does: that they are none is no damage."""
+    box = Anatomy()
+    yield from told_of(pickles(source, box, start, length))
+    anatomy.named(box)
+
+
+def told_of(found: Iterable[Finding], offset: int | None = None) -> Iterator[Finding]:
+    """What findings say about pickles, and nothing else; ``offset`` replaces theirs."""
+    for f in found:
+        if f.code in _PICKLES:
+            yield f if offset is None else replace(f, offset=offset)
+
+
+def unpacked(data: bytes) -> bytes | None:
+    """What zstd data decodes into; None where it does not, or into too much."""
+    try:
+        return decompress(data, _UNPACKED)
+    except Damage:
+        return None
+
+
+# ----
+
 
 _END = b"PK\5\6"
 _ZSTD_NAME = "stream.zstd/1"  # _extension.py: ZStandard.get_descriptor
