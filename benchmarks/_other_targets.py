@@ -250,7 +250,7 @@ def tracker() -> Target:
 
     part = Part("/a/b-1_1.ckpt", "mindspore", "model", "model", "b", "/a")
     saved = Checkpoint("mindspore", "b", Kind.PERIODIC, (part,), "/a", 0)
-    readers = [layout.read_tracker for layout in LAYOUTS if layout.read_tracker]
+    readers = [layout.tracker.read for layout in LAYOUTS if layout.tracker.read]
 
     def run(data: bytes) -> None:
         for read in readers:

@@ -115,7 +115,7 @@ def _entry(layout: Layout) -> dict[str, object]:
         "name": layout.name,
         "title": layout.title,
         "pieces": [{"name": p.name, "role": p.role, "template": p.template} for p in layout.pieces],
-        "tracker": layout.tracker,
+        "tracker": layout.tracker.file or None,
         "reshardable": layout.reshardable,
         "limits": list(layout.limits),
         "reference": layout.reference,

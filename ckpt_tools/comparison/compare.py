@@ -18,7 +18,7 @@ from ckpt_tools.discovery.roots import require_file, roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.inspection.digests import file_digest, tensor_digests
-from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts import Claim, Layouts
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import SealedFile
@@ -112,7 +112,7 @@ class _Reader:
 
     def inspect(self, s: Session, f: File) -> Side:
         piece = s.layouts.piece_of(f.part) if f.part else None
-        expect = () if piece is None or piece.weak else piece.formats
+        expect = () if piece is None or piece.claim is Claim.WEAK else piece.formats
         if self.hear is not None:
             self.hear(f.path, self.files)
         report, anatomy = s.inspect(f.path, Level.STRUCTURE, f.seen, expect)

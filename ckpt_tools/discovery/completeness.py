@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from ckpt_tools.layouts import COORDS, Layout, Layouts, Piece
+from ckpt_tools.layouts import COORDS, Changes, Layout, Layouts, Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -29,7 +29,7 @@ def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int |
         layout = layouts.of(c)
         counted: Sequence[Part] = c.parts
         if survivable_pieces(layout):  # what else they share, any of them may have written
-            counted = [p for p in c.parts if not layout.piece(p.piece).shared]
+            counted = [p for p in c.parts if not layout.piece(p.piece).readers.shared]
         ranks = max([ranks, *[p.rank for p in counted if p.rank is not None]])
         worlds = max(worlds, named_world(c) or -1)
     return max(ranks + 1, worlds) if ranks >= 0 else None
@@ -37,7 +37,7 @@ def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int |
 
 def survivable_pieces(layout: Layout) -> frozenset[str]:
     """Return the names of the pieces that resuming can do without."""
-    return frozenset(piece.name for piece in layout.pieces if piece.survivable)
+    return frozenset(piece.name for piece in layout.pieces if piece.readers.survivable)
 
 
 def named_world(checkpoint: Checkpoint) -> int | None:
@@ -55,14 +55,14 @@ def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
     places = defaultdict[str, set[Coordinates]](set)
     for p in checkpoint.parts:
         place = tuple(at for at in p.coords if at[0] in COORDS)
-        if place and not layout.piece(p.piece).shared:
+        if place and not layout.piece(p.piece).readers.shared:
             places[p.piece].add(place)
     return max(map(len, places.values()), default=None)
 
 
 def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
     """Return the ranks with a file that every rank needs; none where a commit says that all is there."""
-    if layout.committed:
+    if layout.complete.by_name:
         return set()
     return {p.rank for p in checkpoint.parts if p.rank is not None and is_per_rank(layout.piece(p.piece))}
 
@@ -127,19 +127,20 @@ def expected(
         run.oldest.setdefault(c.kind, c)
         run.writers[c.kind, c.generation].update([p.rank for p in c.parts])
         for p in [p for p in c.parts if p.rank is None and p.coords]:
-            if not layout.piece(p.piece).shared:
+            if not layout.piece(p.piece).readers.shared:
                 run.places[c.kind, p.piece].add(p.coords)
         run.marks[c.kind, c.layout].update(marks_of(c, layout))
         for name, home in dict.fromkeys((p.piece, p.home) for p in c.parts):
             piece = layout.piece(name)
-            if piece.required and (home or piece.step_from == "name"):
+            if piece.required and (home or not piece.content.step):
                 run.usual[c.kind][c.layout, piece.name] += 1
     return run
 
 
 def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
     """Return the names of its files that say by being there that a save, or a rank's part of it, ended."""
-    return {p.name for p in c.parts if (piece := layout.piece(p.piece)).mark and not piece.unfinished}
+    marks = {p.name for p in layout.pieces if p.changes is Changes.MARK and not p.is_unfinished}
+    return {p.name for p in c.parts if p.piece in marks}
 
 
 def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
@@ -152,10 +153,11 @@ def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
 
     pieces = [(p, layout.piece(p.piece)) for p in parts]
     # each rank saves random numbers at once, so they tell only where nothing else is there
-    saved = [(p, piece) for p, piece in pieces if not piece.survivable]
+    saved = [(p, piece) for p, piece in pieces if not piece.readers.survivable]
     if not saved:
         return bool(parts) and all(map(is_after_the_first, parts))
-    return all(is_after_the_first(p) and (piece.sharded or piece.shared) for p, piece in saved)
+    readers = [piece.readers for _, piece in saved]
+    return all(is_after_the_first(p) for p, _ in saved) and all(r.sharded or r.shared for r in readers)
 
 
 def where(checkpoint: Checkpoint) -> str:
@@ -165,7 +167,7 @@ def where(checkpoint: Checkpoint) -> str:
 
 def is_per_rank(piece: Piece) -> bool:
     """Return True if every rank of a save needs a file of this piece."""
-    return (not piece.shared or piece.sharded) and not piece.survivable
+    return (not piece.readers.shared or piece.readers.sharded) and not piece.readers.survivable
 
 
 def severity_of_gaps(checkpoint: Checkpoint, run: Expected) -> Severity:
@@ -180,10 +182,10 @@ def saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> d
     """Return the roles without a file, where a file is there with which one is always saved; in words."""
     present = {p.piece for p in checkpoint.parts}
     roles = {layout.piece(name).role for name in present}
-    spared = {piece.role for piece in layout.pieces if piece.survivable}
+    spared = {piece.role for piece in layout.pieces if piece.readers.survivable}
     return {
         role: f"no {role} file, which is always saved with its {name} file"
-        for name, role in layout.saved_with
+        for name, role in layout.complete.saved_with
         if name in present and role not in roles and (role in spared) is survivable
     }
 
@@ -201,7 +203,7 @@ def left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) 
     """Return files of data parallel ranks that a larger job wrote before, by ``sizes`` its files tell."""
     world = sizes.get("dp", 0)
     beyond = (p for p in checkpoint.parts if world and dict(p.coords).get("dp", 0) >= world)
-    return [p for p in beyond if not layout.piece(p.piece).shared]
+    return [p for p in beyond if not layout.piece(p.piece).readers.shared]
 
 
 _FEW = 16
@@ -217,9 +219,9 @@ def listed(runs: Iterable[tuple[str, str]]) -> str:
 
 def why_unfinished(c: Checkpoint, layout: Layout) -> str:
     """Return what shows that a save never finished: the second half of a sentence about it."""
-    if any(p.unfinished for p in c.parts) or not layout.commit:
+    if any(p.unfinished for p in c.parts) or not layout.complete.commit:
         return "never reached its commit rename"
-    return f"has no {layout.commit} file, which is written last"
+    return f"has no {layout.complete.commit} file, which is written last"
 
 
 def label(c: Checkpoint) -> str:

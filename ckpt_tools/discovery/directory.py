@@ -16,7 +16,7 @@ from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.names import FRAGMENTS, is_aside, is_fragment
 from ckpt_tools.formats.seals.names import NAME as SEAL
-from ckpt_tools.layouts import Layouts, NameFields, Piece, Places
+from ckpt_tools.layouts import Claim, Layouts, NameFields, Piece, Places
 from ckpt_tools.layouts.common.under_way import AGAIN, CONTROLS, TEMPORARY
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Unseen
@@ -133,7 +133,7 @@ class NameReader:
         describes = formats.names.may_be_index(name)
         fields = None if describes and formats.names.is_manifest(name) else places.read_name(name)
         piece = None if fields is None else places.pieces[fields.piece]
-        doubtful = piece is not None and (piece.weak or piece.described)
+        doubtful = piece is not None and (piece.claim is Claim.WEAK or piece.claim is Claim.DESCRIBED)
         reading = fields, describes, doubtful or name.endswith(self.layouts.unneeded_endings)
         if len(known) < _NAMES:
             known[name] = reading
@@ -164,9 +164,9 @@ class NameReader:
         where any name fits, a note.
         """
         noted = e.name in self.layouts.note_names or e.name.endswith(self.layouts.stateless)
-        if piece.described and (noted or TEMPORARY.search(e.name)):
+        if piece.claim is Claim.DESCRIBED and (noted or TEMPORARY.search(e.name)):
             return True
-        return (piece.weak or piece.described) and surely_directory(e)
+        return (piece.claim is Claim.WEAK or piece.claim is Claim.DESCRIBED) and surely_directory(e)
 
 
 class Listing:

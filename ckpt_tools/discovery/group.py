@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_tools.discovery.completeness import is_of_later_ranks
-from ckpt_tools.layouts import Layout, Layouts
+from ckpt_tools.layouts import Claim, Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
 
@@ -32,9 +32,9 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
     out = list[Checkpoint]()
     for members in runs.values():
         most_ranks, layout = len({p.rank for p in members}), layouts.of(members[0])
-        commit, beside = layout.commit, (layout.commit, *layout.commit_beside)
-        if layout.commit_alone and not any(p.role in beside for p in members):
-            commit = layout.commit_alone
+        commit, beside = layout.complete.commit, (layout.complete.commit, *layout.complete.commit_beside)
+        if layout.complete.commit_alone and not any(p.role in beside for p in members):
+            commit = layout.complete.commit_alone
         saves = _saved_together(members)
         out += (_checkpoint(same, most_ranks, save_interval, layouts, commit) for same in saves)
     return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
@@ -101,17 +101,17 @@ def _checkpoint(
         mtime_ns=times[len(times) // 2],
         step=first.step,
         epoch=first.epoch,
-        epoch_base=layout.epoch_base,
+        epoch_base=layout.counting.first_epoch,
         step_in_epoch=first.step_in_epoch,
         generation=next(iter(generations)) if len(generations) == 1 else None,
-        restarts=max(g or 0 for g in generations) if layout.counts_restarts else 0,
+        restarts=max(g or 0 for g in generations) if layout.counting.restarts else 0,
         unfinished=first.unfinished or (uncommitted and not is_of_later_ranks(parts, layout)),
     )
 
 
 def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int | None) -> Kind:
     first = parts[0]
-    if first.kind is not Kind.PERIODIC or not layout.piece(first.piece).everyone_saves:
+    if first.kind is not Kind.PERIODIC or not layout.piece(first.piece).readers.everyone_saves:
         return first.kind
     partial = len({p.rank for p in parts}) < most_ranks
     off = bool(save_interval and first.step is not None and first.step % save_interval)
@@ -123,7 +123,7 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
     optional = {piece.name for piece in layout.pieces if not (piece.required and piece.loaded)}
     return (
         [p for p in parts if p.folder.piece not in optional]
-        or [p for p in parts if not layout.piece(p.piece).described]
+        or [p for p in parts if layout.piece(p.piece).claim is not Claim.DESCRIBED]
         or parts
     )
 
@@ -132,8 +132,8 @@ def _path(parts: Sequence[Part], layout: Layout) -> str:
     """What names files without an own directory: the one that others are copies of, or a common name."""
     own, base = essential(parts, layout), parts[0].base
     pieces = [layout.piece(p.piece) for p in parts]
-    if len(parts) > 1 and all(piece.shared for piece in pieces):
-        if all(piece.single for piece in pieces):
+    if len(parts) > 1 and all(piece.readers.shared for piece in pieces):
+        if all(piece.readers.single for piece in pieces):
             in_order = layout.pieces.index
             return min(parts, key=lambda p: (p.role != "model", in_order(layout.piece(p.piece)))).path
         first, last = min(p.path for p in parts), max(p.path for p in parts)

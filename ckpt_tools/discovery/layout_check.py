@@ -11,8 +11,7 @@ from msgspec import Struct, field
 
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.layouts import Layout, Layouts, Piece
 from ckpt_tools.layouts.common.templates import TOKENS, compile_template
 from ckpt_tools.storage.listing import Names
 from ckpt_tools.storage.retry import ABSENT, is_directory

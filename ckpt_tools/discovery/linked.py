@@ -71,7 +71,7 @@ def _rate(files: Iterable[NamedFile]) -> int:
     most = 0
     for file in files:
         at: NamedFile | None = file
-        while at is not None and not (at.place.sure or at.place.piece.generic):
+        while at is not None and not (at.place.sure or at.place.piece.claim.needs_no_other):
             at = next_reading(at)  # what two frameworks write, one of them surely
         if at is not None:
             place, name = at.place, at.name

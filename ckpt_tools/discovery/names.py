@@ -12,7 +12,7 @@ from os.path import basename, relpath
 from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.lost_indexes import names_of_whole
-from ckpt_tools.layouts import NameFields, Place
+from ckpt_tools.layouts import Claim, NameFields, Place, Stage
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.model.finding import Finding
@@ -31,7 +31,7 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     called by a number alone where the file in it has another one, or is the best or the last of a run.
     ROOT is one if its name has a word of a convention: a letter is none, ``e4`` may be an experiment.
     """
-    if not place.layout.last_resort or not place.home:
+    if not place.layout.is_last_resort or not place.home:
         return True
     is_below, called = place.home.startswith(f"{above}/"), basename(place.home)
     is_number = called.isdigit() if is_below else sum(map(str.isalpha, called)) < _WORD
@@ -53,7 +53,9 @@ def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], l
         settling = _Settling(files, above)
     weak = settling.decide(list(files), weak=False)
     # weak names are asked once it is known which directories the others explain
-    for place, places in ((f.place, f.places) for f in settling.kept if not f.place.piece.described):
+    for place, places in ((f.place, f.places) for f in settling.kept):
+        if place.piece.claim is Claim.DESCRIBED:
+            continue
         settling.explained.add(place.home)
         if not place.layout.of_exports:
             settling.explained |= {place.base, places.path}
@@ -65,7 +67,7 @@ def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[st
     """Return the files, and by their paths the indexes among them that have lost all their shards, each with
     the name of the file beside it that holds the model whole: that is the checkpoint.
     """
-    indexes = [file for file in files if file.place.piece.whole_beside]
+    indexes = [file for file in files if file.place.piece.claim is Claim.INDEX]
     if not indexes:
         return files, {}
     there, stale = {file.path for file in files}, dict[str, str]()
@@ -94,7 +96,7 @@ def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
     steps: dict[str, set[int]] = defaultdict(set)
     for file in files:
         place = file.place
-        if place.piece.counted:
+        if place.piece.claim is Claim.COUNTED:
             rank = file.name.rank if place.rank is None else place.rank
             homes[place.base].add(place.home)
             ranks[place.base].add(-1 if rank is None else rank)
@@ -137,9 +139,9 @@ class _Settling:
         while at is not None and not at.place.sure:
             place = at.place
             taken = place.home in self._claimed if place.home else place.base in self._taken
-            if generic and place.piece.generic and not taken:
+            if generic and place.piece.claim.needs_no_other and not taken:
                 break
-            if place.piece.weak or place.piece.described or self._stays(place, at.name.whole):
+            if place.piece.claim in (Claim.WEAK, Claim.DESCRIBED) or self._stays(place, at.name.whole):
                 return file
             at = next_reading(at)
         return at or file
@@ -149,7 +151,7 @@ class _Settling:
         left = []
         while waiting:
             file = waiting.pop()
-            if file.place.piece.weak and not weak:
+            if file.place.piece.claim is Claim.WEAK and not weak:
                 left.append(file)
             elif self._stays(file.place, file.name.whole):
                 self.kept.append(file)
@@ -162,24 +164,25 @@ class _Settling:
     def _is_generic(self, place: Place) -> bool:
         if basename(place.home).isdigit() and not place.home.startswith(f"{self._above}/"):
             return False  # ROOT is called by the number of a job
-        return place.piece.generic and (not place.piece.counted or place.base in self._counted)
+        claim = place.piece.claim
+        return claim is Claim.GENERIC or (claim is Claim.COUNTED and place.base in self._counted)
 
     def _stays(self, place: Place, name: str) -> bool:
         piece, layout = place.piece, place.layout.name
-        if piece.weak:
+        if piece.claim is Claim.WEAK:
             if not is_place_of_loop(place, name, self._above):
                 return False
             # explained by its own layout: a name that counts is asked for its content all the same
-            alone = bool(piece.proof) and self._layouts[place.base] == {layout}
+            alone = bool(piece.content.proof) and self._layouts[place.base] == {layout}
             return place.base not in self.explained or (alone and _COUNTS.search(name) is not None)
-        if piece.described:
+        if piece.claim is Claim.DESCRIBED:
             return (layout, place.home) in self._homes
-        if piece.generic:
+        if piece.claim.needs_no_other:
             return (place.home or place.base) in self._generic and self._is_generic(place)
-        if not piece.companion:
+        if not piece.claim.needs_company:
             return True
         # what lies in the directory itself tells more than its siblings: two frameworks write checkpoint-N
-        if piece.inside or place.home in self._claimed:
+        if piece.claim is not Claim.COMPANION or place.home in self._claimed:
             return (layout, place.home) in self._homes
         return (layout, place.base) in self._bases
 
@@ -194,7 +197,7 @@ def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
     """Return what directories that may be of ranks are called without number -> directory -> number."""
     families: dict[str, dict[str, int]] = defaultdict(dict)
     places = {file.place for file in files}
-    for base in {at.base for at in places if at.rank is None and at.layout.rank_directories}:
+    for base in {at.base for at in places if at.rank is None and at.layout.ranks.directories}:
         if (m := re.fullmatch(r"(.*[^/\d])_(\d{1,9})", base)) and not re.search(_OF_RUNS, m[1]):
             families[m[1]][base] = int(m[2])
     return families
@@ -255,10 +258,10 @@ def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[s
 def _find_lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
     """(layout, directory) -> the prefix of all files that may have one; what has none is of that run."""
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
-    followed = {file.place.layout.name for file in files if file.place.piece.follows}
+    followed = {file.place.layout.name for file in files if file.place.piece.claim is Claim.FOLLOWS}
     for file in files:
         place = file.place
-        leads = place.piece.single or place.layout.name in followed
+        leads = place.piece.readers.single or place.layout.name in followed
         if leads and "{prefix}" in place.piece.template:
             seen[place.layout.name, place.base].add(file.name.prefix or place.prefix)
     return {at: next(iter(found)) for at, found in seen.items() if len(found) == 1 and found != {""}}
@@ -293,8 +296,8 @@ class _Naming:
         self._own_numbers = _find_own_numbers(files, self._ranks)
         self._joined = _join_prefixes(self._prefixes(files))
         self._lone = _find_lone_prefixes(files)
-        self._unfinished = {_marked(file) for file in files if file.place.piece.marks}
-        begun = {_directory(file) for file in files if not file.place.piece.finished}
+        self._unfinished = {_marked(file) for file in files if file.place.piece.stage is Stage.MARKS}
+        begun = {_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
         self._unfinished.update(filter(under_way.is_marked, begun))
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
@@ -330,7 +333,7 @@ class _Naming:
         )
         moment = self._moments.get(told) or self._moments.setdefault(told, _moment(told))
         folder = self._folders.get((place, prefix)) or self._folder(file, base, prefix)
-        if place.piece.marks:
+        if place.piece.stage is Stage.MARKS:
             folder = folder._replace(home=_marked(file))
         return _part((folder, moment, rank, name.whole, size, mtime_ns, findings))
 
@@ -354,7 +357,7 @@ class _Naming:
         neighbours'.
         """
         prefix, piece = name.prefix or place.prefix, place.piece
-        follows = not prefix and self._lone and (piece.single or piece.follows)
+        follows = not prefix and self._lone and (piece.readers.single or piece.claim is Claim.FOLLOWS)
         if follows and "{prefix}" not in piece.template:
             prefix = self._lone.get((place.layout.name, place.base), "")
         generation = place.generation if name.generation is None else name.generation
@@ -380,7 +383,7 @@ def _directory(file: NamedFile) -> str:
 
 def _marked(file: NamedFile) -> str:
     """The directory that a file in it, or beside it, says is not finished."""
-    return file.place.home or file.path.removesuffix(file.place.piece.marks)
+    return file.place.home or file.path.removesuffix(file.place.piece.end)
 
 
 def _find_contradictions(file: NamedFile, rank: int | None) -> Iterator[Finding]:

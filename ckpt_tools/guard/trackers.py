@@ -31,21 +31,21 @@ def wanted(s: Session, chosen: Checkpoint) -> Pointed | None:
     Raises UsageError where the tracker is a link: what it leads to is not known to be a tracker.
     """
     layout, base = s.layouts.of(chosen), chosen.parts[0].base
-    then = layout.tracked(chosen) if layout.tracker else None
-    if layout.tracker is None or then is None or layout.read_tracker is None:
+    then = layout.tracker.name(chosen) if layout.tracker.file else None
+    if not layout.tracker.file or then is None or layout.tracker.read is None:
         return None
-    path = os.path.join(base, layout.tracker)
+    path = os.path.join(base, layout.tracker.file)
     tracker = s.text_tracker(layout.name, base)
     if tracker is None:
-        data = layout.write_tracker(then)
-        return Pointed(path, None, then, data) if layout.always_tracked else None
+        data = layout.tracker.write(then)
+        return Pointed(path, None, then, data) if layout.tracker.always else None
     if os.path.islink(path):
         raise UsageError(f"{path} is a link", "point it yourself: ln -sfn")
     said = tracker[1]
-    if not isinstance(said, Finding) and layout.is_tracked(chosen, said):
+    if not isinstance(said, Finding) and layout.tracker.names(chosen, said):
         return None
     now = said.message if isinstance(said, Finding) else "nothing readable" if said is None else str(said)
-    return Pointed(path, now, then, layout.write_tracker(then))
+    return Pointed(path, now, then, layout.tracker.write(then))
 
 
 def naming(s: Session, checkpoints: list[Checkpoint]) -> list[str]:
@@ -59,9 +59,9 @@ def pointed(s: Session, away: list[Checkpoint], chosen: Checkpoint) -> list[Poin
     """
     out = []
     for path, layout, now in _said(s, away):
-        then = s.layouts[layout].tracked(chosen) if chosen.layout == layout else None
+        then = s.layouts[layout].tracker.name(chosen) if chosen.layout == layout else None
         if then is not None and chosen.parts[0].base == os.path.dirname(path):
-            out.append(Pointed(path, now, then, s.layouts[layout].write_tracker(then)))
+            out.append(Pointed(path, now, then, s.layouts[layout].tracker.write(then)))
     return out
 
 
@@ -73,6 +73,6 @@ def _said(s: Session, checkpoints: list[Checkpoint]) -> Iterator[tuple[str, str,
         if tracker is None or tracker[0] in seen:
             continue
         path, said = tracker
-        if said is not None and not isinstance(said, Finding) and s.layouts.of(c).is_tracked(c, said):
+        if said is not None and not isinstance(said, Finding) and s.layouts.of(c).tracker.names(c, said):
             seen.add(path)
             yield path, c.layout, said

@@ -173,7 +173,7 @@ def _date(name: str, of: Identity, rows: Mapping[int, Candidate], layouts: Layou
         epoch=of.epoch,
         step_in_epoch=of.step_in_epoch,
         generation=of.generation,
-        restarts=(of.generation or 0) if layout and layout.counts_restarts else 0,
+        restarts=(of.generation or 0) if layout and layout.counting.restarts else 0,
     )
 
 

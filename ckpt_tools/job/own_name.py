@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import count
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.layouts import Piece
 from ckpt_tools.layouts.common.templates import COORDS, FIELD, compile_template
 from ckpt_tools.model.part import Part
 

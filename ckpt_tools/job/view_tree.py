@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.own_name import named_for
-from ckpt_tools.layouts import Layout, Layouts
+from ckpt_tools.layouts import Layout, Layouts, Where
 from ckpt_tools.layouts.common.under_way import TEMPORARY
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
@@ -131,7 +131,7 @@ class Tree(Struct, dict=True):
 
     def _at_home(self, part: Part, rank: int) -> str | None:
         """What a rank calls its file where it looks for it, though another rank keeps the only copy."""
-        if not self.layout.kept_by_ranks:
+        if not self.layout.ranks.keepers:
             return None
         return named_for(self.layout.piece(part.piece), part, rank, {"node": rank})
 
@@ -163,7 +163,7 @@ class Tree(Struct, dict=True):
             "/".join(link.split("/")[: base.count("/") + 1 + piece.home])
             if piece.home
             else link.rsplit("/", piece.depth + 1)[0]
-            if piece.here
+            if piece.where is Where.HERE
             else ""
         )
         self.moved.setdefault(
@@ -194,7 +194,7 @@ class Tree(Struct, dict=True):
         for home in sorted({p.home for p in self.checkpoint.parts if p.home and is_directory(p.home)}):
             above = _below(home, self.above)
             yield from ((f"{above}{name}", path) for name, path in self._others(home, ""))
-        for name in self.layout.beside(self.checkpoint):
+        for name in self.layout.beside.asked(self.checkpoint):
             if is_file(path := os.path.join(self.above, name)):
                 yield name, path
 
@@ -203,10 +203,10 @@ class Tree(Struct, dict=True):
         name.
         """
         loaded = [(f.path, part) for f in self.plan.shared if (part := self.part_of(f.path))]
-        good = {part.role: path for path, part in loaded if self.layout.piece(part.piece).single}
+        good = {part.role: path for path, part in loaded if self.layout.piece(part.piece).readers.single}
         for part in self.checkpoint.parts:
             piece = self.layout.piece(part.piece)
-            if piece.single and part.role in good:
+            if piece.readers.single and part.role in good:
                 yield self.name_of(part), good[part.role]
             elif not piece.loaded and part.size >= 0:
                 yield self.name_of(part), part.path
@@ -215,7 +215,7 @@ class Tree(Struct, dict=True):
         """Files of a checkpoint's own directory that are no parts: configurations, tokenizers, scripts, data
         that only an index describes.
         """
-        own, notes = directory == self.above, (self.layout.tracker, *self.layout.records)
+        own, notes = directory == self.above, (self.layout.tracker.file, *self.layout.records.names)
         for e in entries_of(directory):
             name = f"{above}{e.name}"
             if e.name == MARKER or TEMPORARY.search(e.name) or (own and e.name in notes):
@@ -231,7 +231,7 @@ class Tree(Struct, dict=True):
     def _of_another(self, name: str) -> bool:
         """Whether a file of this name is a checkpoint of its own in a directory that is one."""
         return self._scattered and any(
-            p.file.fullmatch(name) for p in self.layout.pieces if p.depth == 0 and not p.here
+            p.file.fullmatch(name) for p in self.layout.pieces if p.depth == 0 and p.where is not Where.HERE
         )
 
     @cached_property
@@ -239,17 +239,17 @@ class Tree(Struct, dict=True):
         """Whether the checkpoint's directory may have others in it: a model's own one is often that of the
         whole training.
         """
-        return any(self.layout.piece(p.piece).here for p in self.checkpoint.parts)
+        return any(self.layout.piece(p.piece).where is Where.HERE for p in self.checkpoint.parts)
 
     def _tracker(self) -> None:
         """The notes in which a framework looks up what to load, as they must be in the view."""
-        layout, latest = self.layout, self.layout.tracked(self.checkpoint)
+        layout, latest = self.layout, self.layout.tracker.name(self.checkpoint)
         if (
-            layout.tracker
+            layout.tracker.file
             and latest is not None
-            and (layout.always_tracked or is_file(os.path.join(self.above, layout.tracker)))
+            and (layout.tracker.always or is_file(os.path.join(self.above, layout.tracker.file)))
         ):
-            self.texts[layout.tracker] = layout.write_tracker(latest)
+            self.texts[layout.tracker.file] = layout.tracker.write(latest)
         self._records()
         if twice := next((name for name in self.texts if name in self.links), None):
             raise UsageError(
@@ -258,10 +258,10 @@ class Tree(Struct, dict=True):
             )
 
     def _records(self) -> None:
-        write = self.layout.write_record
+        write = self.layout.records.write
         if not write:
             return
-        record = self.layout.records[0]
+        record = self.layout.records.names[0]
         if any(is_file(f"{p.path.rpartition('/')[0]}/{record}") for p in self.checkpoint.parts):
             for name, part in self.moved.items():
                 self.texts[f"{name.rpartition('/')[0]}/{record}".lstrip("/")] = write(part)

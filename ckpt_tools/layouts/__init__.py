@@ -11,7 +11,8 @@ from importlib import import_module
 
 from msgspec import Struct
 
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Compared, Layout, Purpose, whole
+from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, Where
 from ckpt_tools.layouts.common.places import NameFields, Place, Places, Templates
 from ckpt_tools.layouts.common.templates import COORDS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -169,24 +170,24 @@ class Layouts(Struct, frozen=True, dict=True):
     @cached_property
     def note_names(self) -> frozenset[str]:
         """The names of trackers, and of other notes about the checkpoints beside them."""
-        trackers = {path.rpartition("/")[2] for one in self.in_order for path, _ in one.other_trackers}
-        notes = {name for one in self.in_order for name in (one.tracker, *one.records) if name}
+        trackers = {path.rpartition("/")[2] for one in self.in_order for path, _ in one.tracker.others}
+        notes = {name for one in self.in_order for name in (one.tracker.file, *one.records.names) if name}
         return frozenset(trackers | notes)
 
     @cached_property
     def stateless(self) -> tuple[str, ...]:
         """How the names of files end that hold no state."""
-        return tuple(ending for one in self.in_order for ending in one.stateless)
+        return tuple(ending for one in self.in_order for ending in one.beside.stateless)
 
     def trace(self, path: str) -> Layout | None:
         """The layout whose framework alone writes to such a ``path``."""
-        traces = ((one, pattern) for one in self.in_order for pattern in one.traces)
+        traces = ((one, pattern) for one in self.in_order for pattern in one.beside.traces)
         return next((one for one, pattern in traces if pattern.search(path)), None)
 
     @cached_property
     def unneeded(self) -> tuple[tuple[str, str], ...]:
         """(ending, ending of the file beside it) of files that hold no state where that one is there."""
-        return tuple(pair for one in self.in_order for pair in one.unneeded)
+        return tuple(pair for one in self.in_order for pair in one.beside.unneeded)
 
     @cached_property
     def unneeded_endings(self) -> tuple[str, ...]:
@@ -254,12 +255,18 @@ __all__ = [
     "BY_NAME",
     "COORDS",
     "LAYOUTS",
+    "Changes",
+    "Claim",
+    "Compared",
     "Layout",
     "Layouts",
     "NameFields",
     "Piece",
     "Place",
     "Places",
+    "Purpose",
+    "Stage",
+    "Where",
     "active",
     "layouts_of",
     "package_of",

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, place_in_run
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, Purpose, Steps, whole
 from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Readers
 from ckpt_tools.layouts.hf_trainer import ST, TORCH, fsdp_pieces
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -169,9 +170,7 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         "rng",
         f"{home}/random_states_{{rank}}.pkl",
         TORCH,
-        shared=True,
-        sharded=True,
-        survivable=True,
+        readers=Readers(shared=True, sharded=True, survivable=True),
     )
     for name, template, formats in (
         ("model", "model[_{shard}].safetensors", ST),
@@ -179,14 +178,13 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         ("bin", "pytorch_model[_{shard}].bin", TORCH),
         ("bin_shard", "pytorch_model-{shard:05d}-of-{of:05d}.bin", TORCH),
     ):
-        yield Piece(f"{name}{mark}", "model", f"{home}/{template}", formats, shared=True, companion=True)
+        yield Piece(f"{name}{mark}", "model", f"{home}/{template}", formats, claim=Claim.COMPANION)
     yield Piece(
         f"index{mark}",
         "model_index",
         f"{home}/<model.safetensors|pytorch_model.bin>.index.json",
         ("safetensors_index",),
-        shared=True,
-        companion=True,
+        claim=Claim.COMPANION,
     )
     for name, template in (
         ("optimizer", "optimizer[_{shard}].bin"),
@@ -196,13 +194,12 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
         ("scaler", "scaler.pt"),
         ("custom", "custom_checkpoint_{shard}.pkl"),
     ):
-        yield Piece(
-            f"{name}{mark}", name, f"{home}/{template}", TORCH, shared=True, companion=name != "optimizer"
-        )
+        claim = Claim.SURE if name == "optimizer" else Claim.COMPANION
+        yield Piece(f"{name}{mark}", name, f"{home}/{template}", TORCH, claim=claim)
     yield from _diffusers(home, mark)
     yield from fsdp_pieces(home, mark)
     for piece in deepspeed.pieces(f"{home}/pytorch_model[_{{node}}]", f"{deepspeed.MARK}{mark}"):
-        yield replace(piece, companion=True)
+        yield replace(piece, claim=Claim.COMPANION)
 
 
 def _kohya() -> Iterator[Piece]:
@@ -214,19 +211,14 @@ def _kohya() -> Iterator[Piece]:
     ):
         yield from _pieces(home, mark)
         yield Piece(
-            f"train_state{mark}",
-            "state",
-            f"{home}/train_state.json",
-            ("json_member",),
-            shared=True,
-            step_from="content",
+            f"train_state{mark}", "state", f"{home}/train_state.json", ("json_member",), content=TELLS_STEP
         )
 
 
 def _diffusers(home: str, mark: str) -> Iterator[Piece]:
     """Models that a hook saves with ``save_pretrained``, in directories of their own."""
     for name in DIFFUSERS:
-        weights = Piece(f"{name}{mark}", name, "", ST, shared=True, companion=True)
+        weights = Piece(f"{name}{mark}", name, "", ST, claim=Claim.COMPANION)
         at = f"{home}/{name}/diffusion_pytorch_model"
         index = f"{at}.<safetensors|bin>.index.json"
         shard = f"{at}-{{shard:05d}}-of-{{of:05d}}"
@@ -237,7 +229,7 @@ def _diffusers(home: str, mark: str) -> Iterator[Piece]:
         config = replace(weights, template=f"{home}/{name}/config.json", formats=("json_member",))
         yield replace(config, name=f"{name}_config{mark}", role=f"{name}_config", required=False)
     lora = f"{home}/pytorch_lora_weights.safetensors"
-    yield Piece(f"lora{mark}", "model", lora, ST, shared=True, companion=True)
+    yield Piece(f"lora{mark}", "model", lora, ST, claim=Claim.COMPANION)
 
 
 LAYOUT = Layout(
@@ -253,11 +245,15 @@ LAYOUT = Layout(
     steps=_steps,
     check=_check,
     lost=_lost,
-    commit="rng",
-    needs_any=("model", *DIFFUSERS),
-    saved_with=tuple((f"scheduler{mark}", "optimizer") for mark in MARKS),  # which it was prepared with
+    complete=Complete(
+        commit="rng",
+        needs_any=("model", *DIFFUSERS),
+        # which it was prepared with
+        saved_with=tuple((f"scheduler{mark}", "optimizer") for mark in MARKS),
+    ),
+    purpose=Purpose.EXPORTS,
+    compared=Compared.BY_PIECE,
     reshardable=True,
-    exports_models=True,
     reference=(
         "accelerate/checkpointing.py save_accelerator_state; "
         "ProjectConfiguration(automatic_checkpoint_naming) counts saves; diffusers examples/*/train_*.py;"

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.layouts.common.arrays import ROLE, array, fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, resume_directory, whole
+from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _HOME = "step_{step:08d}"
@@ -27,14 +26,10 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from fewer_than_listed(parts)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # Checkpointer.restore(step), TensorStoreStateStorage.restore_from_dir()
-
-
 def _pieces() -> Iterator[Piece]:
     for depth in range(1, _DEEPEST + 1):
         yield array(f"array{depth}", "/".join([f"{_HOME}/gda", *["{name}"] * depth]), sure=True)
-    index = Piece("index", "index", f"{_HOME}/index", ("json_member",), shared=True)
+    index = Piece("index", "index", f"{_HOME}/index", ("json_member",))
     yield index
 
 
@@ -42,14 +37,12 @@ LAYOUT = Layout(
     name="axlearn",
     title="AXLearn",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # Checkpointer.restore(step), TensorStoreStateStorage.restore_from_dir()
     check=_check,
-    commit="index",
-    needs=(ROLE,),
+    complete=Complete(commit="index", needs=(ROLE,)),
+    beside=Beside(traces=(re.compile(r"(?:^|/)step_\d{8,}/gda/(?:.+/)?\d+(?:\.\d+)*$"),)),
     lost=lost_arrays,
-    traces=(re.compile(r"(?:^|/)step_\d{8,}/gda/(?:.+/)?\d+(?:\.\d+)*$"),),
     reshardable=True,
-    compare_steps=False,
     reference="axlearn/common/checkpointer.py TensorStoreStateStorage, checkpoint_paths()",
     limits=(
         "the states of data sets beside the arrays (tf_0/, python_0/) are not looked at",

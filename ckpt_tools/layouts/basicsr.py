@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory, whole
 from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.piece import Claim, Piece, Where
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
@@ -40,31 +40,25 @@ def _networks(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.name.rpartition("_")[0] for p in c.parts if p.piece == "network")
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # the directory of the experiment
-
-
 def _pieces() -> Iterator[Piece]:
-    state = Piece("state", "state", "training_states/{step}.state", TORCH, shared=True, apart=True)
+    state = Piece("state", "state", "training_states/{step}.state", TORCH, where=Where.APART)
     yield replace(state, unasked=True)
     network = replace(state, name="network", role="model", template="models/net_{name}_{step}.pth")
     yield replace(network, unasked=True)
     last = replace(network, name="latest", template="models/net_{name}_latest.pth", kind=Kind.RELEASE)
-    yield replace(last, companion=True, unasked=True, required=False)
+    yield replace(last, claim=Claim.COMPANION, unasked=True, required=False)
 
 
 LAYOUT = Layout(
     name="basicsr",
     title="BasicSR",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # the directory of the experiment
     check=_check,
     lacks=_lacks,
     lost=_lost,
-    needs=("model",),
-    saved_with=(("network", "state"),),
+    complete=Complete(needs=("model",), saved_with=(("network", "state"),)),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "basicsr 1.4.2: models/base_model.py save_network(), save_training_state(); "
         "train.py load_resume_state(); utils/misc.py check_resume()"

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.arrays import ROLE, array, lost_arrays
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Tracker, resume_directory
+from ckpt_tools.layouts.common.piece import Piece, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.plan import Resume
 
 _SAVES = "checkpoint.bv-"
 _SAVED = re.compile(r"[0-9]{9,18}(?:-tmp)?")
@@ -28,28 +28,21 @@ def _tracked(checkpoint: Checkpoint) -> str:
     return checkpoint.path.rpartition("/")[2].removeprefix(_SAVES)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # config.resume, u.load_checkpoint_ts(path)
-
-
 def _pieces() -> Iterator[Piece]:
     for name, end in (("array", ""), ("temporary", "-tmp")):
-        yield replace(array(name, f"{_SAVES}{{step:09d}}{end}/{{name}}", sure=True), finished=True)
+        yield replace(array(name, f"{_SAVES}{{step:09d}}{end}/{{name}}", sure=True), stage=Stage.FINISHED)
 
 
 LAYOUT = Layout(
     name="big-vision",
     title="big_vision",
     pieces=tuple(_pieces()),
-    resume=_resume,
-    tracker=f"{_SAVES}LAST",
-    read_tracker=_read_tracker,
-    tracked=_tracked,
-    needs=(ROLE,),
+    resume=resume_directory,  # config.resume, u.load_checkpoint_ts(path)
+    tracker=Tracker(file=f"{_SAVES}LAST", read=_read_tracker, name=_tracked),
+    complete=Complete(needs=(ROLE,)),
+    beside=Beside(traces=(re.compile(r"(?:^|/)checkpoint\.bv-\d{9,}(?:-tmp)?/[^/]+/\d+(?:\.\d+)*$"),)),
     lost=lost_arrays,
-    traces=(re.compile(r"(?:^|/)checkpoint\.bv-\d{9,}(?:-tmp)?/[^/]+/\d+(?:\.\d+)*$"),),
     reshardable=True,
-    compare_steps=False,
     reference="big_vision/utils.py save_checkpoint_ts(), tssave(), load_checkpoint_ts()",
     limits=(
         "no list of the arrays is kept: one that is lost is missed where the run has another checkpoint",

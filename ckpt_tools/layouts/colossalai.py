@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Complete, Counting, Layout, whole
 from ckpt_tools.layouts.common.lost_files import without_index
+from ckpt_tools.layouts.common.piece import Claim, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -49,8 +50,8 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 def _pieces(home: str, modeling: str, mark: str) -> Iterator[Piece]:
-    torch = Piece("", "", "", TORCH, shared=True, unasked=True)
-    index = Piece("", "", "", ("safetensors_index",), shared=True)
+    torch = Piece("", "", "", TORCH, unasked=True)
+    index = Piece("", "", "", ("safetensors_index",))
     for role, at, names in (
         ("model", modeling, ("pytorch_model.bin", "model.safetensors")),
         ("optimizer", "optimizer", ("pytorch_optim.bin", "optimizer.safetensors")),
@@ -68,17 +69,17 @@ def _pieces(home: str, modeling: str, mark: str) -> Iterator[Piece]:
     lora = replace(torch, name=f"adapter{mark}", role="model", template=f"{adapter}.safetensors", formats=ST)
     yield lora
     yield replace(lora, name=f"adapter_bin{mark}", template=f"{adapter}.bin", formats=TORCH)
-    described = Piece("", "config", "", ("json_member",), shared=True, companion=True, required=False)
+    described = Piece("", "config", "", ("json_member",), claim=Claim.COMPANION, required=False)
     config = f"{home}/{modeling}/<config|generation_config|adapter_config>.json"
     yield replace(described, name=f"config{mark}", template=config, loaded=False)
     yield replace(torch, name=f"scheduler{mark}", role="scheduler", template=f"{home}/lr_scheduler")
     state = f"{home}/running_states.json"
-    yield Piece(f"state{mark}", "state", state, ("json_member",), shared=True)
+    yield Piece(f"state{mark}", "state", state, ("json_member",))
 
 
 def _beside(home: str) -> Iterator[Piece]:
     """What Open-Sora saves of an average, of the sampler and of master weights."""
-    torch = Piece("", "", "", TORCH, shared=True, unasked=True)
+    torch = Piece("", "", "", TORCH, unasked=True)
     for at, mark in ((home, "sora"), (_HOMES[2][0], "example")):  # before it counted steps of all epochs
         yield replace(torch, name=f"ema_{mark}", role="ema", template=f"{at}/ema.pt")
     yield replace(torch, name="sampler_sora", role="sampler", template=f"{home}/sampler")
@@ -90,7 +91,7 @@ def _beside(home: str) -> Iterator[Piece]:
 def _own(p: Piece) -> Piece:
     """Anybody may call directories as the examples do: what only the booster saves tells theirs."""
     common = p.name.endswith("_example") and not p.name.startswith(("optimizer_bin", "groups", "state"))
-    return replace(p, companion=True) if common else p
+    return replace(p, claim=Claim.COMPANION) if common else p
 
 
 LAYOUT = Layout(
@@ -99,12 +100,10 @@ LAYOUT = Layout(
     pieces=(*(_own(p) for home in _HOMES for p in _pieces(*home)), *map(_own, _beside(_HOMES[1][0]))),
     resume=_resume,
     check=_check,
-    commit="state",
+    complete=Complete(commit="state", needs=("model", "optimizer", "scheduler")),
+    counting=Counting(first_epoch=0),
     lost=without_index,
-    needs=("model", "optimizer", "scheduler"),
-    epoch_base=0,
     reshardable=True,
-    compare_steps=False,
     reference=(
         "ColossalAI 0.5: applications/Colossal-LLaMA/colossal_llama/utils/ckpt_io.py and "
         "applications/ColossalChat/coati/utils/ckpt_io.py save_checkpoint(), load_checkpoint(); "

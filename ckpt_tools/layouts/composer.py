@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import first, named_epochs, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Steps, resume_file
 from ckpt_tools.layouts.common.lost_files import lost_shards
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
@@ -42,15 +41,11 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_epochs(parts, _epoch, "timestamp.epoch")
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path or checkpoint.path)  # Trainer(load_path=…)
-
-
 def _pieces() -> Iterator[Piece]:
-    rank = Piece("rank", "model", f"{HOME}-rank{{shard}}.pt", FORMATS, shared=True, unasked=True)
-    latest = replace(rank, name="latest", template="latest-rank{shard}.pt", step_from="content")
+    rank = Piece("rank", "model", f"{HOME}-rank{{shard}}.pt", FORMATS, unasked=True)
+    latest = replace(rank, name="latest", template="latest-rank{shard}.pt", content=TELLS_STEP)
     yield rank
-    yield replace(latest, role="latest", loaded=False, required=False, companion=True)
+    yield replace(latest, role="latest", loaded=False, required=False, claim=Claim.COMPANION)
     for piece in dcp.pieces(HOME, "_sharded"):
         yield replace(piece, required=False)
 
@@ -59,12 +54,11 @@ LAYOUT = Layout(
     name="composer",
     title="MosaicML Composer",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_file,  # Trainer(load_path=…)
     steps=_steps,
     check=_check,
     lost=lost_shards,
     reshardable=True,
-    compare_steps=False,
     reference=(
         "composer/callbacks/checkpoint_saver.py, composer/utils/checkpoint.py; composer/core/state.py "
         "state_dict()"

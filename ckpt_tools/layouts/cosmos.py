@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, resume_directory
+from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.layouts.files import named, read_tracker
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _HOME = "iter_{step:09d}"
@@ -26,10 +25,6 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """The trainer's own count against the directory's name."""
     trainers = [row for row in parts if row[0].role == "trainer_index"]
     yield from named_steps(trainers, dcp.step_of, "iteration")
-
-
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # checkpoint.load_path, with load_training_state
 
 
 def _pieces() -> Iterator[Piece]:
@@ -45,15 +40,11 @@ LAYOUT = Layout(
     name="cosmos",
     title="Cosmos (Imaginaire)",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # checkpoint.load_path, with load_training_state
     check=_check,
-    needs=("model_index", "optim_index", "trainer_index"),
-    tracker="latest_checkpoint.txt",
-    read_tracker=read_tracker,
-    tracked=named,
-    always_tracked=False,
+    complete=Complete(needs=("model_index", "optim_index", "trainer_index")),
+    tracker=Tracker(file="latest_checkpoint.txt", read=read_tracker, name=named, always=False),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "cosmos-predict2 imaginaire/checkpointer/dcp.py DistributedCheckpointer.save(), "
         "_write_latest_checkpoint_file(), keys_to_resume_during_load()"

@@ -9,9 +9,10 @@ from collections.abc import Container, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, odd_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
-from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
+from ckpt_tools.layouts.common.layout import Beside, Complete, Counting, Layout, Metadata, Steps, Tracker
+from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Content, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
@@ -76,7 +77,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     states = {p.piece: _WORDS for p, _ in parts if p.role == "state"}
     yield from borrowed(parts, states, _number_in_name, growing=False)
     if all(p.step is None for p, _ in parts):
-        yield from odd_steps(parts, step_of)
+        yield from _odd_steps(parts)
     else:
         names = {p.step for p, _ in parts}
         told = [(p, r, step_of(r.metadata)) for p, r in parts]
@@ -90,6 +91,21 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
                 for mark in ("", "_epoch_step", "_any")
             },
         )
+
+
+def _odd_steps(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
+    """Files of one checkpoint that tell different steps: those that differ from the name, or from most."""
+    homes: dict[str, list[tuple[Part, int]]] = {}
+    for part, report in parts:
+        if (said := step_of(report.metadata)) is not None:
+            homes.setdefault(part.home or part.path, []).append((part, said))
+    for rows in homes.values():
+        values = [said for _, said in rows]
+        usual = max(set(values), key=lambda v: (v == rows[0][0].step, values.count(v)))
+        for part, said in rows:
+            if said != usual:
+                text = f"it is of step {said}, other files of its checkpoint are of step {usual}"
+                yield part.path, Flaw("step-mismatch", text)
 
 
 def _is_next(p: Part, told: int | None, names: set[int | None]) -> bool:
@@ -148,19 +164,12 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 def pieces(home: str, mark: str, state_word: bytes = b"") -> Iterator[Piece]:
     """The files of a checkpoint in the directory ``home``."""
-    index = Piece(f"metadata{mark}", "metadata", "", FORMATS, shared=True, state_word=state_word)
+    index = Piece(f"metadata{mark}", "metadata", "", FORMATS, content=Content(state_word=state_word))
     yield replace(index, template=f"{home}/.metadata")
     yield replace(index, name=f"rank_metadata{mark}", template=f"{home}/__{{rank}}.metadata")
+    yield Piece(f"data{mark}", "model", f"{home}/__{{rank}}_{{shard}}.distcp", FORMATS, required=False)
     yield Piece(
-        f"data{mark}", "model", f"{home}/__{{rank}}_{{shard}}.distcp", FORMATS, shared=True, required=False
-    )
-    yield Piece(
-        f"prefixed{mark}",
-        "model",
-        f"{home}/{{name}}__{{rank}}_{{shard}}.distcp",
-        FORMATS,
-        shared=True,
-        required=False,
+        f"prefixed{mark}", "model", f"{home}/{{name}}__{{rank}}_{{shard}}.distcp", FORMATS, required=False
     )
 
 
@@ -168,9 +177,9 @@ def _spread(home: str, mark: str) -> Iterator[Piece]:
     """Data that s3torchconnector's prefix strategies put into directories: a number backwards with zeros
     behind it, or what a strategy of the user's own gives.
     """
-    numbered = Piece("", "model", "", FORMATS, shared=True, required=False)
+    numbered = Piece("", "model", "", FORMATS, required=False)
     for name, prefix in (("numbered", "{layer:010d}"), ("spread", "{name}")):
-        data = numbered if name == "numbered" else replace(numbered, companion=True, inside=True)
+        data = numbered if name == "numbered" else replace(numbered, claim=Claim.INSIDE)
         for deep, epoch in (("", ""), ("_deep", "/<epoch_>{name}")):
             template = f"{home}/{prefix}{epoch}/__{{rank}}_{{shard}}.distcp"
             yield replace(data, name=f"{name}{deep}{mark}", template=template)
@@ -178,7 +187,7 @@ def _spread(home: str, mark: str) -> Iterator[Piece]:
 
 def of_megatron(home: str, mark: str) -> Iterator[Piece]:
     """What Megatron-core keeps beside them, where its directory was renamed."""
-    beside = Piece("", "", "", shared=True, required=False, companion=True, inside=True)
+    beside = Piece("", "", "", claim=Claim.INSIDE, required=False)
     described = replace(beside, name=f"core{mark}", role="core_metadata", template=f"{home}/metadata.json")
     yield replace(described, formats=("json_member",))
     common = replace(beside, name=f"common{mark}", role="common", template=f"{home}/common.pt")
@@ -195,8 +204,8 @@ STATE_FORMATS = ("torch_zip", "torch_legacy")
 
 def beside(home: str, mark: str) -> Iterator[Piece]:
     """The files of states beside the tensors, or in directories called like them."""
-    one = Piece("", "state", "", STATE_FORMATS, shared=True, required=False, unasked=True)
-    one = replace(one, companion=True, inside=True)
+    one = Piece("", "state", "", STATE_FORMATS, required=False, unasked=True)
+    one = replace(one, claim=Claim.INSIDE)
     rank = "[<_global|_dp>][<_|->][rank][<_|->]{shard}"
     for name, template in (
         ("state", f"<{STATES}>[{rank}].<pt|pth>"),
@@ -210,9 +219,7 @@ def beside(home: str, mark: str) -> Iterator[Piece]:
 
 def lost_beside(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Files of states that all saves of as many ranks have; of the tensors ``.metadata`` tells."""
-    for name in lost(c, [o for o in others if _writers(o) == _writers(c)], _states):
-        text = f"there is no {name}, which the run's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
+    yield from without_names(c, [o for o in others if _writers(o) == _writers(c)], _states)
 
 
 def _states(c: Checkpoint) -> frozenset[str]:
@@ -232,9 +239,8 @@ def rest_of_state(home: str, mark: str) -> Piece:
         "state",
         f"{home}/meta.pt",
         ("torch_zip", "torch_legacy"),
-        shared=True,
+        content=TELLS_STEP,
         unasked=True,
-        step_from="content",
     )
 
 
@@ -252,7 +258,7 @@ LAYOUT = Layout(
     pieces=(
         *(p for home, mark in HOMES[:-1] for p in _spread(home, mark)),
         *(p for home, mark in HOMES for p in pieces(home, mark, b"" if mark == "_any" else _STATE)),
-        *(replace(rest_of_state(home, mark), companion=True) for home, mark in HOMES),
+        *(replace(rest_of_state(home, mark), claim=Claim.COMPANION) for home, mark in HOMES),
         *(p for home, mark in HOMES for p in of_megatron(home, mark)),
         *(p for home, mark in HOMES for p in beside(home, mark)),
     ),
@@ -261,14 +267,12 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    steps_by_epoch=True,
-    commit="metadata",
-    shares=re.compile(r"ft-replicat-.+"),  # torchtitan's place of each replica in its data, with torchft
-    tracker="dlrover_latest.txt",
-    read_tracker=read_number,
-    always_tracked=False,
+    counting=Counting(by_epoch=True),
+    complete=Complete(commit="metadata"),
+    # torchtitan's place of each replica in its data, with torchft
+    beside=Beside(shares=re.compile(r"ft-replicat-.+")),
+    tracker=Tracker(file="dlrover_latest.txt", read=read_number, always=False),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "torch/distributed/checkpoint/filesystem.py FileSystemWriter; torchtitan components/checkpoint.py "
         "(step-N); lightning/fabric/strategies/model_parallel.py _save_checkpoint (meta.pt)"

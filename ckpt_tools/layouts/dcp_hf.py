@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Layout, Purpose, resume_directory
 from ckpt_tools.layouts.common.lost_files import lost_shards
+from ckpt_tools.layouts.common.piece import Piece, Where
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import gaps, words
 
 
@@ -33,26 +33,18 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
         yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # torch.distributed.checkpoint.HuggingFaceStorageReader(path)
-
-
 _SHARD = "shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors"
 LAYOUT = Layout(
     name="dcp-hf",
     title="PyTorch Distributed Checkpoint as safetensors",
     pieces=(
-        *(
-            Piece(f"shard{mark}", "model", f"{home}/{_SHARD}", ("safetensors",), shared=True)
-            for home, mark in NUMBERED
-        ),
-        Piece("shard_any", "model", _SHARD, ("safetensors",), shared=True, here=True),
+        *(Piece(f"shard{mark}", "model", f"{home}/{_SHARD}", ("safetensors",)) for home, mark in NUMBERED),
+        Piece("shard_any", "model", _SHARD, ("safetensors",), where=Where.HERE),
     ),
-    resume=_resume,
+    resume=resume_directory,  # torch.distributed.checkpoint.HuggingFaceStorageReader(path)
     lost=_lost,
     reshardable=True,
-    compare_steps=False,
-    models_alone=True,
+    purpose=Purpose.MODELS,
     reference="torch/distributed/checkpoint/hf_storage.py HuggingFaceStorageWriter",
     limits=(
         (

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
+from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Tracker, resume_directory, whole
 from ckpt_tools.layouts.common.lost_files import without_optimizer
+from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, Where
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _STEP = (
@@ -112,10 +112,6 @@ def _read_xtuner(data: bytes, base: str) -> int | None:
         return None
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)
-
-
 def _of_dcp(home: str, mark: str) -> Iterator[Piece]:
     """Where no name tells that it is a save (``mark`` is ``_here``), an optimizer is what makes it one."""
     for role in (*MODELS, *OTHERS):
@@ -123,23 +119,29 @@ def _of_dcp(home: str, mark: str) -> Iterator[Piece]:
         for piece in dcp.pieces(f"{home}/{role}", f"_{role}{mark}"):
             index = piece.role == "metadata"
             named = replace(piece, role=f"{role}_index" if index else role, required=index)
-            yield replace(named, companion=below)
+            yield replace(named, claim=Claim.COMPANION) if below else named
 
 
 def _rest(home: str, mark: str) -> Iterator[Piece]:
     """What lies beside the directories and below them."""
-    beside = partial(Piece, shared=True, companion=True, inside=True, required=False)
+    beside = partial(Piece, claim=Claim.INSIDE, required=False)
     for below, deep in ((home, ""), (f"{home}/<{'|'.join(MODELS)}>", "_deep")):
         yield from dcp.beside(below, f"{deep}{mark}")
     if mark != HERE:
-        under_way = Piece(f"incomplete{mark}", "mark", f"{home}{UNDER_WAY}", shared=True, required=False)
-        yield replace(under_way, mark=True, marks=UNDER_WAY, unfinished=True, loaded=False)
+        yield Piece(
+            f"incomplete{mark}",
+            "mark",
+            f"{home}{UNDER_WAY}",
+            required=False,
+            stage=Stage.MARKS,
+            changes=Changes.MARK,
+            loaded=False,
+        )
         plain = f"{home}/<{STATES}>"  # XTuner's have no ending
         yield beside(f"plain{mark}", "state", plain, STATE_FORMATS, unasked=True)
-        done = Piece(f"complete{mark}", "complete", f"{home}/{_DONE}", shared=True, required=False)
-        yield replace(done, mark=True)
+        yield Piece(f"complete{mark}", "complete", f"{home}/{_DONE}", required=False, changes=Changes.MARK)
         plain = f"{home}/<optimizer|optim>/state_dict.pt"  # LLaMA-Factory's, of a model that is not cut
-        yield Piece(f"single_optimizer{mark}", "optimizer", plain, STATE_FORMATS, shared=True, required=False)
+        yield Piece(f"single_optimizer{mark}", "optimizer", plain, STATE_FORMATS, required=False)
     single = f"{home}/<step_scheduler|progress|scheduler>.pt"
     yield beside(f"single{mark}", "state", single, STATE_FORMATS, unasked=True)
     counts = f"{home}/metadata.json"
@@ -163,7 +165,7 @@ def _of_workers(home: str, mark: str) -> Iterator[Piece]:
     """ROLL's: below the directory of each worker one of DCP's, and the model as it is exported."""
     for piece in dcp.pieces(f"{home}/{{name}}/dcp", f"_worker{mark}"):
         yield replace(piece, role="worker_index" if piece.role == "metadata" else "worker")
-    beside = partial(Piece, shared=True, companion=True, inside=True, required=False, loaded=False)
+    beside = partial(Piece, claim=Claim.INSIDE, required=False, loaded=False)
     for name, file, formats in (
         ("weights", "{name}.safetensors", ("safetensors",)),
         ("weights_index", "model.safetensors.index.json", ("safetensors_index",)),
@@ -182,22 +184,23 @@ LAYOUT = Layout(
     name="dcp-set",
     title="Directories of PyTorch Distributed Checkpoint in one save",
     pieces=tuple(
-        piece if home else replace(piece, template=piece.template[1:], here=True, apart=True)
+        piece if home else replace(piece, template=piece.template[1:], where=Where.HERE)
         for home, mark in HOMES
         for part in (_of_dcp, _rest)
         for piece in part(home, mark)
     ),
-    resume=_resume,
+    resume=resume_directory,
     check=_check,
     lost=_lost,
-    tracker=f"{_TRACKED}.json",
-    read_tracker=_read_tracker,
-    write_tracker=_write_tracker,
-    other_trackers=(("LATEST.txt", _read_latest), ("../../.xtuner", _read_xtuner)),
-    always_tracked=False,
+    tracker=Tracker(
+        file=f"{_TRACKED}.json",
+        read=_read_tracker,
+        write=_write_tracker,
+        others=(("LATEST.txt", _read_latest), ("../../.xtuner", _read_xtuner)),
+        always=False,
+    ),
+    counting=Counting(by_epoch=True),
     reshardable=True,
-    compare_steps=False,
-    steps_by_epoch=True,
     reference=(
         "lm-engine lm_engine/checkpointing/__init__.py save_checkpoint; prime-rl prime_rl/trainer/ckpt.py; "
         "XTuner xtuner/v1/train/trainer.py _maybe_save; NeMo AutoModel "

@@ -4,15 +4,18 @@ the tag named by ``latest``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter as Tally
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from ckpt_tools.layouts.common.counters import borrowed, lacking, missed
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.counters import borrowed
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, Tracker, whole
+from ckpt_tools.layouts.common.piece import SHARDED, SHARED, Content, Piece, Readers
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.ranges import names as names_of
 from ckpt_tools.model.ranges import ranges, words
 from ckpt_tools.model.report import Report
 
@@ -151,13 +154,52 @@ def _spelled(lost: Mapping[int, Sequence[int]]) -> str:
     )
 
 
+_NEAR = 4
+"""Saves, the nearest in time, whose files tell which ones a save has."""
+Name = Callable[[Part], "str | None"]
+"""What a file that no index lists is called in every checkpoint; None for one that does not count."""
+
+
 def _listed_nowhere(p: Part) -> str | None:
-    """The name of a file that no other file speaks of."""
-    return p.path.rpartition("/")[2] if p.role in ("layer", "expert", "expert_optimizer") else None
+    return p.name if p.role in ("layer", "expert", "expert_optimizer") else None
 
 
 def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
     return lacking(c, others, _listed_nowhere)
+
+
+def lacking(c: Checkpoint, others: Sequence[Checkpoint], name: Name) -> Iterator[Flaw]:
+    """What ``missed`` finds, of one checkpoint and by names alone: the same files are needed where those of
+    other checkpoints are damaged, and where they are too many to be read for it.
+    """
+    own = _named(c.parts, name)
+    run = (o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
+    near = sorted(run, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_NEAR]
+    saves = [*filter(None, (_named(o.parts, name) for o in near))]
+    usual = Tally(said for names in saves for said in names)
+    gone = sorted(said for said, n in usual.items() if said not in own and 2 * n > len(saves))
+    if own and gone:
+        yield Flaw("missing-part", _not_there(gone), path=next(iter(own.values())).path)
+
+
+def missed(parts: Rows, name: Name) -> Found:
+    """Files that most other checkpoints of the run have and one has not, but for one without any such."""
+    homes: dict[str, list[Part]] = {}
+    for part, _ in parts:
+        homes.setdefault(part.home, []).append(part)
+    saves = [*filter(None, (_named(same, name) for same in homes.values()))]
+    usual = Tally(said for names in saves for said in names)
+    for names in saves:
+        if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= len(saves)):
+            yield next(iter(names.values())).path, Flaw("missing-part", _not_there(gone))
+
+
+def _named(parts: Sequence[Part], name: Name) -> dict[str, Part]:
+    return {said: p for p in parts if (said := name(p)) is not None}
+
+
+def _not_there(gone: Sequence[str]) -> str:
+    return f"{names_of(gone)} of its checkpoint is not there, though the run's other checkpoints have it"
 
 
 def read_tracker(data: bytes) -> str | None:
@@ -181,24 +223,22 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 def pieces(home: str, mark: str) -> Iterator[Piece]:
     """The files of a checkpoint in the directory ``home``."""
     zero = "[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}"
-    for name, role, template, how in (
-        ("model", "model", "mp_rank_{tp:02d}_model_states.pt", "replicated"),
-        ("zero3", "model", f"{zero}_model_states.pt", "sharded"),
-        ("optim", "optimizer", f"{zero}_optim_states.pt", "sharded"),
-        ("layer", "layer", "layer_{layer:02d}[-model_{tp:02d}]-model_states.pt", "shared"),
-        ("expert", "expert", "[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt", "shared"),
-        ("expert_optim", "expert_optimizer", "expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt", "shared"),
+    for name, role, template, readers in (
+        ("model", "model", "mp_rank_{tp:02d}_model_states.pt", Readers(replicated_over=("dp", "cp"))),
+        ("zero3", "model", f"{zero}_model_states.pt", SHARDED),
+        ("optim", "optimizer", f"{zero}_optim_states.pt", SHARDED),
+        ("layer", "layer", "layer_{layer:02d}[-model_{tp:02d}]-model_states.pt", SHARED),
+        ("expert", "expert", "[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt", SHARED),
+        ("expert_optim", "expert_optimizer", "expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt", SHARED),
     ):
         yield Piece(
             f"{name}{mark}",
             role,
             f"{home}/{template}",
             FORMATS,
-            replicated_over=("dp", "cp") if how == "replicated" else (),
-            sharded=how == "sharded",
-            shared=how == "shared",
+            readers=readers,
             unasked=True,
-            tensors_in=_TENSORS_IN.get(name, ()),
+            content=Content(tensors_in=_TENSORS_IN.get(name, ())),
         )
 
 
@@ -211,12 +251,10 @@ LAYOUT = Layout(
     check=_check,
     lost=_lost,
     lacks=_lacks,
-    tracker="latest",
-    read_tracker=read_tracker,
-    tracked=tag,
-    tracked_early=True,
-    needs=("model",),
-    stateless=("zero_to_fp32.py", "zero_to_torch.py"),  # scripts that the engine puts beside its saves
+    tracker=Tracker(file="latest", read=read_tracker, name=tag, early=True),
+    complete=Complete(needs=("model",)),
+    # scripts that the engine puts beside its saves
+    beside=Beside(stateless=("zero_to_fp32.py", "zero_to_torch.py")),
     reference=(
         "deepspeed/runtime/engine.py save_checkpoint, _get_ckpt_name, _get_zero_ckpt_name; 'latest' is "
         "written before other ranks are done"

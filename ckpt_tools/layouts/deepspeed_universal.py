@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts.common.counters import lacking, missed
-from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.layouts.deepspeed import FORMATS, tag
+from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker
+from ckpt_tools.layouts.common.piece import Content, Piece
+from ckpt_tools.layouts.deepspeed import FORMATS, lacking, missed, tag
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -68,20 +68,16 @@ LAYOUT = Layout(
             "parameter",
             f"{HOME}/zero/{{name}}/<fp32|exp_avg|exp_avg_sq|step>.pt",
             FORMATS,
-            shared=True,
             unasked=True,
         ),
-        Piece(
-            "optimizer", "optimizer", f"{HOME}/zero/optimizer_state.pt", FORMATS, shared=True, unasked=True
-        ),
+        Piece("optimizer", "optimizer", f"{HOME}/zero/optimizer_state.pt", FORMATS, unasked=True),
         Piece(
             "model",
             "model",
             f"{HOME}/mp_rank_{{tp:02d}}_model_states.pt",
             FORMATS,
-            shared=True,
+            content=Content(tensors_in=("parameter",)),
             unasked=True,
-            tensors_in=("parameter",),
         ),
         # of stage 3; each rank loads those of the first
         Piece(
@@ -89,33 +85,26 @@ LAYOUT = Layout(
             "model",
             f"{HOME}/{_FIRST}",
             FORMATS,
-            shared=True,
+            content=Content(tensors_in=("parameter",)),
             unasked=True,
-            tensors_in=("parameter",),
         ),
-        Piece(
-            "zero3_others", "unread", f"{HOME}/{_OTHERS}", FORMATS, shared=True, required=False, loaded=False
-        ),
+        Piece("zero3_others", "unread", f"{HOME}/{_OTHERS}", FORMATS, required=False, loaded=False),
         Piece(
             "layer",
             "layer",
             f"{HOME}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt",
             FORMATS,
-            shared=True,
             unasked=True,
         ),
     ),
     resume=_resume,
     check=_check,
     lacks=_lacks,
-    tracker="latest_universal",
-    read_tracker=_read_tracker,
-    tracked=tag,
-    needs=("parameter",),
-    needs_any=("model", "layer"),
-    saved_with=(("parameter", "optimizer"),),
+    tracker=Tracker(file="latest_universal", read=_read_tracker, name=tag),
+    complete=Complete(
+        needs=("parameter",), needs_any=("model", "layer"), saved_with=(("parameter", "optimizer"),)
+    ),
     reshardable=True,
-    compare_steps=False,
     reference="deepspeed/checkpoint/ds_to_universal.py; latest_universal holds the tag",
     limits=(
         (

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Steps, whole
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Steps, Tracker, resume_file, whole
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _SAVED = replace(proven("iteration"), name="model", template="model_{step:07d}.pth")
@@ -46,22 +45,15 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, _iteration, "iteration")
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path or checkpoint.path)  # checkpointer.load(path)
-
-
 LAYOUT = Layout(
     name="detectron2",
     title="Detectron2",
     pieces=(_SAVED, replace(_SAVED, name="final", template="model_final.pth")),
-    resume=_resume,
+    resume=resume_file,  # checkpointer.load(path)
     steps=_steps,
     check=_check,
-    tracker="last_checkpoint",
-    read_tracker=read_tracker,
-    tracked=file_name,
+    tracker=Tracker(file="last_checkpoint", read=read_tracker, name=file_name),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "fvcore/common/checkpoint.py PeriodicCheckpointer.step(), Checkpointer.tag_last_checkpoint(); "
         "iterations count from 0, so model_0000499.pth is written after 500 of them"

@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.layouts.common.counters import first, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.layout import Layout, Metadata, Ranks, Steps, Tracker, resume_file
+from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece, Readers, Stage
 from ckpt_tools.layouts.dcp import read_number
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
@@ -29,21 +28,29 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, lambda m: first(m, _WORDS), "step")
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path or checkpoint.path)
-
-
 LAYOUT = Layout(
     name="dlrover",
     title="DLRover flash checkpoint",
     pieces=(
         *(
-            Piece(f"rank{mark}", "model", f"{home}/rank_{{rank}}.pt", FORMATS, sharded=True, generic=True)
+            Piece(
+                f"rank{mark}",
+                "model",
+                f"{home}/rank_{{rank}}.pt",
+                FORMATS,
+                readers=SHARDED,
+                claim=Claim.GENERIC,
+            )
             for home, mark in _HOMES
         ),
         *(
             Piece(
-                f"whole{mark}", "model", f"{home}<.pt|.pth>", FORMATS, replicated_over=("dp",), companion=True
+                f"whole{mark}",
+                "model",
+                f"{home}<.pt|.pth>",
+                FORMATS,
+                readers=Readers(replicated_over=("dp",)),
+                claim=Claim.COMPANION,
             )
             for home, mark in _HOMES[:1]
         ),
@@ -51,18 +58,18 @@ LAYOUT = Layout(
             "stage",
             "stage",
             "._dlrover_ckpt_stage/{step}.done/{rank}",
-            unfinished=True,
+            stage=Stage.UNDER_WAY,
             required=False,
             loaded=False,
+            readers=OWN,
         ),
     ),
-    resume=_resume,
+    resume=resume_file,
     steps=_steps,
     check=_check,
-    tracker="dlrover_latest.txt",
-    read_tracker=read_number,
-    always_tracked=False,
-    own_files=True,  # FullCheckpointEngine._gen_restore_checkpoint_path: rank_0.pt, or the rank's own
+    tracker=Tracker(file="dlrover_latest.txt", read=read_number, always=False),
+    # FullCheckpointEngine._gen_restore_checkpoint_path: rank_0.pt, or the rank's own
+    ranks=Ranks(own_files=True),
     reference=(
         "dlrover/python/elastic_agent/torch/ckpt_saver.py commit_checkpoint; "
         "dlrover/trainer/torch/flash_checkpoint"

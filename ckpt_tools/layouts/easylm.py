@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, Steps, resume_file, whole
+from ckpt_tools.layouts.common.piece import COPIES, TELLS_STEP, UNTOLD, Changes, Claim, Piece
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 
@@ -29,44 +28,32 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, _step, "step")
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path or checkpoint.path)
-
-
 def _pieces() -> Iterator[Piece]:
     for name in ("train_state", "params"):
         saved = Piece(
-            name,
-            "model",
-            f"streaming_{name}",
-            ("msgpack_stream",),
-            shared=True,
-            single=True,
-            step_from="content",
+            name, "model", f"streaming_{name}", ("msgpack_stream",), readers=COPIES, content=TELLS_STEP
         )
-        yield replace(
-            saved, name=f"{name}_milestone", template=f"streaming_{name}_{{step}}", step_from="name"
-        )
+        yield replace(saved, name=f"{name}_milestone", template=f"streaming_{name}_{{step}}", content=UNTOLD)
         yield saved
     for name in ("metadata", "dataset"):
         template = f"{name}_{{step}}.pkl"
         beside = Piece(
-            name, name, template, ("pickle_plain",), shared=True, loaded=False, required=False, companion=True
+            name, name, template, ("pickle_plain",), claim=Claim.COMPANION, loaded=False, required=False
         )
         yield beside
-        yield replace(beside, name=f"{name}_last", template=f"{name}.pkl", rolling=True)
+        yield replace(beside, name=f"{name}_last", template=f"{name}.pkl", changes=Changes.ROLLING)
 
 
 LAYOUT = Layout(
     name="easylm",
     title="EasyLM",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_file,
     steps=_steps,
     check=_check,
-    needs=("model",),
+    complete=Complete(needs=("model",)),
+    compared=Compared.BY_ROLE,
     reshardable=True,
-    compared_by_role=True,
     reference="EasyLM/checkpoint.py StreamingCheckpointer.save_all(), load_trainstate_checkpoint()",
     limits=(
         "--load_checkpoint wants trainstate:: or params:: before the path",

@@ -10,15 +10,25 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import (
+    Beside,
+    Complete,
+    Counting,
+    Layout,
+    Metadata,
+    Steps,
+    Tracker,
+    resume_directory,
+    whole,
+)
 from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Piece
 from ckpt_tools.layouts.files import OBJECTS
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _HOME = "20{name}T{name}F{name}[-{step:012d}]"
@@ -81,38 +91,31 @@ def _without(c: Checkpoint, what: str) -> Flaw:
     return Flaw("missing-part", f"there is no {what}", path=c.path)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # Checkpoint.load(path)
-
-
 def _pieces() -> Iterator[Piece]:
-    state = Piece("", "model", "", OBJECTS, shared=True, unasked=True)
-    yield replace(state, name="step", role="progress", template=f"{_HOME}/step.pkl", step_from="content")
+    state = Piece("", "model", "", OBJECTS, unasked=True)
+    yield replace(state, name="step", role="progress", template=f"{_HOME}/step.pkl", content=TELLS_STEP)
     yield replace(state, name="replay", role="data", template=f"{_HOME}/replay[_<train|eval>].pkl")
     yield replace(state, name="agent", template=f"{_HOME}/agent.pkl")
     yield replace(state, name="shard", template=f"{_HOME}/{{name}}-{{shard:04d}}.pkl")
     yield replace(state, name="state", template=f"{_HOME}/{{name}}.pkl")
-    done = Piece("done", "done", f"{_HOME}/done", shared=True, loaded=False, mark=True)
-    yield replace(done, companion=True, inside=True)
+    done = Piece("done", "done", f"{_HOME}/done", changes=Changes.MARK, loaded=False)
+    yield replace(done, claim=Claim.INSIDE)
 
 
 LAYOUT = Layout(
     name="elements",
     title="elements (DreamerV3)",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # Checkpoint.load(path)
     steps=_steps,
     check=_check,
     lost=_lost,
-    traces=(re.compile(rf"(?:^|/){DATE.pattern}/done$"),),  # empty, and the last file of a save
-    tracker="latest",
-    read_tracker=_read_tracker,
-    tracked=lambda c: c.path.rpartition("/")[2],
-    commit="done",
-    needs=("model",),
+    # empty, and the last file of a save
+    beside=Beside(traces=(re.compile(rf"(?:^|/){DATE.pattern}/done$"),)),
+    tracker=Tracker(file="latest", read=_read_tracker, name=lambda c: c.path.rpartition("/")[2]),
+    complete=Complete(commit="done", needs=("model",)),
+    counting=Counting(dated=DATE),
     reshardable=True,
-    compare_steps=False,
-    dated=DATE,
     reference="elements 3.22 checkpoint.py Checkpoint; danijar/dreamerv3 embodied/run/train.py, jax/agent.py",
     limits=(
         "Checkpoint.load() follows latest, not the plan: give it the path, or write the name into latest",

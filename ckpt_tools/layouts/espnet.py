@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, whole
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.flaw import Flaw
@@ -53,18 +54,18 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    chosen = Piece("best", "model", f"{CRITERION}.best.pth", TORCH, Kind.BEST, shared=True, required=False)
+    chosen = Piece("best", "model", f"{CRITERION}.best.pth", TORCH, Kind.BEST, required=False)
     mean = replace(chosen, name="average", template=f"{CRITERION}.ave.pth", kind=Kind.RELEASE)
-    beside = replace(mean, companion=True, inside=True)
+    beside = replace(mean, claim=Claim.INSIDE)
     yield chosen
     yield mean
     yield replace(mean, name="averaged", template=f"{CRITERION}.ave_{{shard}}best[.{{name}}].pth")
     yield replace(beside, name="weights", template="{epoch}epoch.pth")
     yield replace(
-        beside, name="latest", template="latest.pth", constant=True
+        beside, name="latest", template="latest.pth", changes=Changes.CONSTANT
     )  # a link to Nepoch.pth, or its copy
     yield replace(
-        beside, name=STATE, template="checkpoint.pth", kind=Kind.PERIODIC, required=True, step_from="content"
+        beside, name=STATE, template="checkpoint.pth", kind=Kind.PERIODIC, required=True, content=TELLS_STEP
     )
 
 
@@ -76,9 +77,8 @@ LAYOUT = Layout(
     steps=_steps,
     check=_check,
     lacks=_lacks,
-    epoch_base=1,  # Nepoch.pth is written after epoch N
+    counting=Counting(first_epoch=1),  # Nepoch.pth is written after epoch N
     reshardable=True,
-    compare_steps=False,
     reference=(
         "espnet2/train/trainer.py Trainer.run(), resume(); train/reporter.py Reporter.state_dict(); "
         "main_funcs/average_nbest_models.py"

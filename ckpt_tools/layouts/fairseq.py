@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, whole
+from ckpt_tools.layouts.common.piece import Piece, Readers
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -57,7 +58,7 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
 
 def _shards(saved: Piece) -> Iterator[Piece]:
     """With --use-sharded-state each data parallel rank saves its own, and loads that alone."""
-    shard = replace(saved, shared=False, sharded=True)
+    shard = replace(saved, readers=Readers(sharded=True, single=True))
     for name, template in (
         ("update", "checkpoint_{epoch}_{step}"),
         ("epoch", "checkpoint{epoch}"),
@@ -86,9 +87,8 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    epoch_base=1,
+    counting=Counting(first_epoch=1),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "fairseq/checkpoint_utils.py save_checkpoint(), trainer.py state_dict(), "
         "data/iterators.py EpochBatchIterator.state_dict()"

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece
+from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, resume_directory
 from ckpt_tools.layouts.common.loop_counters import number
 from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.piece import Claim, Piece, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
@@ -61,19 +61,15 @@ def _shown(c: Checkpoint) -> set[str]:
     return shown
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)
-
-
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    model = Piece(f"model{mark}", "model", f"{home}/model/{_GRID}", TORCH, shared=True)
+    model = Piece(f"model{mark}", "model", f"{home}/model/{_GRID}", TORCH)
     yield model
     yield replace(model, name=f"optimizer{mark}", role="optimizer", template=f"{home}/optimizer/{_GRID}")
     reader = f"{home}/data_reader/dp_{{shard:02d}}.pt"
     yield replace(model, name=f"data_reader{mark}", role="data_reader", template=reader, unasked=True)
     ranks = f"{home}/trainer/rank_{{shard:02d}}.pt"
     trainer = replace(model, name=f"trainer{mark}", role="trainer", template=ranks, unasked=True)
-    yield replace(trainer, companion=True, inside=True)
+    yield replace(trainer, claim=Claim.INSIDE)
 
 
 LAYOUT = Layout(
@@ -81,13 +77,13 @@ LAYOUT = Layout(
     title="fairseq2",
     pieces=(
         *_pieces("step_{step}", ""),
-        *(replace(piece, unfinished=True) for piece in _pieces("step_{step}.tmp", "_tmp")),
+        *(replace(piece, stage=Stage.UNDER_WAY) for piece in _pieces("step_{step}.tmp", "_tmp")),
     ),
-    resume=_resume,
+    resume=resume_directory,
     check=_check,
     lost=_lost,
-    needs=("model", "optimizer", "trainer"),
-    compare_steps=False,
+    complete=Complete(needs=("model", "optimizer", "trainer")),
+    compared=Compared.NONE,
     reference=(
         "fairseq2 src/fairseq2/checkpoint/manager.py StandardCheckpointManager (0.5 and later): "
         "save_checkpoint(), _commit_checkpoint(), maybe_get_last_step_number(exclude_model_only=True)"

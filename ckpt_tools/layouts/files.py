@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.held import PIECES, ROLLING, holds_of
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Purpose, Steps, Tracker, resume_file
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
+from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
@@ -65,19 +65,8 @@ class Loop(Struct, frozen=True, dict=True):
             yield _piece(f"{self.name}/{i}" if i else self.name, template, kind)
 
 
-def _piece(name: str, template: str, kind: Kind = Kind.PERIODIC, *, rolling: bool = False) -> Piece:
-    return Piece(
-        name,
-        "model",
-        template,
-        _FORMATS,
-        kind,
-        shared=True,
-        single=True,
-        weak=True,
-        required=False,
-        rolling=rolling,
-    )
+def _piece(name: str, template: str, kind: Kind = Kind.PERIODIC) -> Piece:
+    return Piece(name, "model", template, _FORMATS, kind, COPIES, required=False, claim=Claim.WEAK)
 
 
 @cache
@@ -269,16 +258,13 @@ def _name(c: Checkpoint) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of its step"
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path or checkpoint.path)
-
-
 def _pieces() -> Iterator[Piece]:
     for loop in loops():
         yield from loop.pieces()
     for name in PIECES:  # the first good one of several is loaded: what holds most goes first
-        for mark in ("", ROLLING):
-            yield _piece(f"{mark}{name}", "placed by its content/", rolling=bool(mark))  # no file's name
+        placed = _piece(name, "placed by its content/")  # no file's name
+        yield placed
+        yield replace(placed, name=f"{ROLLING}{name}", changes=Changes.ROLLING)
 
 
 def read_tracker(data: bytes) -> str | None:
@@ -328,25 +314,26 @@ LAYOUT = Layout(
     name="files",
     title="Files of people's own training loops",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_file,
     steps=_steps,
     check=_check,
     lacks=_lacks,
     lost=_lost,
-    tracker="latest_checkpoint.txt",
-    read_tracker=read_tracker,
-    other_trackers=(
-        *((name, _text) for name in _TEXTS),
-        ("checkpoint_latest", _paddlespeech),
-        ("records.jsonl", _snapshots),
+    tracker=Tracker(
+        file="latest_checkpoint.txt",
+        read=read_tracker,
+        others=(
+            *((name, _text) for name in _TEXTS),
+            ("checkpoint_latest", _paddlespeech),
+            ("records.jsonl", _snapshots),
+        ),
+        name=named,
+        any_file=True,
+        always=False,
     ),
-    tracked=named,
-    tracked_by_any=True,
-    always_tracked=False,
+    purpose=Purpose.ANYTHING,
+    counting=Counting(by_epoch=True),
     reshardable=True,
-    compare_steps=False,
-    last_resort=True,
-    steps_by_epoch=True,
     reference="the public training scripts that layouts/loops.toml names",
     limits=(
         "only names that 'ckpt layouts files' lists are known: describe others in ckpt.toml",

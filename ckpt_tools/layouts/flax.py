@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.layouts.common.layout import Layout, Metadata, resume_file, whole
+from ckpt_tools.layouts.common.piece import TELLS_STEP, UNTOLD, Claim, Piece, Stage
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 
@@ -23,33 +24,21 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, _step, "step")
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path or checkpoint.path)  # restore_checkpoint(path, target)
-
-
-def _piece(name: str, template: str, *, unfinished: bool = False) -> Piece:
+def _piece(name: str, template: str) -> Piece:
     """A file of which the name alone says little: Ray's and Orbax' directories are called so as well."""
-    step_from = "name" if unfinished else "content"
-    return Piece(
-        name,
-        "model",
-        template,
-        ("msgpack",),
-        shared=True,
-        weak=True,
-        step_from=step_from,
-        unfinished=unfinished,
-    )
+    return Piece(name, "model", template, ("msgpack",), claim=Claim.WEAK, content=TELLS_STEP)
 
 
 LAYOUT = Layout(
     name="flax",
     title="flax checkpoint_N",
-    pieces=(_piece("file", "checkpoint_{step}"), _piece("temporary", "checkpoint_tmp", unfinished=True)),
-    resume=_resume,
+    pieces=(
+        _piece("file", "checkpoint_{step}"),
+        replace(_piece("temporary", "checkpoint_tmp"), stage=Stage.UNDER_WAY, content=UNTOLD),
+    ),
+    resume=resume_file,  # restore_checkpoint(path, target)
     check=_check,
     reshardable=True,
-    compare_steps=False,
     reference=(
         "flax/training/checkpoints.py save_checkpoint(), save_checkpoint_multiprocess(), "
         "latest_checkpoint(): the highest; checkpoint_tmp is renamed when it is written"

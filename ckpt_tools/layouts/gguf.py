@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Layout, whole
+from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
@@ -58,20 +59,12 @@ LAYOUT = Layout(
     name="gguf",
     title="GGUF models",
     pieces=(
-        Piece(
-            "split",
-            "model",
-            "{prefix}-{shard:05d}-of-{of:05d}.gguf",
-            ("gguf",),
-            kind=Kind.RELEASE,
-            shared=True,
-        ),
-        Piece("model", "model", "{prefix}.gguf", ("gguf",), kind=Kind.RELEASE, shared=True),
+        Piece("split", "model", "{prefix}-{shard:05d}-of-{of:05d}.gguf", ("gguf",), kind=Kind.RELEASE),
+        Piece("model", "model", "{prefix}.gguf", ("gguf",), kind=Kind.RELEASE),
     ),
     resume=_resume,
     check=_check,
     reshardable=True,
-    compare_steps=False,
     reference="llama.cpp: tools/gguf-split; src/llama-model-loader.cpp (llama_split_path)",
     limits=("an export: it holds no optimizer, and nothing tells the step at which it was made",),
 )

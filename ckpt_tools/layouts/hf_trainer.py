@@ -12,8 +12,19 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.layouts.common.lost_files import lost, stale_index, without_index
+from ckpt_tools.layouts.common.layout import (
+    Beside,
+    Compared,
+    Complete,
+    Layout,
+    Metadata,
+    Purpose,
+    Steps,
+    Tracker,
+    whole,
+)
+from ckpt_tools.layouts.common.lost_files import lost, stale_index, without_index, without_names
+from ckpt_tools.layouts.common.piece import OWN, SHARDED, Changes, Claim, Piece, Readers, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
@@ -96,9 +107,7 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
         if path.rpartition("/")[0] not in models:
             text = f"there is no adapter_model file beside {path.removeprefix(f'{c.path}/')}"
             yield Flaw("missing-part", text, path=c.path)
-    for name in lost(c, beside, _named_by_parts):
-        text = f"there is no {name}, which the run's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
+    yield from without_names(c, beside, _named_by_parts)
     for name in lost(c, beside, _descriptions):
         text = (
             f"there is no {name}, which the run's other checkpoints have: a copy of it may have stopped early"
@@ -136,14 +145,14 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 def model_pieces(home: str) -> Iterator[Piece]:
     """A model as ``save_pretrained`` writes it, whole or in shards that an index names."""
-    index = Piece("", "model_index", "", ("safetensors_index",), shared=True, companion=True)
+    index = Piece("", "model_index", "", ("safetensors_index",), claim=Claim.COMPANION)
     for name, prefix, suffix, formats in (
         ("model", "model", "safetensors", ST),
         ("adapter", "adapter_model", "safetensors", ST),
         ("bin", "pytorch_model", "bin", TORCH),
         ("adapter_bin", "adapter_model", "bin", TORCH),
     ):
-        model = Piece(name, "model", f"{home}/{prefix}.{suffix}", formats, shared=True, companion=True)
+        model = Piece(name, "model", f"{home}/{prefix}.{suffix}", formats, claim=Claim.COMPANION)
         yield model
         shard = f"{home}/{prefix}-{{shard:05d}}-of-{{of:05d}}.{suffix}"
         yield replace(model, name=f"{name}_shard", template=shard)
@@ -156,28 +165,33 @@ OPTIMIZERS = ("optimizer", "metadata_optimizer", "pd_optimizer", "unified_optimi
 
 def _own_pieces() -> Iterator[Piece]:
     """What the trainer itself writes beside the model."""
-    torch, described = partial(Piece, formats=TORCH, shared=True), partial(Piece, shared=True, companion=True)
-    yield Piece("state", "state", f"{HOME}/trainer_state.json", ("json_member",), shared=True)
+    torch, described = partial(Piece, formats=TORCH), partial(Piece, claim=Claim.COMPANION)
+    yield Piece("state", "state", f"{HOME}/trainer_state.json", ("json_member",))
     yield from model_pieces(HOME)
     for number, role in (("0", "model"), ("{layer}", "module")):  # sentence-transformers: one for each module
         for end, formats in (("model.safetensors", ST), ("pytorch_model.bin", TORCH)):
             below = f"{HOME}/{number}_{{name}}/{end}"
-            yield Piece(f"{role}_{end.partition('.')[0]}", role, below, formats, shared=True, companion=True)
+            yield Piece(f"{role}_{end.partition('.')[0]}", role, below, formats, claim=Claim.COMPANION)
     for name, file in (("modules", "modules.json"), ("module_config", "{layer}_{name}/config.json")):
         yield described(name, "module_config", f"{HOME}/{file}", ("json_member",), required=False)
     for name, end, formats in (("", "safetensors", ST), ("_bin", "bin", TORCH)):
         below = f"{NAMED}/adapter_model.{end}"
-        yield Piece(f"named_adapter{name}", "model", below, formats, shared=True, companion=True)
+        yield Piece(f"named_adapter{name}", "model", below, formats, claim=Claim.COMPANION)
     # a loop of one's own calls them so, too, in a checkpoint-N of its own; the trainer has saved its
     # arguments before them
-    yield torch("optimizer", "optimizer", f"{HOME}/optimizer.pt", companion=True)
+    yield torch("optimizer", "optimizer", f"{HOME}/optimizer.pt", claim=Claim.COMPANION)
     # with FSDP; Accelerate, too, saves optimizer.bin and scaler.pt into a checkpoint-N of its own
-    yield torch("optimizer_bin", "optimizer", f"{HOME}/optimizer.bin", companion=True)
-    yield torch("scheduler", "scheduler", f"{HOME}/scheduler.pt", companion=True)
-    yield torch("scaler", "scaler", f"{HOME}/scaler.pt", required=False, companion=True)
-    either = partial(Piece, formats=(*TORCH, *PADDLE), shared=True)
-    yield either("rng", "rng", f"{HOME}/rng_state.pth", survivable=True)
-    yield either("rng_rank", "rng", f"{HOME}/rng_state_{{rank}}.pth", sharded=True, survivable=True)
+    yield torch("optimizer_bin", "optimizer", f"{HOME}/optimizer.bin", claim=Claim.COMPANION)
+    yield torch("scheduler", "scheduler", f"{HOME}/scheduler.pt", claim=Claim.COMPANION)
+    yield torch("scaler", "scaler", f"{HOME}/scaler.pt", required=False, claim=Claim.COMPANION)
+    either = partial(Piece, formats=(*TORCH, *PADDLE))
+    yield either("rng", "rng", f"{HOME}/rng_state.pth", readers=Readers(shared=True, survivable=True))
+    yield either(
+        "rng_rank",
+        "rng",
+        f"{HOME}/rng_state_{{rank}}.pth",
+        readers=Readers(shared=True, sharded=True, survivable=True),
+    )
     yield either("args", "args", f"{HOME}/training_args.bin", required=False, loaded=False)
     # before it loads the weights, the trainer reads by which version of transformers they were saved
     yield described("config", "config", f"{HOME}/config.json", ("json_member",))
@@ -186,7 +200,7 @@ def _own_pieces() -> Iterator[Piece]:
         yield described(name, "config", f"{home}/adapter_config.json", ("json_member",), loaded=False)
     yield described("tokenizer", "tokenizer", f"{HOME}/<{_TOKENIZER}>.json", required=False, loaded=False)
     # transformers 4.3x staged there
-    yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), shared=True, unfinished=True)
+    yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), stage=Stage.UNDER_WAY)
 
 
 def _paddle_pieces() -> Iterator[Piece]:
@@ -201,24 +215,26 @@ def _paddle_pieces() -> Iterator[Piece]:
         ("pd_scheduler", "scheduler", "scheduler.pdparams"),
         ("pd_scaler", "scaler", "scaler.pdparams"),
     ):
-        yield Piece(name, role, f"{HOME}/{file}", PADDLE, shared=True, unasked=True)
+        yield Piece(name, role, f"{HOME}/{file}", PADDLE, unasked=True)
     # written last, each rank's once a save of its own has ended; of a job on PDC the trainer takes no save
     # without .checkpoint_done (trainer_utils.py, get_last_checkpoint)
-    done = partial(Piece, formats=(), shared=True, required=False, loaded=False, mark=True, companion=True)
+    done = partial(
+        Piece, formats=(), claim=Claim.COMPANION, changes=Changes.MARK, required=False, loaded=False
+    )
     weights = ".model_weight|.optimizer_weight|.master_weight"
     yield done("pd_done", "done", f"{HOME}/<.checkpoint_done|.model_done>")
     yield done("pd_signal", "done", f"{HOME}/saved_signal_{{shard}}")
     yield done("pd_weights_done", "done", f"{HOME}/<{weights}>.done.{{shard}}")
     for name in ("optimizer", "master_weights"):
         shards = f"{HOME}/{name}[-{{shard:05d}}-of-{{of:05d}}].safetensors"
-        yield Piece(f"unified_{name}", name, shards, ST, shared=True)
+        yield Piece(f"unified_{name}", name, shards, ST)
         index = f"{HOME}/{name}.safetensors.index.json"
-        yield Piece(f"unified_{name}_index", f"{name}_index", index, ("safetensors_index",), shared=True)
+        yield Piece(f"unified_{name}_index", f"{name}_index", index, ("safetensors_index",))
 
 
 def _flex_pieces() -> Iterator[Piece]:
     """What PaddleFormers' Trainer saves with ``flex_checkpoint``, and its state."""
-    yield Piece("flex_state", "state", f"{HOME}/trainer_state.bin", PADDLE, shared=True, unasked=True)
+    yield Piece("flex_state", "state", f"{HOME}/trainer_state.bin", PADDLE, unasked=True)
     parts = {"model_state": "model", "optimizer_state": "optimizer", "master_weight": "master_weights"}
     for name, role in {**parts, "ema_state": "ema"}.items():
         index = f"{HOME}/{name}/{{name}}.metadata"
@@ -227,30 +243,32 @@ def _flex_pieces() -> Iterator[Piece]:
             ("_index", f"{role}_index", index, "paddle_dist"),
             ("", role, files, "pickle_plain"),
         ):
-            yield Piece(f"flex_{name}{kind}", of, path, (form,), shared=True, unasked=True)
+            yield Piece(f"flex_{name}{kind}", of, path, (form,), unasked=True)
 
 
 def fsdp_pieces(home: str, mark: str = "") -> Iterator[Piece]:
     """What Accelerate saves of a model, and its optimizer, that FSDP has cut: whole, a file for each rank, or
     a directory of DCP's.
     """
-    whole_one = Piece("", "model", "", TORCH, shared=True, companion=True)
+    whole_one = Piece("", "model", "", TORCH, claim=Claim.COMPANION)
     yield replace(whole_one, name=f"fsdp{mark}", template=f"{home}/pytorch_model_fsdp[_{{shard}}].bin")
     for top, role in (("pytorch_model_fsdp", "model"), ("optimizer", "optimizer")):
-        one = Piece(f"{top}_rank{mark}", role, f"{home}/{top}[_{{shard}}]_rank{{rank}}.bin", TORCH)
-        yield replace(one, sharded=True, companion=True)
+        one = Piece(
+            f"{top}_rank{mark}", role, f"{home}/{top}[_{{shard}}]_rank{{rank}}.bin", TORCH, readers=OWN
+        )
+        yield replace(one, readers=SHARDED, claim=Claim.COMPANION)
         for piece in dcp.pieces(f"{home}/{top}_{{node}}", f"_{top}{mark}"):
             index = piece.role == "metadata"
             role_here = f"fsdp_{role}_index" if index else role
-            yield replace(piece, role=role_here, required=index, companion=True)
+            yield replace(piece, role=role_here, required=index, claim=Claim.COMPANION)
 
 
 def _engine_pieces() -> Iterator[Piece]:
     """What FSDP and DeepSpeed write below it."""
     yield from fsdp_pieces(HOME)
     yield from deepspeed.pieces(f"{HOME}/global_step{{step}}", deepspeed.MARK)
-    latest = Piece(f"latest{deepspeed.MARK}", "latest", f"{HOME}/latest", shared=True, companion=True)
-    yield replace(latest, inside=True, loaded=False)  # the trainer names no tag to the engine
+    latest = Piece(f"latest{deepspeed.MARK}", "latest", f"{HOME}/latest", claim=Claim.COMPANION)
+    yield replace(latest, claim=Claim.INSIDE, loaded=False)  # the trainer names no tag to the engine
 
 
 LAYOUT = Layout(
@@ -262,21 +280,22 @@ LAYOUT = Layout(
     check=_check,
     lost=_lost,
     unread=_unread,
-    best="best_model_checkpoint",
-    commit="state",
-    first_saved=("model",),
-    needs=("model",),
-    saved_with=(  # save_only_model leaves out all three
-        *((piece, "optimizer") for piece in ("scheduler", "pd_scheduler")),
-        *((piece, "scheduler") for piece in OPTIMIZERS),
-        *((piece, "rng") for piece in ("scheduler", "pd_scheduler", *OPTIMIZERS)),
+    beside=Beside(best="best_model_checkpoint"),
+    complete=Complete(
+        commit="state",
+        first=("model",),
+        needs=("model",),
+        saved_with=(  # save_only_model leaves out all three
+            *((piece, "optimizer") for piece in ("scheduler", "pd_scheduler")),
+            *((piece, "scheduler") for piece in OPTIMIZERS),
+            *((piece, "rng") for piece in ("scheduler", "pd_scheduler", *OPTIMIZERS)),
+        ),
+        one_of=(OPTIMIZERS, ("model", "model_shard", "metadata_pytorch_model_fsdp", "pd_model")),
     ),
-    one_of=(OPTIMIZERS, ("model", "model_shard", "metadata_pytorch_model_fsdp", "pd_model")),
-    tracker="dlrover_latest.txt",
-    read_tracker=dcp.read_number,
-    always_tracked=False,
+    tracker=Tracker(file="dlrover_latest.txt", read=dcp.read_number, always=False),
+    purpose=Purpose.EXPORTS,
+    compared=Compared.BY_PIECE,
     reshardable=True,
-    exports_models=True,
     reference=(
         "transformers/trainer.py _save_checkpoint: model, optimizer, scheduler, RNG, then "
         "trainer_state.json; no temporary directory; paddlenlp/trainer/trainer.py of PaddleNLP 3.0; "

@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Counting, Layout
+from ckpt_tools.layouts.common.piece import COPIES, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.plan import Resume
@@ -26,13 +27,13 @@ def _pieces() -> Iterator[Piece]:
     epoch = "{prefix}<-|.|_>{epoch:02d}"
     for name, (suffix, form) in _FILES.items():
         measured = f"[{{prefix}}<-|.|_>]{{epoch}}<-|_>[{{name}}]{{metric}}{suffix}"  # {val_loss:.2f}
-        yield Piece(f"{name}_measured", "model", measured, (form,), shared=True, single=True)
+        yield Piece(f"{name}_measured", "model", measured, (form,), readers=COPIES)
         batch = f"{epoch}<-|.|_>{{step_in_epoch}}{suffix}"
-        yield Piece(f"{name}_batch", "model", batch, (form,), shared=True, single=True)
-        yield Piece(name, "model", f"{epoch}[-{{name}}]{suffix}", (form,), shared=True, single=True)
+        yield Piece(f"{name}_batch", "model", batch, (form,), readers=COPIES)
+        yield Piece(name, "model", f"{epoch}[-{{name}}]{suffix}", (form,), readers=COPIES)
     for name in ("h5", "hdf5"):
         digit = f"[{{prefix}}<-|.|_>]<{WORDS}><-|.|_>{{epoch}}.{name}"
-        yield Piece(f"{name}_word", "model", digit, ("hdf5",), shared=True, single=True)
+        yield Piece(f"{name}_word", "model", digit, ("hdf5",), readers=COPIES)
 
 
 _SHARD = re.compile(r".+_(\d{5})\.weights\.h5")
@@ -62,9 +63,8 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     lacks=_lacks,
-    epoch_base=1,
+    counting=Counting(first_epoch=1),
     reshardable=True,
-    compare_steps=False,
     reference="keras/src/callbacks/model_checkpoint.py: {epoch} and {batch} count from 1",
     limits=(
         (

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, resume_file, whole
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Piece, Where
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _BEFORE = "weights_before"
@@ -53,39 +52,34 @@ def _without_epoch(parts: Mapping[str, Part]) -> Iterator[tuple[str, Flaw]]:
         yield progress.path, Flaw("epoch-mismatch", text, severity=Severity.WARNING)
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    return Resume(path or checkpoint.path)  # BackupAndRestore(backup_dir=path)
-
-
-def _weights(name: str, template: str, *, here: bool = False) -> Piece:
-    return Piece(name, "model", template, ("hdf5",), shared=True, step_from="content", here=here)
+def _weights(name: str, template: str, where: Where = Where.NAMED) -> Piece:
+    return Piece(name, "model", template, ("hdf5",), where=where, content=TELLS_STEP)
 
 
 LAYOUT = Layout(
     name="keras-backup",
     title="Keras BackupAndRestore",
     pieces=(
-        _weights("weights", "latest.weights.h5", here=True),
+        _weights("weights", "latest.weights.h5", Where.HERE),
         Piece(
             "progress",
             "progress",
             "training_metadata.json",
             ("json_member",),
-            shared=True,
+            where=Where.HERE,
             required=False,  # only beside latest.weights.h5
-            here=True,
         ),
         _weights(_BEFORE, "latest.weights.h5.bkp"),
     ),
-    resume=_resume,
+    resume=resume_file,  # BackupAndRestore(backup_dir=path)
     steps=_steps,
     check=_check,
-    needs=("model",),
-    saved_with=(("weights", "progress"),),  # without it Keras trains from epoch 0 on, with these weights
-    keeps=("keras", "keras-shards"),  # of ModelCheckpoint
-    stateless=("training_metadata.json.bkp",),
+    complete=Complete(
+        needs=("model",), saved_with=(("weights", "progress"),)
+    ),  # without it Keras trains from epoch 0
+    # ModelCheckpoint has the others
+    beside=Beside(layouts=("keras", "keras-shards"), stateless=("training_metadata.json.bkp",)),
     reshardable=True,
-    compare_steps=False,
     reference="keras/src/callbacks/backup_and_restore.py; keras/src/optimizers/base_optimizer.py iterations",
     limits=(
         (

@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Complete, Counting, Layout, Metadata, Steps, whole
+from ckpt_tools.layouts.common.piece import TELLS_STEP, UNTOLD, Claim, Content, Piece, Where
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.layouts.keras import WORDS
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -35,21 +36,14 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
             yield part.path, Flaw("missing-part", text)
 
 
-def _set(called: str, mark: str, step_from: str = "name") -> Iterator[Piece]:
+def _set(called: str, mark: str, content: Content = UNTOLD) -> Iterator[Piece]:
     """The index and the shards of weights that are ``called`` so."""
-    here = mark == "_any"
+    where = Where.HERE if mark == "_any" else Where.NAMED
     index = f"{called}.weights.json"
-    yield Piece(f"index{mark}", "index", index, ("keras_shards",), shared=True, here=here)
+    yield Piece(f"index{mark}", "index", index, ("keras_shards",), where=where)
     shard = f"{called}_{{shard:05d}}.weights.h5"  # without an index beside it, it may be an epoch
     yield Piece(
-        f"shard{mark}",
-        "model",
-        shard,
-        ("hdf5",),
-        shared=True,
-        companion=True,
-        here=here,
-        step_from=step_from,
+        f"shard{mark}", "model", shard, ("hdf5",), where=where, content=content, claim=Claim.COMPANION
     )
 
 
@@ -58,7 +52,7 @@ def _pieces() -> Iterator[Piece]:
         yield from _set(f"{home}/{{prefix}}", mark or "_step")
     yield from _set("{prefix}<-|.|_>{epoch:02d}[-{name}]", "_named")
     yield from _set(f"[{{prefix}}<-|.|_>]<w|{WORDS}><-|.|_>{{epoch}}", "_word")
-    yield from _set("{prefix}", "_any", "content")
+    yield from _set("{prefix}", "_any", TELLS_STEP)
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -73,10 +67,9 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    needs=("index", "model"),
-    epoch_base=1,
+    complete=Complete(needs=("index", "model")),
+    counting=Counting(first_epoch=1),
     reshardable=True,
-    compare_steps=False,
     reference="keras/src/saving/saving_lib.py: save_weights_only(max_shard_size=…), ShardedH5IOStore",
     limits=(
         "of the user's own names only a number of at least two digits at the end counts as an epoch",

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory, whole
+from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 ST, JSON = ("safetensors",), ("json_member",)
@@ -60,9 +60,7 @@ def _untold(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """What other saves have; where there are none, what is one of two that are saved together."""
     mine = _names(c)
-    for name in lost(c, beside, _names):
-        text = f"there is no {name}, which the run's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
+    yield from without_names(c, beside, _names)
     for name in sorted(() if beside else mine):
         other = _saved_with(name)
         if other and other not in mine:
@@ -83,12 +81,8 @@ def _saved_with(name: str) -> str:
     return f"{home}/{processor[1]}.json" if processor else ""
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)
-
-
 def _pieces() -> Iterator[Piece]:
-    model = Piece("model", "model", f"{_MODEL}/model.safetensors", ST, shared=True)
+    model = Piece("model", "model", f"{_MODEL}/model.safetensors", ST)
     yield model
     yield replace(model, name="adapter", template=f"{_MODEL}/adapter_model.safetensors")
     config = replace(model, name="config", role="config", formats=JSON)
@@ -100,9 +94,9 @@ def _pieces() -> Iterator[Piece]:
     )
     yield replace(config, name="processor", role="processor", template=f"{around}.json")
     processor = f"{around}_step_{{layer}}_{{name}}.safetensors"
-    statistics = replace(model, name="statistics", role="statistics", constant=True)  # of the data
+    statistics = replace(model, name="statistics", role="statistics", changes=Changes.CONSTANT)  # of the data
     yield replace(statistics, template=processor)
-    progress = replace(config, name="progress", role="progress", step_from="content")
+    progress = replace(config, name="progress", role="progress", content=TELLS_STEP)
     yield replace(progress, template=f"{_STATE}/training_step.json")
     yield replace(model, name="rng", role="rng", template=f"{_STATE}/rng_state.safetensors")
     for mark, below in (("", ""), ("_each", "{name}/")):
@@ -117,13 +111,11 @@ LAYOUT = Layout(
     name="lerobot",
     title="LeRobot",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,
     check=_check,
     lost=_lost,
-    commit="groups",
-    needs=("model", "config", "policy", "progress", "rng", "optimizer"),
+    complete=Complete(commit="groups", needs=("model", "config", "policy", "progress", "rng", "optimizer")),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "lerobot 0.4.4: utils/train_utils.py save_checkpoint(), load_training_state(); optim/optimizers.py, "
         "optim/schedulers.py; configs/train.py TrainPipelineConfig.validate(); "

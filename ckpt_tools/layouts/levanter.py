@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.arrays import LIST, ROLE, array, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, resume_directory, whole
+from ckpt_tools.layouts.common.piece import Claim, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _HOME = "<step|run>-{step}"
@@ -45,10 +45,6 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
         yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # trainer.load_checkpoint_path
-
-
 def _pieces() -> Iterator[Piece]:
     # of every TrainerState; Orbax keeps arrays of an item called model right in it
     for name, path in (("_step", "_step"), ("key", "training_key"), ("model", "model/{name}/{name}")):
@@ -56,7 +52,7 @@ def _pieces() -> Iterator[Piece]:
     for depth in range(1, _DEEPEST + 1):
         yield array(f"array{depth}", "/".join([_HOME, *["{name}"] * depth]), sure=False)
     metadata = f"{_HOME}/metadata.json"
-    told = Piece("metadata", "metadata", metadata, ("json_member",), shared=True, companion=True, inside=True)
+    told = Piece("metadata", "metadata", metadata, ("json_member",), claim=Claim.INSIDE)
     yield told
     for name, lists in (("index", "tensorstore_index"), ("structure", "{name}_structure")):
         template = f"{_HOME}/{lists}.json"
@@ -67,18 +63,18 @@ LAYOUT = Layout(
     name="levanter",
     title="Levanter",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # trainer.load_checkpoint_path
     check=_check,
-    commit="metadata",
-    needs=(ROLE,),
-    lost=_lost,
-    written=re.compile("_step"),
-    traces=(
-        re.compile(r"(?:^|/)step-\d+/metadata\.json$"),
-        re.compile(rf"(?:^|/)(?:step|run)-\d+/(?:{_ARRAYS})/(?:.+/)?\d+(?:\.\d+)*$"),
+    complete=Complete(commit="metadata", needs=(ROLE,)),
+    beside=Beside(
+        written=re.compile("_step"),
+        traces=(
+            re.compile(r"(?:^|/)step-\d+/metadata\.json$"),
+            re.compile(rf"(?:^|/)(?:step|run)-\d+/(?:{_ARRAYS})/(?:.+/)?\d+(?:\.\d+)*$"),
+        ),
     ),
+    lost=_lost,
     reshardable=True,
-    compare_steps=False,
     reference=(
         "levanter/checkpoint.py save_checkpoint(), discover_latest_checkpoint(); "
         "levanter/tensorstore_serialization.py; levanter/trainer_state.py TrainerState; EasyDeL 0.3: "

@@ -11,7 +11,18 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp, deepspeed
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Beside, Counting, Layout, Metadata, Steps, whole
+from ckpt_tools.layouts.common.piece import (
+    COPIES,
+    OWN,
+    TELLS_STEP,
+    Changes,
+    Claim,
+    Content,
+    Piece,
+    Readers,
+    Where,
+)
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
@@ -27,7 +38,10 @@ WORDS = "<end|last|step|steps|every|interval|periodic|regular>"
 NAME = "[{prefix}-]epoch={epoch}-step={step}[-v{generation}].ckpt"
 SLASHED = "[{prefix}-]epoch={epoch}-[step={step}-]{name}/{name}={metric}[-v{generation}].ckpt"
 """With a metric whose name has a slash in it, ``{epoch}-{val/loss:.2f}``, which begins a directory's name."""
-_SAVED = Piece("", "model", "", FORMATS, shared=True, unasked=True, single=True, state_key="optimizer_states")
+_STATE = Content(state_key="optimizer_states")
+_TELLS_STEP = replace(_STATE, step=True)
+_PROVEN = replace(_TELLS_STEP, proof="pytorch-lightning_version")
+_SAVED = Piece("", "model", "", FORMATS, readers=COPIES, unasked=True, content=_STATE)
 """A checkpoint in one file. One of a callback with ``save_weights_only`` has no such entry."""
 
 
@@ -83,7 +97,15 @@ def _sharded() -> Iterator[Piece]:
         yield replace(dcp.rest_of_state(home, mark), required=False)
         yield from deepspeed.pieces(f"{home}/checkpoint", f"{deepspeed.MARK}{mark}")
         # names the tag to the engine when it loads that
-        yield Piece(f"tag{mark}", "tag", f"{home}/latest", mark=True, loaded=False, companion=True)
+        yield Piece(
+            f"tag{mark}",
+            "tag",
+            f"{home}/latest",
+            claim=Claim.COMPANION,
+            changes=Changes.MARK,
+            loaded=False,
+            readers=OWN,
+        )
     yield from deepspeed.pieces(
         f"{deepspeed.STEP}/checkpoint", f"{deepspeed.MARK}_fabric"
     )  # Fabric.save(path)
@@ -94,16 +116,18 @@ def _gasps() -> Iterator[Piece]:
     OnExceptionCheckpoint saves.
     """
     for name, file in (("hpc", "hpc_ckpt_{name}.ckpt"), ("on_exception", "on_exception.ckpt")):
-        piece = Piece(name, "model", file, FORMATS, shared=True, unasked=True, single=True)
-        yield replace(piece, kind=Kind.DYING_GASP, step_from="content")
+        piece = Piece(name, "model", file, FORMATS, readers=COPIES, unasked=True)
+        yield replace(piece, kind=Kind.DYING_GASP, content=TELLS_STEP)
 
 
 def _of_model_ranks() -> Iterator[Piece]:
     """NeMo 1: each rank of the model has a directory, in which data parallel rank 0 saves."""
-    piece = replace(_SAVED, shared=False, replicated_over=("dp", "cp"), step_from="content", weak=True)
+    piece = replace(
+        _SAVED, readers=Readers(single=True, replicated_over=("dp", "cp")), claim=Claim.WEAK, content=_PROVEN
+    )
     for home in ("mp_rank_{tp:02d}", "tp_rank_{tp:02d}_pp_rank_{pp:03d}"):
         template = f"{home}/{{name}}.ckpt"
-        yield replace(piece, name=home[:7].rstrip("_"), template=template, proof="pytorch-lightning_version")
+        yield replace(piece, name=home[:7].rstrip("_"), template=template)
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
@@ -128,29 +152,22 @@ def _half_sharded(c: Checkpoint) -> Iterator[Flaw]:
 LAYOUT = Layout(
     name="lightning",
     title="PyTorch Lightning",
-    best="best_model_path",
+    beside=Beside(best="best_model_path", traces=(re.compile(r"\.ckpt/latest$"),)),
+    counting=Counting(first_epoch=0),
     pieces=(
-        replace(_SAVED, name="best", template=BEST, kind=Kind.BEST, step_from="content"),
+        replace(_SAVED, name="best", template=BEST, kind=Kind.BEST, content=_TELLS_STEP),
         *_of_model_ranks(),
         replace(_SAVED, name="called", template=NAME.replace("[{prefix}-]", f"{WORDS}-")),
         replace(_SAVED, name="checkpoint", template=NAME),
-        replace(_SAVED, name="slashed", template=SLASHED, step_from="content", apart=True),
-        replace(_SAVED, name="last", template=LAST, step_from="content", companion=True),
-        replace(
-            _SAVED,
-            name="named",
-            template="{name}.ckpt",
-            step_from="content",
-            weak=True,
-            proof="pytorch-lightning_version",
-        ),
+        replace(_SAVED, name="slashed", template=SLASHED, where=Where.APART, content=_TELLS_STEP),
+        replace(_SAVED, name="last", template=LAST, claim=Claim.COMPANION, content=_TELLS_STEP),
+        replace(_SAVED, name="named", template="{name}.ckpt", claim=Claim.WEAK, content=_PROVEN),
         replace(
             _SAVED,
             name=ARTIFACT,
             template="{prefix}:v{generation}/model.ckpt",
-            step_from="content",
-            weak=True,
-            proof="pytorch-lightning_version",
+            claim=Claim.WEAK,
+            content=_PROVEN,
         ),
         *_sharded(),
         *_gasps(),
@@ -159,10 +176,7 @@ LAYOUT = Layout(
     steps=_steps,
     check=_check,
     lost=_lost,
-    traces=(re.compile(r"\.ckpt/latest$"),),
-    epoch_base=0,
     reshardable=True,
-    compare_steps=False,
     reference=(
         "lightning/pytorch/callbacks/model_checkpoint.py; epoch counts from 0, global_step counts optimizer "
         "steps; trainer/connectors/checkpoint_connector.py hpc_save_path; "

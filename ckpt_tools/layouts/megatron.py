@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, Ranks, Tracker, whole
+from ckpt_tools.layouts.common.piece import SHARDED, Piece, Readers, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
@@ -14,25 +15,27 @@ from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
-MODEL = ("dp", "cp")
+MODEL = Readers(replicated_over=("dp", "cp"))
+_ZERO = Readers(sharded=True, replicated_over=("dp", "cp"))
 MP = "mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]"
 
 
 def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
     model = Piece("", "model", "", FORMATS, kind, MODEL, unasked=True)
-    optimizer = Piece("", "optimizer", "", FORMATS, kind, sharded=True, unasked=True)
+    optimizer = Piece("", "optimizer", "", FORMATS, kind, readers=SHARDED, unasked=True)
     model_ms, optimizer_ms = (
-        replace(piece, replicated_over=MODEL, formats=("mindspore_ckpt",), unasked=False)
-        for piece in (model, optimizer)
+        replace(piece, formats=("mindspore_ckpt",), unasked=False)
+        for piece in (model, replace(optimizer, readers=_ZERO))
     )
+    model_rank, optim_rank = replace(MODEL, everyone_saves=True), replace(SHARDED, everyone_saves=True)
     for piece, name, template in (
         (model, "model", f"{MP}/model_optim_rng.pt"),
-        (replace(optimizer, replicated_over=MODEL), "distrib_optim", f"{MP}/distrib_optim.pt"),
+        (replace(optimizer, readers=_ZERO), "distrib_optim", f"{MP}/distrib_optim.pt"),
         (model, "model_rng", f"{MP}/model_rng.pt"),
         (optimizer, "optim", "mp_rank_{tp:02d}[_{pp:03d}]_{dp:03d}/optim.pt"),
         (optimizer, "layer_wise", f"{MP}/layer_wise_optimizer_{{dp}}.pt"),
-        (replace(model, everyone_saves=True), "model_rank", f"{MP}/model_optim_rng_{{rank}}.pt"),
-        (replace(optimizer, everyone_saves=True), "distrib_optim_rank", f"{MP}/distrib_optim_{{rank}}.pt"),
+        (replace(model, readers=model_rank), "model_rank", f"{MP}/model_optim_rng_{{rank}}.pt"),
+        (replace(optimizer, readers=optim_rank), "distrib_optim_rank", f"{MP}/distrib_optim_{{rank}}.pt"),
         (model_ms, "model_ckpt", f"{MP}/model_optim_rng.ckpt"),
         (optimizer_ms, "optim_ckpt", f"{MP}/distrib_optim.ckpt"),
     ):
@@ -74,21 +77,25 @@ LAYOUT = Layout(
     title="Megatron-LM legacy",
     pieces=(
         *_pieces("iter_{step:07d}", Kind.PERIODIC, ""),
-        *(replace(p, unfinished=True) for p in _pieces("iter_{step:07d}_tmp", Kind.DYING_GASP, "_gasp")),
+        *(
+            replace(p, stage=Stage.UNDER_WAY)
+            for p in _pieces("iter_{step:07d}_tmp", Kind.DYING_GASP, "_gasp")
+        ),
         *_pieces("release", Kind.RELEASE, "_release"),
     ),
     resume=resume,
-    own_files=True,
-    check=_check,
-    needs=("model",),
-    one_of=(
-        ("model", "model_rng"),
-        ("distrib_optim", "optim", "layer_wise"),
-        ("model_rank", "distrib_optim"),  # which is called after its rank, too, where the model is
-        ("model_rank", "optim"),
+    ranks=Ranks(own_files=True),
+    complete=Complete(
+        needs=("model",),
+        one_of=(
+            ("model", "model_rng"),
+            ("distrib_optim", "optim", "layer_wise"),
+            ("model_rank", "distrib_optim"),  # which is called after its rank, too, where the model is
+            ("model_rank", "optim"),
+        ),
     ),
-    tracker="latest_checkpointed_iteration.txt",
-    read_tracker=read_tracker,
+    tracker=Tracker(file="latest_checkpointed_iteration.txt", read=read_tracker),
+    check=_check,
     reference=(
         "Megatron-LM megatron/training/checkpointing.py get_checkpoint_name(), read_metadata(); Ascend "
         "ModelLink per-rank names; MindIO's adaptor tft_dump.py get_checkpoint_name(), tft_rename_callback();"

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.arrays import array
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Ranks, Tracker, whole
 from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.piece import Changes, Piece
 from ckpt_tools.layouts.dcp import FORMATS, without_common
 from ckpt_tools.layouts.megatron import read_tracker, resume
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -73,7 +74,7 @@ def without_metadata(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str
 
 
 def pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
-    plain = Piece("", "", "", FORMATS, kind, shared=True)
+    plain = Piece("", "", "", FORMATS, kind)
     torch = replace(plain, formats=("torch_zip", "torch_legacy"), unasked=True)
     data = replace(plain, required=False)
     for piece, name, role, file in (
@@ -90,7 +91,7 @@ def pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
         ),
         (torch, "train_state", "train_state", "train_state.pt"),
         (
-            replace(data, formats=(), mark=True, loaded=False),
+            replace(data, formats=(), changes=Changes.MARK, loaded=False),
             "run_config",
             "run_config",
             "run_config.yaml",
@@ -109,17 +110,13 @@ LAYOUT = Layout(
     resume=resume,
     check=_check,
     lost=_lost,
-    written=re.compile(".*"),  # zarr.create(…, write_empty_chunks=True)
-    tracker="latest_checkpointed_iteration.txt",
-    read_tracker=read_tracker,
-    state_tracker="latest_train_state.pt",
-    sized_by="common",
-    commit="metadata",
-    commit_beside=("common",),
-    commit_alone="index",
-    needs=("index",),
+    beside=Beside(written=re.compile(".*")),  # zarr.create(…, write_empty_chunks=True)
+    tracker=Tracker(
+        file="latest_checkpointed_iteration.txt", read=read_tracker, state_copy="latest_train_state.pt"
+    ),
+    ranks=Ranks(told_by="common"),
+    complete=Complete(commit="metadata", commit_beside=("common",), commit_alone="index", needs=("index",)),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "Megatron-LM megatron/core/dist_checkpointing/serialization.py save(), strategies/{torch,zarr}.py; "
         "metadata.json is written last; Megatron-Bridge src/megatron/bridge/training/checkpointing.py "

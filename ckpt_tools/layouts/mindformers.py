@@ -11,13 +11,21 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import (
+    Beside,
+    Compared,
+    Complete,
+    Layout,
+    Tracker,
+    resume_directory,
+    whole,
+)
 from ckpt_tools.layouts.common.lost_files import without_optimizer
+from ckpt_tools.layouts.common.piece import Claim, Piece
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import gaps, words
 from ckpt_tools.model.report import Report
 
@@ -48,34 +56,28 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(common, lambda m: whole(m.get("global_step")), "global_step")
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # load_checkpoint: PATH, resume_training: True
-
-
 def _pieces() -> Iterator[Piece]:
-    saved = Piece("", "", "", ("safetensors",), shared=True)
+    saved = Piece("", "", "", ("safetensors",))
     for role, word in (("model", "model"), ("optimizer", "opt")):
         for mark, prefix in (("", ""), ("_prefixed", "{name}-")):
             template = f"{_HOME}/{prefix}{word}-{{shard:07d}}-{{of:07d}}.safetensors"
             yield replace(saved, name=f"{role}{mark}", role=role, template=template)
     for role, name in (("common", "common.json"), ("index", "metadata.json")):
         told = replace(saved, name=role, role=role, formats=("json_member",), template=f"{_HOME}/{name}")
-        yield replace(told, companion=True, inside=True)
+        yield replace(told, claim=Claim.INSIDE)
 
 
 LAYOUT = Layout(
     name="mindformers",
     title="MindFormers, a file for each rank",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # load_checkpoint: PATH, resume_training: True
     lost=_lost,
     check=_check,
-    tracker="latest_checkpointed_iteration.txt",
-    read_tracker=read_number,
-    lists=("index", re.compile(r"storage_data\.(.+)")),
-    commit="index",
-    commit_alone="common",
-    needs=("model", "common"),
+    tracker=Tracker(file="latest_checkpointed_iteration.txt", read=read_number),
+    beside=Beside(listed=("index", re.compile(r"storage_data\.(.+)"))),
+    complete=Complete(commit="index", commit_alone="common", needs=("model", "common")),
+    compared=Compared.BY_PIECE,
     reshardable=True,
     reference=(
         "mindformers 2.1: checkpoint/checkpoint.py save_checkpoint(), load_checkpoint() and "

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
+from ckpt_tools.layouts.common.layout import Complete, Counting, Layout, Metadata, whole
+from ckpt_tools.layouts.common.piece import OWN, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
@@ -64,7 +65,7 @@ def _pieces() -> Iterator[Piece]:
             home
             + "_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt"
         )
-        yield Piece(home, "model", template, FORMATS, kind=Kind.DYING_GASP)
+        yield Piece(home, "model", template, FORMATS, kind=Kind.DYING_GASP, readers=OWN)
 
 
 LAYOUT = Layout(
@@ -73,8 +74,8 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     check=_check,
-    epoch_base=1,
-    committed=True,
+    counting=Counting(first_epoch=1),
+    complete=Complete(by_name=True),
     reference=(
         "mindspore/train/callback/_train_fault_tolerance.py _save_checkpoint_on_failure, "
         "_rename_save_result; MindIO TTP manual"

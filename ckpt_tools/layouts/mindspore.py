@@ -14,7 +14,18 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import (
+    Beside,
+    Compared,
+    Counting,
+    Layout,
+    Metadata,
+    Ranks,
+    Records,
+    Steps,
+    whole,
+)
+from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Content, Piece, Readers
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.flaw import Flaw
@@ -335,27 +346,41 @@ def _write_record(part: Part) -> bytes:
 def _pieces(home: str, mark: str, prefix: str) -> Iterator[Piece]:
     moment = "-{epoch}_{step_in_epoch}"
     # of MindCV and MindYOLO, beside weights with a number
-    optimizer = Piece(f"optimizer{mark}", "optimizer", f"{home}optim_{prefix}.ckpt", CKPT, required=False)
-    yield replace(optimizer, rolling=True, survivable=True)
-    gasp = Piece(f"breakpoint{mark}", "model", f"{home}{prefix}{moment}_breakpoint.ckpt", CKPT)
+    yield Piece(
+        f"optimizer{mark}",
+        "optimizer",
+        f"{home}optim_{prefix}.ckpt",
+        CKPT,
+        required=False,
+        readers=Readers(survivable=True),
+        changes=Changes.ROLLING,
+    )
+    gasp = Piece(f"breakpoint{mark}", "model", f"{home}{prefix}{moment}_breakpoint.ckpt", CKPT, readers=OWN)
     gasp = replace(gasp, kind=Kind.DYING_GASP)
     yield gasp
     yield replace(gasp, name=f"iteration{mark}", template=f"{home}iteration{moment}[{{tmp}}].ckpt")
     for kind, suffix, formats in (("", "ckpt", CKPT), ("_st", "safetensors", ST)):
         # of the weights alone, which MindFormers saves into checkpoint_network/ and checkpoint_trainable/
         export = f"{home}{prefix}-<network|trainable_params>{moment}.{suffix}"
-        yield Piece(f"export{kind}{mark}", "model", export, formats, kind=Kind.RELEASE)
+        yield Piece(f"export{kind}{mark}", "model", export, formats, kind=Kind.RELEASE, readers=OWN)
         # of MindYOLO's average of the weights, which it saves beside them
         average = f"{home}EMA_{prefix}{moment}.{suffix}"
-        yield Piece(f"average{kind}{mark}", "model", average, formats, kind=Kind.RELEASE)
+        yield Piece(f"average{kind}{mark}", "model", average, formats, kind=Kind.RELEASE, readers=OWN)
         # of MindCV's best weights so far, of whatever epoch (mindcv/utils/callbacks.py)
-        yield Piece(f"best{kind}{mark}", "model", f"{home}{prefix}_best.{suffix}", formats, kind=Kind.RELEASE)
-        yield Piece(f"model{kind}{mark}", "model", f"{home}{prefix}{moment}.{suffix}", formats)
+        yield Piece(
+            f"best{kind}{mark}",
+            "model",
+            f"{home}{prefix}_best.{suffix}",
+            formats,
+            kind=Kind.RELEASE,
+            readers=OWN,
+        )
+        yield Piece(f"model{kind}{mark}", "model", f"{home}{prefix}{moment}.{suffix}", formats, readers=OWN)
 
 
 _CALLABLE = replace(
-    Piece("callable", "model", "{name}.ckpt", CKPT, step_from="content", weak=True),
-    state_told=("global_step", "step_num", "epoch_num"),
+    Piece("callable", "model", "{name}.ckpt", CKPT, readers=OWN, claim=Claim.WEAK),
+    content=Content(step=True, state_told=("global_step", "step_num", "epoch_num")),
 )
 """A name of one's own. MindOne saves weights under such, beside the whole state of train_resume.ckpt."""
 LAYOUT = Layout(
@@ -368,19 +393,16 @@ LAYOUT = Layout(
         _CALLABLE,
     ),
     resume=_resume,
-    own_files=False,  # MindFormers looks into the directories of all ranks for the last step that all have
+    ranks=Ranks(directories=True),  # MindFormers looks into those of all ranks for a step that all have
+    # append_info goes on from the value that was loaded
+    counting=Counting(place=place, first_epoch=1, restarts="step_num"),
+    # the graph as protobuf: where checkpoints are, a new run gives it another name
+    beside=Beside(stateless=("-graph.meta",), unneeded=(("-graph.meta", "-"),)),
+    # MindFormers' note of a rank's last checkpoint
+    records=Records(check=records, names=("meta.json",), write=_write_record),
+    compared=Compared.BY_ROLE,
     steps=steps,
-    place=place,
     check=check,
-    epoch_base=1,
-    counts_restarts="step_num",  # append_info goes on from the value that was loaded
-    rank_directories=True,
-    stateless=("-graph.meta",),  # the graph as protobuf
-    unneeded=(("-graph.meta", "-"),),  # where checkpoints are, a new run gives its graph another name
-    compared_by_role=True,
-    crosscheck=records,
-    records=("meta.json",),  # MindFormers' note of a rank's last checkpoint
-    write_record=_write_record,
     reference=(
         "mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; "
         "mindspore/train/serialization.py save_checkpoint"

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, Tracker, whole
+from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.layouts.detectron2 import file_name, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -57,13 +58,10 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    tracker="last_checkpoint",
-    read_tracker=read_tracker,
-    tracked=file_name,
-    always_tracked=False,  # CheckpointHook(save_last=False), and MMCV links latest.pth instead
-    epoch_base=1,  # epoch_E.pth is written after epoch E
+    # CheckpointHook(save_last=False), and MMCV links latest.pth instead
+    tracker=Tracker(file="last_checkpoint", read=read_tracker, name=file_name, always=False),
+    counting=Counting(first_epoch=1),  # epoch_E.pth is written after epoch E
     reshardable=True,
-    compare_steps=False,
     reference=(
         "mmengine/hooks/checkpoint_hook.py _save_checkpoint_with_step(), runner/runner.py save_checkpoint(); "
         "tools/train.py --resume of OpenMMLab's projects"

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import megatron_core
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, Metadata, resume_directory, whole
+from ckpt_tools.layouts.common.piece import Claim, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _HOME = "checkpoint-{step}"
@@ -50,16 +50,12 @@ def _told(metadata: Metadata) -> int | None:
     return whole(metadata.get("value"))
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    """What ``--model`` or, with LoRA, ``--adapters`` names."""
-    return Resume(checkpoint.path)
-
-
 def _beside(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
     """The tracker, which all that is loaded goes by, and the model."""
-    tracker = Piece(f"tracker{mark}", "tracker", f"{home}/{_TRACKER}", ("text_member",), kind=kind)
-    yield replace(tracker, shared=True, companion=True, inside=True)
-    exported = Piece("", "export", "", kind=kind, shared=True, companion=True, inside=True, required=False)
+    yield Piece(
+        f"tracker{mark}", "tracker", f"{home}/{_TRACKER}", ("text_member",), kind=kind, claim=Claim.INSIDE
+    )
+    exported = Piece("", "export", "", kind=kind, claim=Claim.INSIDE, required=False)
     for name, file, formats in (
         ("model", "<model|adapter_model>.safetensors", ("safetensors",)),
         ("shard", "model-{shard:05d}-of-{of:05d}.safetensors", ("safetensors",)),
@@ -75,7 +71,7 @@ def _pieces() -> Iterator[Piece]:
     yield from _beside(_HOME, Kind.PERIODIC, "")
     merged = f"{_HOME}-merged"
     common = Piece("merged", "common", f"{merged}/iter_{{step:07d}}/common.pt", kind=Kind.RELEASE)
-    yield replace(common, formats=("torch_zip", "torch_legacy"), shared=True, unasked=True)
+    yield replace(common, formats=("torch_zip", "torch_legacy"), unasked=True)
     yield from _beside(merged, Kind.RELEASE, "_merged")
 
 
@@ -83,12 +79,11 @@ LAYOUT = Layout(
     name="ms-swift",
     title="ms-swift with Megatron",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # what ``--model`` or, with LoRA, ``--adapters`` names.
     check=_check,
     lost=_lost,
-    commit="tracker",
+    complete=Complete(commit="tracker"),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "ms-swift 4.6 swift/megatron/trainers/base.py save_checkpoint, "
         "swift/megatron/utils/megatron_lm_utils.py save_mcore_checkpoint"

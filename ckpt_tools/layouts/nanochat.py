@@ -10,11 +10,18 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.layouts.common.layout import (
+    Beside,
+    Compared,
+    Complete,
+    Layout,
+    Ranks,
+    resume_directory,
+    whole,
+)
+from ckpt_tools.layouts.common.piece import SHARDED, Claim, Piece
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
@@ -26,14 +33,10 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # base_train's --resume-from-step takes the step below it
-
-
 def _pieces() -> Iterator[Piece]:
-    optimizer = Piece("optimizer", "optimizer", "optim_{step:06d}_rank{rank}.pt", TORCH, sharded=True)
+    optimizer = Piece("optimizer", "optimizer", "optim_{step:06d}_rank{rank}.pt", TORCH, readers=SHARDED)
     yield optimizer
-    model = Piece("model", "model", "model_{step:06d}.pt", TORCH, shared=True, companion=True, inside=True)
+    model = Piece("model", "model", "model_{step:06d}.pt", TORCH, claim=Claim.INSIDE)
     yield model
     meta = replace(model, name="meta", role="metadata", template="meta_{step:06d}.json")
     yield replace(meta, formats=("json_member",))
@@ -43,12 +46,14 @@ LAYOUT = Layout(
     name="nanochat",
     title="nanochat",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # base_train's --resume-from-step takes the step below it
     check=_check,
-    traces=(re.compile(r"(?:^|/)(?:base|mid|chatsft|chatrl)_checkpoints/[^/]+/meta_\d{6}\.json$"),),
-    needs=("model", "metadata", "optimizer"),
-    compare_steps=False,
-    own_files=True,
+    beside=Beside(
+        traces=(re.compile(r"(?:^|/)(?:base|mid|chatsft|chatrl)_checkpoints/[^/]+/meta_\d{6}\.json$"),)
+    ),
+    complete=Complete(needs=("model", "metadata", "optimizer")),
+    ranks=Ranks(own_files=True),
+    compared=Compared.NONE,
     reference="nanochat/checkpoint_manager.py save_checkpoint(), load_checkpoint(), find_last_step()",
     limits=(
         "find_last_step() takes the highest model_N.pt there is: say --resume-from-step with the plan's step",

@@ -12,14 +12,14 @@ from math import prod
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, resume_directory, whole
 from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.piece import Changes, Claim, Piece
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import ranges, words
 from ckpt_tools.model.report import Report
 
@@ -71,44 +71,46 @@ def _missing_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, Flaw]]:
             yield min(p.path for p in files), Flaw("missing-part", text)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # checkpoints.resume_checkpoint_path of the YAML file
-
-
 def _pieces() -> Iterator[Piece]:
-    model = Piece("", "model", "", ("safetensors",), shared=True)
+    model = Piece("", "model", "", ("safetensors",))
     for depth in range(_DEEPEST + 1):
         path = "/".join(["{step}/model", *["{name}"] * depth, "model_{name}.safetensors"])
         yield replace(model, name=f"model{depth}", template=path)
-    state = Piece("", "", "", TORCH, shared=True, unasked=True)
+    state = Piece("", "", "", TORCH, unasked=True)
     for role in ("optimizer", "lr_scheduler"):
         yield replace(state, name=role, role=role, template=f"{{step}}/{role}/{role}_{{name}}.pt")
     random = replace(state, name="random", role="random", template="{step}/random/tp-{name}.pt")
     yield replace(random, loaded=False, required=False, unasked=False)
-    config = Piece("", "config", "", ("json_member",), shared=True)
+    config = Piece("", "config", "", ("json_member",))
     for name, role, path in (
         ("metadata", "metadata", "checkpoint_metadata.json"),
         ("optimizer_config", "optimizer_config", "optimizer/optimizer_config.json"),
         ("model_config", "model_config", "model_config.json"),
     ):
-        yield replace(config, name=name, role=role, template=f"{{step}}/{path}", companion=True)
-    text = Piece("config", "config", "{step}/config.yaml", shared=True, companion=True, mark=True)
-    yield replace(text, required=False, loaded=False)
+        yield replace(config, name=name, role=role, template=f"{{step}}/{path}", claim=Claim.COMPANION)
+    yield Piece(
+        "config",
+        "config",
+        "{step}/config.yaml",
+        claim=Claim.COMPANION,
+        changes=Changes.MARK,
+        required=False,
+        loaded=False,
+    )
 
 
 LAYOUT = Layout(
     name="nanotron",
     title="nanotron",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # checkpoints.resume_checkpoint_path of the YAML file
     check=_check,
     lost=_lost,
-    tracker="latest.txt",
-    read_tracker=read_number,
-    commit="model_config",
-    needs=("model", "metadata", "optimizer", "optimizer_config", "lr_scheduler"),
+    tracker=Tracker(file="latest.txt", read=read_number),
+    complete=Complete(
+        commit="model_config", needs=("model", "metadata", "optimizer", "optimizer_config", "lr_scheduler")
+    ),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "nanotron/trainer.py save_checkpoint(); nanotron/serialize/main.py save(), parse_ckpt_path(); "
         "weights.py, optimizer.py, random.py, metadata.py there"

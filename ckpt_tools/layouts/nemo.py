@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import megatron_core
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Complete, Layout
 from ckpt_tools.layouts.common.loop_counters import told_otherwise
+from ckpt_tools.layouts.common.piece import OWN, Changes, Piece, Stage
 from ckpt_tools.layouts.dcp import without_common
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
@@ -34,11 +35,19 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 def _pieces() -> Iterator[Piece]:
     yield from megatron_core.pieces(f"{HOME}/weights", Kind.PERIODIC, "")
-    yield Piece("context", "context", f"{HOME}/context/io.json", ("json_member",), shared=True)
-    mark = Piece("config", "config", f"{HOME}/context/model.yaml", mark=True, required=False, loaded=False)
+    yield Piece("context", "context", f"{HOME}/context/io.json", ("json_member",))
+    mark = Piece(
+        "config",
+        "config",
+        f"{HOME}/context/model.yaml",
+        changes=Changes.MARK,
+        required=False,
+        loaded=False,
+        readers=OWN,
+    )
     yield mark
     unfinished = replace(mark, name="unfinished", role="unfinished", template=f"{HOME}-unfinished")
-    yield replace(unfinished, marks="-unfinished", unfinished=True)
+    yield replace(unfinished, stage=Stage.MARKS)
 
 
 LAYOUT = Layout(
@@ -47,10 +56,8 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     check=_check,
-    commit="metadata",
-    needs=("index",),
+    complete=Complete(commit="metadata", needs=("index",)),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "nemo/lightning/pytorch/callbacks/model_checkpoint.py _save_checkpoint, "
         "set_checkpoint_unfinished_marker; nemo/lightning/ckpt_utils.py; "

@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp, megatron_core
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory, whole
+from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Piece, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _MODELS = "policy", "value"
@@ -59,10 +59,6 @@ def _models(who: str) -> tuple[str, ...]:
     return f"{who}_index", f"{who}_model_index", f"{who}_model"
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)
-
-
 def _model(home: str, who: str, mark: str) -> Iterator[Piece]:
     """One of the models of a job: the policy, and in PPO the value model."""
     at = f"{home}/{who}/weights"
@@ -77,22 +73,21 @@ def _model(home: str, who: str, mark: str) -> Iterator[Piece]:
         for piece in dcp.pieces(directory, f"_{who}_{what}{mark}"):
             role = f"{who}_{what.removesuffix('_inner')}"
             yield replace(piece, role=f"{role}_index" if piece.role == "metadata" else role)
-    weights = Piece(
-        f"safetensors_{who}{mark}", f"{who}_model", f"{at}/model/{{name}}.safetensors", ("safetensors",)
-    )
-    yield replace(weights, shared=True)
+    weights = f"{at}/model/{{name}}.safetensors"
+    yield Piece(f"safetensors_{who}{mark}", f"{who}_model", weights, ("safetensors",))
 
 
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
     for who in _MODELS:
         yield from _model(home, who, mark)
-    yield Piece(f"info{mark}", "info", f"{home}/training_info.json", ("json_member",), shared=True)
-    data = Piece(
-        f"data{mark}", "data", f"{home}/train_dataloader.pt", ("torch_zip", "torch_legacy"), shared=True
+    yield Piece(f"info{mark}", "info", f"{home}/training_info.json", ("json_member",))
+    yield Piece(
+        f"data{mark}", "data", f"{home}/train_dataloader.pt", ("torch_zip", "torch_legacy"), unasked=True
     )
-    yield replace(data, unasked=True)
-    config = Piece(f"config{mark}", "config", f"{home}/config.yaml", mark=True, required=False)
-    yield replace(config, loaded=False, companion=True)  # others call it so, too
+    config = Piece(
+        f"config{mark}", "config", f"{home}/config.yaml", changes=Changes.MARK, required=False, readers=OWN
+    )
+    yield replace(config, loaded=False, claim=Claim.COMPANION)  # others call it so, too
 
 
 LAYOUT = Layout(
@@ -100,14 +95,13 @@ LAYOUT = Layout(
     title="NeMo-RL",
     pieces=(
         *_pieces("step_{step}", ""),
-        *(replace(piece, unfinished=True) for piece in _pieces("tmp_step_{step}", "_tmp")),
+        *(replace(piece, stage=Stage.UNDER_WAY) for piece in _pieces("tmp_step_{step}", "_tmp")),
     ),
-    resume=_resume,
+    resume=resume_directory,
     check=_check,
     lost=_lost,
-    needs=("info",),
+    complete=Complete(needs=("info",)),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "nemo_rl/utils/checkpoint.py CheckpointManager; nemo_rl/utils/native_checkpoint.py save_checkpoint; "
         "nemo_rl/algorithms/{grpo,sft,dpo,rm,distillation}.py"

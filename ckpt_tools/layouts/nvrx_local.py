@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Layout, Ranks
+from ckpt_tools.layouts.common.piece import SHARDED, Piece, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume
 
@@ -25,19 +26,19 @@ def _pieces() -> Iterator[Piece]:
         "model",
         "{node}/iter_{step:07d}_{rank}_local.dirty.pt",
         FORMATS,
-        sharded=True,
-        unfinished=True,
+        readers=SHARDED,
+        stage=Stage.UNDER_WAY,
     )
     yield Piece(
         "dirty_end",
         "model",
         "{node}/iter_{step:07d}_{rank}_local.pt.dirty",
         FORMATS,
-        sharded=True,
-        unfinished=True,
+        readers=SHARDED,
+        stage=Stage.UNDER_WAY,
     )
     yield Piece(
-        "local", "model", "{node}/iter_{step:07d}_{rank}_local.pt", FORMATS, sharded=True, unasked=True
+        "local", "model", "{node}/iter_{step:07d}_{rank}_local.pt", FORMATS, readers=SHARDED, unasked=True
     )
 
 
@@ -46,8 +47,8 @@ LAYOUT = Layout(
     title="NVIDIA resiliency extension, local",
     pieces=tuple(_pieces()),
     resume=_resume,
-    own_files=True,  # LocalCheckpointManager lists and opens the directory of its rank alone
-    kept_by_ranks=True,
+    # LocalCheckpointManager lists and opens the directory of its rank alone
+    ranks=Ranks(own_files=True, keepers=True),
     reference="nvidia-resiliency-ext checkpointing/local/ckpt_managers/local_manager.py",
     limits=(
         (

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, Metadata, Steps, resume_directory, whole
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Readers, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import ranges, words
 from ckpt_tools.model.report import Report
 
@@ -59,26 +59,23 @@ def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
         yield Flaw("missing-part", text, path=c.path)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # Trainer.load_checkpoint(dir)
-
-
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
     """A rank without a file loads that of rank 0. Where nothing else is there, the ranks' files are those of
     some other loop: OLMo's own, before OLMo-core, had them beside ``model/rank0.pt``.
     """
     for piece in dcp.pieces(f"{home}/model_and_optim", mark):
         yield replace(piece, role="index" if piece.role == "metadata" else "model")
-    each = Piece(f"trainer{mark}", "trainer", f"{home}/train/rank{{rank}}.pt", TORCH, shared=True)
-    each = replace(each, sharded=True, survivable=True, unasked=True, companion=mark != "_tmp")
-    yield replace(each, step_from="content") if mark == "_any" else each
-    yield Piece(f"done{mark}", "done", f"{home}/.metadata.json", JSON, shared=True)
+    each = Piece(f"trainer{mark}", "trainer", f"{home}/train/rank{{rank}}.pt", TORCH, unasked=True)
+    each = replace(each, readers=Readers(shared=True, sharded=True, survivable=True))
+    each = each if mark == "_tmp" else replace(each, claim=Claim.COMPANION)
+    yield replace(each, content=TELLS_STEP) if mark == "_any" else each
+    yield Piece(f"done{mark}", "done", f"{home}/.metadata.json", JSON)
 
 
 def _config(home: str, mark: str) -> Piece:
     """What a callback adds; of a directory of any name it would be anybody's."""
-    config = Piece(f"config{mark}", "config", f"{home}/config.json", JSON, shared=True, companion=True)
-    return replace(config, inside=True, required=False, loaded=False)
+    config = Piece(f"config{mark}", "config", f"{home}/config.json", JSON, claim=Claim.COMPANION)
+    return replace(config, claim=Claim.INSIDE, required=False, loaded=False)
 
 
 LAYOUT = Layout(
@@ -87,18 +84,16 @@ LAYOUT = Layout(
     pieces=(
         *_pieces("step{step}", ""),
         _config("step{step}", ""),
-        *(replace(piece, unfinished=True) for piece in _pieces("step{step}-tmp", "_tmp")),
-        replace(_config("step{step}-tmp", "_tmp"), unfinished=True),
+        *(replace(piece, stage=Stage.UNDER_WAY) for piece in _pieces("step{step}-tmp", "_tmp")),
+        replace(_config("step{step}-tmp", "_tmp"), stage=Stage.UNDER_WAY),
         *_pieces("{name}", "_any"),  # one that was renamed
     ),
-    resume=_resume,
+    resume=resume_directory,  # Trainer.load_checkpoint(dir)
     steps=_steps,
     check=_check,
     lost=_lost,
-    commit="done",
-    needs=("index",),
+    complete=Complete(commit="done", needs=("index",)),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "ai2-olmo-core 3.0.0: olmo_core/train/checkpoint.py Checkpointer.save(), load(), "
         "dir_is_checkpoint(), latest_checkpoint(); train/trainer.py Trainer.state_dict()"

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import deepspeed
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker
+from ckpt_tools.layouts.common.piece import Piece, Where
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind
@@ -41,7 +42,7 @@ def _pieces() -> Iterator[Piece]:
         for tag, mark, kind in (("global_step", "", Kind.PERIODIC), ("best_global_step", "_best", Kind.BEST)):
             for piece in deepspeed.pieces(f"_{worker}/{tag}{{step}}", f"_{worker}{mark}"):
                 role = piece.role if worker == "actor" else f"critic_{piece.role}"
-                yield replace(piece, role=role, kind=kind, apart=True)
+                yield replace(piece, role=role, kind=kind, where=Where.APART)
 
 
 LAYOUT = Layout(
@@ -51,10 +52,9 @@ LAYOUT = Layout(
     resume=_resume,
     steps=deepspeed.LAYOUT.steps,
     check=deepspeed.LAYOUT.check,
-    other_trackers=tuple((f"_{worker}/latest", _read_latest) for worker in WORKERS),
-    tracked=_tracked,
+    tracker=Tracker(others=tuple((f"_{worker}/latest", _read_latest) for worker in WORKERS), name=_tracked),
+    complete=Complete(needs=("model",)),
     lost=_lost,
-    needs=("model",),
     reference=(
         "openrlhf/trainer/ppo_trainer.py save_logs_and_checkpoints, trainer/ray/ppo_actor.py and "
         "ppo_critic.py save_checkpoint, utils/deepspeed/deepspeed.py save_ckpt"

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, resume_directory
+from ckpt_tools.layouts.common.lost_files import lost, without_names
+from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.plan import Resume
 
 JSON = ("json_member",)
 DEEPEST = 7
@@ -41,22 +41,14 @@ class _Home(NamedTuple):
 
     def piece(
         self, name: str, role: str, path: str, formats: tuple[str, ...] = (), *,
-        loaded: bool = True, required: bool = False, companion: bool = False, described: bool = False,
+        loaded: bool = True, required: bool = False, claim: Claim = Claim.SURE,
     ) -> Piece:  # fmt: skip
         """A piece at ``path`` in this directory."""
-        return Piece(
-            name + self.mark,
-            role,
-            f"{self.template}/{path}",
-            formats,
-            shared=True,
-            loaded=loaded,
-            required=required,
-            companion=companion,
-            inside=companion and not self.managed,
-            described=described,
-            unfinished=self.unfinished,
-        )
+        if claim is Claim.COMPANION and not self.managed:
+            claim = Claim.INSIDE
+        made = Piece(name + self.mark, role, f"{self.template}/{path}", formats, claim=claim)
+        stage = Stage.UNDER_WAY if self.unfinished else Stage.ANY
+        return replace(made, loaded=loaded, required=required, stage=stage)
 
 
 _MANAGED = _Home("<checkpoint_|step_|ckpt_|>{step}", "", managed=True)
@@ -72,10 +64,6 @@ _HOMES = (*(home.under_way() for home in _NAMED), *_NAMED)
 """Saves under way first: what they are called fits ``{name}``, too."""
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # CheckpointManager.restore(step), Checkpointer.restore(path)
-
-
 def _lost(checkpoint: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Files that the run's saves have in their items; and what commits a save to Google Cloud Storage, which
     Orbax does not restore without.
@@ -89,9 +77,7 @@ def _lost(checkpoint: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw
 
 def _unlike(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     """Files that the saves ``beside`` it have, all of them."""
-    for path in lost(c, beside, _named(*_ITEMS)):
-        text = f"there is no {path}, which the run's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
+    yield from without_names(c, beside, _named(*_ITEMS))
     yield from _iterators(c, beside)
     for path in lost(c, beside, _named("sharding")):
         text = f"there is no {path}, which the run's other checkpoints have: arrays are restored only where "
@@ -171,10 +157,12 @@ def _unmerged(checkpoint: Checkpoint) -> Iterator[Flaw]:
 def _marks(home: _Home) -> Iterator[Piece]:
     """What is written about a whole checkpoint, and by each process of the tree in it."""
     yield home.piece("metadata", "metadata", "_CHECKPOINT_METADATA", JSON, loaded=False, required=True)
-    yield home.piece("commit", "commit", "commit_success.txt", loaded=False, required=True, companion=True)
+    yield home.piece(
+        "commit", "commit", "commit_success.txt", loaded=False, required=True, claim=Claim.COMPANION
+    )
     for name, item in (("process", ""), ("item_process", _item(home))):
         process = f"{item}ocdbt.process_{{node}}/manifest.ocdbt"
-        yield home.piece(name, "data", process, ("ocdbt",), loaded=False, companion=True)
+        yield home.piece(name, "data", process, ("ocdbt",), loaded=False, claim=Claim.COMPANION)
 
 
 def _marked_items(home: _Home) -> Iterator[Piece]:
@@ -184,20 +172,20 @@ def _marked_items(home: _Home) -> Iterator[Piece]:
     for above in (one for one in _NAMED if one.mark in ("_word", "_epoch")):
         path = f"{home.template}{_MARK}"
         mark = above.piece(f"item{home.mark}", "metadata", path, JSON, loaded=False)
-        yield replace(mark, unfinished=home.unfinished, marks=_MARK if home.unfinished else "")
+        yield replace(mark, stage=Stage.MARKS) if home.unfinished else mark
 
 
 def _tree(home: _Home, kind: str, item: str = "", *, sure: bool = False) -> Iterator[Piece]:
     """The files that describe one saved tree; ``sure``: their names alone say so."""
-    tree, ocdbt, unsure = ("orbax_tree",), ("ocdbt",), not sure
-    yield home.piece(f"{kind}tree", "tree", f"{item}_METADATA", tree, required=True, companion=unsure)
+    tree, ocdbt, claim = ("orbax_tree",), ("ocdbt",), Claim.SURE if sure else Claim.COMPANION
+    yield home.piece(f"{kind}tree", "tree", f"{item}_METADATA", tree, required=True, claim=claim)
     # it lists files under names that were drawn by lot
-    manifest = home.piece(f"{kind}manifest", "manifest", f"{item}manifest.ocdbt", ocdbt, companion=unsure)
-    yield replace(manifest, moves=True)
-    yield home.piece(f"{kind}sharding", "sharding", f"{item}_sharding", JSON, companion=True)
-    yield home.piece(f"{kind}strings", "json", f"{item}_strings.json", JSON, companion=True)
+    manifest = home.piece(f"{kind}manifest", "manifest", f"{item}manifest.ocdbt", ocdbt, claim=claim)
+    yield replace(manifest, changes=Changes.MOVES)
+    yield home.piece(f"{kind}sharding", "sharding", f"{item}_sharding", JSON, claim=Claim.COMPANION)
+    yield home.piece(f"{kind}strings", "json", f"{item}_strings.json", JSON, claim=Claim.COMPANION)
     arrays = f"{item}array_metadatas/process_{{node}}"
-    yield home.piece(f"{kind}arrays", "array_metadata", arrays, JSON, companion=True)
+    yield home.piece(f"{kind}arrays", "array_metadata", arrays, JSON, claim=Claim.COMPANION)
 
 
 def _item(home: _Home) -> str:
@@ -211,12 +199,14 @@ def _items(home: _Home, *, sure: bool) -> Iterator[Piece]:
     yield from _tree(home, "", item, sure=sure)
     yield from _tree(home, "inner_", item * 2)  # of random keys
     done = f"{item}commit_success.txt"
-    yield home.piece("item_commit", "item_commit", done, loaded=False, required=True, companion=True)
-    yield home.piece("json", "json", f"{item}metadata", JSON, companion=True)
+    yield home.piece("item_commit", "item_commit", done, loaded=False, required=True, claim=Claim.COMPANION)
+    yield home.piece("json", "json", f"{item}metadata", JSON, claim=Claim.COMPANION)
     done = f"{item}{_KEYS}[_metadata]/commit_success.txt"
-    yield home.piece("key_commit", "item_commit", done, loaded=False, companion=True)
-    yield home.piece("key", "json", f"{item}{_KEYS}_metadata/metadata", JSON, companion=True)
-    yield home.piece("iterator", "iterator", f"{item}process_{{name}}-of-{{name}}.json", JSON, companion=True)
+    yield home.piece("key_commit", "item_commit", done, loaded=False, claim=Claim.COMPANION)
+    yield home.piece("key", "json", f"{item}{_KEYS}_metadata/metadata", JSON, claim=Claim.COMPANION)
+    yield home.piece(
+        "iterator", "iterator", f"{item}process_{{name}}-of-{{name}}.json", JSON, claim=Claim.COMPANION
+    )
 
 
 def _data(home: _Home) -> Iterator[Piece]:
@@ -227,7 +217,7 @@ def _data(home: _Home) -> Iterator[Piece]:
     if home.template.startswith(_NAMELESS.template):  # any file lies in a directory: so only OCDBT's
         paths = [f"{at}{process}d/{{name}}" for at in ("", _item(home)) for process in _PROCESSES]
     for depth, path in enumerate(paths, 1):
-        yield home.piece(f"data{depth}", "data", path, loaded=False, described=True)
+        yield home.piece(f"data{depth}", "data", path, loaded=False, claim=Claim.DESCRIBED)
 
 
 _PROCESSES = "", "ocdbt.process_{node}/"
@@ -255,21 +245,22 @@ LAYOUT = Layout(
     name="orbax",
     title="Orbax",
     pieces=tuple(_pieces()),
-    resume=_resume,
-    needs=("tree",),
+    resume=resume_directory,  # CheckpointManager.restore(step), Checkpointer.restore(path)
+    complete=Complete(needs=("tree",)),
+    # traces: marks of a save that was finished, texts, OCDBT's own files, the chunks of zarr arrays
+    beside=Beside(
+        listed=("metadata", _LISTED),
+        traces=(
+            re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/(?:[^/]+/){0,2}commit_success\.txt$"),
+            re.compile(r"/(?:_sharding|array_metadatas/process_\d+)$"),
+            re.compile(r"/(?:ocdbt\.process_\d+/)?d/[0-9a-f]{32}$"),
+            re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/(?:[^/]+/)?[^/]+/(?:\d+(?:\.\d+)*|c(?:/\d+)*)$"),
+            re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/[^/]+/(?:[^/]+_random_key_metadata/)?metadata$"),
+            re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/[^/]+/(?:process_\d+-of-\d+|(?:[^/]+/)?_strings)\.json$"),
+        ),
+    ),
     lost=_lost,
     reshardable=True,
-    lists=("metadata", _LISTED),
-    compare_steps=False,
-    # marks of a save that was finished, texts, OCDBT's own files, the chunks of zarr arrays (w/0.0, w/c/0/0)
-    traces=(
-        re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/(?:[^/]+/){0,2}commit_success\.txt$"),
-        re.compile(r"/(?:_sharding|array_metadatas/process_\d+)$"),
-        re.compile(r"/(?:ocdbt\.process_\d+/)?d/[0-9a-f]{32}$"),
-        re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/(?:[^/]+/)?[^/]+/(?:\d+(?:\.\d+)*|c(?:/\d+)*)$"),
-        re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/[^/]+/(?:[^/]+_random_key_metadata/)?metadata$"),
-        re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/[^/]+/(?:process_\d+-of-\d+|(?:[^/]+/)?_strings)\.json$"),
-    ),
     reference=(
         "orbax-checkpoint _src/path/atomicity.py, checkpoint_manager.py: a directory is renamed, or "
         "committed by commit_success.txt"

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Compared, Complete, Layout
+from ckpt_tools.layouts.common.piece import Claim, Piece
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume
@@ -20,23 +21,12 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
     yield Piece(
-        f"metadata{mark}",
-        "metadata",
-        f"{home}/{{generation}}.metadata",
-        ("paddle_dist",),
-        shared=True,
-        unasked=True,
+        f"metadata{mark}", "metadata", f"{home}/{{generation}}.metadata", ("paddle_dist",), unasked=True
     )
     for kind, formats in (("distcp", ("pickle_plain",)), ("safetensors", ("safetensors",))):
-        yield Piece(
-            f"{kind}{mark}",
-            "model",
-            f"{home}/{{rank}}_{{generation}}.{kind}",
-            formats,
-            shared=True,
-            companion=kind == "safetensors",
-            unasked=True,
-        )
+        claim = Claim.COMPANION if kind == "safetensors" else Claim.SURE
+        template = f"{home}/{{rank}}_{{generation}}.{kind}"
+        yield Piece(f"{kind}{mark}", "model", template, formats, claim=claim, unasked=True)
 
 
 LAYOUT = Layout(
@@ -44,7 +34,8 @@ LAYOUT = Layout(
     title="PaddlePaddle distributed checkpoint",
     pieces=tuple(p for home, mark in (*NUMBERED, ("{name}", "_any")) for p in _pieces(home, mark)),
     resume=_resume,
-    needs=("metadata", "model"),
+    complete=Complete(needs=("metadata", "model")),
+    compared=Compared.BY_PIECE,
     reshardable=True,
     reference="paddle/distributed/flex_checkpoint/dcp/save_state_dict.py, load_state_dict.py of Paddle 3.3",
     limits=(

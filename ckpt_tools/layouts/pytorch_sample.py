@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Compared, Counting, Layout, Metadata, Ranks, Steps, whole
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Piece, Readers
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
@@ -62,8 +63,8 @@ LAYOUT = Layout(
             "model",
             "rank_{rank}/checkpoint.pth.tar",
             FORMATS,
-            replicated_over=("dp",),
-            step_from="content",
+            readers=Readers(replicated_over=("dp",)),
+            content=TELLS_STEP,
         ),
         Piece(
             "model_best",
@@ -71,16 +72,18 @@ LAYOUT = Layout(
             "rank_{rank}/model_best.pth.tar",
             FORMATS,
             kind=Kind.BEST,
-            replicated_over=("dp",),
-            step_from="content",
+            readers=Readers(replicated_over=("dp",)),
+            content=TELLS_STEP,
         ),
     ),
     resume=_resume,
-    own_files=True,  # main.py: torch.load(args.resume), and nothing else
+    ranks=Ranks(own_files=True),  # main.py: torch.load(args.resume), and nothing else
+    counting=Counting(
+        first_epoch=1
+    ),  # main.py saves 'epoch': epoch + 1, so the number counts finished epochs
+    compared=Compared.NONE,  # the names say no step, so siblings of one rank are not comparable in order
     steps=_steps,
     check=_check,
-    epoch_base=1,  # main.py saves 'epoch': epoch + 1, so the number counts finished epochs
-    compare_steps=False,  # the names say no step, so siblings of one rank are not comparable in order
     reference=(
         "pytorch/examples imagenet/main.py save_checkpoint(): torch.save then shutil.copyfile; 'epoch' is "
         "epoch + 1"

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import prod
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.layout import (
+    Complete,
+    Counting,
+    Layout,
+    Metadata,
+    Ranks,
+    Steps,
+    resume_directory,
+)
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
-from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.lost_files import lost, without_names
+from ckpt_tools.layouts.common.piece import OWN, SHARDED, SHARED, TELLS_STEP, Claim, Content, Piece
 from ckpt_tools.layouts.files import FORMATS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _STEP = (
@@ -84,12 +93,6 @@ def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
         yield Flaw("missing-part", text, path=c.path)
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
-    for name in lost(c, beside, _for_all):
-        text = f"there is no {name}, which the run's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
-
-
 def _others_of(c: Checkpoint) -> frozenset[str]:
     """The names of its files of which no kind of state is known."""
     return frozenset(p.name for p in c.parts if p.role == "other")
@@ -104,8 +107,8 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from told_otherwise(parts, lambda p: (p.step, p.epoch, None))
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)
+def _of_a_rank(role: str) -> Piece:
+    return Piece("", role, "", FORMATS, readers=SHARDED if role == "rng" else OWN, claim=Claim.GENERIC)
 
 
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
@@ -113,31 +116,27 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
     for role, words in _WORDS:
         word = f"<{words}>"
         rank = f"[{word}[<_|-|.>]]{_RANK}[<_|-|.>{word}]"
-        saved = Piece(f"{role}{mark}", role, f"{home}/{rank}{_END}", FORMATS, generic=True)
-        saved = replace(saved, step_from="content" if home == DATED else "name")
-        yield replace(saved, sharded=role == "rng")
-        yield replace(
-            saved, sharded=role == "rng", name=f"inner_{role}{mark}", template=f"{home}/{_RANK}/{word}{_END}"
-        )
-        yield replace(
-            saved, sharded=role == "rng", name=f"below_{role}{mark}", template=f"{home}/{word}/{_RANK}{_END}"
-        )
-        once = Piece(f"shared_{role}{mark}", role, f"{home}/{word}{_END}", FORMATS, shared=True)
-        yield replace(once, companion=True, inside=True)
+        saved = replace(_of_a_rank(role), name=f"{role}{mark}", template=f"{home}/{rank}{_END}")
+        saved = replace(saved, content=Content(step=home == DATED))
+        yield saved
+        yield replace(saved, name=f"inner_{role}{mark}", template=f"{home}/{_RANK}/{word}{_END}")
+        yield replace(saved, name=f"below_{role}{mark}", template=f"{home}/{word}/{_RANK}{_END}")
+        once = Piece(f"shared_{role}{mark}", role, f"{home}/{word}{_END}", FORMATS)
+        yield replace(once, claim=Claim.INSIDE)
     other = replace(once, name=f"other{mark}", role="other", template=f"{home}/{{name}}.<pt|pth|bin>")
-    yield replace(other, companion=True, inside=True)
+    yield replace(other, claim=Claim.INSIDE)
 
 
 def _counted() -> Iterator[Piece]:
     """What torch.distributed.checkpoint's experimental checkpointers write: ``step_N/checkpoint_R.pt``."""
     numbered = f"<global_step|step|iter|iteration>{_BETWEEN}{{step}}/checkpoint_{{rank}}.pt"
-    yield Piece("counted", "state", numbered, FORMATS, generic=True, counted=True)
+    yield Piece("counted", "state", numbered, FORMATS, claim=Claim.COUNTED, readers=OWN)
 
 
 def _at_places() -> Iterator[Piece]:
     """What picotron saves, one for each place of its grid: it works out which one a rank loads."""
     name = "weights_tp_rank_world_size={tp}_{name}_pp_rank_world_size={pp}_{name}.pth"
-    yield Piece("place", "state", f"{{step}}/{name}", FORMATS, shared=True, generic=True)
+    yield Piece("place", "state", f"{{step}}/{name}", FORMATS, claim=Claim.GENERIC)
 
 
 def _places_gone(c: Checkpoint) -> str:
@@ -151,7 +150,7 @@ def _flat(at: str, mark: str) -> Iterator[Piece]:
     """The same where all saves lie in one directory: ``step_10_rank_0.pt``, ``optim_10.rank1.pt``."""
     for role, words in _WORDS:
         word = f"<{words}>"
-        saved = Piece("", role, "", FORMATS, generic=True, sharded=role == "rng")
+        saved = _of_a_rank(role)
         first = f"[{word}{_BREAK}]" if role == "model" else f"{word}{_BREAK}"
         for name, template in (
             ("flat", f"{first}{at}{_BREAK}{_RANK}"),
@@ -162,7 +161,7 @@ def _flat(at: str, mark: str) -> Iterator[Piece]:
         if not mark:
             plain = f"{word}{_BREAK}{{step}}{_BREAK}{_RANK}{_END}"
             yield replace(saved, name=f"plain_{role}", template=plain)
-        once = replace(saved, sharded=False, generic=False, shared=True, companion=True)
+        once = replace(saved, readers=SHARED, claim=Claim.COMPANION)
         yield replace(once, name=f"once_{role}{mark}", template=f"{word}{_BREAK}{at}{_END}")
         if not mark:
             yield replace(once, name=f"plain_once_{role}", template=f"{word}{_BREAK}{{step}}{_END}")
@@ -174,17 +173,16 @@ def _in_rank_directories() -> Iterator[Piece]:
         word = f"<{words}>{_BREAK}"
         first = f"[{word}]" if role == "model" else word
         for at, mark in ((_AT, ""), (_AT_EPOCH, "_epoch")):
-            saved = Piece(f"own_{role}{mark}", role, f"rank[<_|->]{{rank}}/{first}{at}{_END}", FORMATS)
-            yield replace(saved, generic=True, counted=True, sharded=role == "rng")
+            template = f"rank[<_|->]{{rank}}/{first}{at}{_END}"
+            saved = replace(_of_a_rank(role), name=f"own_{role}{mark}", template=template)
+            yield replace(saved, claim=Claim.COUNTED)
 
 
 def _written_over() -> Iterator[Piece]:
     """Files that each save writes anew, which tell of which step they are: ``state_rank0.pt``."""
     for role, words in _WORDS:
         word = f"<{words}>"
-        saved = Piece(
-            f"over_{role}", role, "", FORMATS, generic=True, sharded=role == "rng", step_from="content"
-        )
+        saved = replace(_of_a_rank(role), name=f"over_{role}", content=TELLS_STEP)
         first = f"[{word}{_BREAK}]" if role == "model" else f"{word}{_BREAK}"
         yield replace(saved, template=f"{first}{_RANK}{_END}")
         yield replace(saved, name=f"over_{role}_turned", template=f"{_RANK}{_BREAK}{word}{_END}")
@@ -202,13 +200,13 @@ LAYOUT = Layout(
         *_in_rank_directories(),
         *_written_over(),
     ),
-    resume=_resume,
-    own_files=True,
-    needs_any=("model", "state", "other"),
-    dated=DATE,
+    resume=resume_directory,
+    ranks=Ranks(own_files=True),
+    complete=Complete(needs_any=("model", "state", "other")),
+    counting=Counting(dated=DATE),
     steps=_steps,
     lacks=_lacks,
-    lost=_lost,
+    lost=partial(without_names, names=_for_all),
     check=_check,
     reference=(
         "the names that training loops give; no framework's files lie in such a directory; picotron"

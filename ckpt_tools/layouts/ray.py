@@ -9,9 +9,10 @@ from itertools import product
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, Tracker
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number
 from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Content, Piece, Readers
 from ckpt_tools.layouts.files import OBJECTS, TORCH
 from ckpt_tools.layouts.rank_files import DATE, DATED
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -76,7 +77,7 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    file = Piece("", "model", "", shared=True, generic=True)
+    file = Piece("", "model", "", claim=Claim.GENERIC)
     for name, suffixes, formats in (
         ("torch", "<pt|pth|pth.tar|ckpt|bin>", TORCH),
         ("pickle", "pkl", (*OBJECTS, *TORCH)),
@@ -87,49 +88,51 @@ def _pieces() -> Iterator[Piece]:
             where = "/".join((home, *["{name}"] * depth, f"{{name}}.{suffixes}"))
             below = f"{name}_{depth}{mark}" if depth else f"{name}{mark}"
             if name == "pickle":
-                constant = replace(file, role="maker", formats=formats, constant=True)
+                constant = replace(file, role="maker", formats=formats, changes=Changes.CONSTANT)
                 maker = where.replace("{name}.pkl", "class_and_ctor_args.pkl")
                 yield replace(constant, name=f"{below}_maker", template=maker)
-            told = "content" if mark else "name"  # nothing but its contents counts a save that has a date
-            yield replace(file, name=below, template=where, formats=formats, step_from=told)
+            content = Content(step=bool(mark))  # nothing but its contents counts a save that has a date
+            yield replace(file, name=below, template=where, formats=formats, content=content)
 
 
 def _trainer() -> Iterator[Piece]:
     """What RayTrainReportCallback copies of a checkpoint of the Trainer, where it is not a model."""
     for top, mark in _HOMES:
         home, json_member = f"{top}/checkpoint", ("json_member",)
-        state = Piece(f"trainer_state{mark}", "state", f"{home}/trainer_state.json", json_member, shared=True)
-        yield replace(state, companion=True)
+        yield Piece(
+            f"trainer_state{mark}", "state", f"{home}/trainer_state.json", json_member, claim=Claim.COMPANION
+        )
         for end in ("", "_{rank}"):
-            rng = Piece(f"rng{end}{mark}", "rng", f"{home}/rng_state{end}.pth", TORCH, shared=True)
-            yield replace(rng, generic=True, sharded=bool(end), survivable=True)
+            rng = Piece(f"rng{end}{mark}", "rng", f"{home}/rng_state{end}.pth", TORCH)
+            readers = Readers(shared=True, sharded=bool(end), survivable=True)
+            yield replace(rng, readers=readers, claim=Claim.GENERIC)
 
 
 def _algorithm() -> Iterator[Piece]:
     """What Algorithm.save_to_path() of RLlib writes into a directory of any name: a file of each component,
     below directories that are called after it.
     """
-    top = Piece("rllib", "metadata", "{name}/rllib_checkpoint.json", ("json_member",), shared=True)
+    top = Piece("rllib", "metadata", "{name}/rllib_checkpoint.json", ("json_member",))
     of_policy = "policies/{name}/rllib_checkpoint.json"
     for home, mark in (*_HOMES, ("{name}", "_any")):
         template = f"{home}/{of_policy}"
-        yield replace(top, name=f"rllib_policy{mark}", template=template, companion=True, inside=True)
+        yield replace(top, name=f"rllib_policy{mark}", template=template, claim=Claim.INSIDE)
     for home, mark in _HOMES:
         template = f"{home}/rllib_checkpoint.json"
-        yield replace(top, name=f"rllib_in{mark}", template=template, companion=True, inside=True)
-    yield replace(top, generic=True)
-    state = Piece("rllib_state", "model", "{name}/algorithm_state.pkl", OBJECTS, shared=True, generic=True)
-    yield replace(state, step_from="content")  # of either of the two the other one is missed
+        yield replace(top, name=f"rllib_in{mark}", template=template, claim=Claim.INSIDE)
+    yield replace(top, claim=Claim.GENERIC)
+    state = Piece("rllib_state", "model", "{name}/algorithm_state.pkl", OBJECTS, claim=Claim.GENERIC)
+    yield replace(state, content=TELLS_STEP)  # of either of the two the other one is missed
     for i, component in enumerate(_COMPONENTS):  # a save that has lost both is one all the same
         template = f"{{name}}/{component}/<state|module_state>.pkl"
-        yield replace(state, name=f"rllib_component_{i}", template=template, step_from="content")
-    inside = Piece("", "model", "", (*OBJECTS, *TORCH), shared=True, companion=True, inside=True)
+        yield replace(state, name=f"rllib_component_{i}", template=template, content=TELLS_STEP)
+    inside = Piece("", "model", "", (*OBJECTS, *TORCH), claim=Claim.INSIDE)
     for depth in range(_DEEP + 1):
         home = "/".join(["{name}"] * (depth + 1))
         states = "<state|module_state|policy_state>.pkl"
         yield replace(inside, name=f"rllib_{depth}", template=f"{home}/{states}")
         maker = replace(inside, name=f"rllib_{depth}_maker", template=f"{home}/class_and_ctor_args.pkl")
-        yield replace(maker, role="maker", constant=True)
+        yield replace(maker, role="maker", changes=Changes.CONSTANT)
 
 
 LAYOUT = Layout(
@@ -139,14 +142,15 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     lost=_lost,
-    tracker=_SNAPSHOT,
-    tracked=lambda c: c.path.rpartition("/")[2],
-    read_tracker=_read_snapshot,
-    write_tracker=_write_snapshot,
-    always_tracked=False,
+    tracker=Tracker(
+        file=_SNAPSHOT,
+        name=lambda c: c.path.rpartition("/")[2],
+        read=_read_snapshot,
+        write=_write_snapshot,
+        always=False,
+    ),
+    counting=Counting(dated=DATE),
     reshardable=True,
-    compare_steps=False,
-    dated=DATE,
     reference=(
         "ray 2.60: train/_internal/storage.py StorageContext._make_checkpoint_dir_name(), "
         "train/_internal/checkpoint_manager.py; train/v2/_internal/execution/storage.py, "

@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Complete, Layout, Purpose, resume_directory
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
+from ckpt_tools.layouts.common.piece import Claim, Piece, Where
 from ckpt_tools.layouts.dcp import NUMBERED
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _HOUR_NS = 3_600_000_000_000
@@ -69,32 +68,26 @@ def _several_sets(shards: Sequence[_Shard], index: Part | None) -> Iterator[tupl
             yield shard.part.path, Flaw("extra-file", text)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # from_pretrained(path)
-
-
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
     """The files of a checkpoint in the directory ``home``; those of an empty ``home`` may lie anywhere."""
-    at, here = (f"{home}/", False) if home else ("", True)
+    at, where = (f"{home}/", Where.NAMED) if home else ("", Where.HERE)
     for suffix, formats, kind in (
         ("safetensors", ("safetensors",), ""),
         ("bin", ("torch_zip", "torch_legacy"), "_bin"),
     ):
         index, shard = f"{{prefix}}.{suffix}.index.json", f"{{prefix}}-{{shard:05d}}-of-{{of:05d}}.{suffix}"
-        one = Piece(f"index{kind}{mark}", "index", f"{at}{index}", ("safetensors_index",), shared=True)
-        yield replace(one, here=here, whole_beside=True)
-        yield Piece(f"shard{kind}{mark}", "model", f"{at}{shard}", formats, shared=True, here=here)
+        yield Piece(
+            f"index{kind}{mark}",
+            "index",
+            f"{at}{index}",
+            ("safetensors_index",),
+            where=where,
+            claim=Claim.INDEX,
+        )
+        yield Piece(f"shard{kind}{mark}", "model", f"{at}{shard}", formats, where=where)
     if home:  # what consolidation made the others of: nobody loads it again
         sharded = f"{at}sharded/shard-{{node:05d}}-{{prefix}}-{{shard:05d}}-of-{{of:05d}}.safetensors"
-        yield Piece(
-            f"sharded{mark}",
-            "sharded",
-            sharded,
-            ("safetensors",),
-            shared=True,
-            required=False,
-            loaded=False,
-        )
+        yield Piece(f"sharded{mark}", "sharded", sharded, ("safetensors",), required=False, loaded=False)
 
 
 _STATES = (
@@ -111,8 +104,8 @@ def _beside(home: str, mark: str) -> Iterator[Piece]:
     """The files of a training state in the directory of the model."""
     for role, names, required in _STATES:
         template = f"{home}/<{names}>.<pt|pth|bin>"
-        beside = Piece(f"{role}{mark}", role, template, ("torch_zip", "torch_legacy"), shared=True)
-        yield replace(beside, required=required, companion=True, inside=True, follows=True)
+        beside = Piece(f"{role}{mark}", role, template, ("torch_zip", "torch_legacy"))
+        yield replace(beside, required=required, claim=Claim.FOLLOWS)
 
 
 LAYOUT = Layout(
@@ -123,13 +116,12 @@ LAYOUT = Layout(
         *_pieces("", ""),
         *(piece for home, mark in NUMBERED for piece in _beside(home, mark)),
     ),
-    resume=_resume,
+    resume=resume_directory,  # from_pretrained(path)
     check=_check,
     lost=weights_of_a_trainer,
-    needs=("index",),
+    complete=Complete(needs=("index",)),
+    purpose=Purpose.MODELS,
     reshardable=True,
-    compare_steps=False,
-    models_alone=True,
     reference=(
         "huggingface_hub serialization: save_torch_state_dict writes the shards, then the index; torch "
         "distributed/checkpoint/hf_storage.py (consolidation from sharded/); torchtitan (step-N), torchtune "

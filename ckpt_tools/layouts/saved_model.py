@@ -7,18 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory
+from ckpt_tools.layouts.common.piece import Claim, Piece
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.plan import Resume
-
-
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # tf.saved_model.load(path)
 
 
 def _pieces() -> Iterator[Piece]:
-    bundle, export = ("tf_bundle",), partial(Piece, kind=Kind.RELEASE, shared=True)
+    bundle, export = ("tf_bundle",), partial(Piece, kind=Kind.RELEASE)
     for home, mark in (("{generation}", ""), ("{name}", "_named")):
         values = f"{home}/variables/variables"
         yield export(f"graph{mark}", "graph", f"{home}/saved_model.pb", ("saved_model",))
@@ -32,19 +27,18 @@ def _pieces() -> Iterator[Piece]:
             ("tf_fingerprint",),
             required=False,
             loaded=False,
-            companion=True,
+            claim=Claim.COMPANION,
         )
-        yield export(f"asset{mark}", "asset", f"{home}/assets/{{name}}", loaded=False, described=True)
+        yield export(f"asset{mark}", "asset", f"{home}/assets/{{name}}", loaded=False, claim=Claim.DESCRIBED)
 
 
 LAYOUT = Layout(
     name="saved-model",
     title="TensorFlow SavedModel",
     pieces=tuple(_pieces()),
-    resume=_resume,
-    needs=("graph",),
+    resume=resume_directory,  # tf.saved_model.load(path)
+    complete=Complete(needs=("graph",)),
     reshardable=True,
-    compare_steps=False,
     reference="tensorflow/python/saved_model/save.py; tensorflow_serving: the highest version is served",
     limits=(
         "the number of a version is no step of training: exporters count up, or take the time",

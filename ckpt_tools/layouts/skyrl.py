@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Piece, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, whole
+from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece
 from ckpt_tools.layouts.verl import FORMATS, KINDS, without_kinds
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
@@ -49,22 +50,32 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 def _pieces() -> Iterator[Piece]:
     """Only ``policy/`` is SkyRL's alone: verl's saves have all other names as well."""
     for place, worker in (("policy", ""), ("critic", "critic_")):
+        inside = Claim.INSIDE if worker else Claim.SURE
         for name, role in KINDS.items():
             template = f"{_HOME}/{place}/{name}_world_size_{{world}}_rank_{{rank}}.pt"
-            piece = Piece(f"{worker}{name}", f"{worker}{role}", template, FORMATS, sharded=True, unasked=True)
-            yield replace(piece, companion=bool(worker), inside=bool(worker))
+            piece = Piece(
+                f"{worker}{name}", f"{worker}{role}", template, FORMATS, readers=SHARDED, unasked=True
+            )
+            yield replace(piece, claim=inside)
         config = f"{_HOME}/{place}/fsdp_config.json"
-        described = Piece(f"{worker}config", "config", config, ("json_member",), required=False, loaded=False)
-        yield replace(described, companion=True, inside=True)
+        yield Piece(
+            f"{worker}config",
+            "config",
+            config,
+            ("json_member",),
+            required=False,
+            loaded=False,
+            readers=OWN,
+            claim=Claim.INSIDE,
+        )
         for piece in dcp.pieces(f"{_HOME}/{place}", f"_{worker}core"):
             role = f"{worker}{'index' if piece.role == 'metadata' else 'model'}"
-            yield replace(piece, role=role, companion=True, inside=bool(worker))
+            yield replace(piece, role=role, claim=Claim.INSIDE if worker else Claim.COMPANION)
         for piece in dcp.of_megatron(f"{_HOME}/{place}", f"_{worker}core"):
-            beside = bool(worker)  # a policy of DCP's alone may be anybody's
-            yield replace(piece, role=f"{worker}{piece.role}", required=True, companion=beside, inside=beside)
+            # a policy of DCP's alone may be anybody's
+            yield replace(piece, role=f"{worker}{piece.role}", required=True, claim=inside)
     for name, file in (("data", "data"), ("trainer", "trainer_state"), ("async", "fully_async_state")):
-        shared = Piece(name, name, f"{_HOME}/{file}.pt", FORMATS, shared=True, unasked=True)
-        yield replace(shared, companion=True, inside=True)
+        yield Piece(name, name, f"{_HOME}/{file}.pt", FORMATS, unasked=True, claim=Claim.INSIDE)
 
 
 LAYOUT = Layout(
@@ -74,12 +85,8 @@ LAYOUT = Layout(
     resume=_resume,
     check=_check,
     lost=_lost,
-    tracker="latest_ckpt_global_step.txt",
-    read_tracker=dcp.read_number,
-    always_tracked=False,
-    commit="trainer",
-    first_saved=("model",),
-    needs=("model",),
+    tracker=Tracker(file="latest_ckpt_global_step.txt", read=dcp.read_number, always=False),
+    complete=Complete(commit="trainer", first=("model",), needs=("model",)),
     reference=(
         "skyrl/train/trainer.py save_checkpoints (policy, critic, data.pt, trainer_state.pt, the tracker), "
         "load_checkpoints; skyrl/backends/skyrl_train/distributed/fsdp_strategy.py, megatron/"

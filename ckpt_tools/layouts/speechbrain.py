@@ -10,13 +10,21 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, steps_taken
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.layout import (
+    Complete,
+    Counting,
+    Layout,
+    Metadata,
+    Steps,
+    resume_directory,
+    whole,
+)
+from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy")
@@ -80,22 +88,16 @@ def _copied_times(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, F
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
-    for name in lost(c, beside, lambda o: frozenset(p.name for p in o.parts)):
-        text = f"there is no {name}, which the run's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
+    yield from without_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
     if not beside and not any("opt" in p.name.lower() for p in c.parts):  # recipes name their own
         text = "no file is called an optimizer's, and no other save tells whether there was one"
         yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # what Checkpointer.find_checkpoint() is to find
-
-
 def _pieces() -> Iterator[Piece]:
-    yield Piece("meta", "metadata", f"{HOME}/CKPT.yaml", TEXT, shared=True)
-    text = Piece("", "", "", (*TEXT, *TORCH), shared=True, required=False)  # or by a hook of the user's own
-    yield replace(text, name="brain", role="progress", template=f"{HOME}/brain.ckpt", step_from="content")
+    yield Piece("meta", "metadata", f"{HOME}/CKPT.yaml", TEXT)
+    text = Piece("", "", "", (*TEXT, *TORCH), required=False)  # or by a hook of the user's own
+    yield replace(text, name="brain", role="progress", template=f"{HOME}/brain.ckpt", content=TELLS_STEP)
     yield replace(text, name="counter", role="counter", template=f"{HOME}/{COUNTERS}.ckpt")
     yield replace(text, name="data", role="data", template=f"{HOME}/dataloader-{{name}}.ckpt")
     state = replace(text, formats=TORCH)
@@ -108,15 +110,15 @@ LAYOUT = Layout(
     name="speechbrain",
     title="SpeechBrain Checkpointer",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # what Checkpointer.find_checkpoint() is to find
     steps=_steps,
     check=_check,
     lost=_lost,
-    needs=("metadata",),
-    epoch_base=1,  # of EpochCounter; between two epochs it is the one under way
+    complete=Complete(needs=("metadata",)),
+    counting=Counting(
+        first_epoch=1, dated=DATE
+    ),  # of EpochCounter; between two epochs it is the one under way
     reshardable=True,
-    compare_steps=False,
-    dated=DATE,
     reference=(
         "speechbrain 1.1.2: utils/checkpoints.py Checkpointer; core.py Brain._save(), "
         "_save_intra_epoch_ckpt(); utils/epoch_loop.py EpochCounter"

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, Steps, resume_file, whole
+from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Content, Piece
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 _COUNT = "num_timesteps"
@@ -31,22 +30,17 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, _said, _COUNT)
 
 
-def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    """What ``PPO.load`` takes; ``load_replay_buffer`` and ``VecNormalize.load`` take the files beside it."""
-    return Resume(path or checkpoint.path)
-
-
 def _beside(role: str) -> Piece:
     template = f"{{prefix}}_{role}_{{step}}_steps.pkl"
-    return Piece(role, role, template, ("pickle_plain",), shared=True, single=True, unasked=True)
+    return Piece(role, role, template, ("pickle_plain",), readers=COPIES, unasked=True)
 
 
 LAYOUT = Layout(
     name="stable-baselines3",
     title="Stable-Baselines3 callbacks",
     pieces=(
-        Piece("model", "model", "{prefix}_{step}_steps.zip", ("zip_archive",), shared=True, single=True),
-        replace(_beside("replay_buffer"), moves=True),
+        Piece("model", "model", "{prefix}_{step}_steps.zip", ("zip_archive",), readers=COPIES),
+        replace(_beside("replay_buffer"), changes=Changes.MOVES),
         _beside("vecnormalize"),  # may be frozen
         Piece(
             "best",
@@ -54,17 +48,17 @@ LAYOUT = Layout(
             "best_model.zip",
             ("zip_archive",),
             kind=Kind.BEST,
-            shared=True,
-            single=True,
-            weak=True,
-            proof=_COUNT,
-            step_from="content",
+            readers=COPIES,
+            claim=Claim.WEAK,
+            content=Content(step=True, proof=_COUNT),
         ),
     ),
-    resume=_resume,
+    # what ``PPO.load`` takes; ``load_replay_buffer`` and ``VecNormalize.load`` take the files beside it
+    resume=resume_file,
     steps=_steps,
     check=_check,
-    needs=("model",),
+    complete=Complete(needs=("model",)),
+    compared=Compared.BY_PIECE,
     reshardable=True,
     reference="stable_baselines3/common/callbacks.py CheckpointCallback, EvalCallback; common/save_util.py",
     limits=(

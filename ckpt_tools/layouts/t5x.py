@@ -7,13 +7,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.arrays import ROLE, array, fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, whole
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, resume_directory, whole
+from ckpt_tools.layouts.common.piece import Claim, Piece, Stage
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 
@@ -26,38 +27,25 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from fewer_than_listed(parts)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # utils.RestoreCheckpointConfig.path
-
-
 def _pieces() -> Iterator[Piece]:
     for home, mark in (("checkpoint_{step}.tmp-{name}", "_tmp"), ("checkpoint_{step}", "")):
-        unfinished = bool(mark)
-        yield array(f"target{mark}", f"{home}/target.{{name}}", sure=True, unfinished=unfinished)
-        yield array(f"array{mark}", f"{home}/{{name}}", sure=False, unfinished=unfinished)
-        yield Piece(
-            f"index{mark}",
-            "index",
-            f"{home}/checkpoint",
-            ("msgpack",),
-            shared=True,
-            companion=True,
-            inside=True,
-            unfinished=unfinished,
-        )
+        stage = Stage.UNDER_WAY if mark else Stage.ANY
+        yield array(f"target{mark}", f"{home}/target.{{name}}", sure=True, stage=stage)
+        yield array(f"array{mark}", f"{home}/{{name}}", sure=False, stage=stage)
+        index = Piece(f"index{mark}", "index", f"{home}/checkpoint", ("msgpack",), stage=stage)
+        yield replace(index, claim=Claim.INSIDE)
 
 
 LAYOUT = Layout(
     name="t5x",
     title="T5X",
     pieces=tuple(_pieces()),
-    resume=_resume,
+    resume=resume_directory,  # utils.RestoreCheckpointConfig.path
     check=_check,
-    needs=("index", ROLE),
+    complete=Complete(needs=("index", ROLE)),
+    beside=Beside(traces=(re.compile(r"(?:^|/)checkpoint_\d+/(?:target|state)\.[^/]+/\d+(?:\.\d+)*$"),)),
     lost=lost_arrays,
-    traces=(re.compile(r"(?:^|/)checkpoint_\d+/(?:target|state)\.[^/]+/\d+(?:\.\d+)*$"),),
     reshardable=True,
-    compare_steps=False,
     reference="t5x/checkpoints.py Checkpointer.save(), _write_state_to_tensorstore(), latest_step()",
     limits=(
         "a chunk that is not there may be one of zeros: it is missed where other checkpoints have it",

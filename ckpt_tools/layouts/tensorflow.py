@@ -7,10 +7,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts.common.counters import first
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, Tracker
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -89,17 +88,17 @@ def _pieces() -> Iterator[Piece]:
         "temp",
         "model",
         "{prefix}-{generation}_temp/{name}",
-        shared=True,
+        stage=Stage.UNDER_WAY,
         required=False,
         loaded=False,
-        unfinished=True,
     )
     for name, mark in (("{prefix}-{epoch:04d}.ckpt", "_epoch"), ("{prefix}-{generation}", "")):
-        yield Piece(f"index{mark}", "index", f"{name}.index", FORMATS, shared=True)
-        yield Piece(f"data{mark}", "model", f"{name}.data-{{shard:05d}}-of-{{of:05d}}", FORMATS, shared=True)
+        yield Piece(f"index{mark}", "index", f"{name}.index", FORMATS)
+        yield Piece(f"data{mark}", "model", f"{name}.data-{{shard:05d}}-of-{{of:05d}}", FORMATS)
     # written over at every save: cp.ckpt of Keras' ModelCheckpoint, my_checkpoint of save_weights()
-    alone = Piece("index_alone", "index", "{prefix}.index", FORMATS, shared=True, weak=True)
-    yield replace(alone, step_from="content")  # which names its data files
+    yield Piece(
+        "index_alone", "index", "{prefix}.index", FORMATS, claim=Claim.WEAK, content=TELLS_STEP
+    )  # which names its data files
 
 
 LAYOUT = Layout(
@@ -109,15 +108,11 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    tracker="checkpoint",
-    read_tracker=_read_tracker,
-    write_tracker=_write_tracker,
-    tracked=prefix,
-    beside=_beside,
-    unneeded=((".meta", ".index"),),  # the graph of TensorFlow 1 beside its bundle
-    commit="index",
+    tracker=Tracker(file="checkpoint", read=_read_tracker, write=_write_tracker, name=prefix),
+    # the graph of TensorFlow 1 lies beside its bundle
+    beside=Beside(asked=_beside, unneeded=((".meta", ".index"),)),
+    complete=Complete(commit="index"),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "tensorflow/python/checkpoint/checkpoint_management.py; tensorflow/core/util/tensor_bundle: data "
         "files are moved before the index"

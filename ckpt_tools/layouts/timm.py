@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_epochs
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, whole
+from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
@@ -50,9 +51,8 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     check=_check,
-    epoch_base=0,
+    counting=Counting(first_epoch=0),
     reshardable=True,
-    compare_steps=False,
     reference="timm 1.0.31: utils/checkpoint_saver.py, models/_helpers.py resume_checkpoint()",
     limits=(
         "timm goes on with epoch E + 1 after recovery-E-B.pth.tar: the rest of epoch E is left out",

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Complete, Layout, Ranks, resume_directory
 from ckpt_tools.layouts.common.lost_files import lost
+from ckpt_tools.layouts.common.piece import SHARDED, SHARED, Changes, Claim, Piece, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.plan import Resume
 
 FORMATS = ("torch_zip", "torch_legacy")
 _HOMES = (
@@ -36,11 +36,12 @@ def _pieces() -> Iterator[Piece]:
     for home, mark in _HOMES:
         for under_way, tag in (("", ""), ("tmp_", "_begun")):
             at = f"{under_way}{home}"
-            saved = Piece("", "", "", FORMATS, sharded=True, unasked=True, unfinished=bool(under_way))
-            beside = replace(saved, companion=True, inside=True)
+            saved = Piece("", "", "", FORMATS, readers=SHARDED, unasked=True)
+            saved = replace(saved, stage=Stage.UNDER_WAY) if under_way else saved
+            beside = replace(saved, claim=Claim.INSIDE)
             for role, words in _ITEMS:
-                item = replace(saved, generic=True) if role == "optimizer" else beside
-                item = replace(item, moves=role == "state")
+                item = replace(saved, claim=Claim.GENERIC) if role == "optimizer" else beside
+                item = replace(item, changes=Changes.MOVES) if role == "state" else item
                 yield replace(
                     item, name=f"{role}{mark}{tag}", role=role, template=f"{at}/<{words}>_{{rank}}.pt"
                 )
@@ -50,7 +51,7 @@ def _pieces() -> Iterator[Piece]:
             once = replace(
                 beside, name=f"metadata{mark}{tag}", role="metadata", template=f"{at}/metadata.pkl"
             )
-            yield replace(once, formats=("pickle_plain",), sharded=False, shared=True, required=False)
+            yield replace(once, formats=("pickle_plain",), readers=SHARED, required=False)
 
 
 def _items(c: Checkpoint) -> frozenset[str]:
@@ -63,19 +64,15 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
         yield Flaw("missing-part", text, path=c.path)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)
-
-
 LAYOUT = Layout(
     name="torch-checkpointing",
     title="torch_checkpointing",
     pieces=tuple(_pieces()),
-    resume=_resume,
-    needs=("model",),
+    resume=resume_directory,
+    complete=Complete(needs=("model",)),
+    # checkpoint_reader.py: the files of its rank, unless the items are resharded
+    ranks=Ranks(own_files=True, told_by="metadata"),
     lost=_lost,
-    own_files=True,  # checkpoint_reader.py: the files of its rank, unless the items are resharded
-    sized_by="metadata",
     reference=(
         "torch_checkpointing 0.1 checkpoint_layout.py default_torch_layout_info, checkpoint_writer.py "
         "_temp_dir_path, metadata_serialization.py METADATA_FILE_NAME"

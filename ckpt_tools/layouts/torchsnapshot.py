@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, resume_directory
+from ckpt_tools.layouts.common.piece import Claim, Content, Piece
 from ckpt_tools.layouts.dcp import HOMES
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
 FORMATS = ("torchsnapshot",)
@@ -39,37 +38,35 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from borrowed(parts, {f"metadata{mark}": keys for _, mark in HOMES}, growing=False)
 
 
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path)  # Snapshot(path).restore(app_state)
-
-
 def _pieces(home: str, mark: str) -> Iterator[Piece]:
     """The index, and what it describes; a slab of small tensors, or the files of rank 0 beside finished
     snapshots, are of a save under way without it.
     """
-    step_from = "content" if mark == "_any" else "name"
     index = f"{home}/.snapshot_metadata"
-    yield Piece(f"metadata{mark}", "metadata", index, FORMATS, shared=True, step_from=step_from)
-    yield Piece(f"slab{mark}", "data", f"{home}/batched/{_UUID}", shared=True, required=False)
+    yield Piece(f"metadata{mark}", "metadata", index, FORMATS, content=Content(step=mark == "_any"))
+    yield Piece(f"slab{mark}", "data", f"{home}/batched/{_UUID}", required=False)
     for depth in range(1, _DEEPEST):
         path = "/".join(["{name}"] * depth)
-        data = Piece(f"data{depth}{mark}", "data", "", shared=True, required=False)
+        data = Piece(f"data{depth}{mark}", "data", "", required=False)
         if mark != "_any":  # else any file three directories down has such a name
-            yield replace(data, template=f"{home}/<0|replicated|sharded>/{path}", companion=True)
-        yield replace(data, template=f"{home}/{{name}}/{path}", name=f"other{depth}{mark}", described=True)
+            yield replace(data, template=f"{home}/<0|replicated|sharded>/{path}", claim=Claim.COMPANION)
+        yield replace(
+            data, template=f"{home}/{{name}}/{path}", name=f"other{depth}{mark}", claim=Claim.DESCRIBED
+        )
 
 
 LAYOUT = Layout(
     name="torchsnapshot",
     title="torchsnapshot",
     pieces=tuple(piece for home, mark in HOMES for piece in _pieces(home, mark)),
-    resume=_resume,
+    resume=resume_directory,  # Snapshot(path).restore(app_state)
     steps=_steps,
     check=_check,
-    commit="metadata",
+    complete=Complete(commit="metadata"),
+    beside=Beside(
+        traces=(re.compile(rf"(?:^|/)(?:0|replicated|sharded)/(?!(?:.+/)?(?:{_OTHERS})/)(?:[^/]+/)+[^/.]+$"),)
+    ),
     reshardable=True,
-    compare_steps=False,
-    traces=(re.compile(rf"(?:^|/)(?:0|replicated|sharded)/(?!(?:.+/)?(?:{_OTHERS})/)(?:[^/]+/)+[^/.]+$"),),
     reference=(
         "torchsnapshot 0.1.0: snapshot.py take() (.snapshot_metadata after all ranks have written), "
         "io_preparer.py get_storage_path(), batcher.py; torchtnt callbacks (epoch_E_step_S)"

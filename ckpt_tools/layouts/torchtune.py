@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, whole
+from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, whole
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
@@ -64,9 +65,9 @@ def _is_model(name: str) -> bool:
 def _pieces() -> Iterator[Piece]:
     """Models are torchtune's where a recipe's state lies beside them; others are sharded safetensors."""
     recipe = "<recipe_state>/recipe_state.pt"
-    state = Piece(_RECIPE, "recipe", recipe, TORCH, shared=True, required=False, step_from="content")
+    state = Piece(_RECIPE, "recipe", recipe, TORCH, content=TELLS_STEP, required=False)
     yield replace(state, kind=Kind.RELEASE)  # no checkpoint by itself
-    model = Piece("", "model", "", ("safetensors",), shared=True, companion=True)
+    model = Piece("", "model", "", ("safetensors",), claim=Claim.COMPANION)
     home = "epoch_{epoch}"
     shard = f"{home}/model-{{shard:05d}}-of-{{of:05d}}"
     yield replace(model, name="shard", template=f"{shard}.safetensors")
@@ -92,9 +93,8 @@ LAYOUT = Layout(
     resume=_resume,
     steps=_steps,
     lacks=_lacks,
-    epoch_base=0,
+    counting=Counting(first_epoch=0),
     reshardable=True,
-    compare_steps=False,
     reference=(
         "torchtune 0.6.1: training/checkpointing/_checkpointer.py save_checkpoint() (model, adapter, then "
         "recipe_state/, but not after the last epoch), _utils.py get_model_checkpoint_path(), "

@@ -9,9 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts import Layouts, use
-from ckpt_tools.layouts.common.counters import first, named_steps
-from ckpt_tools.layouts.common.layout import Layout, Metadata, Piece, Steps, named_step
+from ckpt_tools.layouts.common.counters import first, named_epochs, named_steps
+from ckpt_tools.layouts.common.layout import Compared, Complete, Counting, Layout, Metadata, Steps, Tracker
+from ckpt_tools.layouts.common.piece import Changes, Piece, Readers, Stage, Where
 from ckpt_tools.layouts.common.templates import COORDS, TEXTS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
@@ -48,7 +51,7 @@ _PIECE = {
     "unfinished": bool,
     "here": bool,
 }
-_FLAGS = ("sharded", "shared", "single", "required", "loaded", "unfinished", "here")
+_READERS = ("sharded", "shared", "single")
 
 _LONGEST, _MOST_TEXTS, _MOST_TOGETHER, _DEEPEST = 1024, 2, 3, 8
 _TEXT = re.compile(r"\{(?:" + "|".join(TEXTS) + r")\}")
@@ -96,7 +99,6 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
         raise ValueError(f"{where}: it needs at least one [[layout.piece]] with a template")
     pieces = tuple(_piece(p, f"{where}, piece {i}", i, known_formats) for i, p in enumerate(t["piece"], 1))
     _agree(t, {p.role for p in pieces}, where)
-    holds = t.get("tracker_holds", "step")
     step_keys, epoch_keys = tuple(t.get("step_keys", ())), tuple(t.get("epoch_keys", ()))
     return Layout(
         name=name,
@@ -107,15 +109,20 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
         limits=("only what its table says is checked",),
         steps=partial(_steps, step_keys, epoch_keys),
         check=partial(_check, step_keys, epoch_keys),
-        tracker=t.get("tracker"),
-        read_tracker=_number if holds == "step" else _name,
-        tracked=_named if holds == "name" else named_step,
-        commit=t.get("commit", ""),
-        needs=tuple(t.get("needs", ())),
-        epoch_base=t.get("epoch_base"),
-        committed=t.get("committed", False),
+        tracker=_tracker(t),
+        complete=Complete(
+            commit=t.get("commit", ""), needs=tuple(t.get("needs", ())), by_name=t.get("committed", False)
+        ),
+        counting=Counting(first_epoch=t.get("epoch_base")),
         reshardable=t.get("reshardable", False),
+        compared=Compared.BY_PIECE,
     )
+
+
+def _tracker(t: Mapping[str, Any]) -> Tracker:
+    by_name = t.get("tracker_holds") == "name"
+    reading = Tracker(read=_name, name=_named) if by_name else Tracker(read=_number)
+    return replace(reading, file=t.get("tracker", ""))
 
 
 def _agree(t: Mapping[str, Any], roles: set[str], where: str) -> None:
@@ -142,28 +149,33 @@ def _piece(table: object, where: str, number: int, known_formats: Sequence[str])
     t = _keys(table, _PIECE, where)
     if (kind := t.get("kind", "periodic")) not in list(Kind):
         raise ValueError(f"{where}: kind is one of {', '.join(Kind)}, not {kind!r}")
-    template = t.get("template", "").removeprefix(
-        "{run}/"
-    )  # runs are named by the directories above the template
+    piece = _read_piece(t, number, Kind(kind))
     try:
-        _names(template)
-        piece = Piece(
-            f"piece{number}",
-            t.get("role", "model"),
-            template,
-            tuple(t.get("formats", ())),
-            Kind(kind),
-            tuple(t.get("replicated_over", ())),
-            mark=not t.get("loaded", True) and "formats" not in t,
-            **{k: t[k] for k in _FLAGS if k in t},
-        )
+        _names(piece.template)
     except (ValueError, OverflowError, re.error) as e:
         raise ValueError(f"{where}: {e}") from e
     if known_formats and (odd := next((f for f in piece.formats if f not in known_formats), None)):
         raise ValueError(f"{where}: there is no format {odd!r}; 'ckpt formats' lists them")
-    if odd := next((a for a in piece.replicated_over if a not in COORDS), None):
+    if odd := next((a for a in piece.readers.replicated_over if a not in COORDS), None):
         raise ValueError(f"{where}: replicated_over names axes among {', '.join(COORDS)}, not {odd!r}")
     return piece
+
+
+def _read_piece(t: Mapping[str, Any], number: int, kind: Kind) -> Piece:
+    over, loaded = tuple(t.get("replicated_over", ())), t.get("loaded", True)
+    return Piece(
+        f"piece{number}",
+        t.get("role", "model"),
+        t.get("template", "").removeprefix("{run}/"),  # runs are named by the directories above it
+        tuple(t.get("formats", ())),
+        kind,
+        Readers(replicated_over=over, **{key: t[key] for key in _READERS if key in t}),
+        required=t.get("required", True),
+        loaded=loaded,
+        stage=Stage.UNDER_WAY if t.get("unfinished") else Stage.ANY,
+        changes=Changes.PER_SAVE if loaded or "formats" in t else Changes.MARK,
+        where=Where.HERE if t.get("here") else Where.NAMED,
+    )
 
 
 def _names(template: str) -> None:
@@ -209,16 +221,7 @@ def _check(
     step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Sequence[tuple[Part, Report]]
 ) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, lambda m: first(m, step_keys), " or ".join(step_keys))
-    for part, report in parts:
-        said = first(report.metadata, epoch_keys)
-        if said is not None and part.epoch is not None and said != part.epoch:
-            yield (
-                part.path,
-                Flaw(
-                    "epoch-mismatch",
-                    f"the name says epoch {part.epoch}, the file's {' or '.join(epoch_keys)} is {said}",
-                ),
-            )
+    yield from named_epochs(parts, lambda m: first(m, epoch_keys), " or ".join(epoch_keys))
 
 
 def _number(data: bytes) -> int | None:

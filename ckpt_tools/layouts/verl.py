@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.layouts.common.lost_files import lost, without_index
+from ckpt_tools.layouts.common.layout import Complete, Layout, Ranks, Tracker
+from ckpt_tools.layouts.common.lost_files import without_index, without_names
+from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece
 from ckpt_tools.layouts.hf_trainer import model_pieces
 from ckpt_tools.layouts.megatron import read_tracker
 from ckpt_tools.layouts.megatron_core import without_metadata
@@ -51,9 +52,7 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
                 yield Flaw("missing-part", text, path=c.path)
     yield from without_index(c, beside)
     yield from without_kinds(c, beside)
-    for name in lost(c, beside, _shown_by_others):
-        text = f"there is no {name}, which the run's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
+    yield from without_names(c, beside, _shown_by_others)
 
 
 def without_kinds(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
@@ -91,11 +90,19 @@ def _of_fsdp() -> Iterator[Piece]:
                 f"{worker}{role}",
                 f"{_HOME}/{place}{name}_world_size_{{world}}_rank_{{rank}}.pt",
                 FORMATS,
-                sharded=True,
+                readers=SHARDED,
                 unasked=True,
             )
         config = f"{_HOME}/{place}fsdp_config.json"
-        yield Piece(f"{worker}config{mark}", "config", config, ("json_member",), required=False, loaded=False)
+        yield Piece(
+            f"{worker}config{mark}",
+            "config",
+            config,
+            ("json_member",),
+            required=False,
+            loaded=False,
+            readers=OWN,
+        )
 
 
 def _of_megatron() -> Iterator[Piece]:
@@ -115,8 +122,8 @@ def _of_megatron() -> Iterator[Piece]:
 def _pieces() -> Iterator[Piece]:
     yield from _of_fsdp()
     yield from _of_megatron()
-    data = Piece("data", "data", f"{_HOME}/data.pt", FORMATS, shared=True, unasked=True)
-    data = replace(data, companion=True, inside=True)  # SkyRL's is called so, too
+    data = Piece("data", "data", f"{_HOME}/data.pt", FORMATS, unasked=True)
+    data = replace(data, claim=Claim.INSIDE)  # SkyRL's is called so, too
     yield data
     yield replace(data, name="data_rank", template=f"{_HOME}/data_{{dp}}.pt")
 
@@ -128,13 +135,10 @@ LAYOUT = Layout(
     resume=_resume,
     check=_check,
     lost=_lost,
-    tracker="latest_checkpointed_iteration.txt",
-    read_tracker=read_tracker,
-    always_tracked=False,
-    commit="data",
-    first_saved=("model",),
-    needs=("model",),
-    own_files=True,  # FSDPCheckpointManager.load_checkpoint: torch.load of its own three, and nothing else
+    tracker=Tracker(file="latest_checkpointed_iteration.txt", read=read_tracker, always=False),
+    complete=Complete(commit="data", first=("model",), needs=("model",)),
+    # FSDPCheckpointManager.load_checkpoint: torch.load of its own three, and nothing else
+    ranks=Ranks(own_files=True),
     reference=(
         "verl/utils/checkpoint/fsdp_checkpoint_manager.py save_checkpoint; verl/trainer/ppo/ray_trainer.py "
         "_save_checkpoint (actor, critic, data.pt, then the tracker), _load_checkpoint; "

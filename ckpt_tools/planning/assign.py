@@ -113,12 +113,13 @@ class _Work:
         """
         world = self.topology.provenance.get("world_size")
         own = [] if world is None or world.provenance == ALONE else self._of_single_ranks()
-        others, copies = {p.path for p in own} | self.layout.unread(self.checkpoint), dict[str, list[Part]]()
+        others = {p.path for p in own}.union(self.layout.unread(self.checkpoint))
+        copies = dict[str, list[Part]]()
         for p in sorted(self.checkpoint.parts, key=lambda p: (self.order[p.piece], p.path)):
             piece = self.layout.piece(p.piece)
-            if not (piece.shared and piece.loaded) or p.path in others:
+            if not (piece.readers.shared and piece.loaded) or p.path in others:
                 continue
-            if piece.single:
+            if piece.readers.single:
                 copies.setdefault(p.role, []).append(p)
             elif p.path in self.bad:
                 self._blame([p])
@@ -138,8 +139,8 @@ class _Work:
             self.shared.append(Load(good, reason="" if good is copies[0] else why))
 
     def _of_single_ranks(self) -> list[Part]:
-        pieces = [piece for piece in self.layout.pieces if piece.shared and piece.sharded]
-        roles = {piece.role for piece in pieces if piece.survivable}
+        pieces = [piece for piece in self.layout.pieces if piece.readers.shared and piece.readers.sharded]
+        roles = {piece.role for piece in pieces if piece.readers.survivable}
         return [p for p in self.checkpoint.parts if p.role in roles]
 
     def _assign_own(self, parts: Sequence[Part]) -> None:
@@ -164,7 +165,7 @@ class _Work:
         by_role = dict[str, list[Part]]()
         for p in sorted(self.checkpoint.parts, key=lambda p: self.order[p.piece]):
             piece = self.layout.piece(p.piece)
-            if piece.loaded and not piece.shared:
+            if piece.loaded and not piece.readers.shared:
                 by_role.setdefault(p.role, []).append(p)
         for name, parts in by_role.items():
             role = _Role(parts, self.order)
@@ -178,7 +179,7 @@ class _Work:
         if load := self._find_load(rank, role, own, group):
             self.loads.setdefault(rank, []).append(load)
         elif piece.required or own:
-            asked = self.layout.committed and not own and group is None
+            asked = self.layout.complete.by_name and not own and group is None
             source, world = group.source if group else "", self.topology.world_size
             self.gaps[Gap(self.checkpoint.path, name, world, source, bool(own), asked)].append(rank)
             for p in own:
@@ -227,7 +228,7 @@ class _Work:
                 source=group.source,
                 topology=self.topology,
                 evidence=self.evidence,
-                by_layout=bool(piece.replicated_over) and not told,
+                by_layout=bool(piece.readers.replicated_over) and not told,
                 strict=self.selection.strict,
             )
             reason, said = replica_mismatch.weigh(facts)

@@ -40,18 +40,18 @@ def require_one_name(c: Checkpoint, session: Session) -> None:
     of them would load both.
     """
     layout, base = session.layouts.of(c), c.parts[0].base
-    if layout.tracker is None and len(layout.other_trackers) > 1:
+    if not layout.tracker.file and len(layout.tracker.others) > 1:
         said = session.trackers(layout.name, base)
         told = {path: says for path, says in said if isinstance(says, int | str)}
         if len({*told.values()}) > 1:
-            raise tracker_stale.ask_which_is_meant(c, layout.tracked(c), told)
+            raise tracker_stale.ask_which_is_meant(c, layout.tracker.name(c), told)
 
 
 def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) -> None:
     """Whose share of a save a file is, where its name tells a rank and those beside it tell others: without a
     layout that gives each rank its own, one rank's would be loaded by all.
     """
-    if not session.layouts.of(c).last_resort:
+    if not session.layouts.of(c).is_last_resort:
         return
     ranks = defaultdict[str, set[str]](set)
     for p in session.parts:
@@ -73,7 +73,7 @@ def require_one_model(
     def is_state(p: Part) -> bool:
         return has_optimizer(*session.inspect(p.path, Level.STRUCTURE))
 
-    good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).single]
+    good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).readers.single]
     for mine, p in _pair_with_loaded(good, loaded):
         if is_state(mine) != is_state(p) or not of_other_models(mine, p, session):
             continue

@@ -17,7 +17,7 @@ from ckpt_tools.discovery.roots import absent
 from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.discovery.unrecognised import unpacked
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.layouts import layouts_of
+from ckpt_tools.layouts import Purpose, layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
@@ -154,7 +154,7 @@ class Candidates:
         self.checkpoints, self.unfinished = both[:finished], both[finished:]
         if len({c.layout for c in self.checkpoints}) > 1:
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
-        elif not any(self.layouts.of(c).last_resort for c in self.checkpoints):  # those are placed already
+        elif not any(self.layouts.of(c).is_last_resort for c in self.checkpoints):  # those are placed
             self.checkpoints = with_told_steps(self.checkpoints, self.step)
         placed = expert_names(self.session, self.checkpoints, self.names)
         self.checkpoints = without_leftovers(self.session, placed, self.names)
@@ -343,10 +343,10 @@ class Candidates:
             layout=layout,
             name=name,
             kinds=frozenset(c.kind for c in saves),
-            states=not known.models_alone or any(piece.companion for piece in pieces),
-            of_replica=bool(known.shares and known.shares.fullmatch(os.path.basename(name))),
-            named=not known.last_resort,
-            keeps=known.keeps,
+            states=known.purpose is not Purpose.MODELS or any(piece.claim.needs_company for piece in pieces),
+            of_replica=bool(known.beside.shares and known.beside.shares.fullmatch(os.path.basename(name))),
+            named=not known.is_last_resort,
+            keeps=known.beside.layouts,
             places=frozenset(os.path.dirname(c.parts[0].home or c.parts[0].path) for c in saves),
             newest_ns=max(c.mtime_ns for c in saves),
         )

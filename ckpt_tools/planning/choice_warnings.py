@@ -13,7 +13,7 @@ from ckpt_tools.discovery.completeness import label
 from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.counters import is_optimizer_state
-from ckpt_tools.layouts import Layouts
+from ckpt_tools.layouts import Changes, Layouts
 from ckpt_tools.layouts.common.lost_files import is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -163,7 +163,7 @@ def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Itera
     """Return a warning for each companion of another save or of none, if the choice lacks its role."""
     mine = {p.role for p in c.parts}
     for o in others:
-        over = [p for p in o.parts if s.layouts.piece_of(p).rolling]
+        over = [p for p in o.parts if s.layouts.piece_of(p).changes is Changes.ROLLING]
         for p in over if len(over) < len(o.parts) else ():
             if p.role not in mine:
                 yield export_newer.describe_left(p, f"it is of {label(o)}")
@@ -179,9 +179,9 @@ def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Itera
 def _lost_optimizer(s: Session, c: Checkpoint) -> bool:
     """Whether the weights are alone, of a layout that keeps optimizers in such files."""
     layout = s.layouts.of(c)
-    keeps = any(piece.rolling and piece.role == "optimizer" for piece in layout.pieces)
+    keeps = any(piece.changes is Changes.ROLLING and piece.role == "optimizer" for piece in layout.pieces)
     of_weights = c.kind is Kind.PERIODIC and {p.role for p in c.parts} == {"model"}
-    if layout.last_resort or not (keeps and of_weights):
+    if layout.is_last_resort or not (keeps and of_weights):
         return False
     report, anatomy = s.inspect(c.parts[0].path, Level.STRUCTURE)
     told = any(key in report.metadata for key in _HYPERPARAMETERS)
@@ -193,7 +193,7 @@ def _lost_optimizer(s: Session, c: Checkpoint) -> bool:
 
 def named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
     """Return the paths that its files name, as they were when it was saved, and the file that names each."""
-    entry, found = s.layouts.of(c).best, dict[str, str]()
+    entry, found = s.layouts.of(c).beside.best, dict[str, str]()
     for part in [p for p in c.parts if s.layouts.piece_of(p).loaded] if entry else ():
         metadata = s.report(part, Level.STRUCTURE).metadata
         told = (value for key, value in metadata.items() if key.partition(":")[0] == entry)
@@ -215,5 +215,5 @@ def best_is_gone(s: Session, c: Checkpoint) -> Iterator[Finding]:
                 continue
         except OSError:
             continue  # nothing that is loaded depends on it
-        hit = tracker_stale.find_lost_best(s.layouts.of(c).best, named, by, beside=here)
+        hit = tracker_stale.find_lost_best(s.layouts.of(c).beside.best, named, by, beside=here)
         yield finding_of(tracker_stale.RULE, hit)

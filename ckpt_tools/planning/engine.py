@@ -169,7 +169,7 @@ class _Run:
             out += headless(s, s.members(newest)) if s.found.strange else ()
             out += begun_later(s, self.finished[-1])
             out += map(
-                layout_check.make_finding, s.layouts.of(self.finished[0]).crosscheck(self.finished, NOTES)
+                layout_check.make_finding, s.layouts.of(self.finished[0]).records.check(self.finished, NOTES)
             )
         return out
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.recognise import by_layout
+from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.loop_counters import steps_told
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
@@ -108,7 +109,7 @@ class EqualFiles:
         """Of a file that is equal to none only its content matters."""
         s, report, piece = self.session, self.session.reports.get(p.path), self.session.layouts.piece_of(p)
         asked = shared and mine and is_compared(p, s)
-        dated = s.layouts.of(p).dated
+        dated = s.layouts.of(p).counting.dated
         date = dated.fullmatch(p.home.rpartition("/")[2]) if dated is not None else None
         has_tensors = report is not None and report.tensors > 0
         return StateFile(
@@ -123,7 +124,7 @@ class EqualFiles:
             broken=not p.size or (report is not None and report.verdict is Verdict.BROKEN),
             trained=asked and self._is_trained(p),
             indexed=is_indexed(p, s),
-            tells_step=piece.step_from == "content",
+            tells_step=piece.content.step,
             fits=shared and p.size > 0 and self._fits(p),
             state=asked
             or p.role in ("model", "optimizer")
@@ -133,7 +134,7 @@ class EqualFiles:
     def _is_trained(self, p: Part) -> bool:
         """Return whether a file is an optimizer's state, or has one among its tensors."""
         names = [p.name, *(t.name for t in self.session.inspect(p.path, Level.STRUCTURE)[1].tensors)]
-        moves = self.session.layouts.piece_of(p).moves
+        moves = self.session.layouts.piece_of(p).changes is Changes.MOVES
         return moves or p.role == "optimizer" or any(map(is_optimizer_state, names))
 
     def _fits(self, p: Part) -> bool:
@@ -152,9 +153,9 @@ def is_compared(p: Part, s: Session) -> bool:
     piece, report = s.layouts.piece_of(p), s.reports.get(p.path)
     if report is None or report.verdict is Verdict.BROKEN or p.size <= _FEW:
         return False
-    if piece.constant or not piece.loaded:
+    if piece.changes is Changes.CONSTANT or not piece.loaded:
         return False
-    if piece.moves:
+    if piece.changes is Changes.MOVES:
         return True
     if p.role in _NO_STATE or p.path in s.indexes.known:
         return False

@@ -79,7 +79,7 @@ class FileEvidence:
         everyone = (range(topology.world_size),) if self.selection.replicas_all else ()
         for role in {p.role for p in c.parts}:
             parts = [p for p in c.parts if p.role == role and p.size > 0]
-            by_rank = {p.rank: p for p in parts if not self.session.layouts.piece_of(p).sharded}
+            by_rank = {p.rank: p for p in parts if not self.session.layouts.piece_of(p).readers.sharded}
             groups = flags.get(role, flags.get("", ())) or topology.strategy or everyone
             for group in groups:
                 yield from self._find_unlike([p for rank in group if (p := by_rank.get(rank))])

@@ -155,7 +155,7 @@ def _was_inside(aside: Finding, inside: Scope) -> bool:
 
 def _read_trackers(s: Session, inside: Scope) -> Iterator[LeftTracker]:
     """Yield the trackers of any layout, and what they say."""
-    readers, surely = list(_find_readers(s.layouts)), {layout.tracker for layout in s.layouts}
+    readers, surely = list(_find_readers(s.layouts)), {layout.tracker.file for layout in s.layouts}
     known = {name for name, *_ in readers}
     for (name, directory), path in s.found.trackers.items():
         if name not in known or not inside(os.path.join(directory, name)):
@@ -164,7 +164,7 @@ def _read_trackers(s: Session, inside: Scope) -> Iterator[LeftTracker]:
             if is_directory(path):
                 continue
         own = s.found.placed.get(path)
-        tracker = LeftTracker(path, name in surely, writer=own if own and own.tracker != name else None)
+        tracker = LeftTracker(path, name in surely, writer=own if own and own.tracker.file != name else None)
         if target := _find_lost_target(path):
             yield replace(tracker, target=target)
         elif isinstance(data := read_tracker(path, TRACKER_LIMIT), Finding):
@@ -176,9 +176,9 @@ def _read_trackers(s: Session, inside: Scope) -> Iterator[LeftTracker]:
 
 def _find_readers(layouts: Layouts) -> Iterator[tuple[str, Callable[..., int | str | None], Sequence[str]]]:
     for layout in layouts:
-        if layout.tracker and layout.read_tracker:
-            yield layout.tracker, layout.read_tracker, ()
-        yield from ((os.path.basename(at), read, ("",)) for at, read in layout.other_trackers)
+        if layout.tracker.file and layout.tracker.read:
+            yield layout.tracker.file, layout.tracker.read, ()
+        yield from ((os.path.basename(at), read, ("",)) for at, read in layout.tracker.others)
 
 
 def _find_lost_target(link: str) -> str:

@@ -168,7 +168,7 @@ class Review:
         layout, gaps = s.layouts.of(c), find_gaps(c, self.run.expected)
         if self.selection.ranks is None and missing_rank.find_first_ranks(c, layout):
             return gaps[:1]
-        nobody_asks = all(layout.piece(p.piece).shared for p in c.parts)
+        nobody_asks = all(layout.piece(p.piece).readers.shared for p in c.parts)
         absent = [f for f in gaps if f.code == "missing-part" or (nobody_asks and _is_error(f))]
         absent = absent or [*filter(_is_error, self._about_seals()), *without_model(s, c)]
         absent += [*filter(_is_error, self.lost), *self._find_mixed()]
@@ -356,7 +356,7 @@ class Contradictions:
         Files may hold other tensors than most of their replicas, as the caller tells these.
         """
         c = candidate.whole
-        parts = c.parts if self.session.layouts.of(c).committed else planned
+        parts = c.parts if self.session.layouts.of(c).complete.by_name else planned
         mine = {p.path for p in parts}
         compared = self._compared(candidate, parts)
         first = self._first.get((c.layout, c.run), c.order)

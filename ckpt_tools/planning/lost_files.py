@@ -12,6 +12,7 @@ from contextlib import closing
 
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.common.zeros import ZEROS, all_zero, all_zeros, is_weight, zero_tensors
+from ckpt_tools.layouts import Claim, Purpose
 from ckpt_tools.layouts.common import arrays
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -58,7 +59,7 @@ def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Level) 
 
 def _unlisted(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """What a checkpoint's own list names, and of which nothing is there that could be loaded."""
-    lists = s.layouts.of(c).lists
+    lists = s.layouts.of(c).beside.listed
     if lists is None:
         return
     loaded = [f"{p.path}/" for p in c.parts if s.layouts.piece_of(p).loaded]
@@ -97,7 +98,7 @@ def _unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Chunks of arrays that their framework writes in full: elsewhere one of zeros alone is no file. At step
     0 a counter is zero, too.
     """
-    written, above = s.layouts.of(c).written, f"{c.path}/"
+    written, above = s.layouts.of(c).beside.written, f"{c.path}/"
     for p in c.parts if written is not None and c.step else ():
         names = [path.removeprefix(above) for path in s.indexes.left_out.get(p.path, ())]
         if names and written and written.fullmatch(os.path.dirname(p.path).removeprefix(above)):
@@ -149,7 +150,7 @@ def find_lost_texts(s: Session) -> Iterator[Finding]:
     """Return warnings about directories of saves without a file that each other one of their run has."""
     runs = defaultdict[str, set[str]](set)
     for p in s.parts:
-        if p.home and s.layouts.of(p).last_resort:
+        if p.home and s.layouts.of(p).is_last_resort:
             runs[p.run].add(p.home)
     beside = defaultdict[str, set[str]](set)
     texts = (*(f.path for f in s.found.bare), *s.found.trackers.values(), *s.found.texts) if runs else ()
@@ -165,7 +166,7 @@ def find_lost_texts(s: Session) -> Iterator[Finding]:
 def without_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Nothing where other files lie in its directory: a script's own hooks save models under any name."""
     layout, home, mine = s.layouts.of(c), c.parts[0].home, {p.path for p in c.parts}
-    roles = layout.needs_any
+    roles = layout.complete.needs_any
     if not c.unfinished and home and roles and not any(p.role in roles for p in c.parts):
         files = [p.path for p in s.parts] + [file.path for file in s.found.bare]
         others = any(path.startswith(f"{home}/") and path not in mine for path in files)
@@ -227,7 +228,7 @@ def hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[
     older = [o for o in beside if (o.order, o.mtime_ns) < (c.order, c.mtime_ns)]
     for p in () if c.unfinished else c.parts:
         report, piece = s.reports.get(p.path), s.layouts.piece_of(p)
-        if report is None or not _may_be_hollow(report) or not piece.loaded or piece.described:
+        if report is None or not _may_be_hollow(report) or not piece.loaded or piece.claim is Claim.DESCRIBED:
             continue
         if report.tensors and not report.blank.empty:
             if p.role in MODELS:
@@ -243,8 +244,9 @@ def _lacking_model(
 ) -> Iterator[Finding]:
     """Return what a file lacks if its role or its name is that of a model."""
     piece = s.layouts.piece_of(p)
-    if (named := piece.weak and p.name in _export_names(s)) or p.role in MODELS:
-        of_it = not piece.weak and {o.role for o in c.parts}.isdisjoint(piece.tensors_in)
+    if (named := piece.claim is Claim.WEAK and p.name in _export_names(s)) or p.role in MODELS:
+        elsewhere = any(o.role in piece.content.tensors_in for o in c.parts)
+        of_it = piece.claim is not Claim.WEAK and not elsewhere
         # a GGUF file may hold a vocabulary alone, a pickle anything
         alone = named or (of_it and bool(format_of(report.format or "").loader))
         yield from _lacking(s, p, _same_place(p, beside), alone=alone)
@@ -277,9 +279,9 @@ def _is_sound(report: Report) -> bool:
 
 
 def _export_names(s: Session) -> set[str]:
-    exporters = (layout for layout in s.layouts if layout.exports_models)
-    pieces = (p for layout in exporters for p in layout.pieces if p.role in MODELS and not p.weak)
-    return {p.template.rpartition("/")[2] for p in pieces}
+    exporters = (layout for layout in s.layouts if layout.purpose is Purpose.EXPORTS)
+    models = (p for layout in exporters for p in layout.pieces if p.role in MODELS)
+    return {p.file_template for p in models if p.claim is not Claim.WEAK}
 
 
 def _same_place(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:

@@ -72,7 +72,7 @@ def _describe_ranks(choice: Choice, layouts: Layouts) -> str:
         return ""
     more = f" and {len(lacks) - _NAMED:,} more are not" if len(lacks) > _NAMED else ""
     pieces = [layouts.piece_of(p) for r in choice.rejected for p in r.checkpoint.parts]
-    if not any(piece.sharded or piece.shared for piece in pieces):
+    if not any(piece.readers.sharded or piece.readers.shared for piece in pieces):
         todo += "; or say who may stand in for whom with --replica-groups"
     return f"no save is whole: {'; '.join(lacks[:_NAMED])}{more}. Nothing was started: {todo}"
 

@@ -58,13 +58,13 @@ def step_at(told: int | None, c: Checkpoint, places: Places) -> int | None:
 def _places_in(
     run: Sequence[Checkpoint], layout: Layout, count_told: Callable[[Checkpoint], int | None]
 ) -> dict[CheckpointKey, Order]:
-    if layout.counts_restarts and len({c.restarts for c in run}) > 1:
+    if layout.counting.restarts and len({c.restarts for c in run}) > 1:
         return _counted({c.key: count_told(c) for c in run})
-    if layout.dated is not None:
-        return _dates(run, layout.dated)
+    if layout.counting.dated is not None:
+        return _dates(run, layout.counting.dated)
     if any(c.step_in_epoch is not None for c in run):
         return dict(_ends_of_epochs(run))
-    if layout.steps_by_epoch and _epochs_go_first(run):
+    if layout.counting.by_epoch and _epochs_go_first(run):
         return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
     return _by_counts([c for c in run if c.kind in _REGULAR], count_told)
 
@@ -104,7 +104,7 @@ def with_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[
     """
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
-        if layouts.of(c).steps_by_epoch and c.step is not None and c.epoch is not None:
+        if layouts.of(c).counting.by_epoch and c.step is not None and c.epoch is not None:
             runs[c.layout, c.run].append(c)
 
     def begins_anew(run: Sequence[Checkpoint]) -> bool:

@@ -387,7 +387,7 @@ class Planner(Candidates):
         directories = dict(chain(*((links.inside | links.outside).items() for links in found.links)))
         files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
         if found.dangling or directories or files:
-            yield from choice_warnings.lost_links(found, c, self.layouts.of(c).tracker)
+            yield from choice_warnings.lost_links(found, c, self.layouts.of(c).tracker.file or None)
             yield from choice_warnings.links_to_others(directories, c, step)
             yield from choice_warnings.files_of_others(files, c, step)
 

@@ -27,9 +27,9 @@ class Groups:
 
     def of(self, rank: int, piece: Piece) -> Group | None:
         """Return the ranks that hold the same state as ``rank`` in ``piece``; None when nobody says so."""
-        if piece.sharded:
+        if piece.readers.sharded:
             return None
-        groups, over = self.selection.replica_groups, piece.replicated_over
+        groups, over = self.selection.replica_groups, piece.readers.replicated_over
         by_layout = f"equal at every {' and '.join(over)}" if over else ""
         role = piece.role if piece.role in groups else ""
         if role in groups:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import NOT_SEEN
-from ckpt_tools.layouts.common.layout import whole
+from ckpt_tools.layouts import whole
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
@@ -97,7 +97,7 @@ def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
 def _trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Told]:
     """Those beside the checkpoints that are files of a known format."""
     for name, base in dict.fromkeys((c.layout, p.base) for c in checkpoints for p in c.parts[:1]):
-        if s.layouts[name].state_tracker:
+        if s.layouts[name].tracker.state_copy:
             yield from s.trackers(name, base)
 
 
@@ -123,7 +123,7 @@ def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoin
 
     told = dict[CheckpointKey, Checkpoint]()
     for run in s.runs(listed).values():
-        placed = any(s.layouts.of(c).last_resort for c in run)
+        placed = any(s.layouts.of(c).is_last_resort for c in run)
         if not placed and any(c.key in newest for c in run):
             told |= {c.key: c for c in with_told_steps(run, step)}
     rows = (told.get(c.key, c) for c in listed)
@@ -152,7 +152,7 @@ def step_in_contents(
     same = (o for o in checkpoints if o.run == c.run and o.kind is Kind.PERIODIC)
     near = sorted(same, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_READ]
     siblings = [(o.parts[0], session.report(o.parts[0], level).metadata) for o in near]
-    return next((step for p, _ in read if (step := layout.place(p, siblings)) is not None), None)
+    return next((step for p, _ in read if (step := layout.counting.place(p, siblings)) is not None), None)
 
 
 def epoch_in_contents(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) -> int | None:
@@ -170,7 +170,7 @@ def count_in_contents(
     """
     if c.kind is Kind.DYING_GASP:
         return step_in_contents(session, c, checkpoints, level)
-    if key := session.layouts.of(c).counts_restarts:
+    if key := session.layouts.of(c).counting.restarts:
         told = (whole(session.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
         steps = [step for step in told if step is not None]
         return max(steps, key=steps.count, default=None)

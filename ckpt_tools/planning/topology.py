@@ -188,7 +188,7 @@ def _ask_files(
             continue
         telling = _find_telling(c, session.layouts)
         rows = _read(session, [p for p in telling if p.piece not in asked][:_FILES], selection)
-        if world := _find_world_told(rows, session.layouts.of(c).sized_by):
+        if world := _find_world_told(rows, session.layouts.of(c).ranks.told_by):
             return rows, world
         silent = silent or rows
         asked.update(p.piece for p, r in rows if r.verdict is not Verdict.BROKEN)
@@ -210,7 +210,7 @@ def _read(session: Session, parts: Sequence[Part], selection: Selection) -> list
 
 def _find_telling(c: Checkpoint, layouts: Layouts) -> list[Part]:
     """Return the files that may say how many ranks saved them, first what is there for that."""
-    sizing = layouts.of(c).sized_by
+    sizing = layouts.of(c).ranks.told_by
     telling = [p for p in c.parts if p.role == "model" or p.piece == sizing]
     return sorted(telling, key=lambda p: p.piece != sizing)
 
@@ -306,7 +306,7 @@ def _find_worlds(
         told = Known(grid, "parallel sizes")  # places that are there were saved by ranks
     if grid and "dp" not in sizes:
         grid *= _named_size("dp", newest) or 1
-    shared = all(expected.layouts.of(first).piece(p.piece).shared for p in first.parts)
+    shared = all(expected.layouts.of(first).piece(p.piece).readers.shared for p in first.parts)
     # what all of them share was written by as many as its own names tell
     highest = completeness.expected_ranks([first], expected.layouts) if shared else expected.named
     return _Worlds(told, completeness.named_world(first), highest, grid)
@@ -328,10 +328,10 @@ def _saved_by(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int | None:
     """Return how many ranks wrote the files, as far as they or their names tell."""
     if worlds.in_files:
         return worlds.in_files.value
-    if layout.committed:
+    if layout.complete.by_name:
         return None
     named = worlds.in_names or worlds.highest
-    if any(layout.piece(p.piece).sharded for p in first.parts):
+    if any(layout.piece(p.piece).readers.sharded for p in first.parts):
         return named  # how many ranks shared them cannot be seen from the grid of their names
     return named or worlds.grid or 1
 

@@ -37,10 +37,10 @@ def tracker_findings(
     ``incomplete`` gives the saves that lack parts; it is called only where there is a tracker.
     """
     layout, base = s.layouts.of(saves[0]), saves[0].parts[0].base
-    if layout.tracker is None and not layout.other_trackers:
+    if not (layout.tracker.file or layout.tracker.others):
         return
     found = list(s.trackers(layout.name, base))
-    if not found and layout.tracker and layout.always_tracked:
+    if not found and layout.tracker.file and layout.tracker.always:
         here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
         numbered = len(saves) > 1 or {saves[0].step, saves[0].epoch, saves[0].generation} != {None}
         if here and numbered and not any(declared(s, c) for c in saves):
@@ -49,7 +49,7 @@ def tracker_findings(
         if isinstance(says, Finding):
             yield says
             continue
-        repaired = path.rpartition("/")[2] == layout.tracker  # of several the first that is asked
+        repaired = path.rpartition("/")[2] == layout.tracker.file  # of several the first that is asked
         facts = TrackerFacts(path, says, written_ns(path), repaired, layout, saves, incomplete())
         yield from (finding_of(RULE, hit) for hit in check(facts))
 
@@ -84,7 +84,7 @@ def declared(s: Session, c: Checkpoint) -> str | None:
         return None
     base = c.parts[0].base
     for layout in s.layouts:
-        if not (layout.tracker or layout.other_trackers):
+        if not (layout.tracker.file or layout.tracker.others):
             continue
         for path, says in s.trackers(layout.name, base):
             if not isinstance(says, Finding) and _is_named(layout, c, says):
@@ -95,7 +95,7 @@ def declared(s: Session, c: Checkpoint) -> str | None:
 def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
     """Whether the tracker of a layout names a checkpoint, which need not be of that layout."""
     try:
-        return layout.is_tracked(c, target)
+        return layout.tracker.names(c, target)
     except (KeyError, IndexError):  # it has none of the pieces that the name is made from
         return False
 
@@ -147,8 +147,8 @@ def _of_others(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[
 
 def _rows_of_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
     for other in s.layouts:
-        alike = other is own or (other.tracker and other.tracker == own.tracker)
-        if not alike and (other.tracker or other.other_trackers):
+        alike = other is own or (other.tracker.file and other.tracker.file == own.tracker.file)
+        if not alike and (other.tracker.file or other.tracker.others):
             yield from s.trackers(other.name, base)
 
 
@@ -175,14 +175,15 @@ def as_told(s: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]
 
 def missing(layout: Layout) -> str:
     """What a checkpoint lacks that was finished: the second half of a sentence about it."""
-    commit = layout.commit
+    commit = layout.complete.commit
     return f"but its {commit} file is gone" if commit else "but pieces of it are gone"
 
 
 def _number(name: str, layout: Layout) -> int | None:
     """The last number in a name, unless it belongs to a date."""
     digits = re.search(r"(\d{1,18})\D*$", name)
-    date = layout.dated.fullmatch(name) if layout.dated else re.search(r"(\d{4}-\d\d-\d\d.*)", name)
+    dated = layout.counting.dated
+    date = dated.fullmatch(name) if dated else re.search(r"(\d{4}-\d\d-\d\d.*)", name)
     return int(digits[1]) if digits and not (date and digits.start() < date.end(1)) else None
 
 
@@ -215,12 +216,12 @@ def tracked_first(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkp
     Raises UsageError when the tracker names none of them, CannotLook when it cannot be read.
     """
     # a dying gasp may lie beside the run, and have no tracker
-    first = next((c for c in ranked if s.layouts.of(c).tracker), ranked[0])
+    first = next((c for c in ranked if s.layouts.of(c).tracker.file), ranked[0])
     layout = s.layouts.of(first)
     path, latest = _read(s, layout, first.parts[0].base)
-    named = [c for c in ranked if layout.is_tracked(c, latest)]
+    named = [c for c in ranked if layout.tracker.names(c, latest)]
     if not named:
-        hidden = any(c.layout == layout.name and layout.is_tracked(c, latest) for c in run)
+        hidden = any(c.layout == layout.name and layout.tracker.names(c, latest) for c in run)
         where = "which --kind or --max-step hides" if hidden else "which is not there"
         raise error_of(RULE, Hit(path, f"{path} names {latest}, {where}", _OTHER_ORDERS))
     return named
@@ -230,7 +231,7 @@ def _read(s: Session, layout: Layout, base: str) -> tuple[str, int | str]:
     """(path, what it names) of the tracker in ``base``."""
     tracker = s.tracker(layout.name, base)
     if tracker is None:
-        always = layout.always_tracked and layout.tracker
+        always = layout.tracker.always and layout.tracker.file
         none = f"there is no {always} in {base}" if always else f"the layout {layout.name} has no tracker"
         raise error_of(RULE, Hit(base, none, _OTHER_ORDERS))
     path, latest = tracker

@@ -13,6 +13,7 @@ from itertools import islice
 from ckpt_tools import formats
 from ckpt_tools.discovery.unrecognised import tells_of_a_state
 from ckpt_tools.findings import WAIT
+from ckpt_tools.layouts import Stage
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -53,10 +54,10 @@ def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
     done, in a way that is not its framework's own: who renames it may have removed the one before.
     """
     for c in saves:
-        commit = s.layouts.of(c).commit
+        commit = s.layouts.of(c).complete.commit
         done = not commit or any(p.role == commit for p in c.parts)
         pieces = [s.layouts.piece_of(p) for p in c.parts]
-        if done and marked(c) and not any(p.unfinished or p.finished for p in pieces):
+        if done and marked(c) and not any(p.stage is not Stage.ANY for p in pieces):
             findings = (f for p in c.parts for f in s.report(p, Level.STRUCTURE).findings)
             if not any(f.code in TORN for f in findings):
                 return c
@@ -73,7 +74,7 @@ def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Itera
         c = r.checkpoint
         errors = [f for f in r.findings if f.severity is Severity.ERROR]
         torn = bool(errors) and all(f.code in TORN for f in errors)
-        if torn and c.parts and (s.layouts.of(c).tracked_early or declared(s, c) is None):
+        if torn and c.parts and (s.layouts.of(c).tracker.early or declared(s, c) is None):
             series = c.layout, c.run, c.kind
             others = usual.get(series, Counter()) - Counter({len(c.parts): 1})
             short = len({f.path for f in errors} & {p.path for p in c.parts})
@@ -105,7 +106,7 @@ def _tracker(s: Session, c: Checkpoint) -> str:
     layout = s.layouts.of(c)
     tracker = s.tracker(layout.name, c.parts[0].base)
     if tracker is None:
-        return f"; there is no {layout.tracker}" if layout.tracker and layout.always_tracked else ""
+        return f"; there is no {layout.tracker.file}" if layout.tracker.file and layout.tracker.always else ""
     target = tracker[1]
     if target is None or isinstance(target, Finding):
         return "; the tracker cannot be read"

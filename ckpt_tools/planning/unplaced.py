@@ -112,7 +112,7 @@ def how_to_describe(s: Session) -> str:
     belong.
     """
     files = find_undescribed(s)
-    alone = all(s.layouts.of(p).last_resort for p in s.parts)
+    alone = all(s.layouts.of(p).is_last_resort for p in s.parts)
     placed = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
     sure = alone and bool(files) and guess(files, placed).is_sure
     return unplaced_newer.how_to_describe(s.root, sure=sure)
@@ -123,7 +123,7 @@ def find_undescribed(s: Session) -> dict[str, int]:
     but the last resort, and of those beside them with the same ending; else of those of two layouts of which
     one has files in the other's saves.
     """
-    known = {p.path: p.size for p in s.parts if s.layouts.of(p).last_resort}
+    known = {p.path: p.size for p in s.parts if s.layouts.of(p).is_last_resort}
     known |= {f.path: f.size for f in unplaced_files(s, 0, bool) if f.state}
     places = set(map(_place, known))
     known |= {f.path: f.size for f in s.found.bare if _place(f.path) in places}
@@ -186,7 +186,7 @@ def _explained(s: Session) -> set[str]:
 
 def _trackers(s: Session) -> Iterator[str]:
     """Return the trackers that are files of a known format."""
-    for name, base in {(s.layouts.of(p).state_tracker, p.base) for p in s.parts}:
+    for name, base in {(s.layouts.of(p).tracker.state_copy, p.base) for p in s.parts}:
         if name and (told := s.state_tracker(name, base)) is not None:
             yield told[0]
 

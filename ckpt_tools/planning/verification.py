@@ -200,7 +200,7 @@ def _nothing_to_load(
     if saves and all(c.unfinished or any(_lacks_index(s, p) for p in c.parts) for c in saves):
         if not any(hint_of(s, c) for c in saves):
             last = s.layouts.of(saves[-1])
-            lost = say_hidden(last, last.commit) or "bring back what they lack"
+            lost = say_hidden(last, last.complete.commit) or "bring back what they lack"
             yield unfinished.describe_none_whole(len(saves), s.root, lost)
     elif s.found.tree and not saves and (own := _remains(s)):
         yield missing_part.describe_remains(own.title, s.root, say_hidden(own))

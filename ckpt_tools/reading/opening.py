@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.discovery.names import is_place_of_loop
 from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.findings import NOT_SEEN, finding
-from ckpt_tools.layouts import Piece, Place
+from ckpt_tools.layouts import Changes, Claim, Piece, Place, Purpose
 from ckpt_tools.layouts.common.directories import is_of_the_best
 from ckpt_tools.layouts.common.held import held_by
 from ckpt_tools.layouts.common.layout import Steps
@@ -51,8 +52,8 @@ def _find_pieces(s: Session, parts: Parts, wanted: Callable[[Piece], object]) ->
 
 
 def _place_ambiguous(s: Session, parts: Parts) -> Parts:
-    silent = _find_pieces(s, parts, lambda piece: piece.step_from == "content")
-    if not silent and not any(s.layouts[name].last_resort for name in {p.folder.layout for p in parts}):
+    silent = _find_pieces(s, parts, lambda piece: piece.content.step)
+    if not silent and not any(s.layouts[name].is_last_resort for name in {p.folder.layout for p in parts}):
         return parts
     prefetch(s, [p for p in parts if (p.layout, p.piece) in silent], Level.STRUCTURE)
     placed, damaged, strange = _sort_by_content(s, parts, silent)
@@ -73,9 +74,9 @@ def _sort_by_content(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> 
             placed.append(p)
             continue
         piece, report = s.layouts.piece_of(p), s.report(p, Level.STRUCTURE)
-        if piece.weak and _is_damaged(piece, report):
+        if piece.claim is Claim.WEAK and _is_damaged(piece, report):
             damaged.append(p)
-        elif not piece.weak or _fits(piece, report):
+        elif piece.claim is not Claim.WEAK or _fits(piece, report):
             placed.append(p)
         elif report.format is None:
             strange.append(p)
@@ -90,18 +91,22 @@ def _place_loose(s: Session, placed: Parts) -> Parts:
     """Return the parts, with those of people's own loops if other layouts have exports alone; beside models
     that were exported they are states, or nothing.
     """
-    loose = [p for p in placed if s.layouts.of(p).last_resort]
+    loose = [p for p in placed if s.layouts.of(p).is_last_resort]
     if not loose:
         return placed
-    known = [p for p in placed if not s.layouts.of(p).last_resort]
+    known = [p for p in placed if not s.layouts.of(p).is_last_resort]
     blocked = any(not s.layouts.of(p).of_exports for p in known)
-    models = all(s.layouts.of(p).models_alone and not s.layouts.piece_of(p).companion for p in known)
+    models = all(map(partial(_is_model_alone, s), known))
     parts = place_loops(s, loose) if models or not blocked else loose
     if not blocked or (models and any(map(_may_be_state, parts))):
         return [*known, *parts]
     for p in parts:
         s.make_bare(p)
     return known
+
+
+def _is_model_alone(s: Session, p: Part) -> bool:
+    return s.layouts.of(p).purpose is Purpose.MODELS and not s.layouts.piece_of(p).claim.needs_company
 
 
 def _may_be_state(p: Part) -> bool:
@@ -119,13 +124,14 @@ def _is_damaged(piece: Piece, report: Report) -> bool:
 
 def _fits(piece: Piece, report: Report) -> bool:
     """Return True if a file's content is what an ambiguous name stands for."""
-    return report.format in piece.formats and (not piece.proof or piece.proof in report.metadata)
+    proof = piece.content.proof
+    return report.format in piece.formats and (not proof or proof in report.metadata)
 
 
 def _find_places(s: Session, p: Part) -> Iterator[Place]:
     """Yield what else an ambiguous name may stand for; ROOT is no save of a loop."""
     at_home = s.layouts.templates().places(os.path.dirname(p.path))
-    fit = (to for to in at_home if to.piece.weak and to.piece.file.fullmatch(p.name))
+    fit = (to for to in at_home if to.piece.claim is Claim.WEAK and to.piece.file.fullmatch(p.name))
     return (to for to in fit if is_place_of_loop(to, p.name, s.root))
 
 
@@ -135,7 +141,7 @@ def _find_beside(places: Iterator[Place] | list[Place], homes: set[tuple[str, st
 
 
 def _find_loop(places: list[Place]) -> Place | None:
-    return next((to for to in places if to.layout.last_resort), None)
+    return next((to for to in places if to.layout.is_last_resort), None)
 
 
 def _with_bad_header(s: Session, p: Part) -> Part:
@@ -152,7 +158,7 @@ def _move(s: Session, p: Part, to: Place | None) -> Parts:
         return []
     piece = to.piece
     p = p._replace(layout=to.layout.name, piece=piece.name, role=piece.role, kind=piece.kind, base=to.base)
-    if not to.layout.last_resort:
+    if not to.layout.is_last_resort:
         return [p]
     told = piece.file.fullmatch(p.name)
     said = told.groupdict() if told else {}
@@ -175,7 +181,7 @@ def _move(s: Session, p: Part, to: Place | None) -> Parts:
 
 def _join_rolling(s: Session, parts: Parts) -> Parts:
     """Give what each save writes over the place of the one it was written with; else it is of none."""
-    some = _find_pieces(s, parts, lambda piece: piece.rolling)
+    some = _find_pieces(s, parts, lambda piece: piece.changes is Changes.ROLLING)
     rolling = [p for p in parts if _is_rolling(s, p)] if some else []
     if not rolling:
         return parts
@@ -192,8 +198,8 @@ def _join_rolling(s: Session, parts: Parts) -> Parts:
 
 
 def _is_rolling(s: Session, p: Part) -> bool:
-    alone = s.layouts.piece_of(p).rolling and not p.home and not _is_numbered(p)
-    return alone and not s.layouts.of(p).last_resort
+    alone = s.layouts.piece_of(p).changes is Changes.ROLLING and not p.home and not _is_numbered(p)
+    return alone and not s.layouts.of(p).is_last_resort
 
 
 def _is_numbered(p: Part) -> bool:
@@ -228,7 +234,7 @@ def _with_progress(p: Part, of: Part) -> Part:
 
 def _mark_exports(s: Session, parts: Parts) -> Parts:
     """Make a save of a model alone a release. Where nothing is certain, it stays what its name says."""
-    telling = _find_pieces(s, parts, lambda piece: piece.state_key or piece.state_told or piece.state_word)
+    telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
     mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
     exported = {*_find_without_key(s, mine)}
     exported |= {*_find_without_counters(s, mine)}
@@ -246,7 +252,7 @@ def _is_sound(s: Session, p: Part) -> bool:
 def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
     """Yield the files of runs without an optimizer's state, if a file that was read, or is new, has one."""
     runs: dict[tuple[str, str], Parts] = defaultdict(list)
-    parts = [p for p in parts if s.layouts.piece_of(p).state_key]
+    parts = [p for p in parts if s.layouts.piece_of(p).content.state_key]
     above = {os.path.dirname(p.base) for p in parts if is_of_the_best(p.base)}
     for p in parts:  # a directory of the best is of the run beside it
         runs[p.layout, home if (home := os.path.dirname(p.base)) in above else p.run].append(p)
@@ -262,7 +268,7 @@ def _find_models_alone(s: Session, run: Parts) -> Iterator[str]:
     if without and len(without) == len(read):  # the very newest may be damaged
         unread = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)
         without = without if any(_counts_updates(s, p) for p in unread[:_NEWEST]) else []
-    key = s.layouts.piece_of(run[0]).state_key
+    key = s.layouts.piece_of(run[0]).content.state_key
     for p in without:
         if (keys := s.inspect(p.path, Level.STRUCTURE)[1].keys) and key not in keys:
             yield p.path
@@ -276,14 +282,14 @@ def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
     """Yield the files of runs that count nothing and have only some of the entries of one that does."""
     runs: dict[tuple[str, str, int | None], Parts] = defaultdict(list)
     for p in parts:
-        if s.layouts.piece_of(p).state_told and p.path in s.reports and _is_sound(s, p):
+        if s.layouts.piece_of(p).content.state_told and p.path in s.reports and _is_sound(s, p):
             runs[p.layout, p.base, p.rank].append(p)
     for run in runs.values():
         yield from _find_partial(s, run)
 
 
 def _find_partial(s: Session, run: Parts) -> Iterator[str]:
-    counters = s.layouts.piece_of(run[0]).state_told
+    counters = s.layouts.piece_of(run[0]).content.state_told
     told = [p for p in run if not s.known(p).metadata.keys().isdisjoint(counters)]
     others = [p for p in run if s.known(p).metadata.keys().isdisjoint(counters)]
     if not told or not others:
@@ -300,7 +306,7 @@ def _find_without_word(s: Session, parts: Parts) -> Iterator[str]:
     """Yield the directories of the saves of runs that are none of training; none where all are such."""
     runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
-        if s.layouts.piece_of(p).state_word:
+        if s.layouts.piece_of(p).content.state_word:
             runs[p.layout, p.run][p.home].append(p)
     for homes in runs.values():
         words = {home: {_has_word(s, p) for p in same} for home, same in homes.items() if len(homes) > 1}
@@ -312,7 +318,7 @@ def _find_without_word(s: Session, parts: Parts) -> Iterator[str]:
 def _has_word(s: Session, p: Part) -> bool | None:
     """Return None where the file cannot be read, or is too large."""
     data = read_tracker(p.path, _LIMIT)
-    return None if isinstance(data, Finding) else s.layouts.piece_of(p).state_word in data
+    return None if isinstance(data, Finding) else s.layouts.piece_of(p).content.state_word in data
 
 
 # --- steps
@@ -322,7 +328,7 @@ def _add_steps(s: Session, parts: Parts) -> Parts:
     """Return the parts with the steps that content tells, if their piece reads them there. In a directory of
     its own whose name tells none, all are of the step that one tells.
     """
-    silent = _find_pieces(s, parts, lambda piece: piece.step_from == "content")
+    silent = _find_pieces(s, parts, lambda piece: piece.content.step)
     if not silent:
         return parts
     told = _read_steps(s, [p for p in parts if (p.layout, p.piece) in silent])

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cache.locks import turn
+from ckpt_tools.layouts import Changes
 from ckpt_tools.model.finding import cut_short
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
@@ -115,7 +116,7 @@ def _goes_deeper(s: Session, p: Part, level: Level) -> bool:
         have.level >= level or have.format is None or cut_short(have.findings, have.size)
     ):
         return False
-    if p.size == 0 and s.layouts.piece_of(p).mark:
+    if p.size == 0 and s.layouts.piece_of(p).changes is Changes.MARK:
         return False
     return s.shown(p.path, level, p.findings) is None
 

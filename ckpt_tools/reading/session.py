@@ -28,7 +28,7 @@ from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.formats.seals.names import base_of
 from ckpt_tools.inspection.indexes import Indexes
-from ckpt_tools.layouts import Layouts, Piece, layouts_of, whole
+from ckpt_tools.layouts import Changes, Claim, Layouts, Piece, layouts_of, whole
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.part import Part, Unseen
@@ -287,12 +287,12 @@ class Session:
 
     def trackers(self, layout: str, base: str) -> Iterator[Told]:
         """The trackers beside a run, in the order in which its framework asks them."""
-        one = self.layouts[layout]
-        if one.state_tracker and (by_state := self.state_tracker(one.state_tracker, base)) is not None:
+        one = self.layouts[layout].tracker
+        if one.state_copy and (by_state := self.state_tracker(one.state_copy, base)) is not None:
             yield by_state
         if (by_text := self.text_tracker(layout, base)) is not None:
             yield by_text
-        for path, read in one.other_trackers:
+        for path, read in one.others:
             above, name = os.path.split(normal(os.path.join(base, path)))
             said = self._text_of(name, above, lambda data, read=read: read(data, base))  # type: ignore[misc]
             if said is not None and said[1] is not None:
@@ -320,8 +320,8 @@ class Session:
 
     def text_tracker(self, layout: str, base: str) -> Told | None:
         """The one that is a text, which alone is ever written anew; a Finding when it cannot be read."""
-        one = self.layouts[layout]
-        return self._text_of(one.tracker or "", base, one.read_tracker) if one.read_tracker else None
+        one = self.layouts[layout].tracker
+        return self._text_of(one.file, base, one.read) if one.read else None
 
     def _text_of(self, name: str, directory: str, read: Callable[[bytes], int | str | None]) -> Told | None:
         path = self.found.trackers.get((name, directory))
@@ -345,7 +345,7 @@ class Session:
         young = checkpoint is newest and age_ns < self.options.settle * 1e9
         if named is not None and checkpoint.order <= named:
             # The framework has declared it finished, however young it is.
-            return young and self.layouts.of(checkpoint).tracked_early
+            return young and self.layouts.of(checkpoint).tracker.early
         past = isinstance(said, int) and (checkpoint.step or 0) > said
         return (checkpoint is highest and (named is not None or past)) or young
 
@@ -355,7 +355,8 @@ class Session:
             first, newest = siblings[0], max(siblings, key=lambda c: c.mtime_ns)
             layout, found = self.layouts.of(first), self.tracker(first.layout, first.parts[0].base)
             says = found[1] if found else None
-            tracked = () if isinstance(says, Finding) else (c for c in siblings if layout.is_tracked(c, says))
+            names = layout.tracker.names
+            tracked = () if isinstance(says, Finding) else (c for c in siblings if names(c, says))
             named = max((c.order for c in tracked), default=None)
             self._front = siblings, (newest, max(siblings, key=lambda c: c.order), named, says)
         return self._front[1]
@@ -363,15 +364,16 @@ class Session:
 
 def formats_allowed(part: Part, piece: Piece) -> Sequence[str]:
     """Those that a part's place in its layout allows; none where its name does not tell the place."""
-    return () if piece.weak or part.role != piece.role else piece.formats
+    return () if piece.claim is Claim.WEAK or part.role != piece.role else piece.formats
 
 
 def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
     """The report on a part that is not opened: one that only marks something, and at presence every one."""
-    found, is_empty = part.findings, part.size == 0 and not part.findings
+    is_mark, is_empty = piece.changes is Changes.MARK, part.size == 0 and not part.findings
+    found = part.findings
     if is_empty:
-        found = (_NO_STATE if piece.mark else finding("empty-file", "the file has no bytes", offset=0),)
-    if level is not Level.PRESENCE and not (is_empty and piece.mark):
+        found = (_NO_STATE if is_mark else finding("empty-file", "the file has no bytes", offset=0),)
+    if level is not Level.PRESENCE and not (is_empty and is_mark):
         return None
     verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in found) else worst(found)
     return Report(part.path, None, part.size, verdict, level, findings=found, mtime_ns=part.mtime_ns)

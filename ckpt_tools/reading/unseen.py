@@ -159,7 +159,7 @@ def _parts(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unse
 def _find_decided(s: Session, answer: Answer) -> Iterator[str]:
     """Parts of what lost, unless only content tells of which checkpoint they are, or leave was given."""
     lost = () if answer.skip and answer.chosen is None else answer.rejected
-    return (p.path for c in lost for p in c.parts if s.layouts.piece_of(p).step_from == "name")
+    return (p.path for c in lost for p in c.parts if not s.layouts.piece_of(p).content.step)
 
 
 def _is_of_system(path: str, root: str) -> bool:

@@ -15,6 +15,7 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import __version__
@@ -28,10 +29,12 @@ from ckpt_tools.storage import ShortRead, Stopped
 if TYPE_CHECKING:
     from msgspec.structs import FieldInfo
 
-API_VERSION = 1
+API_VERSION = 2
 """Raised when something is taken away that docs/plugins.md promises, and never for what is added."""
-OLDEST_API = 1
-"""The oldest version whose plug-ins still work: two minor releases lie between a warning and a removal."""
+OLDEST_API = {"layouts": 2}
+"""By group the oldest version whose plug-ins still work, elsewhere 1, which is that of one that says none:
+version 2 has other fields of a Layout and a Piece.
+"""
 VARIABLE = "CKPT_NO_PLUGINS"
 DECIDING = ("formats", "layouts", "manifests", "launchers")
 """Groups without which an answer may be another one."""
@@ -237,18 +240,29 @@ def _value(entry: EntryPoint) -> Any:
             for name in filter(None, attribute.split(".")):
                 value = getattr(value, name)
     except (Exception, SystemExit) as e:
-        raise _Unusable(f"{type(e).__name__}: {e}") from e
-    top = sys.modules.get(module.partition(".")[0], loaded)
-    api = getattr(loaded, "CKPT_API", getattr(top, "CKPT_API", API_VERSION))
-    if not isinstance(api, int) or not OLDEST_API <= api <= API_VERSION:
-        raise _Unusable(
-            f"it is written for version {api!r} of the interface, and ckpt {__version__} has {API_VERSION}"
+        fields = isinstance(e, TypeError) and entry.group in OLDEST_API
+        old = (
+            f"; those of version {OLDEST_API[entry.group]} of the interface have other fields"
+            if fields
+            else ""
         )
+        raise _Unusable(f"{type(e).__name__}: {e}{old}") from e
+    top = sys.modules.get(module.partition(".")[0], loaded)
+    _require_version(entry, getattr(loaded, "CKPT_API", getattr(top, "CKPT_API", None)))
     if _KINDS[entry.group] not in [(kind.__module__, kind.__qualname__) for kind in type(value).__mro__]:
         raise _Unusable(f"{entry.value} is a {type(value).__name__}, no {_KINDS[entry.group][1]}")
     if value.name != entry.name:
         raise _Unusable(f"it calls itself {value.name!r}, and its entry point says {entry.name!r}")
     return _guarded(value, entry)
+
+
+def _require_version(entry: EntryPoint, api: object) -> None:
+    """Raises _Unusable where a plug-in says that it is written for a version whose plug-ins do not work."""
+    oldest = OLDEST_API.get(entry.group, 1)
+    api = 1 if api is None else api
+    if not isinstance(api, int) or not oldest <= api <= API_VERSION:
+        text = f"it is written for version {api!r} of the interface, and ckpt {__version__} has {API_VERSION}"
+        raise _Unusable(f"{text} (CKPT_API)")
 
 
 def _guarded(value: Any, entry: EntryPoint) -> Any:
@@ -262,6 +276,8 @@ def _guarded(value: Any, entry: EntryPoint) -> Any:
             changed[f.name] = {level: _checking(check, entry) for level, check in own.items()}
         elif f.name == "renders":
             changed[f.name] = {kind: _calling(_render(how), entry, kind) for kind, how in own.items()}
+        elif isinstance(own, Struct) and own is not _default(f):
+            changed[f.name] = _guarded(own, entry)
         elif callable(own) and own is not _default(f):
             changed[f.name] = _calling(own, entry, f.name)
     return replace(value, **changed)

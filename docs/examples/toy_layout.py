@@ -4,7 +4,9 @@ last.
 
 from __future__ import annotations
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts import Layout, Piece
+from ckpt_tools.layouts.common.layout import Complete
+from ckpt_tools.layouts.common.piece import OWN, Changes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume
 
@@ -17,11 +19,11 @@ LAYOUT = Layout(
     name="toy",
     title="Toy trainer",
     pieces=(
-        Piece("state", "model", "save-{step}/rank-{rank}.toy", ("toy",)),
-        Piece("done", "done", "save-{step}/DONE", loaded=False, mark=True, shared=True),
+        Piece("state", "model", "save-{step}/rank-{rank}.toy", ("toy",), readers=OWN),
+        Piece("done", "done", "save-{step}/DONE", loaded=False, changes=Changes.MARK),
     ),
     resume=_resume,
-    commit="done",
+    complete=Complete(commit="done"),
     reference="docs/examples/toy_layout.py",
     limits=("how many ranks there were is known by their files alone",),
 )

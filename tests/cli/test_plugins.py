@@ -263,6 +263,14 @@ BROKEN = {
         f"CKPT_API = 99\n{FORMAT}", {"formats": {"own": "own_parts:FORMAT"}},
         "it is written for version 99 of the interface",
     ),
+    "a layout of version 1": (
+        LAYOUT.replace("CKPT_API = 2", ""), {"layouts": {"owned": "own_parts:LAYOUT"}},
+        "it is written for version 1 of the interface",
+    ),
+    "fields of version 1": (
+        LAYOUT.replace('"-", ())', '"-", (), commit="model")'), {"layouts": {"owned": "own_parts:LAYOUT"}},
+        "those of version 2 of the interface have other fields",
+    ),
     "an empty suffix": (
         FORMAT.replace('(".own",)', '("",)'), {"formats": {"own": "own_parts:FORMAT"}}, "one is empty or no text",
     ),
@@ -368,6 +376,10 @@ def test_a_check_that_fails_leaves_its_file_unknown(
     [
         (FORMAT.replace('lambda head: head.startswith(b"OWN1")', "lambda head: 1 / 0") + LAYOUT, "failed in 'magic'"),
         (FORMAT + LAYOUT.replace("Resume(checkpoint.path)", "checkpoint.nonsense"), "failed in 'resume'"),
+        (
+            FORMAT + LAYOUT.replace('"-", ())', '"-", (), tracker=Tracker("LAST", lambda _: 1 / 0))'),
+            "failed in 'read'",
+        ),
         (FORMAT + LAYOUT.replace('"-", ())', '"-", (), check=lambda parts: (1 / 0 for _ in parts))'), "failed in 'check'"),
     ],
 )  # fmt: skip
@@ -375,7 +387,9 @@ def test_a_function_that_fails_names_its_package(
     place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], source: str, said: str
 ) -> None:
     install(place, source=source)
-    code, _, err = ckpt("plan", saved(tmp_path / "run"))
+    run = saved(tmp_path / "run")
+    (run / "LAST").write_text("20")
+    code, _, err = ckpt("plan", run)
     assert (code, said in err, "own-parts 1.0" in err) == (5, True, True), err
     assert "--no-plugins" in err
 
@@ -702,27 +716,31 @@ def test_the_example_uses_only_what_is_promised() -> None:
 def test_the_page_says_which_version_of_the_interface_this_is() -> None:
     page = (DOCS / "plugins.md").read_text()
     assert f"`CKPT_API = {plugins.API_VERSION}`" in page
-    assert plugins.OLDEST_API <= plugins.API_VERSION
+    assert all(1 <= oldest <= plugins.API_VERSION for oldest in plugins.OLDEST_API.values())
 
 
 def test_fields_of_the_promised_values_are_only_added() -> None:
-    """What a plug-in of version 1 of the interface says must be understood for as long as that is."""
+    """What a plug-in of this version of the interface says must be understood for as long as that is."""
     from ckpt_tools.formats import Claim, Format
     from ckpt_tools.launchers import Launcher, Started
-    from ckpt_tools.layouts import Layout, Piece
+    from ckpt_tools.layouts.common.layout import Complete, Counting, Layout, Tracker
+    from ckpt_tools.layouts.common.piece import Content, Piece, Readers
     from ckpt_tools.output.registry import Output
 
-    of_1 = {
+    promised = {
         Format: "name suffixes magic checks protects limits reference names state loader unasked index distinct misnamed "
                 "index_of ours crosscheck beside final_mode hides_cuts names_its_save rank_groups",
         Claim: "format check whole optional follow joint fetch",
-        Layout: "name title pieces resume reference limits steps place check tracker tracked always_tracked commit needs "
-                "needs_any read_tracker write_tracker epoch_base committed reshardable records beside lacks crosscheck stateless",
-        Piece: "name role template formats kind replicated_over sharded shared single required loaded step_from weak proof "
-               "companion inside generic described unfinished mark constant here unasked",
+        Layout: "name title pieces resume reference limits steps check lacks lost tracker complete counting reshardable",
+        Piece: "name role template formats kind readers required loaded unasked claim stage changes where content",
+        Readers: "shared sharded single replicated_over",
+        Content: "step proof",
+        Tracker: "file read name write any_file always",
+        Complete: "commit needs needs_any saved_with by_name",
+        Counting: "first_epoch by_epoch",
         Launcher: "name variables detect reference read_line",
         Output: "name title renders needs extra",
         Started: "launcher rank world_size local_rank local_world_size node nodes job job_from restart max_restarts unclear hint skip",
     }  # fmt: skip
-    for kind, names in of_1.items():
+    for kind, names in promised.items():
         assert [n for n in kind.__match_args__ if n in names.split()] == names.split(), kind

@@ -177,15 +177,19 @@ user.use(())  # for the tests of other modules
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, *OWN], ids=lambda layout: layout.name)
 def test_a_written_tracker_is_read_as_what_it_was(layout: Any) -> None:
-    if layout.tracker is None:
+    if not layout.tracker.file:
         return
-    assert layout.read_tracker is not None
-    names = ("20261126T200327F714468",) if layout.dated else ("model.ckpt-7", 'a"b\\c-7', "modèle-7", "x y-7")
+    assert layout.tracker.read is not None
+    names = (
+        ("20261126T200327F714468",)
+        if layout.counting.dated
+        else ("model.ckpt-7", 'a"b\\c-7', "modèle-7", "x y-7")
+    )
     if layout.name == "big-vision":
         names = ("checkpoint.bv-000000007", "checkpoint.bv-000000007-tmp")
     for name in names:
         part = Part(
-            f"/r/{name}/{name}.{'pth' if layout.tracker == 'last_checkpoint' else 'index'}",
+            f"/r/{name}/{name}.{'pth' if layout.tracker.file == 'last_checkpoint' else 'index'}",
             layout.name,
             layout.pieces[0].name,
             "model",
@@ -196,8 +200,8 @@ def test_a_written_tracker_is_read_as_what_it_was(layout: Any) -> None:
         )
         for kind in Kind:
             c = Checkpoint(layout.name, ".", kind, (part,), part.home, 0, 7)
-            said = layout.tracked(c)
-            assert layout.read_tracker(layout.write_tracker(said)) == (
+            said = layout.tracker.name(c)
+            assert layout.tracker.read(layout.tracker.write(said)) == (
                 said if said != "release" or layout.name.startswith(("megatron", "verl")) else None
             )
 

@@ -48,7 +48,11 @@ def places_of(root: Path) -> Places:
     told, known = dict[str, dict[str, int]](), dict[str, set[int]]()
     for p in session.parts:
         piece = session.layouts.piece_of(p)
-        own = {a: n for a, n in p.coords if a in AXES and not piece.shared and a not in piece.replicated_over}
+        own = {
+            a: n
+            for a, n in p.coords
+            if a in AXES and not piece.readers.shared and a not in piece.readers.replicated_over
+        }
         told[os.path.relpath(p.path, root)] = own
         for axis, n in own.items():
             known.setdefault(axis, set()).add(n)

@@ -38,7 +38,11 @@ def of_later_ranks(c: Checkpoint) -> list[Part]:
     """The files that a node without rank 0 has of a save, where no replica of them is enough."""
     parts = [p for p in c.parts if later(p)]
     pieces = [BUILT_IN.piece_of(p) for p in parts]
-    return [] if any(not (p.sharded or p.shared or p.survivable) for p in pieces) else parts
+    return (
+        []
+        if any(not (p.readers.sharded or p.readers.shared or p.readers.survivable) for p in pieces)
+        else parts
+    )
 
 
 def leave(root: Path, kept: Iterable[str]) -> None:
@@ -71,7 +75,7 @@ def told(error: CkptError) -> list[Finding]:
 @pytest.mark.parametrize("case", TREES)
 def test_files_of_later_ranks_alone_are_another_nodes_save(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
-    saves = [c for c in scan(str(root)).checkpoints if not (c.unfinished or BUILT_IN.of(c).committed)]
+    saves = [c for c in scan(str(root)).checkpoints if not (c.unfinished or BUILT_IN.of(c).complete.by_name)]
     kept = next((parts for c in reversed(saves) if (parts := of_later_ranks(c))), [])
     if not kept:
         return

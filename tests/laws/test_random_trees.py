@@ -25,6 +25,7 @@ from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.guard.prune import Policy, prune
 from ckpt_tools.layouts import LAYOUTS, Layout
+from ckpt_tools.layouts.common.piece import Claim
 from ckpt_tools.layouts.common.templates import FIELD, TEXTS, TOKENS
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
@@ -164,7 +165,7 @@ def entries(some: list[Layout]) -> st.SearchStrategy[Entry]:
         left,
         at,
     )
-    notes = [n for layout in some for n in (layout.tracker, *layout.records) if n] + STRAYS
+    notes = [n for layout in some for n in (layout.tracker.file, *layout.records.names) if n] + STRAYS
     note = st.builds(
         Entry,
         st.builds(str.__add__, path, st.sampled_from(notes)),
@@ -310,7 +311,9 @@ def test_the_trees_are_worth_asking_about(layout: Layout, tmp_path: Path) -> Non
     early.
     """
     # any x.ckpt is what its content says
-    pieces = [p for p in layout.pieces if not p.unfinished and not (p.weak and p.step_from == "content")]
+    pieces = [
+        p for p in layout.pieces if not p.is_unfinished and not (p.claim is Claim.WEAK and p.content.step)
+    ]
     if not pieces:
         return
     names = [fill(p.template, lambda options: options[0]).rstrip("/") for p in pieces]

@@ -25,6 +25,7 @@ from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.loop_counters import STEPS
+from ckpt_tools.layouts.common.piece import Changes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Part
@@ -163,7 +164,9 @@ def allowed(c: Copy, tree: Tree) -> set[str]:
     """
     assert tree.made.checkpoint is not None
     piece = BUILT_IN[c.part.layout].piece(c.part.piece)
-    other = c.part.role.endswith(("rng", "scheduler", "metadata", "index")) or piece.constant
+    other = (
+        c.part.role.endswith(("rng", "scheduler", "metadata", "index")) or piece.changes is Changes.CONSTANT
+    )
     if other or not known(c.over).tensors or untold(c, tree) or is_one_of_many(c, tree):
         return {"lost", "warned", "silent"}
     if c.kind == "role":

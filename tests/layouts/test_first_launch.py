@@ -37,7 +37,7 @@ else:
     import tomli as toml_parser
 
 FIRST = Selection(allow_none=True, level=Level.STRUCTURE)
-TRACKERS = {layout.tracker for layout in LAYOUTS} - {None}
+TRACKERS = {layout.tracker.file for layout in LAYOUTS} - {""}
 VAGUE = {"json_member", "mcore_integrity", "mindspore_strategy", "npy", "npz", "eqx", "text_member"} | {
     row.name for row in NAMED if row.family == MANIFESTS
 }
@@ -559,7 +559,7 @@ def test_nobody_resumes_from_bytes_of_no_format(stem: str, ending: str, tmp_path
 
 
 FIRST_SAVED = [
-    case for case in CASES if any(x.name == case.parent.parent.name and x.first_saved for x in LAYOUTS)
+    case for case in CASES if any(x.name == case.parent.parent.name and x.complete.first for x in LAYOUTS)
 ]
 
 
@@ -570,8 +570,8 @@ def test_a_lone_save_that_lost_what_is_written_first_is_no_first_launch(case: Pa
     newest = plan(str(root)).checkpoint
     assert newest is not None
     layout = next(x for x in LAYOUTS if x.name == newest.layout)
-    last = next(p for p in newest.parts if p.role == layout.commit)
-    first = [p for p in newest.parts if p.role in layout.first_saved]
+    last = next(p for p in newest.parts if p.role == layout.complete.commit)
+    first = [p for p in newest.parts if p.role in layout.complete.first]
     keep_of = {p.path for p in newest.parts} - {last.path}
     for path in [p for p in root.rglob("*") if p.is_file() and str(p) not in keep_of]:
         path.unlink()

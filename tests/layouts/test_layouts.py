@@ -211,12 +211,12 @@ def test_templates(template: str, text: str, fields: dict[str, str | None] | Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "layout", [layout for layout in LAYOUTS if layout.stateless], ids=lambda one: one.name
+    "layout", [layout for layout in LAYOUTS if layout.beside.stateless], ids=lambda one: one.name
 )
 def test_files_without_state_beside_a_run_are_known_and_change_nothing(layout: Any, tmp_path: Path) -> None:
     root = materialise(next(c for c in CASES if c.parent.parent.name == layout.name), tmp_path)
     before, known = plan(str(root)), verify([str(root)]).summary.unrecognised
-    for ending in layout.stateless:
+    for ending in layout.beside.stateless:
         (root / f"{'net' if ending[0] in '-.' else ''}{ending}").write_text("no state")
     assert verify([str(root)]).summary.unrecognised == known
     after = plan(str(root))

@@ -20,7 +20,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 TOLD = [
     case
     for case in CASES
-    if any(x.name == case.parent.parent.name and x.saved_with for x in LAYOUTS)
+    if any(x.name == case.parent.parent.name and x.complete.saved_with for x in LAYOUTS)
     and not json.loads(case.read_text())["plans"][0].get("error")  # of several runs none is chosen
 ]
 
@@ -44,14 +44,17 @@ def test_what_is_always_saved_together_is_missed_alone(case: Path, tmp_path: Pat
     root, newest = lone(case, tmp_path)
     layout = next(x for x in LAYOUTS if x.name == newest.layout)
     whole = {layout.piece(p.piece).role for p in newest.parts}
-    for name, role in layout.saved_with:
+    for name, role in layout.complete.saved_with:
         others = [p for p in newest.parts if layout.piece(p.piece).role == role]
         if not others or name not in {p.piece for p in newest.parts}:
             continue
         assert role in whole
         for p in others:
             Path(p.path).rename(tmp_path / p.name)
-        assert missed(root, survivable=any(layout.piece(p.piece).survivable for p in others)), (name, role)
+        assert missed(root, survivable=any(layout.piece(p.piece).readers.survivable for p in others)), (
+            name,
+            role,
+        )
         for p in others:
             (tmp_path / p.name).rename(p.path)
 

@@ -19,6 +19,7 @@ from small_files import adam, saved, tensor
 from ckpt_tools.api import plan
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BUILT_IN
+from ckpt_tools.layouts.common.piece import Claim
 from ckpt_tools.layouts.files import loops, numbers_named
 from ckpt_tools.model.part import Kind
 
@@ -57,7 +58,7 @@ def test_each_convention_has_a_source_a_name_of_its_own_and_fits_what_it_says() 
     names = [loop.name for loop in loops()]
     assert len(names) == len(set(names)) and len(names) <= 45
     pieces = BUILT_IN["files"].pieces
-    assert all(piece.weak and piece.shared for piece in pieces)
+    assert all(piece.claim is Claim.WEAK and piece.readers.shared for piece in pieces)
 
 
 @pytest.mark.parametrize(

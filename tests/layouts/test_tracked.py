@@ -58,12 +58,12 @@ class Run:
             ]:
                 os.utime(path, (at, at))
         layout = BY_NAME[self.newest.layout]
-        assert layout.tracker and layout.tracked(self.newest) is not None
-        said = layout.tracked(self.newest)
+        assert layout.tracker.file and layout.tracker.name(self.newest) is not None
+        said = layout.tracker.name(self.newest)
         assert said is not None
-        tracker = Path(self.newest.parts[0].base) / layout.tracker
+        tracker = Path(self.newest.parts[0].base) / layout.tracker.file
         if not tracker.exists() or name in ("dlrover/flash", *OTHERS):
-            tracker.write_bytes(layout.write_tracker(said))
+            tracker.write_bytes(layout.tracker.write(said))
 
     @property
     def home(self) -> Path | None:
@@ -79,7 +79,11 @@ def subsets(c: Checkpoint, seed: int) -> Iterator[list[str]]:
     rng = random.Random(seed)
     yield from ([p.path for p in c.parts if p.piece == piece] for piece in sorted({p.piece for p in c.parts}))
     yield from ([p for p in paths if p != kept] for kept in rng.sample(paths, min(2, len(paths))))
-    commits = [p.path for p in c.parts if p.role in ("metadata", "common", "state", BY_NAME[c.layout].commit)]
+    commits = [
+        p.path
+        for p in c.parts
+        if p.role in ("metadata", "common", "state", BY_NAME[c.layout].complete.commit)
+    ]
     yield from (rng.sample(paths, rng.randint(1, len(paths))) for _ in range(3))
     yield commits or paths
     yield paths
@@ -87,7 +91,7 @@ def subsets(c: Checkpoint, seed: int) -> Iterator[list[str]]:
 
 def test_every_layout_with_a_tracker_is_asked_about() -> None:
     asked = {name.partition("/")[0] for name in (*TRACKED, *OTHERS)}
-    assert asked == {layout.name for layout in BY_NAME.values() if layout.tracker}
+    assert asked == {layout.name for layout in BY_NAME.values() if layout.tracker.file}
 
 
 @pytest.mark.share(18)

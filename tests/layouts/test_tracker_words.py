@@ -16,7 +16,7 @@ from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.layouts import BY_NAME, LAYOUTS
 from ckpt_tools.model.plan import LoadPlan
 
-TRACKERS = {layout.name: layout.tracker for layout in LAYOUTS if layout.tracker}
+TRACKERS = {layout.name: layout.tracker.file for layout in LAYOUTS if layout.tracker.file}
 WORDS = ("behind", "ahead", "garbage", "empty")
 TREES = [
     pytest.param(case, id=f"{case.parent.parent.name}-{case.parent.name}")
@@ -35,14 +35,14 @@ def written(made: LoadPlan, word: str) -> bytes | None:
     newest, *older = made.candidates
     layout = BY_NAME[newest.layout]
     if word == "behind":
-        said = layout.tracked(older[0]) if older else None
+        said = layout.tracker.name(older[0]) if older else None
     elif word == "ahead":
-        now = layout.tracked(newest)
+        now = layout.tracker.name(newest)
         said = now + 1000 if isinstance(now, int) else re.sub(r"\d+(?=\D*$)", "9999", now or "")
         said = None if said == now else said
     else:
         return b"\xff\xfe\x00!" if word == "garbage" else b""
-    return None if said is None else layout.write_tracker(said)
+    return None if said is None else layout.tracker.write(said)
 
 
 @pytest.mark.share(18)

@@ -24,8 +24,7 @@ from ckpt_tools.api import latest, plan, scan, verify
 from ckpt_tools.discovery.layout_check import near_miss
 from ckpt_tools.errors import NoneUsable, NotRecognised, UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
-from ckpt_tools.layouts import BY_NAME, LAYOUTS, active, use, user
-from ckpt_tools.layouts.common.layout import Piece
+from ckpt_tools.layouts import BY_NAME, LAYOUTS, Layout, Piece, active, use, user
 from ckpt_tools.layouts.common.templates import FIELDS, METRIC, NUMBERS, RANKS
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
@@ -706,19 +705,11 @@ def test_the_example_on_the_page(
 
 def test_every_key_and_field_is_on_the_page() -> None:
     page = PAGE.read_text()
-    layouts, _, pieces = page.partition("| key of `[[layout.piece]]`")
-    first = set(
-        re.findall(
-            r"`(\w+)`",
-            " ".join(
-                line.split("|")[1]
-                for line in layouts.partition("| key of")[2].splitlines()
-                if line.startswith("| `")
-            ),
-        )
-    )
-    assert first == set(user._LAYOUT)
-    assert set(re.findall(r"^\| `(\w+)` \|", pieces, re.MULTILINE)) == set(user._PIECE)
+    layouts, *tables = re.split(r"\| (?:key of `\[\[layout\.piece|of a `)", page)
+    kinds = (user._LAYOUT, user._PIECE, Layout.__struct_fields__, Piece.__struct_fields__)
+    for table, fields in zip((layouts.partition("| key of")[2], *tables), kinds, strict=True):
+        first = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+        assert set(re.findall(r"`(\w+)`", first)) == set(fields)
     told = layouts.partition("| in a template")[2].partition("| key of")[0]
     assert set(re.findall(r"`\{(\w+)\}`", told)) == {*FIELDS} - {"run"}
 

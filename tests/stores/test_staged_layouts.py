@@ -47,7 +47,7 @@ def test_copies_are_planned_as_the_store_is(
     for load in (*theirs.shared, *(f for r in theirs.by_rank for f in r.files)):
         below = Path(load.path.removeprefix(f"local://{store}/"))
         assert any(f.url == load.path for f in copied.staged.files), below
-    own = BUILT_IN[ours.checkpoint.layout].own_files
+    own = BUILT_IN[ours.checkpoint.layout].ranks.own_files
     for rank in {r.rank for r in theirs.by_rank}:
         here = {w.url for w in wanted_of(convert(copied.body["stage"], Stage), [rank])}
         mine = {f.path for r in theirs.by_rank if r.rank in (0, rank) for f in r.files}
@@ -125,7 +125,7 @@ def test_the_only_copy_lies_where_its_rank_looks_for_it(
 
 def test_layouts_whose_ranks_open_their_own_files_alone() -> None:
     """Each by its framework's source: with one too many a rank lacks what it looks for."""
-    own = {layout.name for layout in BUILT_IN if layout.own_files}
+    own = {layout.name for layout in BUILT_IN if layout.ranks.own_files}
     assert own == {
         "dlrover", "megatron", "nanochat", "nvrx-local", "pytorch-sample", "rank-files", "torch-checkpointing", "verl",
     }  # fmt: skip

@@ -49,7 +49,7 @@ def said(root: str, layout: str) -> set[tuple[str, object]]:
 
 
 def test_all_layouts_with_such_trackers_are_tried() -> None:
-    assert {layout.name for layout in BUILT_IN if layout.other_trackers} == set(WRITTEN)
+    assert {layout.name for layout in BUILT_IN if layout.tracker.others} == set(WRITTEN)
 
 
 @pytest.mark.parametrize("layout", WRITTEN)

@@ -56,5 +56,5 @@ def described_tree(layout: str, root: Path, several: bool = False) -> list[Save]
 
 
 def trackers(root: Path) -> list[Path]:
-    names = {layout.tracker for layout in ALL_LAYOUTS if layout.tracker} | {"last.ckpt"}
+    names = {layout.tracker.file for layout in ALL_LAYOUTS if layout.tracker.file} | {"last.ckpt"}
     return [p for p in root.rglob("*") if p.name in names and p.is_file()]

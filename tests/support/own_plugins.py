@@ -25,8 +25,12 @@ FORMAT = Format("own", (".own",), lambda head: head.startswith(b"OWN1"), {Level.
 LAYOUT = """
 from ckpt_tools import Resume
 from ckpt_tools.layouts import Layout, Piece
+from ckpt_tools.layouts.common.layout import Tracker
+from ckpt_tools.layouts.common.piece import OWN
 
-LAYOUT = Layout("owned", "Own", (Piece("state", "model", "save-{step}/rank-{rank}.own", ("own",)),),
+CKPT_API = 2
+
+LAYOUT = Layout("owned", "Own", (Piece("state", "model", "save-{step}/rank-{rank}.own", ("own",), readers=OWN),),
                 lambda checkpoint, path: Resume(checkpoint.path), "-", ())
 """
 BOTH = {"formats": {"own": "own_parts:FORMAT"}, "layouts": {"owned": "own_parts:LAYOUT"}}

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Complete, Layout, Piece
+from ckpt_tools.layouts.common.piece import COPIES, OWN, SHARDED, Readers
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
@@ -24,15 +25,15 @@ TOY = Layout(
     name="toy",
     title="",
     pieces=(
-        Piece("model", "model", "{step}/{rank}.pt", replicated_over=("dp",)),
-        Piece("copy", "model", "{step}/copy_{rank}.pt", replicated_over=("dp",)),
-        Piece("optim", "optimizer", "{step}/optim_{rank}.pt", sharded=True),
-        Piece("rng", "rng", "{step}/rng_{rank}.pt", required=False),
-        Piece("log", "log", "{step}/log_{rank}.pt", loaded=False),
-        Piece("index", "metadata", "{step}/index", shared=True),
-        Piece("notes", "notes", "{step}/notes", shared=True, loaded=False),
-        Piece("config", "config", "{step}/config", shared=True, single=True),
-        Piece("backup", "config", "{step}/backup", shared=True, single=True),
+        Piece("model", "model", "{step}/{rank}.pt", readers=Readers(replicated_over=("dp",))),
+        Piece("copy", "model", "{step}/copy_{rank}.pt", readers=Readers(replicated_over=("dp",))),
+        Piece("optim", "optimizer", "{step}/optim_{rank}.pt", readers=SHARDED),
+        Piece("rng", "rng", "{step}/rng_{rank}.pt", readers=OWN, required=False),
+        Piece("log", "log", "{step}/log_{rank}.pt", readers=OWN, loaded=False),
+        Piece("index", "metadata", "{step}/index"),
+        Piece("notes", "notes", "{step}/notes", loaded=False),
+        Piece("config", "config", "{step}/config", readers=COPIES),
+        Piece("backup", "config", "{step}/backup", readers=COPIES),
     ),
     resume=lambda _c, _root: Resume(None),
     reference="",
@@ -165,16 +166,20 @@ def test_a_file_that_is_not_required_is_missed_only_where_it_is_damaged() -> Non
 
 def test_nobody_knows_of_a_group() -> None:
     """Where every file was saved that was meant to be, a rank without one needs a replica."""
-    made = assigned(models(0, name="optim"), 3, layout=replace(TOY, committed=True))
+    made = assigned(models(0, name="optim"), 3, layout=replace(TOY, complete=Complete(by_name=True)))
     assert made.groupless == (1, 2) and codes(made) == ["replica-groups-needed"]
     assert made.findings[0].ranks == ((1, 2),)
     text = "there is no file in this checkpoint, and no rank is known to hold the same state, for 2 of 3 ranks: 1, 2"
     assert made.findings[0].message == text
-    (one,) = assigned(models(0, name="optim"), 2, layout=replace(TOY, committed=True)).findings
+    (one,) = assigned(
+        models(0, name="optim"), 2, layout=replace(TOY, complete=Complete(by_name=True))
+    ).findings
     assert one.message == "rank 1 has no file in this checkpoint, and no rank is known to hold the same state"
-    broken = assigned(models(0, 1, name="optim"), 2, "optim_1", layout=replace(TOY, committed=True))
+    broken = assigned(
+        models(0, 1, name="optim"), 2, "optim_1", layout=replace(TOY, complete=Complete(by_name=True))
+    )
     assert not broken.groupless and codes(broken) == ["crc-mismatch", "missing-rank"]
-    known = assigned(models(0), 2, "model_0", layout=replace(TOY, committed=True))
+    known = assigned(models(0), 2, "model_0", layout=replace(TOY, complete=Complete(by_name=True)))
     assert not known.groupless and codes(known) == ["crc-mismatch", "missing-rank", "missing-rank"]
 
 

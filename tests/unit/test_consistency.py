@@ -11,7 +11,8 @@ from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import hides_cuts
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Compared, Layout, Piece
+from ckpt_tools.layouts.common.piece import OWN, Claim, Readers
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
@@ -32,10 +33,15 @@ TOY = Layout(
     name="toy",
     title="",
     pieces=(
-        Piece("model", "model", "{step}/{rank}.pt", replicated_over=("dp",)),
-        Piece("rng", "rng", "{step}/rng_{rank}.pt"),
-        Piece("zero", "optimizer", "{step}/zero_{rank}.pt", replicated_over=("dp",), sharded=True),
-        Piece("bare", "model", "{name}.pt", weak=True),
+        Piece("model", "model", "{step}/{rank}.pt", readers=Readers(replicated_over=("dp",))),
+        Piece("rng", "rng", "{step}/rng_{rank}.pt", readers=OWN),
+        Piece(
+            "zero",
+            "optimizer",
+            "{step}/zero_{rank}.pt",
+            readers=Readers(sharded=True, replicated_over=("dp",)),
+        ),
+        Piece("bare", "model", "{name}.pt", readers=OWN, claim=Claim.WEAK),
     ),
     resume=lambda _c, _root: Resume(None),
     reference="",
@@ -80,7 +86,7 @@ def test_a_layout_is_asked_about_files_of_a_known_format() -> None:
 
 def test_a_format_that_hides_cuts_is_compared_in_every_layout() -> None:
     """A file that lost its end between two records looks whole: only the others show what it lacks."""
-    layout = replace(TOY, compare_steps=False)
+    layout = replace(TOY, compared=Compared.NONE)
     rows = [(p := part(n), report(p, "cd" if n == 2 else "ab")) for n in (1, 2, 3)]
     assert not odd_ones(*rows, layout=layout)
     cut = [(p, replace(r, format="mindspore_ckpt")) for p, r in rows]
@@ -136,12 +142,12 @@ def test_what_has_no_comparable_tensors_is_not_compared() -> None:
     other = report(b, "cd", findings=(finding("crc-mismatch", "x"),))
     assert odd_ones((a, report(a)), (b, other)) == [(b.path, a.path)]
     assert not odd_ones((a, report(a)), (b, report(b, "", tensors=0)))
-    assert not odd_ones((a, report(a)), (b, report(b, "cd")), layout=replace(TOY, compare_steps=False))
+    assert not odd_ones((a, report(a)), (b, report(b, "cd")), layout=replace(TOY, compared=Compared.NONE))
     c, d = part(1, piece="bare"), part(2, piece="bare")
     assert not odd_ones((c, report(c)), (d, report(d, "cd")))
     assert not odd_ones((a, report(a)), (b, report(b, "cd", format="safetensors")))
     rng = part(2, piece="rng")
-    by_role = replace(TOY, compared_by_role=True)
+    by_role = replace(TOY, compared=Compared.BY_ROLE)
     assert odd_ones((a, report(a)), (rng, report(rng, "cd")), layout=by_role) == [(rng.path, a.path)]
 
 

@@ -17,7 +17,8 @@ from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common.layout import Layout, Piece
+from ckpt_tools.layouts.common.layout import Complete, Layout, Piece
+from ckpt_tools.layouts.common.piece import OWN, Readers
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -55,9 +56,15 @@ class World:
             name="toy",
             title="",
             pieces=(
-                Piece("model", "model", "{step}/model_{rank}.pt", replicated_over=("dp",), formats=("toy",)),
-                Piece("optim", "optimizer", "{step}/optim_{rank}.pt", required=False),
-                Piece("set", "model", "{step}/set", shared=True),
+                Piece(
+                    "model",
+                    "model",
+                    "{step}/model_{rank}.pt",
+                    readers=Readers(replicated_over=("dp",)),
+                    formats=("toy",),
+                ),
+                Piece("optim", "optimizer", "{step}/optim_{rank}.pt", readers=OWN, required=False),
+                Piece("set", "model", "{step}/set"),
             ),
             resume=lambda _c, _root: Resume(None),
             reference="",
@@ -447,8 +454,8 @@ def test_ranks_without_a_group_are_asked_about_unless_another_node_may_have_thei
 ) -> None:
     world.layout = replace(
         world.layout,
-        committed=True,
-        pieces=(Piece("model", "model", "{step}/model_{rank}.pt"),),
+        complete=Complete(by_name=True),
+        pieces=(Piece("model", "model", "{step}/model_{rank}.pt", readers=OWN),),
     )
     changed(world, names=("model_0",))
     with pytest.raises(UsageError, match="group"):

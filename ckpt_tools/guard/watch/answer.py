@@ -82,4 +82,4 @@ def _agrees(s: Session, chosen: Checkpoint) -> bool | None:
     if tracker is None:
         return None
     said = tracker[1]
-    return not isinstance(said, Finding) and s.layouts.of(chosen).is_tracked(chosen, said)
+    return not isinstance(said, Finding) and s.layouts.of(chosen).tracker.names(chosen, said)

@@ -135,7 +135,7 @@ def _of_some_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
     """The files that no node needs but those of some ranks. Nothing where a rank's loader looks for the files
     of others; rank 0's are asked for by all (Megatron-LM reads arguments from them).
     """
-    if not tree.layout.own_files:
+    if not tree.layout.ranks.own_files:
         return {}
     start = len(tree.directory) + 1
     ranks: dict[str, list[int]] = {}

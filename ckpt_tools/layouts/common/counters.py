@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import nsmallest
 from itertools import groupby, pairwise, repeat
@@ -13,8 +12,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.layout import Metadata, whole
-from ckpt_tools.model import ranges
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -24,8 +21,6 @@ SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps",
 """Counters of a whole job (Megatron's args, DeepSpeed's model states, MindSpore's append_info):
 all ranks of one save write the same number.
 """
-_NEAR = 4
-"""Saves, the nearest in time, whose files tell which ones a save has."""
 Rows = Sequence[tuple[Part, Report]]
 Counter = Callable[[Metadata], "int | None"]
 
@@ -235,63 +230,3 @@ def _elsewhere(row: _Counted, exact: Collection[int]) -> bool:
     if row.said not in exact and row.said != row.number:
         return False
     return any(number > row.number for number in exact) or abs(row.number - row.said) > 1
-
-
-def odd_steps(parts: Rows, read: Counter) -> Iterator[tuple[str, Flaw]]:
-    """Files of one checkpoint that tell different steps: those that differ from the name, or from most."""
-    homes: dict[str, list[tuple[Part, int]]] = {}
-    for part, report in parts:
-        if (said := read(report.metadata)) is not None:
-            homes.setdefault(part.home or part.path, []).append((part, said))
-    for rows in homes.values():
-        values = [said for _, said in rows]
-        usual = max(set(values), key=lambda v: (v == rows[0][0].step, values.count(v)))
-        for part, said in rows:
-            if said != usual:
-                yield (
-                    part.path,
-                    Flaw(
-                        "step-mismatch",
-                        f"it is of step {said}, other files of its checkpoint are of step {usual}",
-                    ),
-                )
-
-
-def lacking(
-    c: Checkpoint, others: Sequence[Checkpoint], name: Callable[[Part], str | None]
-) -> Iterator[Flaw]:
-    """What ``missed`` finds, of one checkpoint and by names alone: the same files are needed where those of
-    other checkpoints are damaged, and where they are too many to be read for it.
-    """
-    own = _named(c, name)
-    run = (o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
-    near = sorted(run, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_NEAR]
-    saves = [*filter(None, (_named(o, name) for o in near))]
-    usual = Tally(said for names in saves for said in names)
-    gone = sorted(said for said, n in usual.items() if said not in own and 2 * n > len(saves))
-    if own and gone:
-        yield Flaw("missing-part", _not_there(gone), path=next(iter(own.values())).path)
-
-
-def _named(c: Checkpoint, name: Callable[[Part], str | None]) -> Mapping[str, Part]:
-    return {said: p for p in c.parts if (said := name(p)) is not None}
-
-
-def _not_there(gone: Sequence[str]) -> str:
-    return f"{ranges.names(gone)} of its checkpoint is not there, though the run's other checkpoints have it"
-
-
-def missed(parts: Rows, name: Callable[[Part], str | None]) -> Iterator[tuple[str, Flaw]]:
-    """Files that most other checkpoints of the run have and one has not, where no index lists them.
-
-    ``name`` is what a file is called in every checkpoint, or None for one that does not count; a checkpoint
-    without any file that counts is not judged here.
-    """
-    homes: dict[str, dict[str, Part]] = {}
-    for part, _ in parts:
-        if (said := name(part)) is not None:
-            homes.setdefault(part.home, {})[said] = part
-    usual = Tally(said for names in homes.values() for said in names)
-    for names in homes.values():
-        if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= len(homes)):
-            yield next(iter(names.values())).path, Flaw("missing-part", _not_there(gone))

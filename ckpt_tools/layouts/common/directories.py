@@ -13,9 +13,7 @@ _NOT_STEP = re.compile(r"\{(?:" + "|".join(n for n in NUMBERS if n != "step") + 
 
 
 @lru_cache(8)
-def _patterns(
-    layouts: tuple[Layout, ...],
-) -> tuple[tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...]]:
+def _patterns(layouts: tuple[Layout, ...]) -> tuple[tuple[re.Pattern[str], ...], tuple[re.Pattern[str], ...]]:
     """Names of directories that tell a step, and those that tell another number (of a rank, of a shard)."""
     names = {
         name

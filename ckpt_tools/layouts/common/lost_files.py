@@ -30,6 +30,15 @@ def lost(
     return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
 
 
+def without_names(
+    c: Checkpoint, beside: Sequence[Checkpoint], names: Callable[[Checkpoint], frozenset[str]]
+) -> Iterator[Flaw]:
+    """What is missing of these ``names``, by itself an error."""
+    for name in lost(c, beside, names):
+        text = f"there is no {name}, which the run's other checkpoints have"
+        yield Flaw("missing-part", text, path=c.path)
+
+
 def without_optimizer(c: Checkpoint, beside: Sequence[Checkpoint], models: Collection[str]) -> Iterator[Flaw]:
     """A lone save with one of these ``models``, of a framework that keeps optimizers in other files than
     models, and without one. It may have been told to save none, so a warning.

@@ -12,14 +12,9 @@ from operator import attrgetter
 from sys import intern
 from typing import NamedTuple
 
-from ckpt_tools.layouts.common.layout import Layout, Piece
-from ckpt_tools.layouts.common.templates import (
-    NUMBERS,
-    Edges,
-    compile_template,
-    edges,
-    may_begin_with,
-)
+from ckpt_tools.layouts.common.layout import Layout
+from ckpt_tools.layouts.common.piece import Claim, Piece, Where
+from ckpt_tools.layouts.common.templates import NUMBERS, Edges, compile_template, edges, may_begin_with
 
 _PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
 _COORDS = frozenset(NUMBERS) - _PART
@@ -67,14 +62,14 @@ class Place:
 
     def __init__(self, layout: Layout, piece: Piece, fields: Fields, base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
-        self.sure = not (piece.weak or piece.companion or piece.described or piece.generic)
+        self.sure = piece.claim in (Claim.SURE, Claim.INDEX)
         self.rank = _number(fields, "rank")
         self.generation = _number(fields, "generation")
         self.step = _number(fields, "step")
         self.epoch = _number(fields, "epoch")
         self.step_in_epoch = _number(fields, "step_in_epoch")
         self.prefix = fields.get("prefix") or fields.get("run") or ""
-        self.unfinished = piece.unfinished or bool(fields.get("tmp"))
+        self.unfinished = piece.is_unfinished or bool(fields.get("tmp"))
         self.coords = _coords(fields)
 
 
@@ -94,7 +89,7 @@ def _fields_of(fields: Fields, index: int, piece: Piece, whole: str) -> NameFiel
     return NameFields(
         index,
         _number(fields, "rank"),
-        "" if piece.weak else fields.get("prefix") or fields.get("run") or "",
+        "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or "",
         generation,
         _number(fields, "step"),
         _number(fields, "epoch"),
@@ -184,7 +179,7 @@ class Templates:
         directories: dict[str, _Directory] = {}
         pieces = ((layout, piece) for layout in layouts for piece in layout.pieces)
         for order, (layout, piece) in enumerate(pieces):
-            if piece.described and not listing:
+            if piece.claim is Claim.DESCRIBED and not listing:
                 continue
             if at := piece.template.rpartition("/")[0]:
                 home = directories.setdefault(at, _Directory(at))
@@ -228,7 +223,7 @@ class Templates:
             deep = sorted((one for i in matched for one in self._directories[i].pieces), key=_order_of)
             at_home = [*deep, *self._anywhere]
             # a name that says little is what is left when no other fits
-            at_home.sort(key=lambda one: (one.piece.described, one.piece.weak))
+            at_home.sort(key=lambda one: (one.piece.claim is Claim.DESCRIBED, one.piece.claim is Claim.WEAK))
             known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
         return known
 
@@ -272,10 +267,10 @@ class Places(Sequence[Place]):
     def _place(self, one: _AtHome) -> Place:
         layout, piece = one.layout, one.piece
         if one.by is None:
-            return Place(layout, piece, {}, self.path, self.path if piece.here else "")
+            return Place(layout, piece, {}, self.path, self.path if piece.where is Where.HERE else "")
         names, depth = self.path.split("/"), one.by.depth
         top = len(names) - depth + piece.home
-        home = intern("/".join(names[:top])) if piece.home or piece.here else ""
+        home = intern("/".join(names[:top])) if piece.home or piece.where is Where.HERE else ""
         # matched again rather than kept: many directories of a tree fit many templates
         m = one.by.pattern.fullmatch("/".join(names[-depth:]))
         base = intern("/".join(names[:-depth]) or "/")  # the same for every directory of a checkpoint

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ckpt_tools.layouts.common.layout import Piece
+from msgspec.structs import replace
+
+from ckpt_tools.layouts.common.piece import COPIES, Claim, Content, Piece
 
 FORMATS = ("torch_zip", "torch_legacy")
 
@@ -11,15 +13,5 @@ def proven(proof: str, *, unasked: bool = False) -> Piece:
     """A piece without a name and a template yet, for ``dataclasses.replace``: a file of the layout has the
     entry ``proof``, whatever it is called; others may have the same names.
     """
-    return Piece(
-        "",
-        "model",
-        "",
-        FORMATS,
-        shared=True,
-        unasked=unasked,
-        single=True,
-        step_from="content",
-        weak=True,
-        proof=proof,
-    )
+    saved = Piece("", "model", "", FORMATS, readers=COPIES, unasked=unasked, claim=Claim.WEAK)
+    return replace(saved, content=Content(step=True, proof=proof))

@@ -45,7 +45,7 @@ def check(facts: TrackerFacts) -> Iterator[Hit]:
         hint = "" if facts.repaired else _WRITE_IT
         yield Hit(path, "the tracker is empty, or not what its framework writes", hint, code="bad-tracker")
         return
-    named = [c for c in facts.saves if facts.layout.is_tracked(c, says)]
+    named = [c for c in facts.saves if facts.layout.tracker.names(c, says)]
     if not named:
         text = f"the tracker names {says}, which is not there{_explain_number(facts, says)}"
         yield Hit(path, text, code="dangling-tracker")
@@ -73,7 +73,7 @@ def _explain_number(facts: TrackerFacts, says: int | str) -> str:
     """Return what explains a number that names nothing: 500 over 10000 leaves 50000 where the file is not cut
     off. MindIO ACP writes like that.
     """
-    tracked = facts.layout.tracked
+    tracked = facts.layout.tracker.name
     begun = [c for c in facts.saves if (at := tracked(c)) is not None and str(says).startswith(str(at))]
     if not begun or not isinstance(says, int):
         return ""
@@ -83,7 +83,7 @@ def _explain_number(facts: TrackerFacts, says: int | str) -> str:
 
 def find_missing(layout: Layout, base: str) -> Hit:
     """Return that the tracker is not there that a framework writes with each save."""
-    return Hit(base, f"there is no {layout.tracker}", code="missing-tracker")
+    return Hit(base, f"there is no {layout.tracker.file}", code="missing-tracker")
 
 
 def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:

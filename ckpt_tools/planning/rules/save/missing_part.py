@@ -27,7 +27,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         severity = Severity.ERROR if follows else severity_of_gaps(c, facts.expected)
         roles = {layout.piece(p.piece).role for p in c.parts}
         usual = [p for p in usual_pieces(c, facts.expected) if p.role not in roles]
-        gone = [f"no {role} file" for role in layout.needs if role not in roles]
+        gone = [f"no {role} file" for role in layout.complete.needs if role not in roles]
         for text in _list_needed(c, layout, gone, usual):
             yield Hit(where(c), f"{label(c)} has {text}", severity=severity, follows=follows)
         for text in () if follows else _list_spared(c, layout, usual):
@@ -37,9 +37,9 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 def _list_needed(c: Checkpoint, layout: Layout, gone: list[str], usual: Sequence[Piece]) -> list[str]:
     """Return what is ``gone`` and what is usual; if nothing is, what is saved with something."""
-    if layout.committed:
+    if layout.complete.by_name:
         return []
-    of_run = (p.name for p in usual if not p.survivable and p.role not in layout.needs)
+    of_run = (p.name for p in usual if not p.readers.survivable and p.role not in layout.complete.needs)
     gone += (f"no {name} file, {_THEIRS}" for name in of_run)
     return gone or list(saved_with(c, layout, survivable=False).values())
 
@@ -47,7 +47,7 @@ def _list_needed(c: Checkpoint, layout: Layout, gone: list[str], usual: Sequence
 def _list_spared(c: Checkpoint, layout: Layout, usual: Sequence[Piece]) -> list[str]:
     """Return what resuming can do without."""
     spared = saved_with(c, layout, survivable=True)
-    more = sorted({p.role for p in usual if p.survivable} - spared.keys())
+    more = sorted({p.role for p in usual if p.readers.survivable} - spared.keys())
     return [*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)]
 
 

@@ -39,7 +39,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         if first := find_first_ranks(c, layout):
             yield first
             continue
-        if not layout.committed:
+        if not layout.complete.by_name:
             severity = severity_of_gaps(c, run)
             yield from _find_ranks(c, run, severity)
             yield from _find_roles_of_ranks(c, run, severity)
@@ -49,13 +49,13 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 def find_first_ranks(checkpoint: Checkpoint, layout: Layout) -> Hit | None:
     """Return the ranks up to the first that has a file, if rank 0 has none."""
-    if layout.committed or checkpoint.unfinished or not is_of_later_ranks(checkpoint.parts, layout):
+    if layout.complete.by_name or checkpoint.unfinished or not is_of_later_ranks(checkpoint.parts, layout):
         return None
     there = ranges.ranges(p.rank for p in checkpoint.parts if p.rank is not None)
     gone = ((0, there[0][0] - 1),) if there else ((0, 0),)
     have = _spelled(there) if there else ranges.places({p.coords for p in checkpoint.parts})
     text = f"{label(checkpoint)} has only files of {have}: those of {_spelled(gone)} are not here"
-    gather = _GATHER if all(layout.piece(p.piece).shared for p in checkpoint.parts) else ""
+    gather = _GATHER if all(layout.piece(p.piece).readers.shared for p in checkpoint.parts) else ""
     return Hit(where(checkpoint), text, gather, ranks=gone)
 
 
@@ -68,7 +68,7 @@ def _find_ranks(checkpoint: Checkpoint, run: Expected, severity: Severity) -> It
     layout = run.layouts.of(checkpoint)
     named = {p.piece for p in checkpoint.parts if p.rank is not None}
     pieces = [piece for piece in map(layout.piece, named) if piece.required and is_per_rank(piece)]
-    if all("dp" in piece.replicated_over and not piece.everyone_saves for piece in pieces):
+    if all("dp" in piece.readers.replicated_over and not piece.readers.everyone_saves for piece in pieces):
         return
     free = survivable_pieces(layout)
     present = {p.rank for p in checkpoint.parts if p.rank is not None and p.piece not in free}
@@ -90,7 +90,8 @@ def _find_roles_of_ranks(checkpoint: Checkpoint, run: Expected, severity: Severi
     for p in checkpoint.parts:
         piece = layout.piece(p.piece)
         by_role[p.role].add(p.rank)
-        mine = piece.required and piece.loaded and is_per_rank(piece) and "dp" not in piece.replicated_over
+        copied = "dp" in piece.readers.replicated_over
+        mine = piece.required and piece.loaded and is_per_rank(piece) and not copied
         own[p.role] = own.get(p.role, True) and mine
     present = {rank for ranks in by_role.values() for rank in ranks if rank is not None}
     for role, ranks in by_role.items():
@@ -128,7 +129,7 @@ def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> I
     layout = run.layouts.of(checkpoint)
     present: dict[str, set[Coordinates]] = defaultdict(set)
     for p in checkpoint.parts:
-        if not layout.piece(p.piece).shared:
+        if not layout.piece(p.piece).readers.shared:
             present[p.piece].add(p.coords)
     for name, places in present.items():
         lost = run.places[checkpoint.kind, name] - places
@@ -144,7 +145,7 @@ def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> I
 def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator[Hit]:
     layout, ranks = run.layouts.of(checkpoint), defaultdict[str, set[int]](set)
     for p in checkpoint.parts:
-        if p.rank is not None and layout.piece(p.piece).survivable:
+        if p.rank is not None and layout.piece(p.piece).readers.survivable:
             ranks[p.piece].add(p.rank)
     for name in sorted(ranks):
         own = 1 + max(ranks[name])

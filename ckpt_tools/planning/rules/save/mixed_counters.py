@@ -26,7 +26,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         layout = facts.layouts.of(c)
         yield from _find_unlike_counters(c.parts, facts.reports)
         yield from _find_restarts(c, facts.expected.checkpoints, layout)
-        if not c.unfinished and not layout.committed:
+        if not c.unfinished and not layout.complete.by_name:
             yield from _find_two_forms(c, layout)
 
 
@@ -73,7 +73,7 @@ def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) 
     """Yield that names of its files count different restarts: a note if they were written together, for after
     a crash in the middle of a save the ranks count differently; not if its files are copies of each other.
     """
-    if len({p.generation for p in c.parts}) < 2 or all(layout.piece(p.piece).single for p in c.parts):
+    if len({p.generation for p in c.parts}) < 2 or all(layout.piece(p.piece).readers.single for p in c.parts):
         return
     spread = max(p.mtime_ns for p in c.parts) - min(p.mtime_ns for p in c.parts)
     apart = (abs(o.mtime_ns - c.mtime_ns) for o in others if o.key != c.key and not o.unfinished)
@@ -84,7 +84,7 @@ def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) 
 def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
     """Files of pieces of which a save has only one: those of another run lie in the directory as well."""
     present = {p.piece for p in checkpoint.parts}
-    for group in layout.one_of:
+    for group in layout.complete.one_of:
         if len(forms := [name for name in group if name in present]) > 1:
             names = [min(p.name for p in checkpoint.parts if p.piece == form) for form in forms]
             text = f"{label(checkpoint)} has {' and '.join(names)}, of which a save writes only one"

@@ -56,7 +56,7 @@ def _why(part: Part, said: Mapping[str, int], piece: Piece) -> str:
 
 def warn_of_inferred(world: Known, pieces: Iterable[Piece], root: str) -> Iterator[Finding]:
     """Yield that only names tell the number of ranks, where some rank has a required file of its own."""
-    if world.provenance == HIGHEST and any(piece.required and not piece.shared for piece in pieces):
+    if world.provenance == HIGHEST and any(piece.required and not piece.readers.shared for piece in pieces):
         text = f"{world.value} ranks, from the highest rank on disk"
         yield finding_of(RULE, Hit(root, text, code="world-size-inferred"))
 

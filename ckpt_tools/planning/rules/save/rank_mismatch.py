@@ -79,7 +79,8 @@ def _is_trusted(rows: Rows) -> bool:
 
 def _one_rank_writes(piece: Piece) -> bool:
     """Return True if only that rank writes the file: not a set that all share, nor one for its group."""
-    return (not piece.shared or piece.sharded) and (not piece.replicated_over or piece.everyone_saves)
+    of = piece.readers
+    return (not of.shared or of.sharded) and (not of.replicated_over or of.everyone_saves)
 
 
 def describe_other_order(order: str, path: str) -> Finding:
@@ -93,7 +94,7 @@ def find_doubled(c: Checkpoint, layout: Layout) -> Iterator[Finding]:
     """Yield files in a save's own directory that share rank and place with another of their piece."""
     first_at: dict[tuple[str, int | None, Coordinates], str] = {}
     for p in c.parts:
-        if not layout.piece(p.piece).shared:
+        if not layout.piece(p.piece).readers.shared:
             place = tuple(
                 at for at in p.coords if at[0] != "world"
             )  # of -of-2 and -of-4 one set is a leftover

@@ -21,7 +21,8 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         groups: dict[object, list[Part]] = defaultdict(list)
         for p in c.parts:
             piece = facts.layouts.piece_of(p)
-            if p.rank is not None and "dp" in piece.replicated_over and not piece.sharded and p.size > 0:
+            copied = "dp" in piece.readers.replicated_over and not piece.readers.sharded
+            if copied and p.rank is not None and p.size > 0:
                 groups[p.piece, p.coords].append(p)
         for same in groups.values():
             if len(same) > 2:  # of two nobody knows which is odd
@@ -85,7 +86,7 @@ def _why_elsewhere(facts: StandIn) -> str:
         return theirs.partial
     for axis, n in theirs.sizes.items():
         there = topology.sizes.get(axis, 1) == n and at.get(axis) == own.get(axis)
-        if axis in PLACES and n > 1 and axis not in facts.piece.replicated_over and not there:
+        if axis in PLACES and n > 1 and axis not in facts.piece.readers.replicated_over and not there:
             return f"it says {axis}={n}, so ranks of another {axis} hold another part of the model"
     return ""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_tools.formats.common.counters import is_optimizer_state
-from ckpt_tools.layouts import Layout
+from ckpt_tools.layouts import Claim, Compared, Layout
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind, Part, shown
 from ckpt_tools.model.ranges import tensor_names
@@ -69,12 +69,12 @@ def _is_comparable(report: Report) -> bool:
 
 def _has_same_tensors(p: Part, layout: Layout) -> bool:
     """Whether all saves of a part have the same tensors, as far as its layout knows."""
-    return layout.compare_steps and not layout.piece(p.piece).weak
+    return layout.same_tensors is not Compared.NONE and layout.piece(p.piece).claim is not Claim.WEAK
 
 
 def _series(p: Part, report: Report, layout: Layout) -> object:
     """What files have in common whose tensors are compared."""
-    what = p.role if layout.compared_by_role else p.piece
+    what = p.role if layout.same_tensors is Compared.BY_ROLE else p.piece
     release = p.kind is Kind.RELEASE
     return p.layout, p.run, what, p.rank, p.coords, p.generation, report.format, release
 

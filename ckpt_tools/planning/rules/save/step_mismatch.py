@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.counters import schedules
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import SavesFacts
@@ -14,7 +15,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield where a layout's names contradict contents, and schedulers' states of other saves."""
     if not facts.files:
         return
-    rows = [(p, r) for p, r in facts.rows if r.format or facts.layouts.piece_of(p).mark]
+    rows = [(p, r) for p, r in facts.rows if r.format or facts.layouts.piece_of(p).changes is Changes.MARK]
     found = list(facts.layouts.of(facts.files[0]).check(rows))
     found += schedules(rows, {path for path, _ in found})
     yield from (hit_of(f, path) for path, f in found)

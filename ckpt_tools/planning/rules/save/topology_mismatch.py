@@ -79,7 +79,8 @@ def _is_reshardable(c: Checkpoint, layout: Layout) -> bool:
     """
     pieces = {layout.piece(p.piece) for p in c.parts}
     return layout.reshardable and all(
-        piece.survivable or not (piece.sharded or piece.replicated_over) for piece in pieces
+        piece.readers.survivable or not (piece.readers.sharded or piece.readers.replicated_over)
+        for piece in pieces
     )
 
 
@@ -171,14 +172,14 @@ def find_mismatch(
 def _is_shared_out(c: Checkpoint, layout: Layout) -> bool:
     """Return True if ranks share some of its state, each in a file of its own."""
     of_ranks = (layout.piece(p.piece) for p in c.parts if p.rank is not None or "dp" in dict(p.coords))
-    return any(piece.sharded and not piece.survivable for piece in of_ranks)
+    return any(piece.readers.sharded and not piece.readers.survivable for piece in of_ranks)
 
 
 def _is_left_unread(c: Checkpoint, assignment: Assignment, world: int, layout: Layout) -> bool:
     """Return True if ranks that the job does not have hold state of their own."""
     used = {p.path for p in assignment.parts}
     idle = (p for p in c.parts if p.path not in used and (p.rank is None or p.rank >= world))
-    return any(not layout.piece(p.piece).replicated_over for p in idle)
+    return any(not layout.piece(p.piece).readers.replicated_over for p in idle)
 
 
 RULE = Rule(

@@ -54,7 +54,7 @@ def _find_interrupted(facts: LaunchFacts) -> Iterator[Hit]:
             f"({names}: each {why}). A job that dies in its first save "
             "leaves one: only you know whether the others were finished and have lost files"
         )
-        lost = say_hidden(layout, layout.commit) or "bring the lost files back"
+        lost = say_hidden(layout, layout.complete.commit) or "bring the lost files back"
         yield Hit(facts.root, text, f"{lost}; {FRESH}", error=NotRecognised)
         for c in several[:_LISTED]:
             yield Hit(c.path, f"it {why}", WAIT if c.path in facts.young else lost, code="unfinished-save")
@@ -124,8 +124,8 @@ def _find_remains(facts: LaunchFacts) -> Iterator[Hit]:
 def _find_headless(facts: LaunchFacts) -> Iterator[Hit]:
     """Yield a save of which nothing is left that its framework writes before what is there."""
     for c in facts.begun if facts.looked else ():
-        first = facts.layouts.of(c).first_saved
-        roles = {p.role for p in c.parts if not facts.layouts.piece_of(p).survivable}
+        first = facts.layouts.of(c).complete.first
+        roles = {p.role for p in c.parts if not facts.layouts.piece_of(p).readers.survivable}
         if first and roles and roles.isdisjoint(first):  # each rank saves random numbers at once
             why = f"it has no {first[0]} file, which is written before the others"
             text = f"{c.path}: {why}: no job that dies in its first save leaves that"
@@ -153,7 +153,7 @@ def say_hidden(layout: Layout, *roles: str) -> str:
     ``roles``; "" where it needs none.
     """
     hidden = list[str]()
-    for role in roles or (*layout.needs, layout.commit):
+    for role in roles or (*layout.complete.needs, layout.complete.commit):
         pieces = (p for p in layout.pieces if p.role == role and p.required)
         names = dict.fromkeys(p.template.rpartition("/")[2] for p in pieces)
         own = tuple(name for name in names if name.startswith("."))
