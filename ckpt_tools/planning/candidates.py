@@ -27,6 +27,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, filters, trackers
 from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning import unfinished as under_way
+from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.facts import RunFacts
 from ckpt_tools.planning.judge import Judge
@@ -42,6 +43,7 @@ from ckpt_tools.planning.order import (
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
 from ckpt_tools.planning.rules.order import times_contradict_steps, times_mute
 from ckpt_tools.planning.rules.rule import Effect, Rule, error_of, finding_of
+from ckpt_tools.planning.rules.save import unfinished
 from ckpt_tools.planning.rules.tree import could_not_look, filters_hide_all, several_runs
 from ckpt_tools.planning.run import Run
 from ckpt_tools.planning.scan import count_in_contents, step_in_contents
@@ -180,7 +182,6 @@ class Candidates:
         run = Run(
             checkpoints=self.checkpoints,
             candidates=candidates,
-            unfinished=self.unfinished,
             expected=self.expected,
             topology=self.topology,
             saved=self.saved,
@@ -369,9 +370,25 @@ class Candidates:
             run = [*self.checkpoints, *self.unfinished]
             yield from writers.other_writers(run, session, chosen)
 
-    def under_way(self, c: Checkpoint) -> str:
-        """How far a save is that may still be written."""
-        return under_way.state(self.session, c, self._usual)
+    def find_unfinished(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
+        """Saves that would go before the chosen one had they been finished, or are of a later step, and those
+        of which nothing tells that they are not. All of them where none is chosen.
+        """
+        order = "step" if self.selection.resume_from == "tracker" else self.order
+
+        def goes_before(c: Checkpoint, chosen: Checkpoint) -> bool:
+            if c.kind is Kind.RELEASE is not chosen.kind:  # another framework's release/ may be called so
+                return c.mtime_ns >= chosen.mtime_ns
+            later = c.layout == chosen.layout and c.order > chosen.order
+            return later or rank([chosen, c], order)[0] is c
+
+        doubtful = {c.key for c in self.untold(chosen, self.unfinished)} if chosen else set()
+        newer = (c for c in self.unfinished if not chosen or c.key in doubtful or goes_before(c, chosen))
+        begun = [
+            (c, under_way.state(self.session, c, self._usual), c.key in doubtful)
+            for c in rank([*newer], order)
+        ]
+        yield from unfinished.describe_newer(begun, chosen, self.layouts, self.root)
 
     @cached_property
     def _usual(self) -> Sizes:
@@ -380,9 +397,6 @@ class Candidates:
     def empty(self, choice: Choice) -> LoadPlan:
         """A plan that loads nothing, with what was found on the way to it."""
         session = getattr(self, "session", None)
-        saves = choice_warnings.find_unfinished(
-            self.unfinished, None, self.order, self.root, self.under_way, layouts=self.layouts
-        )
         torn: Iterable[Finding] = ()
         if session and choice.rejected:
             torn = under_way.torn_lately(session, choice.rejected, self._usual)
@@ -393,7 +407,7 @@ class Candidates:
             rejected=choice.rejected,
             attempts=choice.attempts,
             bytes_verified=session.reader.bytes_verified if session else 0,
-            warnings=(*self.warnings, *saves, *torn, *self.other_writers()),
+            warnings=(*self.warnings, *self.find_unfinished(), *torn, *self.other_writers()),
             candidates=tuple(self.ranked),
             budget=self.selection.budget,
             excluded=len(session.found.excluded.paths) if session else 0,

@@ -5,25 +5,24 @@ less deeply than asked, links beside it, and what training would begin anew.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
 from ckpt_tools.discovery.completeness import label
-from ckpt_tools.discovery.found import Discovery
 from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.counters import is_optimizer_state
-from ckpt_tools.layouts import Changes, Layouts
+from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.lost_files import is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
 from ckpt_tools.planning.rules.rule import finding_of
-from ckpt_tools.planning.rules.save import layout_check, missing_part, step_mismatch, unfinished
+from ckpt_tools.planning.rules.save import layout_check, missing_part, step_mismatch
 from ckpt_tools.planning.trackers import written_ns
 from ckpt_tools.planning.unfinished import is_called_alike, numbers_in, pattern_of
 from ckpt_tools.reading.session import Session
@@ -31,35 +30,10 @@ from ckpt_tools.storage.retry import is_link, there
 from ckpt_tools.storage.stalls import away
 from ckpt_tools.storage.urls import is_url, real_path
 
+_LINKED = 64
+"""Files at most of which is asked whether they are links: of a save that was made of links all are."""
 _HYPERPARAMETERS = ("learning_rate", "global_step")
 """Entries of every optimizer of MindSpore, which the network that is trained saves with its weights."""
-
-
-def find_unfinished(
-    saves: Sequence[Checkpoint],
-    chosen: Checkpoint | None,
-    order: str,
-    root: str,
-    state: Callable[[Checkpoint], str],
-    *,
-    layouts: Layouts,
-    unplaced: Iterable[Checkpoint] = (),
-) -> Iterator[Finding]:
-    """Return saves that would go before the chosen one had they been finished, or are of a later step, and
-    those that are ``unplaced``: nothing tells that they are not. All of them where none is chosen. ``state``
-    says how far one is that may still be written.
-    """
-    doubtful = {c.key for c in unplaced}
-    newer = [c for c in saves if chosen is None or c.key in doubtful or _goes_before(c, chosen, order)]
-    begun = [(c, state(c), c.key in doubtful) for c in rank(newer, order)]
-    yield from unfinished.describe_newer(begun, chosen, layouts, root)
-
-
-def _goes_before(c: Checkpoint, chosen: Checkpoint, order: str) -> bool:
-    if c.kind is Kind.RELEASE is not chosen.kind:  # another framework's release/ may be called so
-        return c.mtime_ns >= chosen.mtime_ns
-    later = c.layout == chosen.layout and c.order > chosen.order
-    return later or rank([chosen, c], order)[0] is c
 
 
 def below(parts: Sequence[Part], s: Session, selection: Selection) -> list[Part]:
@@ -88,27 +62,25 @@ def of_depth(parts: Sequence[Part], s: Session, selection: Selection) -> Iterato
 # ---- links
 
 
-def lost_links(found: Discovery, c: Checkpoint, tracker: str | None) -> Iterator[Finding]:
-    """Links that lead nowhere, and are not older than the choice or called as it is but for higher numbers;
-    of its own ``tracker`` more is said elsewhere.
+def of_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
+    """Yield links that lead nowhere, and are not older than the choice or called as it is but for higher
+    numbers, and links to directories of other saves; of its own tracker more is said elsewhere.
     """
-    for path in found.dangling:
-        other = os.path.basename(path) == tracker or is_other(os.path.basename(path))
+    for path in s.found.dangling:
+        other = os.path.basename(path) == s.layouts.of(c).tracker.file or is_other(os.path.basename(path))
         if not other and (written_ns(path) >= c.mtime_ns or is_called_alike(path, c)):
             yield missing_part.describe_lost_link(path)
-
-
-def links_to_others(links: Mapping[str, str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
-    """Links to directories that are called as what they lead to but for a number, which is no lower than the
-    choice's: an earlier save lies where a later one was, or belongs.
-    """
-    for path, to in sorted(links.items()):
-        told = [n for n in (step, c.step, c.epoch) if n is not None]
+    directories = dict(chain(*((links.inside | links.outside).items() for links in s.found.links)))
+    told = [n for n in (step, c.step, c.epoch) if n is not None]
+    for path, to in sorted(directories.items()):
+        # an earlier save lies where a later one was, or belongs
         if _are_two_saves(path, to) and max(numbers_in(path)) >= max(told, default=0):
             yield step_mismatch.describe_led_elsewhere(path, os.path.basename(to))
+    files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
+    yield from _find_led_elsewhere(files, told)
 
 
-def files_of_others(files: Iterable[str], c: Checkpoint, step: int | None) -> Iterator[Finding]:
+def _find_led_elsewhere(files: Iterable[str], told: Collection[int]) -> Iterator[Finding]:
     """The same of those ``files`` of the choice that are links: by their names, or by those of the
     directories in which they lie.
     """
@@ -117,9 +89,8 @@ def files_of_others(files: Iterable[str], c: Checkpoint, step: int | None) -> It
         mine, theirs = path.split("/"), to.split("/")
         while mine and theirs and mine[-1] == theirs[-1]:
             mine, theirs = mine[:-1], theirs[:-1]
-        if not (mine and theirs and _are_two_saves(mine[-1], theirs[-1])):
-            continue
-        if {*numbers_in(mine[-1])} & {step, c.step, c.epoch}:  # and not those of a rank or a part
+        two = mine and theirs and _are_two_saves(mine[-1], theirs[-1])
+        if two and not {*numbers_in(mine[-1])}.isdisjoint(told):  # and not those of a rank or a part
             yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 

@@ -141,5 +141,6 @@ def _roll_back(
     if not gasps or step is None or not save_interval:
         return None
     origin, lost = gasps[0]
-    why = "; ".join(f.message for f in lost.findings[:2]) or "not resumable"
-    return Rollback(origin, step, save_interval, why)
+    lost_for = "; ".join(f.message for f in lost.findings[:2]) or "not resumable"
+    why = f"the dying-gasp checkpoint at step {origin} is not usable: {lost_for}"
+    return Rollback(origin, step, save_interval, f"{why}; {origin - step} steps are lost")

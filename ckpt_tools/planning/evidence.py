@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import chain
 
 from ckpt_tools.layouts.common.saved_by import saved_sizes, why_partial
@@ -15,7 +14,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad
 from ckpt_tools.planning.facts import OwnFile, Tensors
-from ckpt_tools.planning.run import Candidate, Neighbours, Run
+from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.reading.session import Session
 
 _CUT = frozenset({"truncated", "bad-header", "bad-pickle", "trailing-data"})
@@ -28,10 +27,6 @@ class FileEvidence:
     def __init__(self, session: Session, selection: Selection, run: Run) -> None:
         self.session, self.selection, self.run = session, selection, run
         self.level = min(Level.STRUCTURE, selection.level)  # at presence the names must do
-
-    @cached_property
-    def _same_run(self) -> Neighbours:
-        return Neighbours(self.run.checkpoints, lambda c: c.run)
 
     def tensors(self, part: Part) -> Tensors:
         """Return what a file says about its tensors."""
@@ -58,8 +53,8 @@ class FileEvidence:
 
         Of a file with ``signature-changed`` some tensors are gone, and what is left proves nothing.
         """
-        c, mine = candidate.whole, candidate.named.key
-        others = (other.parts for other in self._same_run.around(c, c.run) if other.key != mine)
+        c = candidate.whole
+        others = (other.parts for other in self.run.find_nearest(candidate.named) if other.run == c.run)
         for p in chain(c.parts, chain.from_iterable(others)):
             if p.rank != rank or p.role != part.role or p.size <= 0 or p.path == part.path:
                 continue

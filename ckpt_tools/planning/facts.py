@@ -13,10 +13,9 @@ from ckpt_tools.layouts import Layout, Layouts, Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Kind, Part, Unseen
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.ranges import Ranges
 from ckpt_tools.model.report import Report
-from ckpt_tools.model.selection import Selection
 from ckpt_tools.model.tensor import Tensor
 
 
@@ -206,35 +205,3 @@ class LeftTracker(Struct, frozen=True):
     target: str | None = None
     damage: Finding | None = None
     writer: Layout | None = None
-
-
-class LaunchFacts(Struct, frozen=True):
-    """What is below ROOT where nothing that was ``asked`` for was ever finished. The ``young`` of the saves
-    that were ``begun`` may still be written. ``whole`` is a save or file that only was not renamed,
-    ``remains`` the layout that alone writes a file that is left; ``homes`` are called as directories of
-    saves, and empty. ``looked``: all this was looked for. ``elsewhere``: what was not asked for is there.
-    """
-
-    root: str
-    asked: Selection
-    layouts: Layouts
-    saves: Sequence[Checkpoint]
-    meant: str | None = None
-    plugins: tuple[Finding, ...] = ()
-    begun: Sequence[Checkpoint] = ()
-    young: frozenset[str] = frozenset()
-    whole: str | None = None
-    trackers: tuple[LeftTracker, ...] = ()
-    dangling: tuple[str, ...] = ()
-    sealed: tuple[str, ...] = ()
-    aside: tuple[Finding, ...] = ()
-    unseen: Unseen | None = None
-    unplaced: tuple[UnplacedFile, ...] = ()
-    describe: str = ""
-    remains: Layout | None = None
-    homes: tuple[str, ...] = ()
-    looked: bool = False
-    elsewhere: bool = False
-    temporary: tuple[str, ...] = ()
-    unfinished: int = 0
-    excluded: int = 0

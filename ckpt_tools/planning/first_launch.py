@@ -1,11 +1,12 @@
-"""Is this a first launch? Looks at what the rules of planning/rules/tree ask, where nothing was finished."""
+"""Is this a first launch? Looks, where nothing was finished, at what speaks against a start from nothing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.facts import LaunchFacts, LeftTracker
+from ckpt_tools.planning.facts import LeftTracker
 from ckpt_tools.planning.rules.choice import unplaced_newer
 from ckpt_tools.planning.rules.rule import Hit, Rule, error_of, finding_of
 from ckpt_tools.planning.rules.tree import (
@@ -40,98 +41,95 @@ from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_link, status
 from ckpt_tools.storage.urls import is_url
 
-_OF_LAUNCHES = (could_not_look, filters_hide_all, first_launch_leftovers)
-Checks = tuple[tuple[Rule, Callable[[LaunchFacts], Iterator[Hit]]], ...]
-OBJECTIONS: Checks = (
-    *((module.RULE, module.check) for module in _OF_LAUNCHES),
-    (unplaced_newer.RULE, unplaced_newer.find_at_launch),
-)
-"""What speaks against a start from nothing: the first rule that hits ends it."""
-CONCLUSIONS: Checks = (
-    (several_runs.RULE, several_runs.find_no_run),
-    (nothing_there.RULE, nothing_there.check),
-)
-"""What is said if nothing does."""
 _DESCRIBES = (".json", ".yaml", ".yml", ".toml")
 """Endings of texts that are saved beside a model."""
 Scope = Callable[[str], bool]
 """Whether a path matters to the question."""
 Outcome = tuple[CkptError | None, list[Finding]]
 """The error that keeps a job from starting fresh (None where it may), and findings with the reasons."""
+Asked = Iterator[tuple[Rule, Iterable[Hit]]]
+"""Rules, and where each holds, in the order in which they are asked."""
+_LEFT, _UNSEEN = first_launch_leftovers.RULE, could_not_look.RULE
 
 
 def first_launch(
-    session: Session, selection: Selection, everything: Sequence[Checkpoint], unfinished: Sequence[Checkpoint]
+    s: Session, selection: Selection, everything: Sequence[Checkpoint], unfinished: Sequence[Checkpoint]
 ) -> Outcome:
     """Return whether a job may start fresh where nothing that was asked for was ever finished.
 
     ``everything`` are the checkpoints and saves of the root, ``unfinished`` the saves among them that were
-    asked for.
+    asked for. The first rule that holds ends it: what cannot be read must not hide what was seen before.
     """
     one_run = selection.run is not None or selection.prefix is not None
-    facts = LaunchFacts(session.root, selection, session.layouts, everything)
-    for seen in _look(session, facts, unfinished, _scope(session.root, selection) if one_run else bool):
-        if objection := _find_objection(seen):
-            return objection
-    if one_run and not unfinished:
-        elsewhere = bool(everything) or any(map(_find_objection, _look_around(session, facts, bool)))
-        facts = replace(facts, elsewhere=elsewhere)
-    count, hidden = len(unfinished) + len(session.found.unfinished), len(session.found.excluded.paths)
-    temporary = tuple(_find_temporary(session))
-    facts = replace(facts, temporary=temporary, unfinished=count, excluded=hidden)
-    return _conclude(facts, [(rule, hit) for rule, check in CONCLUSIONS for hit in check(facts)])
-
-
-def _find_objection(facts: LaunchFacts) -> Outcome | None:
-    for rule, check in OBJECTIONS:
-        if hits := [(rule, hit) for hit in check(facts)]:
-            return _conclude(facts, hits)
-    return None
-
-
-def _conclude(facts: LaunchFacts, hits: Sequence[tuple[Rule, Hit]]) -> Outcome:
+    inside, reasons = _scope(s.root, selection) if one_run else bool, list(plugins.findings())
+    objections = chain(
+        _look_at_saves(s, selection, everything, unfinished, tuple(reasons)),
+        _look_around(s, everything, inside, reasons),
+        _look_again(s, unfinished),
+    )
+    hits = _find_first(objections)
+    if not hits:
+        if one_run and not unfinished and (everything or _find_first(_look_around(s, everything, bool, []))):
+            no_run = several_runs.find_no_run(s.root, selection, everything)
+            hits += ((several_runs.RULE, hit) for hit in no_run)
+        count, hidden = len(unfinished) + len(s.found.unfinished), len(s.found.excluded.paths)
+        nothing = nothing_there.find_nothing(s.root, selection, list(_find_temporary(s)), count, hidden)
+        hits += ((nothing_there.RULE, hit) for hit in nothing)
     error = next((error_of(rule, hit) for rule, hit in hits if hit.error), None)
-    said = (finding_of(rule, hit) for rule, hit in hits if not hit.error)
-    return error, [*facts.plugins, *facts.aside, *said]
+    return error, [*reasons, *(finding_of(rule, hit) for rule, hit in hits if not hit.error)]
 
 
-def _look(
-    s: Session, facts: LaunchFacts, unfinished: Sequence[Checkpoint], inside: Scope
-) -> Iterator[LaunchFacts]:
-    """Yield what is seen, more each time: what cannot be read must not hide an objection before it."""
-    broken, names, asked = tuple(plugins.findings()), [layout.name for layout in s.layouts], facts.asked
+def _find_first(asked: Asked) -> list[tuple[Rule, Hit]]:
+    """Return where the first of the rules holds that does."""
+    return next((said for rule, found in asked if (said := [(rule, hit) for hit in found])), [])
+
+
+def _look_at_saves(
+    s: Session,
+    asked: Selection,
+    everything: Sequence[Checkpoint],
+    unfinished: Sequence[Checkpoint],
+    broken: Sequence[Finding],
+) -> Asked:
+    yield _UNSEEN, could_not_look.find_broken_plugin(s.root, broken)
+    names = [layout.name for layout in s.layouts]
     meant = None if asked.layout in (None, *names) else nearest(str(asked.layout), names)
-    yield (facts := replace(facts, plugins=broken, meant=meant))
-    young = frozenset(c.path for c in unfinished if hint_of(s, c))
-    yield (facts := replace(facts, begun=unfinished, young=young))
-    if whole := not_renamed(s, unfinished):
-        yield replace(facts, whole=whole.path)
-    yield from _look_around(s, facts, inside)
-    yield (facts := replace(facts, looked=True))
-    yield replace(facts, whole=written_whole(s))
+    yield filters_hide_all.RULE, filters_hide_all.find_others(s.root, asked, everything, meant)
+    young = {c.path for c in unfinished if hint_of(s, c)}
+    yield _LEFT, first_launch_leftovers.find_interrupted(s.root, s.layouts, unfinished, young)
+    whole = not_renamed(s, unfinished)
+    yield _LEFT, first_launch_leftovers.find_whole(whole.path if whole else None, save=True)
 
 
-def _look_around(s: Session, facts: LaunchFacts, inside: Scope) -> Iterator[LaunchFacts]:
-    """Yield the same of what lies outside of saves."""
-    outside, found = _outside(s, facts.saves, inside), s.found
-    yield (facts := replace(facts, trackers=tuple(_read_trackers(s, inside))))
-    links = (p for p in found.dangling if outside(p) and not is_other(os.path.basename(p)))
-    yield (facts := replace(facts, dangling=tuple(links)))
-    yield (facts := replace(facts, sealed=tuple(filter(inside, only_seals(s)))))
-    copies = tuple(f for f in s.aside if _was_inside(f, inside))
-    unknown = next((Unseen(f.path, f.message) for f in copies if f.code == "unreadable"), None)
-    yield (facts := replace(facts, aside=copies, unseen=unknown))
+def _look_around(
+    s: Session, everything: Sequence[Checkpoint], inside: Scope, reasons: list[Finding]
+) -> Asked:
+    """Yield the same of what lies outside of saves. Copies that were put aside are added to the reasons."""
+    outside, found, root = _outside(s, everything, inside), s.found, s.root
+    yield _LEFT, first_launch_leftovers.find_trackers(root, list(_read_trackers(s, inside)))
+    links = [p for p in found.dangling if outside(p) and not is_other(os.path.basename(p))]
+    yield _LEFT, first_launch_leftovers.find_links(root, links)
+    yield _LEFT, first_launch_leftovers.find_seals(root, list(filter(inside, only_seals(s))))
+    aside = [f for f in s.aside if _was_inside(f, inside)]
+    reasons += aside
+    yield _UNSEEN, could_not_look.find_unread(aside)
+    yield _LEFT, first_launch_leftovers.find_aside(root, aside)
     unplaced = tuple(unplaced_files(s, 0, outside))
+    yield _UNSEEN, could_not_look.find_unseen(s.unplaced)
     describe = how_to_describe(s) if unplaced else ""
-    unseen = s.unplaced[0] if s.unplaced else None
-    yield (facts := replace(facts, unplaced=unplaced, describe=describe, unseen=unseen))
+    yield unplaced_newer.RULE, unplaced_newer.find_at_launch(root, unplaced, describe)
     try:
-        if layout := remains(found, s.root, s.layouts, outside):
-            yield replace(facts, remains=layout)
-        else:
-            yield replace(facts, homes=tuple(sorted(set(_find_homes(s, outside)))))
+        layout = remains(found, root, s.layouts, outside)
+        homes = () if layout else sorted(set(_find_homes(s, outside)))
     except OSError as e:
-        yield replace(facts, unseen=Unseen(e.filename or s.root, str(e.strerror)))
+        yield _UNSEEN, could_not_look.find_unseen([Unseen(e.filename or root, str(e.strerror))])
+    else:
+        yield _LEFT, first_launch_leftovers.find_remains(root, layout, homes)
+
+
+def _look_again(s: Session, unfinished: Sequence[Checkpoint]) -> Asked:
+    yield _LEFT, first_launch_leftovers.find_headless(unfinished, s.layouts)
+    yield _LEFT, first_launch_leftovers.find_whole(written_whole(s), save=False)
 
 
 def _find_temporary(s: Session) -> dict[str, None]:
@@ -155,7 +153,7 @@ def _was_inside(aside: Finding, inside: Scope) -> bool:
 
 def _read_trackers(s: Session, inside: Scope) -> Iterator[LeftTracker]:
     """Yield the trackers of any layout, and what they say."""
-    readers, surely = list(_find_readers(s.layouts)), {layout.tracker.file for layout in s.layouts}
+    readers, own_names = list(_find_readers(s.layouts)), {layout.tracker.file for layout in s.layouts}
     known = {name for name, *_ in readers}
     for (name, directory), path in s.found.trackers.items():
         if name not in known or not inside(os.path.join(directory, name)):
@@ -164,7 +162,9 @@ def _read_trackers(s: Session, inside: Scope) -> Iterator[LeftTracker]:
             if is_directory(path):
                 continue
         own = s.found.placed.get(path)
-        tracker = LeftTracker(path, name in surely, writer=own if own and own.tracker.file != name else None)
+        tracker = LeftTracker(
+            path, name in own_names, writer=own if own and own.tracker.file != name else None
+        )
         if target := _find_lost_target(path):
             yield replace(tracker, target=target)
         elif isinstance(data := read_tracker(path, TRACKER_LIMIT), Finding):

@@ -44,7 +44,7 @@ from ckpt_tools.planning.rules.save import (
 )
 from ckpt_tools.planning.rules.save.topology_mismatch import LoadFacts
 from ckpt_tools.planning.rules.tree import could_not_look
-from ckpt_tools.planning.run import Candidate, Neighbours, Run
+from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.reading.prefetch import LEAST, prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
@@ -72,10 +72,12 @@ class Judge:
         return Review(self, c).judgement()
 
     def are_replicas(self, c: Checkpoint, assignment: Assignment) -> bool:
-        """Return whether any rank may load what another does: each loads one file, the ranks are one replica
-        group, and the files have the same tensors and tell the same step.
+        """Return whether any rank may load what another does: all load one file, or each loads one, the ranks
+        are one replica group, and the files have the same tensors and tell the same step.
         """
         loads, parts, layout = assignment.loads, assignment.parts, self.session.layouts.of(c)
+        if len({p.path for p in parts}) == 1:
+            return True
         if assignment.shared or any(len(files) != 1 for files in loads.values()):
             return False
         group = self.groups.of(min(loads), layout.piece(parts[0].piece))
@@ -128,7 +130,7 @@ class Review:
                 return Judgement(False, assigned.findings, self.read)
             parts, warnings = assigned.parts, list[Finding]()
             wrong = self._inspect(parts, warnings)
-            if not wrong and (gaps := self._gaps(parts)):
+            if not wrong and (gaps := self._find_holes(parts)):
                 return Judgement(False, gaps, self.read)
             self.bad.update(wrong)
             if self.bad.keys().isdisjoint(part.path for part in parts):
@@ -142,7 +144,7 @@ class Review:
             loaded = {p.path: p for p in parts}
             for (path, f), twin in self.twins.items():
                 if path in loaded and f.severity is Severity.NOTE:
-                    raise self._which_is_the_copy(loaded[path], twin)
+                    raise self._ask_which_is_the_copy(loaded[path], twin)
         require_trust(parts, self.session)
         require_one_name(named, self.session)
         require_no_share(named, parts, self.session)
@@ -173,8 +175,8 @@ class Review:
         absent = absent or [*filter(_is_error, self._about_seals()), *without_model(s, c)]
         absent += [*filter(_is_error, self.lost), *self._find_mixed()]
         known = {(f.code, f.path) for f in absent}
-        for f in map(layout_check.make_finding, layout.lacks(self.candidate.named, self.run.candidates)):
-            absent += [] if (f.code, f.path) in known else [f]
+        more = map(layout_check.make_finding, layout.lacks(self.candidate.named, self.run.candidates))
+        absent += [f for f in more if (f.code, f.path) not in known]
         return absent or self._find_unlisted(c.parts[0].home)
 
     def _find_unlisted(self, home: str) -> list[Finding]:
@@ -263,7 +265,7 @@ class Review:
             good = [p for p in parts if s.report(p, self.names).verdict not in _UNUSABLE]
             prefetch(s, good, level)
 
-    def _gaps(self, parts: Sequence[Part]) -> tuple[Finding, ...]:
+    def _find_holes(self, parts: Sequence[Part]) -> tuple[Finding, ...]:
         """Tensors of which the files to load hold only some pieces."""
         places, path = self.session.places, self.candidate.whole.path
         pieces = [places[home] for home in {os.path.dirname(p.path) for p in parts} if home in places]
@@ -283,7 +285,7 @@ class Review:
         }
         if doubtful and self._usable_but_for(doubtful):
             part = next(p for p in self.candidate.whole.parts if p.path in doubtful)
-            raise self._which_is_the_copy(part, self.twins[part.path, doubtful[part.path][0]])
+            raise self._ask_which_is_the_copy(part, self.twins[part.path, doubtful[part.path][0]])
 
     def _require_inspected(self, assigned: Assignment) -> None:
         """Raises CannotLook when the candidate could be used if the files that could not be read are whole.
@@ -318,7 +320,7 @@ class Review:
         errors = filter(_is_error, at_best.findings)
         return None if any(f.code != "replica-unproven" for f in errors) else at_best
 
-    def _which_is_the_copy(self, mine: Part, twin: Part) -> CkptError:
+    def _ask_which_is_the_copy(self, mine: Part, twin: Part) -> CkptError:
         c, others = self.candidate.named, self.run.candidates
         return ask_which_is_the_copy(c, mine, twin, others, self.session.root)
 
@@ -329,15 +331,6 @@ class Contradictions:
     def __init__(self, session: Session, selection: Selection, run: Run, evidence: FileEvidence) -> None:
         self.session, self.selection, self.run, self.evidence = session, selection, run, evidence
         self._equal = EqualFiles(session)
-
-    @cached_property
-    def _by_kind(self) -> Neighbours:
-        return Neighbours(self.run.checkpoints, lambda o: (o.layout, o.run, o.kind))
-
-    @cached_property
-    def _not_empty(self) -> Neighbours:
-        with_content = [o for o in self.run.checkpoints if any(p.size > 0 for p in o.parts)]
-        return Neighbours(with_content, lambda o: (o.layout, o.run))
 
     @cached_property
     def _told_inside(self) -> dict[str, int]:
@@ -373,10 +366,10 @@ class Contradictions:
 
     def _compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
         """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""
-        c, mine, ranks = candidate.whole, candidate.named.key, {p.rank for p in parts}
-        near = list[Part]()
+        c, ranks, near = candidate.whole, {p.rank for p in parts}, list[Part]()
         for kind in (c.kind, Kind.PERIODIC) if c.kind is Kind.DYING_GASP else (c.kind,):
-            others = (o for o in self._by_kind.around(c, (c.layout, c.run, kind)) if o.key != mine)
+            saves = self.run.find_nearest(candidate.named)
+            others = (o for o in saves if (o.layout, o.run, o.kind) == (c.layout, c.run, kind))
             files = (p for o in islice(others, _NEAR) for p in o.parts if p.rank in ranks and p.size > 0)
             near += islice(files, _NEAR_FILES)
         for p in (*parts, *near):
@@ -391,8 +384,8 @@ class Contradictions:
         """
         c, known = candidate.whole, {p.path for p in compared}
         enough, elsewhere = max(_SIZES_COMPARED, 4 * len(c.parts)), list[Part]()
-        for other in self._not_empty.around(c, (c.layout, c.run)):
-            if other.key != candidate.named.key:
+        for other in self.run.find_nearest(candidate.named):
+            if (other.layout, other.run) == (c.layout, c.run) and any(p.size > 0 for p in other.parts):
                 elsewhere += (p for p in other.parts if p.path not in known and p.size >= 0)
             if len(elsewhere) > enough:
                 break

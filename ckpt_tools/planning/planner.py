@@ -5,7 +5,6 @@ choice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
 
 from msgspec.structs import replace
 
@@ -30,7 +29,6 @@ from ckpt_tools.model.plan import (
     RankLoad,
     Rejected,
     Resume,
-    Rollback,
 )
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning import choice_warnings, none_usable, other_writers, unfinished
@@ -52,13 +50,10 @@ from ckpt_tools.planning.trackers import declared, find_later_trackers, tracker_
 from ckpt_tools.planning.unfinished import begun_later
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
-from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url
 
 _TELLING = 8
 """Files at most that are asked for the step and the epoch."""
-_LINKED = 64
-"""Files at most of which is asked whether they are links: of a save that was made of links all are."""
 
 
 class Planner(Candidates):
@@ -75,9 +70,8 @@ class Planner(Candidates):
             raise
         except CkptError as error:
             self._require_whole_list(error.plan)
-            passed_over = self.selection.skip_unreadable and isinstance(error, UsageError)
-            if hasattr(self, "session") and not passed_over:
-                self._weighed(error.plan, str(error))
+            if not (self.selection.skip_unreadable and isinstance(error, UsageError)):
+                self._find_unseen(error.plan, str(error))
             fresh = isinstance(error, (NoCheckpoint, NoneUsable, NotRecognised)) and error.plan
             if fresh and self.selection.allow_fresh:
                 return fresh
@@ -91,23 +85,22 @@ class Planner(Candidates):
             other_writers.require_whole(self.root, self.session.started_ns, rejected, chosen=chosen)
 
     def weigh(self, made: LoadPlan | None, otherwise: str) -> LoadPlan:
-        """The plan with what could not be looked at on the way to it.
-
-        Raises CannotLook where that could change the answer.
-        """
-        warnings = self._weighed(made, otherwise) if hasattr(self, "session") else []
+        """The plan with what could not be looked at on the way to it. Raises CannotLook."""
+        unseen = self._find_unseen(made, otherwise)
         made = made or self.nothing()
-        return replace(made, warnings=_joined(made.warnings, warnings))
+        return replace(made, warnings=_joined(made.warnings, unseen))
 
-    def _weighed(self, made: LoadPlan | None, otherwise: str) -> list[Finding]:
+    def _find_unseen(self, made: LoadPlan | None, otherwise: str) -> list[Finding]:
         """Warnings about what could not be looked at.
 
         Raises CannotLook where it could change the answer; ``otherwise`` is what would be said without it.
         """
-        selection, rejected = self.selection, [r.checkpoint for r in made.rejected] if made else []
+        selection = self.selection
+        if not hasattr(self, "session"):
+            return []
         answer = Answer(
             chosen=made.checkpoint if made else None,
-            rejected=rejected,
+            rejected=[r.checkpoint for r in made.rejected] if made else [],
             candidates=self.checkpoints or None,
             skip=selection.skip_unreadable,
             run_named=selection.run is not None or selection.prefix is not None,
@@ -115,20 +108,12 @@ class Planner(Candidates):
         blocking, warnings = weigh(self.session, answer)
         if not blocking:
             return warnings
-        first = blocking[0]
-        text = (
-            first.path + (f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else "") + f": {first.why}"
-        )
+        more = f" (and {len(blocking) - 1} more)" if len(blocking) > 1 else ""
+        text = f"{blocking[0].path}{more}: {blocking[0].why}"
         text += f"; without it: {otherwise}" if otherwise else ""
-        unseen = (as_finding(row, self.root) for row in blocking)
-        plan = replace(
-            made or self.nothing(),
-            warnings=_joined(made.warnings if made else (), unseen),
-            checkpoint=None,
-            resume=Resume(None),
-            by_rank=(),
-            shared=(),
-        )
+        told, made = made.warnings if made else (), made or self.nothing()
+        unseen = _joined(told, (as_finding(row, self.root) for row in blocking))
+        plan = replace(made, warnings=unseen, checkpoint=None, resume=Resume(None), by_rank=(), shared=())
         raise could_not_look.stop(text, "make it readable" if selection.skip_unreadable else HINT, plan)
 
     def _plan(self) -> LoadPlan:
@@ -164,11 +149,6 @@ class Planner(Candidates):
         if job and highest < job.size:
             facts = self.facts(choice.checkpoint, choice.checkpoint)
             self.apply_order_rules(replace(facts, fewer=job), [fewer_ranks.RULE])
-
-    @property
-    def _by(self) -> str:
-        """What the order of the candidates goes by."""
-        return "step" if self.selection.resume_from == "tracker" else self.order
 
     def _with_lost(self, choice: Choice) -> Choice:
         """The choice and what would have gone before it had it not been lost.
@@ -283,6 +263,7 @@ class Planner(Candidates):
         loaded = [*shared, *(f for r in ranks for f in r.files)]
         chosen = self._as_told(c, assignment.parts)
         other_writers.require_unchanged(loaded)
+        one = loaded[0].path if self.judge.are_replicas(c, assignment) else None
         counted = bool(ranks) or self.topology.provenance["world_size"].provenance != ALONE
         known = dict(self.topology.provenance)
         if not counted:  # any number of ranks may load such a set
@@ -291,13 +272,13 @@ class Planner(Candidates):
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
-            resume=self.layouts.of(c).resume(chosen, self._one_path(c, assignment, loaded)),
+            resume=self.layouts.of(c).resume(chosen, one),
             by_rank=ranks,
             shared=shared,
             world_size=self.topology.world_size if counted else None,
             saved_world_size=self.saved if counted else None,
             topology=known,
-            rollback=_in_words(choice.rollback),
+            rollback=choice.rollback,
             rejected=choice.rejected,
             ahead=tuple(o for o in self.checkpoints if o.key != c.key and o.order > c.order),
             attempts=choice.attempts,
@@ -309,11 +290,6 @@ class Planner(Candidates):
             below_level=len(choice_warnings.below(assignment.parts, self.session, self.selection)),
             excluded=len(self.session.found.excluded.paths),
         )
-
-    def _one_path(self, c: Checkpoint, assignment: Assignment, loaded: Sequence[FileLoad]) -> str | None:
-        """The file that any rank may load, if there is one."""
-        one = len({f.path for f in loaded}) == 1 or self.judge.are_replicas(c, assignment)
-        return loaded[0].path if one else None
 
     def _files(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
         """What verification saw of files, under names without a link to a directory below the root.
@@ -357,16 +333,8 @@ class Planner(Candidates):
         told = tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
         meant = self.selection.resume_from != "tracker" and declared(self.session, c)
         yield from (f for f in told if not (f.path == meant and f.code == "stale-tracker"))
-        yield from self._lost_links(c)
-        yield from choice_warnings.find_unfinished(
-            self.unfinished,
-            c,
-            self._by,
-            self.root,
-            self.under_way,
-            layouts=self.layouts,
-            unplaced=self.untold(c, self.unfinished),
-        )
+        yield from choice_warnings.of_links(self.session, c, self.step(c))
+        yield from self.find_unfinished(c)
         yield from unfinished.torn_lately(self.session, choice.rejected, self._usual)
         yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.other_writers(c)
@@ -382,19 +350,10 @@ class Planner(Candidates):
         if choice.left_out:
             yield export_newer.describe_left_out(choice.left_out, self.selection.save_interval)
 
-    def _lost_links(self, c: Checkpoint) -> Iterator[Finding]:
-        found, step = self.session.found, self.step(c)
-        directories = dict(chain(*((links.inside | links.outside).items() for links in found.links)))
-        files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
-        if found.dangling or directories or files:
-            yield from choice_warnings.lost_links(found, c, self.layouts.of(c).tracker.file or None)
-            yield from choice_warnings.links_to_others(directories, c, step)
-            yield from choice_warnings.files_of_others(files, c, step)
-
     def _require_newest(self, c: Checkpoint) -> None:
         """Raises NotNewest where the caller wants the newest or nothing, and what a link led to may be it."""
         if self.selection.no_fallback and self.selection.max_step is None:
-            for f in self._lost_links(c):
+            for f in choice_warnings.of_links(self.session, c, self.step(c)):
                 raise stop_without_newest(f"{f.path}: {f.message}", self.empty(Choice(None)))
 
     def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
@@ -435,12 +394,3 @@ def _loaded_path(c: Checkpoint, loaded: Sequence[Part]) -> str:
     if named is None or named in loaded:
         return c.path
     return next((p.path for p in loaded if p.role == named.role), c.path)
-
-
-def _in_words(rollback: Rollback | None) -> Rollback | None:
-    """A rollback that says in a sentence why training goes back, and how far."""
-    if rollback is None:
-        return None
-    steps = rollback.origin - rollback.target
-    why = f"the dying-gasp checkpoint at step {rollback.origin} is not usable: {rollback.why}"
-    return replace(rollback, why=f"{why}; {steps} steps are lost")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from heapq import merge
 from itertools import islice
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -17,24 +17,6 @@ from ckpt_tools.model.checkpoint import Checkpoint
 
 _EACH_WAY = 2
 """How many saves before it, and after it, a checkpoint is compared with."""
-
-
-class Neighbours:
-    """The checkpoints of each kind of a ``key``, in the order of their times."""
-
-    def __init__(self, checkpoints: Sequence[Checkpoint], key: Callable[[Checkpoint], object]) -> None:
-        rows = defaultdict[object, list[tuple[int, int, Checkpoint]]](list)
-        for i, c in enumerate(checkpoints):
-            rows[key(c)].append((c.mtime_ns, i, c))
-        self._rising = {k: sorted(of) for k, of in rows.items()}
-        self._falling = {k: sorted(of, key=lambda row: (-row[0], row[1])) for k, of in rows.items()}
-
-    def around(self, c: Checkpoint, key: object) -> Iterator[Checkpoint]:
-        """Those of a key, the nearest to ``c`` in time first, equally near ones in the order given."""
-        rising, falling = self._rising.get(key, []), self._falling.get(key, [])
-        at = bisect_left(rising, (c.mtime_ns,))
-        sides = islice(rising, at, None), islice(falling, len(rising) - at, None)
-        yield from (o for _, _, o in merge(*sides, key=lambda row: (abs(row[0] - c.mtime_ns), row[1])))
 
 
 class Siblings:
@@ -58,13 +40,12 @@ class Siblings:
 
 
 class Run(Struct, frozen=True, dict=True):
-    """``checkpoints`` are all its finished ones, ``candidates`` those that no filter hides, ``unfinished``
-    saves that never finished. ``saved`` is how many ranks wrote the files, where anything tells.
+    """``checkpoints`` are all its finished ones, ``candidates`` those that no filter hides. ``saved`` is
+    how many ranks wrote the files, where anything tells.
     """
 
     checkpoints: Sequence[Checkpoint]
     candidates: Sequence[Checkpoint]
-    unfinished: Sequence[Checkpoint]
     expected: Expected
     topology: Topology
     saved: int | None
@@ -73,6 +54,17 @@ class Run(Struct, frozen=True, dict=True):
     def beside(self) -> Siblings:
         """The candidates in their order, to find those before and after each."""
         return Siblings(self.candidates)
+
+    @cached_property
+    def _by_time(self) -> list[Checkpoint]:
+        return sorted(self.checkpoints, key=attrgetter("mtime_ns"))
+
+    def find_nearest(self, c: Checkpoint) -> Iterator[Checkpoint]:
+        """Yield its other finished checkpoints, the nearest in time first."""
+        at = bisect_left(self._by_time, c.mtime_ns, key=attrgetter("mtime_ns"))
+        sides = reversed(self._by_time[:at]), self._by_time[at:]
+        near = merge(*sides, key=lambda o: abs(o.mtime_ns - c.mtime_ns))
+        yield from (o for o in near if o.key != c.key)
 
 
 class Candidate(Struct, frozen=True):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import judge
-from ckpt_tools.planning.run import Neighbours
+from ckpt_tools.planning.run import Run
 
 OLD = 1_700_000_000
 ONE = small_files.megatron(10, 0, 1, 1, 1)
@@ -163,13 +164,14 @@ def test_no_directory_is_listed_for_each_entry(
 
 
 def test_neighbours_are_those_that_sorting_finds() -> None:
-    """Nearest first, and of those that are equally near in the order in which they were given."""
+    """Nearest first, and of those that are equally near the older."""
     times = [5, 1, 9, 5, 3, 7, 5, 1, 100, 0]
     all_ = [Checkpoint("megatron", "run", Kind.PERIODIC, (), f"/{i}", t) for i, t in enumerate(times)]
-    near = Neighbours(all_, lambda c: c.run)
+    run: Any = SimpleNamespace(_by_time=sorted(all_, key=lambda c: c.mtime_ns))
     for c in all_:
-        assert list(near.around(c, "run")) == sorted(all_, key=lambda o: abs(o.mtime_ns - c.mtime_ns))
-    assert list(near.around(all_[0], "other")) == []
+        times = [o.mtime_ns for o in Run.find_nearest(run, c)]
+        others = sorted(o.mtime_ns for o in all_ if o is not c)
+        assert times == sorted(others, key=lambda at: abs(at - c.mtime_ns))
 
 
 def peak(root: Path, ranks: int) -> int:

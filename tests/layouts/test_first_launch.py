@@ -10,9 +10,8 @@ import shutil
 import sys
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import small_files
@@ -29,7 +28,10 @@ from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import first_launch as launching
-from ckpt_tools.planning.facts import LaunchFacts, LeftTracker
+from ckpt_tools.planning.facts import LeftTracker
+from ckpt_tools.planning.rules.rule import Hit
+from ckpt_tools.planning.rules.tree import could_not_look, nothing_there, several_runs
+from ckpt_tools.planning.rules.tree import first_launch_leftovers as leftovers
 
 if sys.version_info >= (3, 11):
     import tomllib as toml_parser
@@ -157,21 +159,20 @@ def test_nothing_is_read_behind_an_objection(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_rules_of_first_launches_need_no_files() -> None:
-    def ask(**seen: Any) -> list[type[errors.CkptError] | str]:
-        facts = LaunchFacts("/runs", Selection(), layouts.BUILT_IN, (), **seen)
-        checks = (*launching.OBJECTIONS, *launching.CONCLUSIONS)
-        return [hit.error or hit.code for _, check in checks for hit in check(facts)]
+    def ask(found: Iterable[Hit]) -> list[type[errors.CkptError] | str]:
+        return [hit.error or hit.code for hit in found]
 
     tracker = LeftTracker("/runs/latest", sure=True, names=20)
-    none = errors.NoCheckpoint
-    assert ask() == [none]
-    assert ask(trackers=(tracker,)) == [errors.NoneUsable, "dangling-tracker", none]
-    assert ask(dangling=("/runs/a", "/runs/b")) == [errors.NoneUsable, "dangling-link", "dangling-link", none]
-    assert ask(sealed=("/runs/a",)) == [errors.NoneUsable, "seal-missing", none]
-    assert ask(unseen=Unseen("/runs/a", "Input/output error")) == [errors.CannotLook, none]
-    assert ask(homes=("/runs/step_1",)) == [errors.NotRecognised, "unrecognised-file", none]
-    assert ask(elsewhere=True) == [errors.UsageError, none]
-    many = ask(dangling=tuple(f"/runs/x/{i}" for i in range(20)))
+    assert ask(nothing_there.find_nothing("/runs", Selection(), (), 0, 0)) == [errors.NoCheckpoint]
+    assert ask(leftovers.find_trackers("/runs", [tracker])) == [errors.NoneUsable, "dangling-tracker"]
+    links = ask(leftovers.find_links("/runs", ["/runs/a", "/runs/b"]))
+    assert links == [errors.NoneUsable, "dangling-link", "dangling-link"]
+    assert ask(leftovers.find_seals("/runs", ["/runs/a"])) == [errors.NoneUsable, "seal-missing"]
+    assert ask(could_not_look.find_unseen([Unseen("/runs/a", "Input/output error")])) == [errors.CannotLook]
+    homes = ask(leftovers.find_remains("/runs", None, ["/runs/step_1"]))
+    assert homes == [errors.NotRecognised, "unrecognised-file"]
+    assert ask(several_runs.find_no_run("/runs", Selection(), ())) == [errors.UsageError]
+    many = ask(leftovers.find_links("/runs", [f"/runs/x/{i}" for i in range(20)]))
     assert many.count("dangling-link") == 17
 
 

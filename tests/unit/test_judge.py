@@ -125,7 +125,6 @@ class World:
         run = Run(
             checkpoints=self.checkpoints,
             candidates=self.checkpoints,
-            unfinished=(),
             expected=expected(self.checkpoints, layouts, self.world),
             topology=Topology(self.world),
             saved=None,

@@ -8,7 +8,7 @@ from shlex import quote
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.planning.facts import LaunchFacts, UnplacedFacts, UnplacedFile
+from ckpt_tools.planning.facts import UnplacedFacts, UnplacedFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, FRESH, name_paths, say_each
 
@@ -36,15 +36,15 @@ def find_unplaced(facts: UnplacedFacts) -> Iterator[Hit]:
         yield Hit(file.path, text)
 
 
-def find_at_launch(facts: LaunchFacts) -> Iterator[Hit]:
+def find_at_launch(root: str, unplaced: tuple[UnplacedFile, ...], describe: str) -> Iterator[Hit]:
     """Yield that there is no save, and files that may be one: exit 4 if all of them are damaged."""
-    paths = [hit.path for hit in find_unplaced(UnplacedFacts(facts.root, facts.unplaced))]
+    paths = [hit.path for hit in find_unplaced(UnplacedFacts(root, unplaced))]
     if paths:
-        text = f"{facts.root} holds files that may be training states, and no layout places them: "
-        broken = all(file.broken for file in facts.unplaced if file.path in paths)
-        text, error = text + name_paths(facts.root, paths), NoneUsable if broken else NotRecognised
-        hint = f"if they are saves, {facts.describe}; {BYSTANDERS}; {FRESH}"
-        yield Hit(facts.root, text, hint, error=error)
+        text = f"{root} holds files that may be training states, and no layout places them: "
+        broken = all(file.broken for file in unplaced if file.path in paths)
+        text, error = text + name_paths(root, paths), NoneUsable if broken else NotRecognised
+        hint = f"if they are saves, {describe}; {BYSTANDERS}; {FRESH}"
+        yield Hit(root, text, hint, error=error)
         yield from say_each(RULE.code, "its content may be a training state, and no layout places it", paths)
 
 

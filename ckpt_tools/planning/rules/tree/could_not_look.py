@@ -7,20 +7,28 @@ from shlex import quote
 
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.facts import LaunchFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 
-def check(facts: LaunchFacts) -> Iterator[Hit]:
-    """Yield that nobody knows what something is, which only a broken plug-in may know."""
-    for f in facts.plugins[:1]:
-        text = f"whether there is a checkpoint is not known: {f.message}"
-        yield Hit(facts.root, text, f.hint, error=CannotLook, code=f.code)
-    if row := facts.unseen:
-        unknown = "" if facts.aside else "; nobody knows what lies there"
-        yield Hit(row.path, f"{row.path}: {row.why}{unknown}", error=CannotLook)
+def find_broken_plugin(root: str, broken: Sequence[Finding]) -> Iterator[Hit]:
+    """Yield that what only a plug-in knows may be there when the plug-in is broken."""
+    for f in broken[:1]:
+        yield Hit(root, f"whether there is a checkpoint is not known: {f.message}", f.hint, error=CannotLook)
+
+
+def find_unread(aside: Sequence[Finding]) -> Iterator[Hit]:
+    """Yield that a directory of copies could not be read."""
+    for f in [f for f in aside if f.code == "unreadable"][:1]:
+        yield Hit(f.path, f"{f.path}: {f.message}", error=CannotLook)
+
+
+def find_unseen(unseen: Sequence[Unseen]) -> Iterator[Hit]:
+    """Yield that something is there of which nobody knows what it is."""
+    for row in unseen[:1]:
+        yield Hit(row.path, f"{row.path}: {row.why}; nobody knows what lies there", error=CannotLook)
 
 
 def find_unknown(below: int, level: Level, plugins: Sequence[Finding]) -> Iterator[Hit]:
@@ -94,5 +102,4 @@ not mounted.
 For: network file systems that answer EIO or ESTALE for a while; a directory of another user; jobs that
 began again from nothing because a mount came later; pytorch/pytorch#125740: node-local directories.
 """,
-    check=check,
 )

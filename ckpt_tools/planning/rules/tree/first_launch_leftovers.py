@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from posixpath import commonpath, relpath
 
 from ckpt_tools.discovery.completeness import why_unfinished
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.findings import WAIT
-from ckpt_tools.layouts import Layout
+from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
-from ckpt_tools.planning.facts import LaunchFacts, LeftTracker
+from ckpt_tools.planning.facts import LeftTracker
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 FRESH = "to start from nothing anyway say --allow-fresh"
@@ -23,18 +24,9 @@ _LISTED = 16
 _NUMBER = re.compile(r"\d+")
 
 
-def check(facts: LaunchFacts) -> Iterator[Hit]:
-    """Yield what speaks against a start from nothing, and then what is said of each file of it."""
-    for find in (_find_interrupted, _find_trackers, _find_gone, _find_remains, _find_headless, _find_whole):
-        yield from find(facts)
-    if facts.aside:
-        put_away = {f.code for f in facts.aside} == {"in-quarantine"}
-        what = "what was put into quarantine" if put_away else "copies that somebody made by hand"
-        text = f"{facts.root} holds only {what}: {name_paths(facts.root, [f.path for f in facts.aside])}"
-        yield Hit(facts.root, text, f"{facts.aside[0].hint}; {FRESH}", error=NoneUsable)
-
-
-def _find_interrupted(facts: LaunchFacts) -> Iterator[Hit]:
+def find_interrupted(
+    root: str, layouts: Layouts, begun: Sequence[Checkpoint], young: Collection[str]
+) -> Iterator[Hit]:
     """Yield saves of one run that lack what is written last, although their names are those of finished ones.
     Runs that a number alone tells apart may be directories of one run's steps.
 
@@ -42,34 +34,34 @@ def _find_interrupted(facts: LaunchFacts) -> Iterator[Hit]:
     they were finished, and have lost it.
     """
     runs: dict[tuple[str, str], list[Checkpoint]] = {}
-    for c in facts.begun:
+    for c in begun:
         if not any(p.unfinished for p in c.parts):
             runs.setdefault((c.layout, _NUMBER.sub("", c.run)), []).append(c)
     several = [c for saves in runs.values() if len(saves) > 1 for c in saves]
     if several:
-        layout = facts.layouts.of(several[0])
-        why, names = why_unfinished(several[0], layout), name_paths(facts.root, [c.path for c in several])
+        layout = layouts.of(several[0])
+        why, names = why_unfinished(several[0], layout), name_paths(root, [c.path for c in several])
         text = (
-            f"{facts.root} holds {len(several)} saves of which none is whole "
+            f"{root} holds {len(several)} saves of which none is whole "
             f"({names}: each {why}). A job that dies in its first save "
             "leaves one: only you know whether the others were finished and have lost files"
         )
         lost = say_hidden(layout, layout.complete.commit) or "bring the lost files back"
-        yield Hit(facts.root, text, f"{lost}; {FRESH}", error=NotRecognised)
+        yield Hit(root, text, f"{lost}; {FRESH}", error=NotRecognised)
         for c in several[:_LISTED]:
-            yield Hit(c.path, f"it {why}", WAIT if c.path in facts.young else lost, code="unfinished-save")
+            yield Hit(c.path, f"it {why}", WAIT if c.path in young else lost, code="unfinished-save")
 
 
-def _find_trackers(facts: LaunchFacts) -> Iterator[Hit]:
+def find_trackers(root: str, trackers: Sequence[LeftTracker]) -> Iterator[Hit]:
     """Yield what trackers say: each was written because there was a checkpoint."""
-    hits = [hit for tracker in facts.trackers if (hit := _say_tracker(tracker))]
+    hits = [hit for tracker in trackers if (hit := _say_tracker(tracker))]
     dangling = [hit for hit in hits if hit.code == "dangling-tracker"]
     text = "; ".join(f"{hit.path}: {hit.message}" for hit in dangling or hits)
     if dangling:
-        yield Hit(facts.root, text, f"bring that checkpoint back; {FRESH}", error=NoneUsable)
+        yield Hit(root, text, f"bring that checkpoint back; {FRESH}", error=NoneUsable)
     elif hits:
         text = f"{text}: only you know whether there was a checkpoint"
-        yield Hit(facts.root, text, FRESH, error=NotRecognised)
+        yield Hit(root, text, FRESH, error=NotRecognised)
     yield from hits
 
 
@@ -89,43 +81,53 @@ def _say_tracker(t: LeftTracker) -> Hit | None:
     return Hit(t.path, text, hint, code=code) if t.sure or code != "bad-tracker" else None
 
 
-def _find_gone(facts: LaunchFacts) -> Iterator[Hit]:
-    """Yield links that lead nowhere, maybe to a mount that is lost, and seals of what is not there."""
-    if facts.dangling:
-        names = name_paths(facts.root, facts.dangling)
-        text = f"{facts.root} holds links to what is not there: {names}"
-        hint = f"bring that back, or mount it; {BYSTANDERS}; {FRESH}"
-        yield Hit(facts.root, text, hint, error=NoneUsable)
-        yield from say_each("dangling-link", "it leads to what is not there", facts.dangling)
-    if facts.sealed:
-        text = f"{facts.root} holds seals of what is not there: {name_paths(facts.root, facts.sealed)}"
-        yield Hit(facts.root, text, f"bring it back; {FRESH}", error=NoneUsable)
-        yield from say_each("seal-missing", "it was sealed, and is not there", facts.sealed)
+def find_links(root: str, dangling: Sequence[str]) -> Iterator[Hit]:
+    """Yield links that lead nowhere, maybe to a mount that is lost."""
+    if dangling:
+        text = f"{root} holds links to what is not there: {name_paths(root, dangling)}"
+        yield Hit(root, text, f"bring that back, or mount it; {BYSTANDERS}; {FRESH}", error=NoneUsable)
+        yield from say_each("dangling-link", "it leads to what is not there", dangling)
 
 
-def _find_remains(facts: LaunchFacts) -> Iterator[Hit]:
+def find_seals(root: str, sealed: Sequence[str]) -> Iterator[Hit]:
+    """Yield seals of what is not there."""
+    if sealed:
+        text = f"{root} holds seals of what is not there: {name_paths(root, sealed)}"
+        yield Hit(root, text, f"bring it back; {FRESH}", error=NoneUsable)
+        yield from say_each("seal-missing", "it was sealed, and is not there", sealed)
+
+
+def find_aside(root: str, aside: Sequence[Finding]) -> Iterator[Hit]:
+    """Yield that nothing but copies is there, which somebody put aside."""
+    if aside:
+        put_away = {f.code for f in aside} == {"in-quarantine"}
+        what = "what was put into quarantine" if put_away else "copies that somebody made by hand"
+        text = f"{root} holds only {what}: {name_paths(root, [f.path for f in aside])}"
+        yield Hit(root, text, f"{aside[0].hint}; {FRESH}", error=NoneUsable)
+
+
+def find_remains(root: str, layout: Layout | None, homes: Sequence[str]) -> Iterator[Hit]:
     """Yield files where one framework alone writes, without the rest of a checkpoint, or directories that a
     layout calls a save's, without anything of one.
     """
-    if facts.remains:
-        what = f"files as {facts.remains.title} writes them, without the rest of a checkpoint"
-        todo = say_hidden(facts.remains) or "bring the rest back"
-    elif facts.homes:
-        names = name_paths(facts.root, facts.homes)
-        what = f"what is called as saves are, with nothing of one in it: {names}"
+    if layout:
+        what = f"files as {layout.title} writes them, without the rest of a checkpoint"
+        todo = say_hidden(layout) or "bring the rest back"
+    elif homes:
+        what = f"what is called as saves are, with nothing of one in it: {name_paths(root, homes)}"
         todo = "bring back what was in it"
     else:
         return
-    text = f"{facts.root} holds {what}: only you know whether it is left over from one"
-    yield Hit(facts.root, text, f"{todo}; {BYSTANDERS}; {FRESH}", error=NotRecognised)
-    yield from say_each(RULE.code, "called as a save's directory, with nothing of one in it", facts.homes)
+    text = f"{root} holds {what}: only you know whether it is left over from one"
+    yield Hit(root, text, f"{todo}; {BYSTANDERS}; {FRESH}", error=NotRecognised)
+    yield from say_each(RULE.code, "called as a save's directory, with nothing of one in it", homes)
 
 
-def _find_headless(facts: LaunchFacts) -> Iterator[Hit]:
+def find_headless(begun: Sequence[Checkpoint], layouts: Layouts) -> Iterator[Hit]:
     """Yield a save of which nothing is left that its framework writes before what is there."""
-    for c in facts.begun if facts.looked else ():
-        first = facts.layouts.of(c).complete.first
-        roles = {p.role for p in c.parts if not facts.layouts.piece_of(p).readers.survivable}
+    for c in begun:
+        first = layouts.of(c).complete.first
+        roles = {p.role for p in c.parts if not layouts.piece_of(p).readers.survivable}
         if first and roles and roles.isdisjoint(first):  # each rank saves random numbers at once
             why = f"it has no {first[0]} file, which is written before the others"
             text = f"{c.path}: {why}: no job that dies in its first save leaves that"
@@ -134,18 +136,16 @@ def _find_headless(facts: LaunchFacts) -> Iterator[Hit]:
             return
 
 
-def _find_whole(facts: LaunchFacts) -> Iterator[Hit]:
+def find_whole(path: str | None, *, save: bool) -> Iterator[Hit]:
     """Yield a save, or a file of one, that has all that it needs but its name."""
-    if (path := facts.whole) is None:
-        return
-    if not facts.looked:
+    if path is not None and save:
         text = f"{path} has all files of a save, and the name of one that was not finished"
         yield Hit(path, text, f"rename it if it is whole; {FRESH}", error=NotRecognised)
-        return
-    why = "it is whole, and has the name of one that was not finished"
-    todo = under_way.AGAIN if path.endswith(under_way.DOWNLOADS) else "rename it to resume from it"
-    yield Hit(path, f"{path}: {why}", f"{todo}; {FRESH}", error=NotRecognised)
-    yield Hit(path, why, code="unfinished-save")
+    elif path is not None:
+        why = "it is whole, and has the name of one that was not finished"
+        todo = under_way.AGAIN if path.endswith(under_way.DOWNLOADS) else "rename it to resume from it"
+        yield Hit(path, f"{path}: {why}", f"{todo}; {FRESH}", error=NotRecognised)
+        yield Hit(path, why, code="unfinished-save")
 
 
 def say_hidden(layout: Layout, *roles: str) -> str:
@@ -205,5 +205,4 @@ save that is gone (a tracker, a link, a seal, the log of starts) or is only put 
 exit 2.
 For: Megatron-LM checkpointing.py load_checkpoint(), which starts at random where it finds no tracker.
 """,
-    check=check,
 )

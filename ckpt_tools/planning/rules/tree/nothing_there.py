@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from shlex import quote
 
 from ckpt_tools.errors import NoCheckpoint
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.planning.facts import LaunchFacts
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_each
 
@@ -17,17 +17,18 @@ _NOT_WHOLE = (
 _AFRESH = "for a first launch add --allow-none; else check the path"
 
 
-def check(facts: LaunchFacts) -> Iterator[Hit]:
+def find_nothing(
+    root: str, asked: Selection, temporary: Sequence[str], unfinished: int, excluded: int
+) -> Iterator[Hit]:
     """Yield what saves that never finished have left, and, without --allow-none, that nothing is there."""
-    yield from say_each("unfinished-save", "what a save that never finished was writing", facts.temporary)
-    if not facts.asked.allow_none:
-        text = f"there is no checkpoint in {facts.root}"
-        if facts.unfinished:
-            text = f"{facts.root} holds only unfinished saves ({facts.unfinished})"
-        text += f" (hidden by --exclude: {facts.excluded:,})" if facts.excluded else ""
-        todo = _NOT_WHOLE if facts.unfinished else _AFRESH
-        hint = f"{todo}; 'ckpt ls {quote(facts.root)}' lists what is there"
-        yield Hit(facts.root, text, hint, error=NoCheckpoint)
+    yield from say_each("unfinished-save", "what a save that never finished was writing", temporary)
+    if not asked.allow_none:
+        text = f"there is no checkpoint in {root}"
+        if unfinished:
+            text = f"{root} holds only unfinished saves ({unfinished})"
+        text += f" (hidden by --exclude: {excluded:,})" if excluded else ""
+        todo = _NOT_WHOLE if unfinished else _AFRESH
+        yield Hit(root, text, f"{todo}; 'ckpt ls {quote(root)}' lists what is there", error=NoCheckpoint)
 
 
 def describe_nothing(root: str, *, packed: bool) -> Finding:
@@ -48,5 +49,4 @@ Nothing below the path is a checkpoint, or a file that may be one. A first launc
 and so does a wrong path: only the caller can tell which it is.
 For: a typing error in the path, which would start a job from nothing (exit 3).
 """,
-    check=check,
 )

@@ -9,8 +9,10 @@ from shlex import quote
 
 from ckpt_tools.discovery.completeness import listed
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
-from ckpt_tools.planning.facts import LaunchFacts, RunFacts
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.facts import RunFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 _FEW = 8
@@ -42,22 +44,19 @@ def check(runs: Sequence[RunFacts]) -> Iterator[Hit]:
     yield Hit("", listed((r.layout, r.name) for r in own), hint=name_one(own))
 
 
-def find_no_run(facts: LaunchFacts) -> Iterator[Hit]:
+def find_no_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> Iterator[Hit]:
     """Yield that a run is not there that was named: a misspelt one looks like one that is new."""
-    if not facts.elsewhere:
-        return
-    asked = facts.asked
     flags = {"--run": asked.run, "--prefix": asked.prefix, "--layout": asked.layout}
     requested = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
     if asked.allow_none and asked.allow_missing:
         text = f"nothing belongs to {requested}: this is taken for a first launch (--allow-missing)"
-        yield Hit(facts.root, text)
+        yield Hit(root, text)
         return
-    runs = dict.fromkeys((c.layout, c.run) for c in facts.saves)
+    runs = dict.fromkeys((c.layout, c.run) for c in saves)
     there = f"it holds {listed(runs)}" if runs else "it holds other files of checkpoints ('ckpt ls')"
-    text = f"nothing in {facts.root} belongs to {requested}: {there}"
+    text = f"nothing in {root} belongs to {requested}: {there}"
     hint = "correct it; for the first launch of a new run beside others say --allow-none --allow-missing"
-    yield Hit(facts.root, text, hint, error=UsageError)
+    yield Hit(root, text, hint, error=UsageError)
 
 
 def name_one(runs: Sequence[RunFacts]) -> str:
