@@ -15,7 +15,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.guard.options import SealOptions
-from ckpt_tools.guard.sealed_files import digest_pass, sealed_files, state_of
+from ckpt_tools.guard.sealed_files import digest_pass, identities, sealed_files, state_of
 from ckpt_tools.guard.targets import described, files_of
 from ckpt_tools.guard.writing import opened_home, put, tidy
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen
@@ -49,7 +49,8 @@ def of_one_rank(home: str, options: SealOptions) -> Iterator[SealedOne]:
     if options.read.seal_dir is not None:
         seal = place(options.read.seal_dir, seal)
     done = SealedOne(home, seal, "sealed", f"rank {fragment.rank} of {fragment.world_size}", len(paths))
-    read = sealed_files(paths, partial(_file, s, digest_pass(s, options), home, {p.path: p for p in s.parts}))
+    one = partial(_file, s, digest_pass(s, options), home, {p.path: p for p in s.parts})
+    read = sealed_files(paths, one, identities(paths))
     done = replace(done, size=sum(f.size for f in read.files), findings=read.wrong)
     if read.wrong:
         yield replace(done, state=read.state)

@@ -53,14 +53,10 @@ Identities = Mapping[str, "Identity | OSError"]
 """What tells that a file is still the same, or why nobody can say."""
 
 
-def sealed_files(
-    paths: Sequence[str], read: Callable[[str], Seen], before: Identities | None = None
-) -> SealedFiles:
-    """Every file, read. All are looked at again when the last one was read: one that was written meanwhile
-    would be sealed as part of a checkpoint that there never was. Where they are read ahead, ``before`` is
-    what they were when the first of them was not.
+def sealed_files(paths: Sequence[str], read: Callable[[str], Seen], before: Identities) -> SealedFiles:
+    """Every file, read. All are looked at again when the last one was read: one that is not what it was
+    ``before`` would be sealed as part of a checkpoint that there never was.
     """
-    before = identities(paths) if before is None else before
     files, wrong = list[SealedFile](), list[Finding]()
     for path in paths:
         try:

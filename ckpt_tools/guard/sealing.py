@@ -18,6 +18,7 @@ from ckpt_tools.formats import Claim
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.names import NAME
 from ckpt_tools.formats.seals.seal import CODE
+from ckpt_tools.guard.by_workers import Digesting, Outcome, batches
 from ckpt_tools.guard.fragments import merged, of_one_rank, remove_fragments
 from ckpt_tools.guard.options import SealOptions
 from ckpt_tools.guard.sealed_files import Identities, digest_pass, identities, sealed_files, state_of
@@ -33,16 +34,16 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.planning.engine import crosscheck, find_gaps
 from ckpt_tools.planning.lost_files import without_model
 from ckpt_tools.planning.unfinished import TORN, hint_of
+from ckpt_tools.reading.mirrored import place
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import not_seen
-from ckpt_tools.storage import Identity, counted
+from ckpt_tools.storage import counted
 from ckpt_tools.storage.retry import status, there
 
 if TYPE_CHECKING:
-    from ckpt_tools.guard.by_workers import Outcome
     from ckpt_tools.guard.signing import Signer
     from ckpt_tools.reading.engines import Engine
 
@@ -175,12 +176,13 @@ class Sealer:
     def outcomes(self) -> Iterator[SealedOne]:
         """One checkpoint after the other, each sealed before the next is read."""
         s = self.session
-        engine = self.options.engine
-        prefetch(s, s.parts, Level.STRUCTURE, engine=engine)
+        prefetch(s, s.parts, Level.STRUCTURE, engine=self.options.engine)
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
         crosscheck(s, s.found.tree, Level.STRUCTURE)
-        found = [self._placed(target) for target in targets(s)]
+        found, away = list(targets(s)), self.options.read.seal_dir
+        if away is not None:
+            found = [target._replace(seal=place(away, target.seal)) for target in found]
         self._alone = {target.path for target in found if target.files == (target.path,)}
         sizes = {path: _size(path) for target in found for path in target.files}
         s.reader.files_total = len(sizes)
@@ -188,21 +190,18 @@ class Sealer:
         if not self.options.dry_run:
             for home in {os.path.dirname(target.seal) for target in found}:
                 tidy(home)
-        if engine is not None:
-            yield from self._by_workers(engine, found, sizes)
-            return
-        for target in found:
-            done, is_left = self._begun(target)
-            yield self._ended(target, done, partial(self._file, target)) if is_left else done
+        yield from self._seal(found, sizes)
 
-    def _placed(self, target: Target) -> Target:
-        """The target with its seal where it belongs."""
-        away = self.options.read.seal_dir
-        if away is None:
-            return target
-        from ckpt_tools.reading.mirrored import place
-
-        return target._replace(seal=place(away, target.seal))
+    def _seal(self, found: Sequence[Target], sizes: Mapping[str, int]) -> Iterator[SealedOne]:
+        engine = self.options.engine
+        for some in batches(found, sizes, engine.width()) if engine else ([target] for target in found):
+            begun = [(target, *self._begun(target)) for target in some]
+            wanted = {path: target for target, _, is_left in begun if is_left for path in target.files}
+            before = identities(list(wanted))
+            came = self._read_by(engine, wanted, before) if engine else {}
+            for target, done, is_left in begun:
+                read = partial(self._file, target, came)
+                yield self._ended(target, done, read, before) if is_left else done
 
     def _begun(self, target: Target) -> tuple[SealedOne, bool]:
         """What becomes of one target, and whether that is only known when its files have been read."""
@@ -229,7 +228,7 @@ class Sealer:
         target: Target,
         done: SealedOne,
         file: Callable[[str], Seen],
-        before: Identities | None = None,
+        before: Identities,
     ) -> SealedOne:
         """Why a target is not sealed, or its seal, written: ``file`` reads one of its files."""
         read = sealed_files(target.files, file, before)
@@ -239,9 +238,11 @@ class Sealer:
             return done
         if self.options.dry_run:
             return replace(done, state="would-seal")
-        made = document.text(self._seal(target, read.files))
+        c = target.checkpoint
+        of = described(c, self.session.root) if c else SealedCheckpoint()
+        made = Seal(__version__, of, self.options.algorithm, read.files, beside=target.beside)
         try:
-            put(target.seal, made, away=self.options.read.seal_dir is not None)
+            put(target.seal, document.text(made), away=self.options.read.seal_dir is not None)
         except CannotLook as e:
             if not isinstance(e.__cause__, FileNotFoundError) or there(os.path.dirname(target.seal)):
                 raise
@@ -253,34 +254,18 @@ class Sealer:
             remove_fragments(os.path.dirname(target.seal))
         return done
 
-    def _by_workers(
-        self, engine: Engine, found: Sequence[Target], sizes: Mapping[str, int]
-    ) -> Iterator[SealedOne]:
-        """The same, with files read by workers: those of several targets at once."""
-        from ckpt_tools.guard.by_workers import Digesting, batches
-
-        for some in batches(found, sizes, engine.width()):
-            begun = [(target, *self._begun(target)) for target in some]
-            wanted = {path: target for target, _, is_left in begun if is_left for path in target.files}
-            before = identities(list(wanted))
-            names = {path: self._name(target, path) for path, target in wanted.items()}
-            requests = [self._request(path, before[path]) for path in wanted]
-            reading = Digesting(engine, self.session.reader, self._pass, names, before)
-            came = {request.path: outcome for request, outcome in reading.read(requests)}
-
-            def file(target: Target, path: str, came: dict[str, Outcome] = came) -> Seen:
-                outcome = came.pop(path, None)
-                if isinstance(outcome, OSError):
-                    raise outcome
-                return self._file(target, path) if outcome is None else outcome
-
-            for target, done, is_left in begun:
-                yield self._ended(target, done, partial(file, target), before) if is_left else done
-
-    def _request(self, path: str, identity: Identity | OSError) -> Request:
-        expect, claims = self._about(path)
-        size, mtime_ns = (-1, 0) if isinstance(identity, OSError) else identity[:2]
-        return Request(path, size, mtime_ns, Level.CONTENT, tuple(expect), tuple(claims))
+    def _read_by(
+        self, engine: Engine, wanted: Mapping[str, Target], before: Identities
+    ) -> dict[str, Outcome]:
+        """What the workers of an engine have seen of files; of those that it lacks nobody could be asked."""
+        requests = []
+        for path in wanted:
+            (expect, claims), now = self._about(path), before[path]
+            size, mtime_ns = (-1, 0) if isinstance(now, OSError) else now[:2]
+            requests.append(Request(path, size, mtime_ns, Level.CONTENT, tuple(expect), tuple(claims)))
+        names = {path: _name(target, path) for path, target in wanted.items()}
+        reading = Digesting(engine, self.session.reader, self._pass, names, before)
+        return {request.path: outcome for request, outcome in reading.read(requests)}
 
     def _is_sealed(self, target: Target) -> bool:
         """Whether a seal that counts names these files and no others, with their sizes."""
@@ -289,13 +274,18 @@ class Sealer:
         sealed = {f.path: f.size for k in known for f in k.seal.files}
         if self._signer is not None and not self._signer.is_signed(target):
             return False
-        return sealed == {self._name(target, path): _size(path) for path in target.files}
+        return sealed == {_name(target, path): _size(path) for path in target.files}
 
     # ---- read and swear
 
-    def _file(self, target: Target, path: str) -> Seen:
+    def _file(self, target: Target, came: dict[str, Outcome], path: str) -> Seen:
+        outcome = came.pop(path, None)
+        if isinstance(outcome, OSError):
+            raise outcome
+        if outcome is not None:
+            return outcome
         self.session.reader.opened(path)
-        return self._pass.read(path, self._name(target, path), *self._about(path))
+        return self._pass.read(path, _name(target, path), *self._about(path))
 
     def _about(self, path: str) -> tuple[Sequence[str], Sequence[Claim]]:
         """The formats that a file may have, and what others say of it."""
@@ -315,24 +305,9 @@ class Sealer:
         ]
         return self._signer.sign(target, files, self.options.algorithm, hidden)
 
-    def _name(self, target: Target, path: str) -> str:
-        return os.path.relpath(path, target.base)
 
-    def _seal(self, target: Target, files: Sequence[SealedFile]) -> Seal:
-        return Seal(
-            tool_version=__version__,
-            checkpoint=self._described(target),
-            algorithm=self.options.algorithm,
-            files=tuple(files),
-            beside=target.beside,
-        )
-
-    def _described(self, target: Target) -> SealedCheckpoint:
-        """What the seal says that it is of."""
-        c = target.checkpoint
-        if c is None:
-            return SealedCheckpoint()
-        return described(c, self.session.root)
+def _name(target: Target, path: str) -> str:
+    return os.path.relpath(path, target.base)
 
 
 def _signer(key: str | None) -> Signer | None:
