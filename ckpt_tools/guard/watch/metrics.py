@@ -17,7 +17,6 @@ from ckpt_tools.guard.watch.options import WatchOptions
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
-    from prometheus_client.core import CounterMetricFamily
 
 STATES = ("good", "suspect", "bad", "unknown", "waiting")
 
@@ -62,6 +61,16 @@ _GAUGES = (
      lambda t: t.again),
 )  # fmt: skip
 """(name, what it is, its value of a root): None is left out."""
+_COUNTS = (
+    ("ckpt_checkpoints", "states", "state", "Checkpoints by state."),
+    ("ckpt_damaged_checkpoints", "codes", "code",
+     "Checkpoints of which the last verification found something, by finding."),
+    ("ckpt_verifications", "verifications", "state",
+     "Verifications since this process began, by what came of them."),
+    ("ckpt_watch_hooks", "hooks", "result", "Commands that were called, by how they ended."),
+    ("ckpt_watch_problems", "problems", "code", "What could not be done, by what it was."),
+)  # fmt: skip
+"""(name, counter of a root, label of its words, what it is)."""
 
 
 class Metrics:
@@ -116,58 +125,33 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Everything as it is now; called by a thread of the server as well."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
         build = GaugeMetricFamily("ckpt_build_info", "The version of ckpt-tools.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
+        tallies = [(_label(tally.root), tally) for tally in self._tallies]
         for name, text, value in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=["root"])
-            for tally in self._tallies:
+            for root, tally in tallies:
                 if (number := value(tally)) is not None:
-                    gauge.add_metric([_label(tally.root)], float(number))
+                    gauge.add_metric([root], float(number))
             yield gauge
-        yield from self._counted(GaugeMetricFamily, "ckpt_checkpoints", "Checkpoints by state.", "state")
-        text = "Checkpoints of which the last verification found something, by finding."
-        yield from self._counted(GaugeMetricFamily, "ckpt_damaged_checkpoints", text, "code")
-        text = "Verifications since this process began, by what came of them."
-        yield from self._counted(CounterMetricFamily, "ckpt_verifications", text, "state")
-        text = "Commands that were called, by how they ended."
-        yield from self._counted(CounterMetricFamily, "ckpt_watch_hooks", text, "result")
-        text = "What could not be done, by what it was."
-        yield from self._counted(CounterMetricFamily, "ckpt_watch_problems", text, "code")
-        yield from self._read(CounterMetricFamily)
-
-    def _counted(self, family: type[Any], name: str, text: str, label: str) -> Iterator[Metric]:
-        """A metric with a value for each word of a counter."""
-        made = family(name, text, labels=["root", label])
-        field = _COUNTERS[name]
-        for tally in self._tallies:
-            for word, count in sorted(getattr(tally, field).copy().items()):
-                made.add_metric([_label(tally.root), word], count)
-        yield made
-
-    def _read(self, family: type[CounterMetricFamily]) -> Iterator[Metric]:
-        from prometheus_client.core import SummaryMetricFamily
-
-        read = family("ckpt_read_bytes", "Bytes that were read to verify.", labels=["root"])
+        for name, of, label, text in _COUNTS:
+            family = GaugeMetricFamily if of in ("states", "codes") else CounterMetricFamily
+            made = family(name, text, labels=["root", label])
+            for root, tally in tallies:
+                for word, count in sorted(getattr(tally, of).copy().items()):
+                    made.add_metric([root, word], count)
+            yield made
+        read = CounterMetricFamily("ckpt_read_bytes", "Bytes that were read to verify.", labels=["root"])
         text = "Time that verifications took."
         took = SummaryMetricFamily("ckpt_verification_seconds", text, labels=["root"])
-        for tally in self._tallies:
-            read.add_metric([_label(tally.root)], tally.bytes_read)
+        for root, tally in tallies:
+            read.add_metric([root], tally.bytes_read)
             count = sum(tally.verifications.copy().values())
-            took.add_metric([_label(tally.root)], count_value=count, sum_value=tally.seconds)
-        yield read
-        yield took
-
-
-_COUNTERS = {
-    "ckpt_checkpoints": "states",
-    "ckpt_damaged_checkpoints": "codes",
-    "ckpt_verifications": "verifications",
-    "ckpt_watch_hooks": "hooks",
-    "ckpt_watch_problems": "problems",
-}
+            took.add_metric([root], count_value=count, sum_value=tally.seconds)
+        yield from (read, took)
 
 
 def _label(path: str) -> str:

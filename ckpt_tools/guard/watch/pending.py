@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import xxhash
 from msgspec import Struct
@@ -103,42 +104,48 @@ def stamp_now(c: Checkpoint) -> str:
     return stamp(replace(c, parts=parts))
 
 
+class _Wait(Struct):
+    """Since when a checkpoint looks as it does, the moment at which it was tried in vain, and when it is to
+    be looked at, or sealed, again; ``failed`` is how often that was in vain.
+    """
+
+    since: tuple[str, float] | None = None
+    tried: tuple[object, ...] = ()
+    again: float | None = None
+    failed: int = 0
+    seal_at: float = 0.0
+
+
 class Waiting:
-    """What is not verified yet: since when it looks as it does, and what was tried in vain. Times are those
-    of a clock that never jumps; others are used only where they show that a file is old.
+    """What is not verified yet, or not sealed. Times are those of a clock that never jumps; others are used
+    only where they show that a file is old.
     """
 
     def __init__(self, options: WatchOptions) -> None:
         self._settle, self._every, self._rescan = options.read.settle, options.every, options.rescan
-        self._since: dict[str, tuple[str, float]] = {}
-        self._tried: dict[str, tuple[object, ...]] = {}
-        self._again: dict[str, float] = {}
         self._seals = options.seal
-        self._to_seal: dict[str, tuple[int, float]] = {}  # key -> (how often in vain, when again)
+        self._of = defaultdict[str, _Wait](_Wait)
 
     def forget(self, found: Mapping[str, Listed]) -> None:
-        for rows in (self._since, self._tried, self._again, self._to_seal):
-            for key in [key for key in rows if key not in found]:
-                del rows[key]
+        for key in [key for key in self._of if key not in found]:
+            del self._of[key]
 
     def tried(self, one: Listed) -> None:
         """It is still written: look again when anything has changed."""
-        self._tried[one.key] = one.moment
-        self._since.pop(one.key, None)
+        wait = self._of[one.key]
+        wait.tried, wait.since = one.moment, None
 
     def known(self, key: str, seconds: float, state: str, *, unsealed: bool = False) -> None:
         """It was verified in so many seconds. What could not be sealed is tried again with the next listing,
         and then after twice as long each time: each attempt reads all of it.
         """
-        self._since.pop(key, None)
-        self._tried.pop(key, None)
-        self._again.pop(key, None)
+        now, failed = time.monotonic(), self._of[key].failed
+        wait = self._of[key] = _Wait()
         if state == "unknown":
-            self._again[key] = time.monotonic() + max(self._rescan, _RETRY * seconds)
-        failed, _ = self._to_seal.pop(key, (0, 0.0))
+            wait.again = now + max(self._rescan, _RETRY * seconds)
         if unsealed:
             pause = min(self._rescan * 2.0 ** min(failed, _DOUBLED), self._every)
-            self._to_seal[key] = failed + 1, time.monotonic() + pause
+            wait.failed, wait.seal_at = failed + 1, now + pause
 
     def due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[Due]:
         """What is to be verified now: new ones first, the newest of them first, then those that were checked
@@ -155,39 +162,36 @@ class Waiting:
         return sorted(rows, key=rank)
 
     def _due(self, one: Listed, record: Record | None) -> Due | None:
+        wait, now = self._of[one.key], time.monotonic()
         if record is not None and record.stamp == one.stamp:
             if record.state == "unknown":
-                again = time.monotonic() >= self._again.get(one.key, 0.0)
-                return Due(one, "retry") if again else None
-            _, seal_at = self._to_seal.get(one.key, (0, 0.0))
-            if self._seals and record.unsealed and time.monotonic() >= seal_at:
+                return Due(one, "retry") if now >= (wait.again or 0.0) else None
+            if self._seals and record.unsealed and now >= wait.seal_at:
                 return Due(one, "retry")
             return Due(one, "scrub") if time.time() - record.checked_at >= self._every else None
-        if not one.finished or self._tried.get(one.key) == one.moment:
+        if not one.finished or wait.tried == one.moment:
             return None
         return Due(one, "new" if record is None else "changed") if self._left(one) <= 0 else None
 
     def _left(self, one: Listed) -> float:
         """Seconds until nobody has written it for long enough; at most 0 where that is so."""
-        now, newest = time.monotonic(), _written(one.checkpoint)
-        seen = self._since.get(one.key)
-        if seen is None or seen[0] != one.stamp:
-            seen = self._since[one.key] = one.stamp, now
-        by_our_clock = self._settle - (now - seen[1])
-        age = time.time() - newest
+        wait, now = self._of[one.key], time.monotonic()
+        if wait.since is None or wait.since[0] != one.stamp:
+            wait.since = one.stamp, now
+        by_our_clock = self._settle - (now - wait.since[1])
+        age = time.time() - _written(one.checkpoint)
         return min(by_our_clock, self._settle - age) if age >= 0 else by_our_clock
 
     def soon(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> float:
         """Seconds until the next one may be due."""
-        return max(0.05, min([self._rescan, *self._next(found, known)]))
-
-    def _next(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> Iterator[float]:
-        for key in self._since:
-            if key in found and self._tried.get(key) != found[key].moment:
-                yield self._left(found[key])
-        for key, record in known.items():
-            if key not in self._again:
-                yield max(0.0, self._every - (time.time() - record.checked_at))
+        waiting = {key: wait for key, wait in self._of.items() if wait.since is not None and key in found}
+        left = [self._left(found[k]) for k, wait in waiting.items() if wait.tried != found[k].moment]
+        scrubs = (
+            max(0.0, self._every - (time.time() - record.checked_at))
+            for key, record in known.items()
+            if key not in self._of or self._of[key].again is None
+        )
+        return max(0.05, min([self._rescan, *left, *scrubs]))
 
 
 def _written(c: Checkpoint) -> float:
