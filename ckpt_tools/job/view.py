@@ -18,7 +18,9 @@ import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import Struct
 
 from ckpt_tools import __version__
 from ckpt_tools.discovery.roots import roots
@@ -34,6 +36,14 @@ SCHEMA = "ckpt-tools/view/v1"
 _DAY = 86400
 _FRESH = r"\.view-[0-9a-f]{16}"
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class _Note(Struct, frozen=True):
+    """What the note in a view says: the small files that it holds, and a digest of all."""
+
+    schema: Literal["ckpt-tools/view/v1"]
+    files: list[str]
+    content: str = ""
 
 
 def build(
@@ -127,7 +137,7 @@ def _holds(directory: str, tree: Tree) -> bool:
     note = _require_ours(at, directory)
     with suppress(OSError):  # else something is gone from it
         return (
-            note.get("content") == _digest(tree)
+            note.content == _digest(tree)
             and all(os.readlink(f"{at}/{name}") == path for name, path in tree.links.items())
             and all(_read(f"{at}/{name}", len(data)) == data for name, data in tree.texts.items())
         )
@@ -141,17 +151,15 @@ def _not_ours(directory: str) -> UsageError:
     )
 
 
-def _require_ours(at: str, directory: str) -> Mapping[str, object]:
+def _require_ours(at: str, directory: str) -> _Note:
     """Return the note in a view of ours. Raises UsageError where there is none, or anything that ckpt has not
     put there, so that no file of anybody is lost.
     """
     try:
-        note: Any = checked_json.parsed(_read(f"{at}/{MARKER}"))
-        schema, files = note["schema"], {MARKER, *note["files"]}
-    except (OSError, ValueError, KeyError, TypeError):
+        note = checked_json.checked(checked_json.parsed(_read(f"{at}/{MARKER}")), _Note)
+    except (OSError, ValueError):
         raise _not_ours(directory) from None
-    if schema != SCHEMA:
-        raise _not_ours(directory)
+    files = {MARKER, *note.files}
     for above, _, inside in os.walk(at):  # links to directories are not followed
         for name in inside:
             path = os.path.relpath(os.path.join(above, name), at)
@@ -160,7 +168,7 @@ def _require_ours(at: str, directory: str) -> Mapping[str, object]:
                     f"{directory}/{path} was not put there by ckpt, so the view {directory} is not replaced",
                     "move it, and let the job save elsewhere",
                 )
-    return dict(note)
+    return note
 
 
 def _read(path: str, most: int = checked_json.MOST) -> bytes:

@@ -7,12 +7,13 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Any
+
+from msgspec import Struct
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, NoCheckpoint
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.groups import Group, groups, named
+from ckpt_tools.guard.groups import groups, named
 from ckpt_tools.guard.journal import Store
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.selection import Selection
@@ -26,6 +27,12 @@ from ckpt_tools.storage.writes import replace_file
 
 PINS = "pins"
 """The directory in ``.ckpt`` with a file for each path that is pinned."""
+
+
+class _Pin(Struct, frozen=True):
+    """One path, as seen from the directory in which it is pinned."""
+
+    path: str
 
 
 def all_pinned(root: str) -> frozenset[str]:
@@ -50,13 +57,13 @@ def read_pins(root: str) -> frozenset[str]:
     try:
         for name in filter(lambda name: name.endswith(".json"), sorted(names_of(home))):
             with opened(f"{home}/{name}", hold=True) as source:
-                body: Any = checked_json.parsed(source.read(0, source.size))
-            out.add(str(body["path"]))
+                body = checked_json.checked(checked_json.parsed(source.read(0, source.size)), _Pin)
+            out.add(body.path)
     except FileNotFoundError:
         pass
     except OSError as e:
         raise CannotLook(f"which checkpoints are pinned cannot be read: {e.filename}: {e.strerror}") from e
-    except (ValueError, KeyError, TypeError) as e:
+    except ValueError as e:
         raise CannotLook(f"a pin in {home} is damaged: {e!r}", "pin its checkpoint again") from e
     return frozenset(out)
 
@@ -87,27 +94,21 @@ def pin(
 
 
 def _wanted(root: str, paths: Sequence[str], remove: bool, selection: Selection) -> list[tuple[str, str]]:
-    """(path below the root, label) of what is to be pinned, or has a pin that is to be removed."""
+    """(path below the root, label) of what is to be pinned, or has a pin that is to be removed: of a
+    checkpoint with a directory that, of another one all its files.
+    """
     if remove:
-        there = read_pins(root)
-        return [(name, "") for name in dict.fromkeys(_pin_at(root, path, there) for path in paths)]
+        pinned = read_pins(root)
+        wanted = {os.path.relpath(path, root): path for path in paths}
+        for path in (path for name, path in wanted.items() if name not in pinned):
+            listed = ", ".join(sorted(pinned)) or "nothing"
+            raise NoCheckpoint(f"{path} is not pinned", f"what is: {listed}")
+        return [(name, "") for name in wanted]
     s = open_session(root, selection.read_options())
     s.add_members()
     found = named(groups(s), paths, root)
-    return [(os.path.relpath(path, root), g.label) for g in found for path in _paths(g)]
-
-
-def _paths(group: Group) -> list[str]:
-    """One path for a checkpoint with a directory, all files of one without."""
-    return [group.paths[0]] if len(group.paths) == 1 else [p for p in group.paths if p in group.files]
-
-
-def _pin_at(root: str, path: str, there: frozenset[str]) -> str:
-    name = os.path.relpath(path, root)
-    if name not in there:
-        listed = ", ".join(sorted(there)) or "nothing"
-        raise NoCheckpoint(f"{path} is not pinned", f"what is: {listed}")
-    return name
+    own = ((g, [p for p in g.paths if len(g.paths) == 1 or p in g.files]) for g in found)
+    return [(os.path.relpath(path, root), g.label) for g, mine in own for path in mine]
 
 
 def _file(name: str) -> str:

@@ -17,6 +17,11 @@ from ckpt_tools.reading.session import Session
 
 _BUDGET = 60.0
 """Seconds: as 'ckpt run' has it. What was verified before is in the cache."""
+_READ = (
+    *("jobs", "io", "limit_rate", "settle", "require", "seal_dir", "trust_global", "key_file"),
+    *("trust", "layouts"),
+)
+"""Options of reading that the question has as well."""
 
 
 class Answer(Struct, frozen=True):
@@ -56,23 +61,9 @@ def _answer(s: Session, question: Selection) -> Answer:
 
 def selection(options: WatchOptions) -> Selection:
     """The question of a job that says nothing else."""
-    read = options.read
-    return Selection(
-        jobs=read.jobs,
-        io=read.io,
-        limit_rate=read.limit_rate,
-        settle=read.settle,
-        require=read.require,
-        seal_dir=read.seal_dir,
-        trust_global=read.trust_global,
-        key_file=read.key_file,
-        trust=read.trust,
-        layouts=read.layouts,
-        plan_dir=options.plan_dir,
-        cache=True,
-        max_age=max(DAY, 2 * options.every),
-        budget=_BUDGET,
-    )
+    read = {name: getattr(options.read, name) for name in _READ}
+    age = max(DAY, 2 * options.every)
+    return Selection(**read, plan_dir=options.plan_dir, cache=True, max_age=age, budget=_BUDGET)
 
 
 def _agrees(s: Session, chosen: Checkpoint) -> bool | None:
