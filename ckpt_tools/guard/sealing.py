@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from msgspec import msgpack
 from msgspec.structs import replace
 
 from ckpt_tools import __version__
+from ckpt_tools.cache.codec import unpack
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
@@ -18,13 +20,12 @@ from ckpt_tools.formats import Claim
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.names import NAME
 from ckpt_tools.formats.seals.seal import CODE
-from ckpt_tools.guard.by_workers import Digesting, Outcome, batches
 from ckpt_tools.guard.fragments import merged, of_one_rank, remove_fragments
 from ckpt_tools.guard.options import SealOptions
 from ckpt_tools.guard.sealed_files import Identities, digest_pass, identities, sealed_files, state_of
 from ckpt_tools.guard.targets import Target, described, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
-from ckpt_tools.inspection.digest_pass import Seen
+from ckpt_tools.inspection.digest_pass import DigestPass, Seen
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -34,18 +35,100 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.planning.engine import crosscheck, find_gaps
 from ckpt_tools.planning.lost_files import without_model
 from ckpt_tools.planning.unfinished import TORN, hint_of
+from ckpt_tools.reading.engines import Engine
+from ckpt_tools.reading.inspecting import seen_from_here
 from ckpt_tools.reading.mirrored import place
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
-from ckpt_tools.reading.scheduler import Request
+from ckpt_tools.reading.reader import Reader
+from ckpt_tools.reading.scheduler import AHEAD, BATCH, Request, Scheduler, other, unseen
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import not_seen
-from ckpt_tools.storage import counted
+from ckpt_tools.storage import Identity, counted, opened
 from ckpt_tools.storage.retry import status, there
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.signing import Signer
     from ckpt_tools.reading.engines import Engine
+
+
+Outcome = Seen | OSError
+"""What the pass saw, or why nobody could look."""
+_FILES = 10_000
+"""Files of which the digests are waited for at once."""
+
+
+class Digesting(Scheduler[Outcome]):
+    """Has files read as ``reading`` says. ``names`` are those that the seals have for them, ``before`` is
+    what they were when none of them had been handed out.
+
+    A worker that sees anything else under a name has seen nothing: what it digested is not what is sealed.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        reader: Reader,
+        reading: DigestPass,
+        names: Mapping[str, str],
+        before: Mapping[str, Identity | OSError],
+    ) -> None:
+        super().__init__(engine, reader)
+        self._reading, self._names, self._before = reading, names, before
+
+    def sent(self, request: Request) -> tuple[Any, ...] | None:
+        if any(c.joint for c in request.claims):
+            return None
+        how = self._reading._replace(jobs=1, io="auto", progress=None, key=None)
+        return "seal", request.path, request.expect, request.claims, self._names[request.path], how
+
+    def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Outcome | None:  # noqa: ARG002 - nothing is kept
+        """Return what a worker saw, if it is the file that is here."""
+        wrong, came, read = answer
+        if wrong is not None:
+            return _seen_by_nobody(request, host, wrong)
+        packed, can_be_sent, file, identity = came
+        made = None if packed is None else unpack(request.path, packed)
+        if not can_be_sent or (packed is not None and made is None):
+            return None
+        if made is not None:
+            here = seen_from_here(request, host, made[0], identity)
+            if here is None:
+                return None
+            if here[0] is not made[0]:
+                return Seen(here[0], None)
+        self.count(request, read)
+        before = self._before[request.path]
+        if isinstance(before, OSError) or identity is None or tuple(identity[:3]) != before[:3]:
+            return OSError(0, other(host))  # that it was changed is seen when all are looked at again
+        sealed = None if file is None else msgpack.decode(file, type=SealedFile)
+        return Seen(None if made is None else made[0], sealed, before)
+
+    def unknown(self, request: Request, why: str) -> Outcome:  # noqa: ARG002 - whoever asks knows it
+        return OSError(0, why)
+
+
+def _seen_by_nobody(request: Request, host: str, wrong: str) -> OSError | None:
+    """A worker could not read; None where nobody can, which is said as it is seen from here."""
+    try:
+        opened(request.path).close()
+    except OSError:
+        return None
+    return OSError(0, unseen(wrong, host))
+
+
+def batches(targets: Iterable[Target], sizes: Mapping[str, int], width: int) -> Iterator[list[Target]]:
+    """Targets that are read together: enough for so many workers, and no more than is well kept at once."""
+    some, files, size = list[Target](), 0, 0
+    for target in targets:
+        some.append(target)
+        files += len(target.files)
+        size += sum(sizes.get(path, 0) for path in target.files)
+        if files >= _FILES or size >= 4 * AHEAD * BATCH * max(2, width):
+            yield some
+            some, files, size = [], 0, 0
+    if some:
+        yield some
 
 
 class Soundness:

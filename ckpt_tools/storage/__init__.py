@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import errno
 
-from ckpt_tools.storage.held import HeldSource
 from ckpt_tools.storage.local import (
     Counter,
+    HeldSource,
     Identity,
     LocalSource,
     OpenFile,

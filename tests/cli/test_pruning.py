@@ -21,10 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_helpers import CKPT, CLEAN, ckpt, megatron
 
-from ckpt_tools.job import pruning
-from ckpt_tools.job.decisions import Decisions
+from ckpt_tools.job import decisions as room
+from ckpt_tools.job.decisions import KEPT_DAYS, Decisions
 from ckpt_tools.job.process import Process
-from ckpt_tools.job.pruning import KEPT_DAYS
 
 pytestmark = pytest.mark.slow  # processes that live and die
 
@@ -201,10 +200,10 @@ def test_a_start_looks_at_a_few_old_ones_only(decisions: Decisions, monkeypatch:
     for i in range(100):
         followed_by(decide(decisions, f"k{i}"), **{**GONE, "host": "other"})
     looked = list[str]()
-    real = pruning._is_followed
-    monkeypatch.setattr(pruning, "_is_followed", lambda key, *more: (looked.append(key), real(key, *more))[1])
+    real = room._is_followed
+    monkeypatch.setattr(room, "_is_followed", lambda key, *more: (looked.append(key), real(key, *more))[1])
     after(decisions, 3650)
-    assert len(looked) == pruning._LOOKED_AT
+    assert len(looked) == room._LOOKED_AT
 
 
 def test_an_earlier_version_left_empty_claims(decisions: Decisions) -> None:

@@ -29,9 +29,8 @@ from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job import Decision, Taken
 from ckpt_tools.job.decision import body_of
-from ckpt_tools.job.own_name import named_for
 from ckpt_tools.job.view import build
-from ckpt_tools.job.view_tree import MARKER
+from ckpt_tools.job.view_tree import MARKER, named_for
 from ckpt_tools.layouts import LAYOUTS, user
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity

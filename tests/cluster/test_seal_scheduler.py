@@ -19,7 +19,7 @@ from scheduled import MIB, Threads, big, flip, mpirun
 from ckpt_tools import api, guard
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.seals.names import NAME
-from ckpt_tools.guard import by_workers
+from ckpt_tools.guard import sealing
 from ckpt_tools.model.seal import Sealing
 from ckpt_tools.reading import worker
 from ckpt_tools.reading.engines import Engine
@@ -113,7 +113,7 @@ def test_a_file_of_the_checkpoint_that_changes_when_it_was_read(
     """While the workers are still at another one."""
     home = megatron(tmp_path / "run", steps=(10,)) / "iter_0000010"
     first = min(home.rglob("*.pt"))
-    real = by_workers.Digesting.answered
+    real = sealing.Digesting.answered
 
     def answered(self: Any, request: Any, *more: Any) -> Any:
         out = real(self, request, *more)
@@ -121,7 +121,7 @@ def test_a_file_of_the_checkpoint_that_changes_when_it_was_read(
             flip(first, 1000)
         return out
 
-    monkeypatch.setattr(by_workers.Digesting, "answered", answered)
+    monkeypatch.setattr(sealing.Digesting, "answered", answered)
     refused(by_threads(home), home, "in-use")
 
 

@@ -23,7 +23,7 @@ from ckpt_tools import api, cli
 from ckpt_tools.cli.app import COMMANDS
 from ckpt_tools.job import command as job_command
 from ckpt_tools.storage import retry, signed
-from ckpt_tools.storage.stores import credentials, object_store
+from ckpt_tools.storage.stores import object_store, options
 
 TREE = FIXTURES / "layouts/megatron/tp/tree"
 KEY, SESSION, SIGNATURE = "s3cr3tKeyOfTheUser", "s3ss1onTokenOfTheUser", "s1gnatureOfTheUrl"
@@ -336,7 +336,7 @@ def _quoting(e: Exception, url: str, *_: object) -> OSError:
         ("presigned", "denied", object_store, "refused", _quoting),
         ("environment", "forged", object_store, "refused", _quoting),
         ("profile", "garbage", object_store, "refused", _quoting),
-        ("program", "nothing there", credentials, "_failed", lambda e, _: OSError(5, str(e))),
+        ("program", "nothing there", options, "_failed", lambda e, _: OSError(5, str(e))),
     ],
 )
 def test_the_law_sees_it_where_one_of_these_is_missing(

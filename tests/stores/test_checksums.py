@@ -22,7 +22,7 @@ from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import to_work_out, work_out
 from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import BytesSource
-from ckpt_tools.storage.stores import signed_checksums
+from ckpt_tools.storage.stores import told as answers
 from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.store import Object, Replaced
 from ckpt_tools.storage.stores.told import stored_checksums
@@ -225,7 +225,7 @@ def test_who_may_not_sign_is_asked_once(gcs: Bucket, monkeypatch: pytest.MonkeyP
     for key in ("a", "b"):
         gcs.put(key, DATA)
     store = store_of(gcs)
-    monkeypatch.setattr(signed_checksums, "_options", lambda _: {})
+    monkeypatch.setattr(answers, "_options", lambda _: {})
     for key in ("a", "b"):
         with pytest.raises(PermissionError, match="could be signed"):
             stored_checksums(store, store.head(key))

@@ -14,7 +14,7 @@ from places import FIXTURES
 from stores.asking import as_user, ask
 from stores.bucket import Bucket
 
-from ckpt_tools.job.staging.aside import Aside
+from ckpt_tools.job.staging.fetching import Aside
 from ckpt_tools.job.staging.wanted import Wanted
 
 TREE = FIXTURES / "layouts/hf-trainer/trainer/tree/checkpoint-20"

@@ -14,7 +14,7 @@ from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import told_of_whole, work_out
 from ckpt_tools.model.store_checksum import StoreChecksums
 from ckpt_tools.storage import BytesSource
-from ckpt_tools.storage.stores import s3_checksums, signed_checksums
+from ckpt_tools.storage.stores import s3_checksums, told
 from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.stores.told import stored_checksums
@@ -126,13 +126,13 @@ def test_sizes_of_parts(first: dict[str, int], size: int, sizes: list[int], gues
 def test_headers_of_google_and_azure() -> None:
     crc, md5 = ALGORITHMS["crc32c"](DATA), hashlib.md5(DATA).digest()
     hashes = {"x-goog-hash": f"crc32c={b64(crc)},md5={b64(md5)}"}
-    assert [s.value for s in signed_checksums.google(hashes)] == [crc, md5]
-    assert list(signed_checksums.google({**hashes, "x-goog-stored-content-encoding": "gzip"})) == []
-    assert list(signed_checksums.google({"x-goog-hash": "crc32c=####,sha=AAAA"})) == []
+    assert [s.value for s in told.google(hashes)] == [crc, md5]
+    assert list(told.google({**hashes, "x-goog-stored-content-encoding": "gzip"})) == []
+    assert list(told.google({"x-goog-hash": "crc32c=####,sha=AAAA"})) == []
     crc64 = ALGORITHMS["crc64nvme"](DATA)
     azure = {"x-ms-content-crc64": b64(crc64[::-1]), "content-md5": b64(md5)}
-    assert [(s.algorithm, s.value, s.claimed) for s in signed_checksums.azure(azure)] == [
+    assert [(s.algorithm, s.value, s.claimed) for s in told.azure(azure)] == [
         ("crc64nvme", crc64, False),
         ("md5", md5, True),
     ]
-    assert list(signed_checksums.azure({**azure, "x-ms-blob-type": "AppendBlob"})) == []
+    assert list(told.azure({**azure, "x-ms-blob-type": "AppendBlob"})) == []

@@ -19,8 +19,7 @@ from ckpt_tools.job.decision import Decision
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.schema import Stage
 from ckpt_tools.job.staging import records
-from ckpt_tools.job.staging.aside import Aside
-from ckpt_tools.job.staging.fetching import Damaged, Fetch
+from ckpt_tools.job.staging.fetching import Aside, Damaged, Fetch
 from ckpt_tools.job.staging.place import Place
 from ckpt_tools.job.staging.records import LINES, NOTE, Record, seen
 from ckpt_tools.job.staging.wanted import Wanted, described, wanted_of
