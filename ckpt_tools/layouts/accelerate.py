@@ -7,14 +7,13 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-
-from msgspec.structs import replace
+from functools import partial
 
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, place_in_run
 from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, Purpose, Steps, whole
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Readers
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Readers, nest
 from ckpt_tools.layouts.hf_trainer import ST, TORCH, fsdp_pieces
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -25,9 +24,16 @@ from ckpt_tools.model.report import Report
 
 DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet", "prior", "prior_ema")
 """Directories into which hooks of diffusers' training scripts save the model, each with a role of its own."""
-MARKS = ("", "_step", "_epoch", "_kohya_step", "_kohya_epoch", "_kohya")
-"""Ends of the names of pieces, by what the directory is called."""
 _KOHYA = "_kohya"
+_HOMES = (
+    ("checkpoint_{generation}", ""),
+    ("<checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}", "_step"),
+    ("<epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}", "_epoch"),
+    ("{prefix}-step{step:08d}-state", f"{_KOHYA}_step"),
+    ("{prefix}-{epoch:06d}-state", f"{_KOHYA}_epoch"),
+    ("{prefix}-state", _KOHYA),
+)
+"""What the directory is called, and ends of the names of pieces."""
 _NUMBERED = re.compile(
     r"((?:pytorch_)?model|optimizer|scheduler|sampler|dl_state_dict|custom_checkpoint)(?:_(\d+))?"
     r"\.(?:safetensors|bin|pkl)"
@@ -44,7 +50,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    counted = {f"optimizer{mark}": ("optimizer_step",) for mark in MARKS}
+    counted = {f"optimizer{mark}": ("optimizer_step",) for _, mark in _HOMES}
     steps, epochs = (f"train_state_kohya{mark}" for mark in ("_step", "_epoch"))
     yield from borrowed(
         parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, place_in_run
@@ -164,82 +170,50 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     )  # accelerator.load_state(path)
 
 
-def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    yield Piece(
-        f"rng{mark}",
-        "rng",
-        f"{home}/random_states_{{rank}}.pkl",
-        TORCH,
-        readers=Readers(shared=True, sharded=True, survivable=True),
-    )
-    for name, template, formats in (
-        ("model", "model[_{shard}].safetensors", ST),
-        ("model_shard", "model-{shard:05d}-of-{of:05d}.safetensors", ST),
-        ("bin", "pytorch_model[_{shard}].bin", TORCH),
-        ("bin_shard", "pytorch_model-{shard:05d}-of-{of:05d}.bin", TORCH),
-    ):
-        yield Piece(f"{name}{mark}", "model", f"{home}/{template}", formats, claim=Claim.COMPANION)
-    yield Piece(
-        f"index{mark}",
-        "model_index",
-        f"{home}/<model.safetensors|pytorch_model.bin>.index.json",
-        ("safetensors_index",),
-        claim=Claim.COMPANION,
-    )
-    for name, template in (
-        ("optimizer", "optimizer[_{shard}].bin"),
-        ("scheduler", "scheduler[_{shard}].bin"),
-        ("sampler", "sampler[_{shard}].bin"),
-        ("dataloader", "dl_state_dict[_{shard}].bin"),
-        ("scaler", "scaler.pt"),
-        ("custom", "custom_checkpoint_{shard}.pkl"),
-    ):
-        claim = Claim.SURE if name == "optimizer" else Claim.COMPANION
-        yield Piece(f"{name}{mark}", name, f"{home}/{template}", TORCH, claim=claim)
-    yield from _diffusers(home, mark)
-    yield from fsdp_pieces(home, mark)
-    for piece in deepspeed.pieces(f"{home}/pytorch_model[_{{node}}]", f"{deepspeed.MARK}{mark}"):
-        yield replace(piece, claim=Claim.COMPANION)
-
-
-def _kohya() -> Iterator[Piece]:
-    """The directories of sd-scripts, each with a file that says how far training was."""
-    for home, mark in (
-        ("{prefix}-step{step:08d}-state", "_kohya_step"),
-        ("{prefix}-{epoch:06d}-state", "_kohya_epoch"),
-        ("{prefix}-state", "_kohya"),
-    ):
-        yield from _pieces(home, mark)
-        yield Piece(
-            f"train_state{mark}", "state", f"{home}/train_state.json", ("json_member",), content=TELLS_STEP
-        )
-
-
-def _diffusers(home: str, mark: str) -> Iterator[Piece]:
-    """Models that a hook saves with ``save_pretrained``, in directories of their own."""
+def _pieces() -> Iterator[Piece]:
+    beside = partial(Piece, claim=Claim.COMPANION)
+    of_ranks = Readers(shared=True, sharded=True, survivable=True)
+    yield Piece("rng", "rng", "random_states_{rank}.pkl", TORCH, readers=of_ranks)
+    yield beside("model", "model", "model[_{shard}].safetensors", ST)
+    yield beside("model_shard", "model", "model-{shard:05d}-of-{of:05d}.safetensors", ST)
+    yield beside("bin", "model", "pytorch_model[_{shard}].bin", TORCH)
+    yield beside("bin_shard", "model", "pytorch_model-{shard:05d}-of-{of:05d}.bin", TORCH)
+    index = "<model.safetensors|pytorch_model.bin>.index.json"
+    yield beside("index", "model_index", index, ("safetensors_index",))
+    yield Piece("optimizer", "optimizer", "optimizer[_{shard}].bin", TORCH)
+    yield beside("scheduler", "scheduler", "scheduler[_{shard}].bin", TORCH)
+    yield beside("sampler", "sampler", "sampler[_{shard}].bin", TORCH)
+    yield beside("dataloader", "dataloader", "dl_state_dict[_{shard}].bin", TORCH)
+    yield beside("scaler", "scaler", "scaler.pt", TORCH)
+    yield beside("custom", "custom", "custom_checkpoint_{shard}.pkl", TORCH)
     for name in DIFFUSERS:
-        weights = Piece(f"{name}{mark}", name, "", ST, claim=Claim.COMPANION)
-        at = f"{home}/{name}/diffusion_pytorch_model"
-        index = f"{at}.<safetensors|bin>.index.json"
-        shard = f"{at}-{{shard:05d}}-of-{{of:05d}}"
-        yield replace(weights, template=f"{at}.safetensors")
-        yield replace(weights, template=f"{at}.bin", name=f"{name}_bin{mark}", formats=TORCH)
-        yield replace(weights, template=f"{shard}.safetensors", name=f"{name}_shard{mark}")
-        yield replace(weights, template=index, name=f"{name}_index{mark}", formats=("safetensors_index",))
-        config = replace(weights, template=f"{home}/{name}/config.json", formats=("json_member",))
-        yield replace(config, name=f"{name}_config{mark}", role=f"{name}_config", required=False)
-    lora = f"{home}/pytorch_lora_weights.safetensors"
-    yield Piece(f"lora{mark}", "model", lora, ST, claim=Claim.COMPANION)
+        yield from nest(name, _diffusers(name))
+    yield beside("lora", "model", "pytorch_lora_weights.safetensors", ST)
+    yield from fsdp_pieces()
+    engine = "pytorch_model[_{node}]"
+    yield from nest(engine, deepspeed.PIECES, deepspeed.MARK, claim=Claim.COMPANION)
 
 
+def _diffusers(name: str) -> Iterator[Piece]:
+    """A model that a hook saves with ``save_pretrained``."""
+    weights, at = partial(Piece, claim=Claim.COMPANION), "diffusion_pytorch_model"
+    yield weights(name, name, f"{at}.safetensors", ST)
+    yield weights(f"{name}_bin", name, f"{at}.bin", TORCH)
+    yield weights(f"{name}_shard", name, f"{at}-{{shard:05d}}-of-{{of:05d}}.safetensors", ST)
+    yield weights(f"{name}_index", name, f"{at}.<safetensors|bin>.index.json", ("safetensors_index",))
+    yield weights(f"{name}_config", f"{name}_config", "config.json", ("json_member",), required=False)
+
+
+_SAVED = tuple(_pieces())
+_COUNTED = Piece("train_state", "state", "train_state.json", ("json_member",), content=TELLS_STEP)
+"""How far training was, as sd-scripts say it in each directory."""
 LAYOUT = Layout(
     name="accelerate",
     title="Accelerate save_state",
-    pieces=(
-        *_pieces("checkpoint_{generation}", ""),
-        *_pieces("<checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}", "_step"),
-        *_pieces("<epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}", "_epoch"),
-        *_kohya(),
+    pieces=tuple(
+        piece
+        for home, mark in _HOMES
+        for piece in nest(home, (*_SAVED, _COUNTED) if _KOHYA in mark else _SAVED, mark)
     ),
     resume=_resume,
     steps=_steps,
@@ -249,7 +223,7 @@ LAYOUT = Layout(
         commit="rng",
         needs_any=("model", *DIFFUSERS),
         # which it was prepared with
-        saved_with=tuple((f"scheduler{mark}", "optimizer") for mark in MARKS),
+        saved_with=tuple((f"scheduler{mark}", "optimizer") for _, mark in _HOMES),
     ),
     purpose=Purpose.EXPORTS,
     compared=Compared.BY_PIECE,

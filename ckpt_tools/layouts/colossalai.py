@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Complete, Counting, Layout, whole
 from ckpt_tools.layouts.common.lost_files import without_index
-from ckpt_tools.layouts.common.piece import Claim, Piece
+from ckpt_tools.layouts.common.piece import Claim, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -49,7 +49,7 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path, (flag, checkpoint.path))
 
 
-def _pieces(home: str, modeling: str, mark: str) -> Iterator[Piece]:
+def _pieces(modeling: str) -> Iterator[Piece]:
     torch = Piece("", "", "", TORCH, unasked=True)
     index = Piece("", "", "", ("safetensors_index",))
     for role, at, names in (
@@ -59,22 +59,22 @@ def _pieces(home: str, modeling: str, mark: str) -> Iterator[Piece]:
         for name in names:
             stem, _, suffix = name.partition(".")
             formats = TORCH if suffix == "bin" else ST
-            shard = f"{home}/{at}/{stem}{_SHARD}.{suffix}"
-            yield replace(torch, name=f"{role}_{suffix}{mark}", role=role, template=shard, formats=formats)
-            said = f"{home}/{at}/{name}.index.json"
-            yield replace(index, name=f"{role}_{suffix}_index{mark}", role=f"{role}_index", template=said)
-    groups = f"{home}/optimizer/pytorch_optim_group.bin"
-    yield replace(torch, name=f"groups{mark}", role="groups", template=groups)
-    adapter = f"{home}/{modeling}/adapter_model"
-    lora = replace(torch, name=f"adapter{mark}", role="model", template=f"{adapter}.safetensors", formats=ST)
+            shard = f"{at}/{stem}{_SHARD}.{suffix}"
+            yield replace(torch, name=f"{role}_{suffix}", role=role, template=shard, formats=formats)
+            said = f"{at}/{name}.index.json"
+            yield replace(index, name=f"{role}_{suffix}_index", role=f"{role}_index", template=said)
+    groups = "optimizer/pytorch_optim_group.bin"
+    yield replace(torch, name="groups", role="groups", template=groups)
+    adapter = f"{modeling}/adapter_model"
+    lora = replace(torch, name="adapter", role="model", template=f"{adapter}.safetensors", formats=ST)
     yield lora
-    yield replace(lora, name=f"adapter_bin{mark}", template=f"{adapter}.bin", formats=TORCH)
+    yield replace(lora, name="adapter_bin", template=f"{adapter}.bin", formats=TORCH)
     described = Piece("", "config", "", ("json_member",), claim=Claim.COMPANION, required=False)
-    config = f"{home}/{modeling}/<config|generation_config|adapter_config>.json"
-    yield replace(described, name=f"config{mark}", template=config, loaded=False)
-    yield replace(torch, name=f"scheduler{mark}", role="scheduler", template=f"{home}/lr_scheduler")
-    state = f"{home}/running_states.json"
-    yield Piece(f"state{mark}", "state", state, ("json_member",))
+    config = f"{modeling}/<config|generation_config|adapter_config>.json"
+    yield replace(described, name="config", template=config, loaded=False)
+    yield replace(torch, name="scheduler", role="scheduler", template="lr_scheduler")
+    state = "running_states.json"
+    yield Piece("state", "state", state, ("json_member",))
 
 
 def _beside(home: str) -> Iterator[Piece]:
@@ -97,7 +97,10 @@ def _own(p: Piece) -> Piece:
 LAYOUT = Layout(
     name="colossalai",
     title="ColossalAI applications",
-    pieces=(*(_own(p) for home in _HOMES for p in _pieces(*home)), *map(_own, _beside(_HOMES[1][0]))),
+    pieces=(
+        *(_own(p) for home, modeling, mark in _HOMES for p in nest(home, _pieces(modeling), mark)),
+        *map(_own, _beside(_HOMES[1][0])),
+    ),
     resume=_resume,
     check=_check,
     complete=Complete(commit="state", needs=("model", "optimizer", "scheduler")),

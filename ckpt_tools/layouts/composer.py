@@ -12,7 +12,7 @@ from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import first, named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Steps, resume_file
 from ckpt_tools.layouts.common.lost_files import lost_shards
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, nest
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
@@ -46,8 +46,7 @@ def _pieces() -> Iterator[Piece]:
     latest = replace(rank, name="latest", template="latest-rank{shard}.pt", content=TELLS_STEP)
     yield rank
     yield replace(latest, role="latest", loaded=False, required=False, claim=Claim.COMPANION)
-    for piece in dcp.pieces(HOME, "_sharded"):
-        yield replace(piece, required=False)
+    yield from nest(HOME, dcp.PIECES, "_sharded", required=False)
 
 
 LAYOUT = Layout(

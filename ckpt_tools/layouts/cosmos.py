@@ -6,12 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, resume_directory
-from ckpt_tools.layouts.common.piece import Piece
+from ckpt_tools.layouts.common.piece import Piece, nest
 from ckpt_tools.layouts.files import named, read_tracker
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -31,9 +29,7 @@ def _pieces() -> Iterator[Piece]:
     """Jobs with several networks have an optimizer and a scheduler for each: ``optim_net`` …"""
     for role in _ROLES:
         several = "" if role in ("model", "trainer") else "[_{name}]"
-        for piece in dcp.pieces(f"{_HOME}/{role}{several}", f"_{role}"):
-            index = piece.role == "metadata"
-            yield replace(piece, role=f"{role}_index" if index else role, required=index)
+        yield from nest(f"{_HOME}/{role}{several}", dcp.of_role(role), f"_{role}")
 
 
 LAYOUT = Layout(

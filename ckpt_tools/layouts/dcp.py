@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Beside, Complete, Counting, Layout, Metadata, Steps, Tracker
 from ckpt_tools.layouts.common.lost_files import without_names
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Content, Piece
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Content, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
@@ -162,38 +162,39 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(_directory(checkpoint))  # torch.distributed.checkpoint.load(checkpoint_id=…)
 
 
-def pieces(home: str, mark: str, state_word: bytes = b"") -> Iterator[Piece]:
-    """The files of a checkpoint in the directory ``home``."""
-    index = Piece(f"metadata{mark}", "metadata", "", FORMATS, content=Content(state_word=state_word))
-    yield replace(index, template=f"{home}/.metadata")
-    yield replace(index, name=f"rank_metadata{mark}", template=f"{home}/__{{rank}}.metadata")
-    yield Piece(f"data{mark}", "model", f"{home}/__{{rank}}_{{shard}}.distcp", FORMATS, required=False)
-    yield Piece(
-        f"prefixed{mark}", "model", f"{home}/{{name}}__{{rank}}_{{shard}}.distcp", FORMATS, required=False
-    )
+PIECES = (
+    Piece("metadata", "metadata", ".metadata", FORMATS),
+    Piece("rank_metadata", "metadata", "__{rank}.metadata", FORMATS),
+    Piece("data", "model", "__{rank}_{shard}.distcp", FORMATS, required=False),
+    Piece("prefixed", "model", "{name}__{rank}_{shard}.distcp", FORMATS, required=False),
+)
+"""The files of a checkpoint in its directory."""
+_OF_STATES = (*(replace(p, content=Content(state_word=_STATE)) for p in PIECES[:2]), *PIECES[2:])
 
 
-def _spread(home: str, mark: str) -> Iterator[Piece]:
+def of_role(role: str, index: str = "") -> Iterator[Piece]:
+    """The same of a part of a state, which other parts lie beside: the roles of its files and its index."""
+    for p in PIECES:
+        yield replace(p, role=(index or f"{role}_index") if p.role == "metadata" else role)
+
+
+def _spread() -> Iterator[Piece]:
     """Data that s3torchconnector's prefix strategies put into directories: a number backwards with zeros
     behind it, or what a strategy of the user's own gives.
     """
-    numbered = Piece("", "model", "", FORMATS, required=False)
-    for name, prefix in (("numbered", "{layer:010d}"), ("spread", "{name}")):
-        data = numbered if name == "numbered" else replace(numbered, claim=Claim.INSIDE)
+    for name, prefix, claim in (("numbered", "{layer:010d}", Claim.SURE), ("spread", "{name}", Claim.INSIDE)):
         for deep, epoch in (("", ""), ("_deep", "/<epoch_>{name}")):
-            template = f"{home}/{prefix}{epoch}/__{{rank}}_{{shard}}.distcp"
-            yield replace(data, name=f"{name}{deep}{mark}", template=template)
+            template = f"{prefix}{epoch}/__{{rank}}_{{shard}}.distcp"
+            yield Piece(f"{name}{deep}", "model", template, FORMATS, required=False, claim=claim)
 
 
-def of_megatron(home: str, mark: str) -> Iterator[Piece]:
-    """What Megatron-core keeps beside them, where its directory was renamed."""
-    beside = Piece("", "", "", claim=Claim.INSIDE, required=False)
-    described = replace(beside, name=f"core{mark}", role="core_metadata", template=f"{home}/metadata.json")
-    yield replace(described, formats=("json_member",))
-    common = replace(beside, name=f"common{mark}", role="common", template=f"{home}/common.pt")
-    yield replace(common, formats=("torch_zip", "torch_legacy"), unasked=True)
-
-
+_INSIDE = Piece("", "", "", required=False, claim=Claim.INSIDE)
+_COMMON = replace(_INSIDE, name="common", role="common", template="common.pt", unasked=True)
+OF_MEGATRON = (
+    replace(_INSIDE, name="core", role="core_metadata", template="metadata.json", formats=("json_member",)),
+    replace(_COMMON, formats=("torch_zip", "torch_legacy")),
+)
+"""What Megatron-core keeps beside them, where its directory was renamed."""
 STATES = (
     "extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states"
     "|lr_scheduler|scheduler"
@@ -202,19 +203,16 @@ STATES = (
 STATE_FORMATS = ("torch_zip", "torch_legacy")
 
 
-def beside(home: str, mark: str) -> Iterator[Piece]:
-    """The files of states beside the tensors, or in directories called like them."""
-    one = Piece("", "state", "", STATE_FORMATS, required=False, unasked=True)
-    one = replace(one, claim=Claim.INSIDE)
-    rank = "[<_global|_dp>][<_|->][rank][<_|->]{shard}"
-    for name, template in (
-        ("state", f"<{STATES}>[{rank}].<pt|pth>"),
-        ("state_below", f"<{STATES}>/[<{STATES}>]{rank}.<pt|pth>"),
-        ("state_of_loop", "metadata.pth"),
-    ):
-        yield replace(one, name=f"{name}{mark}", template=f"{home}/{template}")
-    told = replace(one, name=f"told{mark}", template=f"{home}/<train_state|trainer_state>[_{{shard}}].json")
-    yield replace(told, formats=("json_member",), unasked=False)
+_RANK = "[<_global|_dp>][<_|->][rank][<_|->]{shard}"
+_SAVED = replace(_INSIDE, role="state", formats=STATE_FORMATS, unasked=True)
+_TOLD = replace(_INSIDE, name="told", role="state", template="<train_state|trainer_state>[_{shard}].json")
+BESIDE = (
+    replace(_SAVED, name="state", template=f"<{STATES}>[{_RANK}].<pt|pth>"),
+    replace(_SAVED, name="state_below", template=f"<{STATES}>/[<{STATES}>]{_RANK}.<pt|pth>"),
+    replace(_SAVED, name="state_of_loop", template="metadata.pth"),
+    replace(_TOLD, formats=("json_member",)),
+)
+"""The files of states beside the tensors, or in directories called like them."""
 
 
 def lost_beside(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
@@ -232,18 +230,9 @@ def _writers(c: Checkpoint) -> frozenset[int | None]:
     return frozenset(p.rank for p in c.parts if p.path.endswith(".distcp"))
 
 
-def rest_of_state(home: str, mark: str) -> Piece:
-    """What Lightning and Fabric save of a state beside the tensors, last of all; step and epoch are in it."""
-    return Piece(
-        f"meta{mark}",
-        "state",
-        f"{home}/meta.pt",
-        ("torch_zip", "torch_legacy"),
-        content=TELLS_STEP,
-        unasked=True,
-    )
-
-
+REST = Piece("meta", "state", "meta.pt", STATE_FORMATS, content=TELLS_STEP, unasked=True)
+"""What Lightning and Fabric save of a state beside the tensors, last of all; step and epoch are in it."""
+_BESIDE = ([replace(REST, claim=Claim.COMPANION)], OF_MEGATRON, BESIDE)
 HOMES = (
     (STEP, ""),
     (EPOCH, "_epoch"),
@@ -256,11 +245,10 @@ LAYOUT = Layout(
     name="dcp",
     title="PyTorch Distributed Checkpoint",
     pieces=(
-        *(p for home, mark in HOMES[:-1] for p in _spread(home, mark)),
-        *(p for home, mark in HOMES for p in pieces(home, mark, b"" if mark == "_any" else _STATE)),
-        *(replace(rest_of_state(home, mark), claim=Claim.COMPANION) for home, mark in HOMES),
-        *(p for home, mark in HOMES for p in of_megatron(home, mark)),
-        *(p for home, mark in HOMES for p in beside(home, mark)),
+        *(p for home, mark in HOMES[:-1] for p in nest(home, _spread(), mark)),
+        *(p for home, mark in HOMES[:-1] for p in nest(home, _OF_STATES, mark)),
+        *nest("{name}", PIECES, "_any"),
+        *(p for part in _BESIDE for home, mark in HOMES for p in nest(home, part, mark)),
     ),
     lacks=_lacks,
     lost=_lost,

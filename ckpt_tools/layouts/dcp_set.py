@@ -15,7 +15,7 @@ from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Tracker, resume_directory, whole
 from ckpt_tools.layouts.common.lost_files import without_optimizer
-from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, Where
+from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, Where, nest
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
@@ -112,82 +112,62 @@ def _read_xtuner(data: bytes, base: str) -> int | None:
         return None
 
 
-def _of_dcp(home: str, mark: str) -> Iterator[Piece]:
-    """Where no name tells that it is a save (``mark`` is ``_here``), an optimizer is what makes it one."""
+def _of_dcp(*, here: bool) -> Iterator[Piece]:
+    """Where no name tells that it is a save (``here``), an optimizer is what makes it one."""
     for role in (*MODELS, *OTHERS):
-        below = mark == HERE and not role.startswith("optim")
-        for piece in dcp.pieces(f"{home}/{role}", f"_{role}{mark}"):
-            index = piece.role == "metadata"
-            named = replace(piece, role=f"{role}_index" if index else role, required=index)
-            yield replace(named, claim=Claim.COMPANION) if below else named
+        claim = Claim.COMPANION if here and not role.startswith("optim") else Claim.SURE
+        yield from nest(role, dcp.of_role(role), f"_{role}", claim=claim)
 
 
-def _rest(home: str, mark: str) -> Iterator[Piece]:
+def _rest(*, here: bool) -> Iterator[Piece]:
     """What lies beside the directories and below them."""
-    beside = partial(Piece, claim=Claim.INSIDE, required=False)
-    for below, deep in ((home, ""), (f"{home}/<{'|'.join(MODELS)}>", "_deep")):
-        yield from dcp.beside(below, f"{deep}{mark}")
-    if mark != HERE:
-        yield Piece(
-            f"incomplete{mark}",
-            "mark",
-            f"{home}{UNDER_WAY}",
-            required=False,
-            stage=Stage.MARKS,
-            changes=Changes.MARK,
-            loaded=False,
-        )
-        plain = f"{home}/<{STATES}>"  # XTuner's have no ending
-        yield beside(f"plain{mark}", "state", plain, STATE_FORMATS, unasked=True)
-        yield Piece(f"complete{mark}", "complete", f"{home}/{_DONE}", required=False, changes=Changes.MARK)
-        plain = f"{home}/<optimizer|optim>/state_dict.pt"  # LLaMA-Factory's, of a model that is not cut
-        yield Piece(f"single_optimizer{mark}", "optimizer", plain, STATE_FORMATS, required=False)
-    single = f"{home}/<step_scheduler|progress|scheduler>.pt"
-    yield beside(f"single{mark}", "state", single, STATE_FORMATS, unasked=True)
-    counts = f"{home}/metadata.json"
-    yield beside(f"single_counts{mark}", "state", counts, ("json_member",))
-    orchestrator = f"{home}/orchestrator/progress.pt"
-    yield beside(f"orchestrator{mark}", "state", orchestrator, STATE_FORMATS, unasked=True)
+    state = partial(
+        replace, Piece("", "state", "", STATE_FORMATS, required=False, claim=Claim.INSIDE, unasked=True)
+    )
+    other = partial(Piece, required=False, claim=Claim.INSIDE)
+    yield from dcp.BESIDE
+    yield from nest(f"<{'|'.join(MODELS)}>", dcp.BESIDE, "_deep")
+    if not here:
+        mark = Piece("incomplete", "mark", UNDER_WAY[1:], required=False, changes=Changes.MARK)
+        yield replace(mark, stage=Stage.MARKS, loaded=False)
+        yield state(name="plain", template=f"<{STATES}>")  # XTuner's have no ending
+        yield replace(mark, name="complete", role="complete", template=_DONE)
+        whole = "<optimizer|optim>/state_dict.pt"  # LLaMA-Factory's, of a model that is not cut
+        yield Piece("single_optimizer", "optimizer", whole, STATE_FORMATS, required=False)
+    yield state(name="single", template="<step_scheduler|progress|scheduler>.pt")
+    yield other("single_counts", "state", "metadata.json", ("json_member",))
+    yield state(name="orchestrator", template="orchestrator/progress.pt")
     # NeMo AutoModel's models: shards that DCP writes, or an adapter
-    weights = f"{home}/model/{{name}}.safetensors"
-    yield beside(f"safetensors{mark}", "safetensors", weights, ("safetensors",))
-    exported = f"{home}/model/consolidated/{{name}}.safetensors"
-    yield replace(beside(f"exported{mark}", "export", exported, ("safetensors",)), loaded=False)
-    adapter = f"{home}/model/<adapter_config|automodel_peft_config>.json"
-    yield beside(f"adapter{mark}", "config", adapter, ("json_member",))
-    index = f"{home}/model/consolidated/model.safetensors.index.json"
-    yield replace(beside(f"index{mark}", "export", index, ("safetensors_index",)), loaded=False)
-    if mark != HERE:
-        yield from _of_workers(home, mark)
+    yield other("safetensors", "safetensors", "model/{name}.safetensors", ("safetensors",))
+    exported = "model/consolidated/{name}.safetensors"
+    yield other("exported", "export", exported, ("safetensors",), loaded=False)
+    yield other("adapter", "config", "model/<adapter_config|automodel_peft_config>.json", ("json_member",))
+    index = "model/consolidated/model.safetensors.index.json"
+    yield other("index", "export", index, ("safetensors_index",), loaded=False)
+    if not here:  # ROLL's: below the directory of each worker one of DCP's, and the model as it is exported
+        yield from nest("{name}/dcp", dcp.of_role("worker"), "_worker")
+        yield other("worker_weights", "export", "{name}/{name}.safetensors", ("safetensors",), loaded=False)
+        index = "{name}/model.safetensors.index.json"
+        yield other("worker_weights_index", "export", index, ("safetensors_index",), loaded=False)
+        yield state(name="pipeline", template="pipeline/rng_state_pipeline.pth")
+        counts = "pipeline/worker_state_pipeline.json"
+        yield other("pipeline_counts", "state", counts, ("json_member",))
 
 
-def _of_workers(home: str, mark: str) -> Iterator[Piece]:
-    """ROLL's: below the directory of each worker one of DCP's, and the model as it is exported."""
-    for piece in dcp.pieces(f"{home}/{{name}}/dcp", f"_worker{mark}"):
-        yield replace(piece, role="worker_index" if piece.role == "metadata" else "worker")
-    beside = partial(Piece, claim=Claim.INSIDE, required=False, loaded=False)
-    for name, file, formats in (
-        ("weights", "{name}.safetensors", ("safetensors",)),
-        ("weights_index", "model.safetensors.index.json", ("safetensors_index",)),
-    ):
-        yield beside(f"worker_{name}{mark}", "export", f"{home}/{{name}}/{file}", formats)
-    pipeline = f"{home}/pipeline/rng_state_pipeline.pth"
-    yield replace(beside(f"pipeline{mark}", "state", pipeline, STATE_FORMATS, unasked=True), loaded=True)
-    counts = f"{home}/pipeline/worker_state_pipeline.json"
-    yield replace(beside(f"pipeline_counts{mark}", "state", counts, ("json_member",)), loaded=True)
-
-
-HOMES = ((_STEP, ""), (dcp.EPOCH_STEP, "_epoch_step"), (dcp.EPOCH, "_epoch"), ("", HERE))
-"""The last is a directory of any name, as of a job that writes one save over the other (Oumi)."""
+_HOMES = ((_STEP, ""), (dcp.EPOCH_STEP, "_epoch_step"), (dcp.EPOCH, "_epoch"))
 
 LAYOUT = Layout(
     name="dcp-set",
     title="Directories of PyTorch Distributed Checkpoint in one save",
-    pieces=tuple(
-        piece if home else replace(piece, template=piece.template[1:], where=Where.HERE)
-        for home, mark in HOMES
-        for part in (_of_dcp, _rest)
-        for piece in part(home, mark)
+    pieces=(
+        *(
+            p
+            for home, mark in _HOMES
+            for part in (_of_dcp, _rest)
+            for p in nest(home, part(here=False), mark)
+        ),
+        # a directory of any name, as of a job that writes one save over the other (Oumi)
+        *(p for part in (_of_dcp, _rest) for p in nest("", part(here=True), HERE, where=Where.HERE)),
     ),
     resume=resume_directory,
     check=_check,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, Tracker, whole
-from ckpt_tools.layouts.common.piece import SHARDED, SHARED, Content, Piece, Readers
+from ckpt_tools.layouts.common.piece import SHARDED, SHARED, Content, Piece, Readers, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
@@ -220,8 +220,7 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     )
 
 
-def pieces(home: str, mark: str) -> Iterator[Piece]:
-    """The files of a checkpoint in the directory ``home``."""
+def _pieces() -> Iterator[Piece]:
     zero = "[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}"
     for name, role, template, readers in (
         ("model", "model", "mp_rank_{tp:02d}_model_states.pt", Readers(replicated_over=("dp", "cp"))),
@@ -231,21 +230,16 @@ def pieces(home: str, mark: str) -> Iterator[Piece]:
         ("expert", "expert", "[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt", SHARED),
         ("expert_optim", "expert_optimizer", "expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt", SHARED),
     ):
-        yield Piece(
-            f"{name}{mark}",
-            role,
-            f"{home}/{template}",
-            FORMATS,
-            readers=readers,
-            unasked=True,
-            content=Content(tensors_in=_TENSORS_IN.get(name, ())),
-        )
+        content = Content(tensors_in=_TENSORS_IN.get(name, ()))
+        yield Piece(name, role, template, FORMATS, readers=readers, unasked=True, content=content)
 
 
+PIECES = tuple(_pieces())
+"""The files of a checkpoint in its directory."""
 LAYOUT = Layout(
     name="deepspeed",
     title="DeepSpeed ZeRO",
-    pieces=(*pieces(STEP, ""), *pieces("{name}", "_any")),
+    pieces=(*nest(STEP, PIECES), *nest("{name}", PIECES, "_any")),
     resume=_resume,
     steps=_steps,
     check=_check,

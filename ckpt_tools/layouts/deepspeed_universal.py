@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker
 from ckpt_tools.layouts.common.piece import Content, Piece
 from ckpt_tools.layouts.deepspeed import FORMATS, lacking, missed, tag
@@ -59,43 +61,20 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 HOME = "global_step{step}_universal"
 _FIRST = "zero_pp_rank_0_mp_rank_{tp:02d}_model_states.pt"
 _OTHERS = "zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt"
+_PARAMETER = "zero/{name}/<fp32|exp_avg|exp_avg_sq|step>.pt"
+_MODEL = Piece("", "model", "", FORMATS, unasked=True, content=Content(tensors_in=("parameter",)))
+_LAYER = "layer_{layer:02d}-model_{tp:02d}-model_states.pt"
 LAYOUT = Layout(
     name="deepspeed-universal",
     title="DeepSpeed universal checkpoint",
     pieces=(
-        Piece(
-            "parameter",
-            "parameter",
-            f"{HOME}/zero/{{name}}/<fp32|exp_avg|exp_avg_sq|step>.pt",
-            FORMATS,
-            unasked=True,
-        ),
+        Piece("parameter", "parameter", f"{HOME}/{_PARAMETER}", FORMATS, unasked=True),
         Piece("optimizer", "optimizer", f"{HOME}/zero/optimizer_state.pt", FORMATS, unasked=True),
-        Piece(
-            "model",
-            "model",
-            f"{HOME}/mp_rank_{{tp:02d}}_model_states.pt",
-            FORMATS,
-            content=Content(tensors_in=("parameter",)),
-            unasked=True,
-        ),
+        replace(_MODEL, name="model", template=f"{HOME}/mp_rank_{{tp:02d}}_model_states.pt"),
         # of stage 3; each rank loads those of the first
-        Piece(
-            "zero3",
-            "model",
-            f"{HOME}/{_FIRST}",
-            FORMATS,
-            content=Content(tensors_in=("parameter",)),
-            unasked=True,
-        ),
+        replace(_MODEL, name="zero3", template=f"{HOME}/{_FIRST}"),
         Piece("zero3_others", "unread", f"{HOME}/{_OTHERS}", FORMATS, required=False, loaded=False),
-        Piece(
-            "layer",
-            "layer",
-            f"{HOME}/layer_{{layer:02d}}-model_{{tp:02d}}-model_states.pt",
-            FORMATS,
-            unasked=True,
-        ),
+        Piece("layer", "layer", f"{HOME}/{_LAYER}", FORMATS, unasked=True),
     ),
     resume=_resume,
     check=_check,

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.counters import first, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Ranks, Steps, Tracker, resume_file
-from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece, Readers, Stage
+from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece, Readers, Stage, nest
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -28,41 +30,18 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, lambda m: first(m, _WORDS), "step")
 
 
+_OF_RANK = Piece("rank", "model", "rank_{rank}.pt", FORMATS, readers=SHARDED, claim=Claim.GENERIC)
+_COPIED = Readers(replicated_over=("dp",))
+_STAGED = Piece("stage", "stage", "._dlrover_ckpt_stage/{step}.done/{rank}", readers=OWN)
 LAYOUT = Layout(
     name="dlrover",
     title="DLRover flash checkpoint",
     pieces=(
-        *(
-            Piece(
-                f"rank{mark}",
-                "model",
-                f"{home}/rank_{{rank}}.pt",
-                FORMATS,
-                readers=SHARDED,
-                claim=Claim.GENERIC,
-            )
-            for home, mark in _HOMES
-        ),
-        *(
-            Piece(
-                f"whole{mark}",
-                "model",
-                f"{home}<.pt|.pth>",
-                FORMATS,
-                readers=Readers(replicated_over=("dp",)),
-                claim=Claim.COMPANION,
-            )
-            for home, mark in _HOMES[:1]
-        ),
+        *(p for home, mark in _HOMES for p in nest(home, [_OF_RANK], mark)),
         Piece(
-            "stage",
-            "stage",
-            "._dlrover_ckpt_stage/{step}.done/{rank}",
-            stage=Stage.UNDER_WAY,
-            required=False,
-            loaded=False,
-            readers=OWN,
+            "whole", "model", "checkpoint-{step}<.pt|.pth>", FORMATS, readers=_COPIED, claim=Claim.COMPANION
         ),
+        replace(_STAGED, stage=Stage.UNDER_WAY, required=False, loaded=False),
     ),
     resume=resume_file,
     steps=_steps,

@@ -22,7 +22,7 @@ from ckpt_tools.layouts.common.layout import (
     whole,
 )
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Piece
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Piece, nest
 from ckpt_tools.layouts.files import OBJECTS
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -91,21 +91,18 @@ def _without(c: Checkpoint, what: str) -> Flaw:
     return Flaw("missing-part", f"there is no {what}", path=c.path)
 
 
-def _pieces() -> Iterator[Piece]:
-    state = Piece("", "model", "", OBJECTS, unasked=True)
-    yield replace(state, name="step", role="progress", template=f"{_HOME}/step.pkl", content=TELLS_STEP)
-    yield replace(state, name="replay", role="data", template=f"{_HOME}/replay[_<train|eval>].pkl")
-    yield replace(state, name="agent", template=f"{_HOME}/agent.pkl")
-    yield replace(state, name="shard", template=f"{_HOME}/{{name}}-{{shard:04d}}.pkl")
-    yield replace(state, name="state", template=f"{_HOME}/{{name}}.pkl")
-    done = Piece("done", "done", f"{_HOME}/done", changes=Changes.MARK, loaded=False)
-    yield replace(done, claim=Claim.INSIDE)
-
-
+_PIECES = (
+    Piece("step", "progress", "step.pkl", OBJECTS, content=TELLS_STEP),
+    Piece("replay", "data", "replay[_<train|eval>].pkl", OBJECTS),
+    Piece("agent", "model", "agent.pkl", OBJECTS),
+    Piece("shard", "model", "{name}-{shard:04d}.pkl", OBJECTS),
+    Piece("state", "model", "{name}.pkl", OBJECTS),
+)
+_DONE = Piece("done", "done", f"{_HOME}/done", loaded=False, claim=Claim.INSIDE, changes=Changes.MARK)
 LAYOUT = Layout(
     name="elements",
     title="elements (DreamerV3)",
-    pieces=tuple(_pieces()),
+    pieces=(*nest(_HOME, _PIECES, unasked=True), _DONE),
     resume=resume_directory,  # Checkpoint.load(path)
     steps=_steps,
     check=_check,

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, resume_directory
 from ckpt_tools.layouts.common.loop_counters import number
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import Claim, Piece, Stage
+from ckpt_tools.layouts.common.piece import Claim, Piece, Stage, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -61,23 +59,18 @@ def _shown(c: Checkpoint) -> set[str]:
     return shown
 
 
-def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    model = Piece(f"model{mark}", "model", f"{home}/model/{_GRID}", TORCH)
-    yield model
-    yield replace(model, name=f"optimizer{mark}", role="optimizer", template=f"{home}/optimizer/{_GRID}")
-    reader = f"{home}/data_reader/dp_{{shard:02d}}.pt"
-    yield replace(model, name=f"data_reader{mark}", role="data_reader", template=reader, unasked=True)
-    ranks = f"{home}/trainer/rank_{{shard:02d}}.pt"
-    trainer = replace(model, name=f"trainer{mark}", role="trainer", template=ranks, unasked=True)
-    yield replace(trainer, claim=Claim.INSIDE)
-
-
+_PIECES = (
+    Piece("model", "model", f"model/{_GRID}", TORCH),
+    Piece("optimizer", "optimizer", f"optimizer/{_GRID}", TORCH),
+    Piece("data_reader", "data_reader", "data_reader/dp_{shard:02d}.pt", TORCH, unasked=True),
+    Piece("trainer", "trainer", "trainer/rank_{shard:02d}.pt", TORCH, unasked=True, claim=Claim.INSIDE),
+)
 LAYOUT = Layout(
     name="fairseq2",
     title="fairseq2",
     pieces=(
-        *_pieces("step_{step}", ""),
-        *(replace(piece, stage=Stage.UNDER_WAY) for piece in _pieces("step_{step}.tmp", "_tmp")),
+        *nest("step_{step}", _PIECES),
+        *nest("step_{step}.tmp", _PIECES, "_tmp", stage=Stage.UNDER_WAY),
     ),
     resume=resume_directory,
     check=_check,

@@ -24,7 +24,7 @@ from ckpt_tools.layouts.common.layout import (
     whole,
 )
 from ckpt_tools.layouts.common.lost_files import lost, stale_index, without_index, without_names
-from ckpt_tools.layouts.common.piece import OWN, SHARDED, Changes, Claim, Piece, Readers, Stage
+from ckpt_tools.layouts.common.piece import SHARDED, Changes, Claim, Piece, Readers, Stage, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
@@ -143,7 +143,7 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path, ("--resume_from_checkpoint", checkpoint.path))
 
 
-def model_pieces(home: str) -> Iterator[Piece]:
+def model_pieces() -> Iterator[Piece]:
     """A model as ``save_pretrained`` writes it, whole or in shards that an index names."""
     index = Piece("", "model_index", "", ("safetensors_index",), claim=Claim.COMPANION)
     for name, prefix, suffix, formats in (
@@ -152,11 +152,11 @@ def model_pieces(home: str) -> Iterator[Piece]:
         ("bin", "pytorch_model", "bin", TORCH),
         ("adapter_bin", "adapter_model", "bin", TORCH),
     ):
-        model = Piece(name, "model", f"{home}/{prefix}.{suffix}", formats, claim=Claim.COMPANION)
+        model = Piece(name, "model", f"{prefix}.{suffix}", formats, claim=Claim.COMPANION)
         yield model
-        shard = f"{home}/{prefix}-{{shard:05d}}-of-{{of:05d}}.{suffix}"
+        shard = f"{prefix}-{{shard:05d}}-of-{{of:05d}}.{suffix}"
         yield replace(model, name=f"{name}_shard", template=shard)
-        yield replace(index, name=f"{name}_index", template=f"{home}/{prefix}.{suffix}.index.json")
+        yield replace(index, name=f"{name}_index", template=f"{prefix}.{suffix}.index.json")
 
 
 OPTIMIZERS = ("optimizer", "metadata_optimizer", "pd_optimizer", "unified_optimizer")
@@ -166,41 +166,39 @@ OPTIMIZERS = ("optimizer", "metadata_optimizer", "pd_optimizer", "unified_optimi
 def _own_pieces() -> Iterator[Piece]:
     """What the trainer itself writes beside the model."""
     torch, described = partial(Piece, formats=TORCH), partial(Piece, claim=Claim.COMPANION)
-    yield Piece("state", "state", f"{HOME}/trainer_state.json", ("json_member",))
-    yield from model_pieces(HOME)
+    yield Piece("state", "state", "trainer_state.json", ("json_member",))
+    yield from model_pieces()
     for number, role in (("0", "model"), ("{layer}", "module")):  # sentence-transformers: one for each module
         for end, formats in (("model.safetensors", ST), ("pytorch_model.bin", TORCH)):
-            below = f"{HOME}/{number}_{{name}}/{end}"
+            below = f"{number}_{{name}}/{end}"
             yield Piece(f"{role}_{end.partition('.')[0]}", role, below, formats, claim=Claim.COMPANION)
     for name, file in (("modules", "modules.json"), ("module_config", "{layer}_{name}/config.json")):
-        yield described(name, "module_config", f"{HOME}/{file}", ("json_member",), required=False)
+        yield described(name, "module_config", file, ("json_member",), required=False)
     for name, end, formats in (("", "safetensors", ST), ("_bin", "bin", TORCH)):
-        below = f"{NAMED}/adapter_model.{end}"
+        below = f"{{name}}/adapter_model.{end}"
         yield Piece(f"named_adapter{name}", "model", below, formats, claim=Claim.COMPANION)
     # a loop of one's own calls them so, too, in a checkpoint-N of its own; the trainer has saved its
     # arguments before them
-    yield torch("optimizer", "optimizer", f"{HOME}/optimizer.pt", claim=Claim.COMPANION)
+    yield torch("optimizer", "optimizer", "optimizer.pt", claim=Claim.COMPANION)
     # with FSDP; Accelerate, too, saves optimizer.bin and scaler.pt into a checkpoint-N of its own
-    yield torch("optimizer_bin", "optimizer", f"{HOME}/optimizer.bin", claim=Claim.COMPANION)
-    yield torch("scheduler", "scheduler", f"{HOME}/scheduler.pt", claim=Claim.COMPANION)
-    yield torch("scaler", "scaler", f"{HOME}/scaler.pt", required=False, claim=Claim.COMPANION)
+    yield torch("optimizer_bin", "optimizer", "optimizer.bin", claim=Claim.COMPANION)
+    yield torch("scheduler", "scheduler", "scheduler.pt", claim=Claim.COMPANION)
+    yield torch("scaler", "scaler", "scaler.pt", required=False, claim=Claim.COMPANION)
     either = partial(Piece, formats=(*TORCH, *PADDLE))
-    yield either("rng", "rng", f"{HOME}/rng_state.pth", readers=Readers(shared=True, survivable=True))
+    yield either("rng", "rng", "rng_state.pth", readers=Readers(shared=True, survivable=True))
     yield either(
         "rng_rank",
         "rng",
-        f"{HOME}/rng_state_{{rank}}.pth",
+        "rng_state_{rank}.pth",
         readers=Readers(shared=True, sharded=True, survivable=True),
     )
-    yield either("args", "args", f"{HOME}/training_args.bin", required=False, loaded=False)
+    yield either("args", "args", "training_args.bin", required=False, loaded=False)
     # before it loads the weights, the trainer reads by which version of transformers they were saved
-    yield described("config", "config", f"{HOME}/config.json", ("json_member",))
-    for home in (HOME, NAMED):
-        name = "adapter_config" if home == HOME else "named_adapter_config"
-        yield described(name, "config", f"{home}/adapter_config.json", ("json_member",), loaded=False)
-    yield described("tokenizer", "tokenizer", f"{HOME}/<{_TOKENIZER}>.json", required=False, loaded=False)
-    # transformers 4.3x staged there
-    yield Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), stage=Stage.UNDER_WAY)
+    yield described("config", "config", "config.json", ("json_member",))
+    for name, below in (("", ""), ("named_", "{name}/")):
+        config = f"{below}adapter_config.json"
+        yield described(f"{name}adapter_config", "config", config, ("json_member",), loaded=False)
+    yield described("tokenizer", "tokenizer", f"<{_TOKENIZER}>.json", required=False, loaded=False)
 
 
 def _paddle_pieces() -> Iterator[Piece]:
@@ -215,30 +213,30 @@ def _paddle_pieces() -> Iterator[Piece]:
         ("pd_scheduler", "scheduler", "scheduler.pdparams"),
         ("pd_scaler", "scaler", "scaler.pdparams"),
     ):
-        yield Piece(name, role, f"{HOME}/{file}", PADDLE, unasked=True)
+        yield Piece(name, role, file, PADDLE, unasked=True)
     # written last, each rank's once a save of its own has ended; of a job on PDC the trainer takes no save
     # without .checkpoint_done (trainer_utils.py, get_last_checkpoint)
     done = partial(
         Piece, formats=(), claim=Claim.COMPANION, changes=Changes.MARK, required=False, loaded=False
     )
     weights = ".model_weight|.optimizer_weight|.master_weight"
-    yield done("pd_done", "done", f"{HOME}/<.checkpoint_done|.model_done>")
-    yield done("pd_signal", "done", f"{HOME}/saved_signal_{{shard}}")
-    yield done("pd_weights_done", "done", f"{HOME}/<{weights}>.done.{{shard}}")
+    yield done("pd_done", "done", "<.checkpoint_done|.model_done>")
+    yield done("pd_signal", "done", "saved_signal_{shard}")
+    yield done("pd_weights_done", "done", f"<{weights}>.done.{{shard}}")
     for name in ("optimizer", "master_weights"):
-        shards = f"{HOME}/{name}[-{{shard:05d}}-of-{{of:05d}}].safetensors"
+        shards = f"{name}[-{{shard:05d}}-of-{{of:05d}}].safetensors"
         yield Piece(f"unified_{name}", name, shards, ST)
-        index = f"{HOME}/{name}.safetensors.index.json"
+        index = f"{name}.safetensors.index.json"
         yield Piece(f"unified_{name}_index", f"{name}_index", index, ("safetensors_index",))
 
 
 def _flex_pieces() -> Iterator[Piece]:
     """What PaddleFormers' Trainer saves with ``flex_checkpoint``, and its state."""
-    yield Piece("flex_state", "state", f"{HOME}/trainer_state.bin", PADDLE, unasked=True)
+    yield Piece("flex_state", "state", "trainer_state.bin", PADDLE, unasked=True)
     parts = {"model_state": "model", "optimizer_state": "optimizer", "master_weight": "master_weights"}
     for name, role in {**parts, "ema_state": "ema"}.items():
-        index = f"{HOME}/{name}/{{name}}.metadata"
-        files = f"{HOME}/{name}/{{shard}}_{{name}}.distcp"
+        index = f"{name}/{{name}}.metadata"
+        files = f"{name}/{{shard}}_{{name}}.distcp"
         for kind, of, path, form in (
             ("_index", f"{role}_index", index, "paddle_dist"),
             ("", role, files, "pickle_plain"),
@@ -246,35 +244,35 @@ def _flex_pieces() -> Iterator[Piece]:
             yield Piece(f"flex_{name}{kind}", of, path, (form,), unasked=True)
 
 
-def fsdp_pieces(home: str, mark: str = "") -> Iterator[Piece]:
+def fsdp_pieces() -> Iterator[Piece]:
     """What Accelerate saves of a model, and its optimizer, that FSDP has cut: whole, a file for each rank, or
     a directory of DCP's.
     """
-    whole_one = Piece("", "model", "", TORCH, claim=Claim.COMPANION)
-    yield replace(whole_one, name=f"fsdp{mark}", template=f"{home}/pytorch_model_fsdp[_{{shard}}].bin")
+    beside = partial(Piece, formats=TORCH, claim=Claim.COMPANION)
+    yield beside("fsdp", "model", "pytorch_model_fsdp[_{shard}].bin")
     for top, role in (("pytorch_model_fsdp", "model"), ("optimizer", "optimizer")):
-        one = Piece(
-            f"{top}_rank{mark}", role, f"{home}/{top}[_{{shard}}]_rank{{rank}}.bin", TORCH, readers=OWN
-        )
-        yield replace(one, readers=SHARDED, claim=Claim.COMPANION)
-        for piece in dcp.pieces(f"{home}/{top}_{{node}}", f"_{top}{mark}"):
-            index = piece.role == "metadata"
-            role_here = f"fsdp_{role}_index" if index else role
-            yield replace(piece, role=role_here, required=index, claim=Claim.COMPANION)
+        yield beside(f"{top}_rank", role, f"{top}[_{{shard}}]_rank{{rank}}.bin", readers=SHARDED)
+        of_dcp = dcp.of_role(role, f"fsdp_{role}_index")
+        yield from nest(f"{top}_{{node}}", of_dcp, f"_{top}", claim=Claim.COMPANION)
 
 
 def _engine_pieces() -> Iterator[Piece]:
     """What FSDP and DeepSpeed write below it."""
-    yield from fsdp_pieces(HOME)
-    yield from deepspeed.pieces(f"{HOME}/global_step{{step}}", deepspeed.MARK)
-    latest = Piece(f"latest{deepspeed.MARK}", "latest", f"{HOME}/latest", claim=Claim.COMPANION)
-    yield replace(latest, claim=Claim.INSIDE, loaded=False)  # the trainer names no tag to the engine
+    yield from fsdp_pieces()
+    yield from nest("global_step{step}", deepspeed.PIECES, deepspeed.MARK)
+    # the trainer names no tag to the engine
+    yield Piece(f"latest{deepspeed.MARK}", "latest", "latest", claim=Claim.INSIDE, loaded=False)
 
 
 LAYOUT = Layout(
     name="hf-trainer",
     title="Hugging Face Trainer, PaddleNLP Trainer",
-    pieces=(*_own_pieces(), *_paddle_pieces(), *_flex_pieces(), *_engine_pieces()),
+    pieces=(
+        *nest(HOME, _own_pieces()),
+        # transformers 4.3x staged there
+        Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), stage=Stage.UNDER_WAY),
+        *nest(HOME, (*_paddle_pieces(), *_flex_pieces(), *_engine_pieces())),
+    ),
     resume=_resume,
     steps=_steps,
     check=_check,

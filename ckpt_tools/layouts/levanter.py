@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-
-from msgspec.structs import replace
+from functools import partial
 
 from ckpt_tools.layouts.common.arrays import LIST, ROLE, array, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
@@ -51,12 +50,10 @@ def _pieces() -> Iterator[Piece]:
         yield array(name, f"{_HOME}/{path}", sure=True)
     for depth in range(1, _DEEPEST + 1):
         yield array(f"array{depth}", "/".join([_HOME, *["{name}"] * depth]), sure=False)
-    metadata = f"{_HOME}/metadata.json"
-    told = Piece("metadata", "metadata", metadata, ("json_member",), claim=Claim.INSIDE)
-    yield told
-    for name, lists in (("index", "tensorstore_index"), ("structure", "{name}_structure")):
-        template = f"{_HOME}/{lists}.json"
-        yield replace(told, name=name, role=LIST, template=template, required=False)
+    told = partial(Piece, formats=("json_member",), claim=Claim.INSIDE)
+    yield told("metadata", "metadata", f"{_HOME}/metadata.json")
+    yield told("index", LIST, f"{_HOME}/tensorstore_index.json", required=False)
+    yield told("structure", LIST, f"{_HOME}/{{name}}_structure.json", required=False)
 
 
 LAYOUT = Layout(

@@ -22,6 +22,7 @@ from ckpt_tools.layouts.common.piece import (
     Piece,
     Readers,
     Where,
+    nest,
 )
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -92,23 +93,13 @@ def _sharded() -> Iterator[Piece]:
     with a tag that is always the same.
     """
     for home, mark in ((NAME, "_sharded"), (LAST, "_sharded_last")):
-        for piece in dcp.pieces(home, mark):
-            yield replace(piece, required=False)
-        yield replace(dcp.rest_of_state(home, mark), required=False)
-        yield from deepspeed.pieces(f"{home}/checkpoint", f"{deepspeed.MARK}{mark}")
+        yield from nest(home, (*dcp.PIECES, dcp.REST), mark, required=False)
+        yield from nest(f"{home}/checkpoint", deepspeed.PIECES, f"{deepspeed.MARK}{mark}")
         # names the tag to the engine when it loads that
-        yield Piece(
-            f"tag{mark}",
-            "tag",
-            f"{home}/latest",
-            claim=Claim.COMPANION,
-            changes=Changes.MARK,
-            loaded=False,
-            readers=OWN,
-        )
-    yield from deepspeed.pieces(
-        f"{deepspeed.STEP}/checkpoint", f"{deepspeed.MARK}_fabric"
-    )  # Fabric.save(path)
+        tag = Piece("tag", "tag", "latest", claim=Claim.COMPANION, changes=Changes.MARK)
+        yield from nest(home, [tag], mark, loaded=False, readers=OWN)
+    of_fabric = f"{deepspeed.STEP}/checkpoint"  # Fabric.save(path)
+    yield from nest(of_fabric, deepspeed.PIECES, f"{deepspeed.MARK}_fabric")
 
 
 def _gasps() -> Iterator[Piece]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.layout import Complete, Layout, Ranks, Tracker, whole
-from ckpt_tools.layouts.common.piece import SHARDED, Piece, Readers, Stage
+from ckpt_tools.layouts.common.piece import SHARDED, Piece, Readers, Stage, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
@@ -20,9 +20,9 @@ _ZERO = Readers(sharded=True, replicated_over=("dp", "cp"))
 MP = "mp_rank_{tp:02d}[_{pp:03d}][_{ep:03d}]"
 
 
-def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
-    model = Piece("", "model", "", FORMATS, kind, MODEL, unasked=True)
-    optimizer = Piece("", "optimizer", "", FORMATS, kind, readers=SHARDED, unasked=True)
+def _pieces() -> Iterator[Piece]:
+    model = Piece("", "model", "", FORMATS, readers=MODEL, unasked=True)
+    optimizer = Piece("", "optimizer", "", FORMATS, readers=SHARDED, unasked=True)
     model_ms, optimizer_ms = (
         replace(piece, formats=("mindspore_ckpt",), unasked=False)
         for piece in (model, replace(optimizer, readers=_ZERO))
@@ -39,7 +39,7 @@ def _pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
         (model_ms, "model_ckpt", f"{MP}/model_optim_rng.ckpt"),
         (optimizer_ms, "optim_ckpt", f"{MP}/distrib_optim.ckpt"),
     ):
-        yield replace(piece, name=f"{name}{mark}", template=f"{home}/{template}")
+        yield replace(piece, name=name, template=template)
 
 
 def read_tracker(data: bytes) -> int | str | None:
@@ -76,12 +76,9 @@ LAYOUT = Layout(
     name="megatron",
     title="Megatron-LM legacy",
     pieces=(
-        *_pieces("iter_{step:07d}", Kind.PERIODIC, ""),
-        *(
-            replace(p, stage=Stage.UNDER_WAY)
-            for p in _pieces("iter_{step:07d}_tmp", Kind.DYING_GASP, "_gasp")
-        ),
-        *_pieces("release", Kind.RELEASE, "_release"),
+        *nest("iter_{step:07d}", _pieces()),
+        *nest("iter_{step:07d}_tmp", _pieces(), "_gasp", kind=Kind.DYING_GASP, stage=Stage.UNDER_WAY),
+        *nest("release", _pieces(), "_release", kind=Kind.RELEASE),
     ),
     resume=resume,
     ranks=Ranks(own_files=True),

@@ -15,7 +15,7 @@ from ckpt_tools.layouts.common.arrays import array
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Ranks, Tracker, whole
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import Changes, Piece
+from ckpt_tools.layouts.common.piece import Changes, Piece, nest
 from ckpt_tools.layouts.dcp import FORMATS, without_common
 from ckpt_tools.layouts.megatron import read_tracker, resume
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -73,40 +73,35 @@ def without_metadata(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str
             yield part.path, Flaw("missing-part", text)
 
 
-def pieces(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
-    plain = Piece("", "", "", FORMATS, kind)
+def _pieces() -> Iterator[Piece]:
+    plain = Piece("", "", "", FORMATS)
     torch = replace(plain, formats=("torch_zip", "torch_legacy"), unasked=True)
-    data = replace(plain, required=False)
+    data, sums = replace(plain, required=False), replace(plain, formats=("mcore_integrity",), loaded=False)
+    mark = replace(data, formats=(), changes=Changes.MARK, loaded=False)
     for piece, name, role, file in (
         (replace(plain, formats=("json_member",)), "metadata_json", "metadata", "metadata.json"),
         (plain, "index", "index", ".metadata"),
         (replace(torch, required=False), "common", "common", "common.pt"),
         (data, "data", "model", "__{rank}_{shard}.distcp"),
         (data, "prefixed", "model", "{name}__{rank}_{shard}.distcp"),
-        (
-            replace(plain, formats=("mcore_integrity",), loaded=False),
-            "integrity",
-            "integrity",
-            "integrity.json",
-        ),
+        (sums, "integrity", "integrity", "integrity.json"),
         (torch, "train_state", "train_state", "train_state.pt"),
-        (
-            replace(data, formats=(), changes=Changes.MARK, loaded=False),
-            "run_config",
-            "run_config",
-            "run_config.yaml",
-        ),
+        (mark, "run_config", "run_config", "run_config.yaml"),
         (torch, "dataloader", "dataloader", "train_dataloader_dprank{dp:03d}.pt"),
     ):
-        yield replace(piece, name=f"{name}{mark}", role=role, template=f"{home}/{file}")
-    of_zarr = array(f"{_ARRAY}{mark}", f"{home}/{{name}}", sure=False)
-    yield replace(of_zarr, role="index", kind=kind)
+        yield replace(piece, name=name, role=role, template=file)
+    yield replace(array(_ARRAY, "{name}", sure=False), role="index")
 
 
+PIECES = tuple(_pieces())
+"""The files of a checkpoint in its directory."""
 LAYOUT = Layout(
     name="megatron-core",
     title="Megatron-core distributed checkpoint",
-    pieces=(*pieces("iter_{step:07d}", Kind.PERIODIC, ""), *pieces("release", Kind.RELEASE, "_release")),
+    pieces=(
+        *nest("iter_{step:07d}", PIECES),
+        *nest("release", PIECES, "_release", kind=Kind.RELEASE),
+    ),
     resume=resume,
     check=_check,
     lost=_lost,

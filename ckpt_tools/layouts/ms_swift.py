@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts import megatron_core
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, Metadata, resume_directory, whole
-from ckpt_tools.layouts.common.piece import Claim, Piece
+from ckpt_tools.layouts.common.piece import Claim, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.flaw import Flaw
@@ -50,29 +50,25 @@ def _told(metadata: Metadata) -> int | None:
     return whole(metadata.get("value"))
 
 
-def _beside(home: str, kind: Kind, mark: str) -> Iterator[Piece]:
-    """The tracker, which all that is loaded goes by, and the model."""
-    yield Piece(
-        f"tracker{mark}", "tracker", f"{home}/{_TRACKER}", ("text_member",), kind=kind, claim=Claim.INSIDE
-    )
-    exported = Piece("", "export", "", kind=kind, claim=Claim.INSIDE, required=False)
-    for name, file, formats in (
-        ("model", "<model|adapter_model>.safetensors", ("safetensors",)),
-        ("shard", "model-{shard:05d}-of-{of:05d}.safetensors", ("safetensors",)),
-        ("model_index", "model.safetensors.index.json", ("safetensors_index",)),
-    ):
-        whole = replace(exported, name=f"{name}{mark}", template=f"{home}/{file}", formats=formats)
-        yield replace(whole, loaded=False)
+_EXPORT = Piece("", "export", "", required=False, loaded=False)
+_SHARD, _INDEX = "model-{shard:05d}-of-{of:05d}.safetensors", "model.safetensors.index.json"
+_BESIDE = (
+    # the tracker, which all that is loaded goes by
+    Piece("tracker", "tracker", _TRACKER, ("text_member",)),
+    replace(_EXPORT, name="model", template="<model|adapter_model>.safetensors", formats=("safetensors",)),
+    replace(_EXPORT, name="shard", template=_SHARD, formats=("safetensors",)),
+    replace(_EXPORT, name="model_index", template=_INDEX, formats=("safetensors_index",)),
+)
 
 
 def _pieces() -> Iterator[Piece]:
-    for piece in megatron_core.pieces(f"{_HOME}/iter_{{step:07d}}", Kind.PERIODIC, ""):
+    for piece in nest(f"{_HOME}/iter_{{step:07d}}", megatron_core.PIECES):
         yield replace(piece, required=piece.required and piece.role in ("index", "model"))
-    yield from _beside(_HOME, Kind.PERIODIC, "")
+    yield from nest(_HOME, _BESIDE, claim=Claim.INSIDE)
     merged = f"{_HOME}-merged"
     common = Piece("merged", "common", f"{merged}/iter_{{step:07d}}/common.pt", kind=Kind.RELEASE)
     yield replace(common, formats=("torch_zip", "torch_legacy"), unasked=True)
-    yield from _beside(merged, Kind.RELEASE, "_merged")
+    yield from nest(merged, _BESIDE, "_merged", kind=Kind.RELEASE, claim=Claim.INSIDE)
 
 
 LAYOUT = Layout(

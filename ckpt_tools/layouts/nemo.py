@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from ckpt_tools.layouts import megatron_core
 from ckpt_tools.layouts.common.layout import Complete, Layout
 from ckpt_tools.layouts.common.loop_counters import told_otherwise
-from ckpt_tools.layouts.common.piece import OWN, Changes, Piece, Stage
+from ckpt_tools.layouts.common.piece import OWN, Changes, Piece, Stage, nest
 from ckpt_tools.layouts.dcp import without_common
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report
 
@@ -34,7 +34,7 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    yield from megatron_core.pieces(f"{HOME}/weights", Kind.PERIODIC, "")
+    yield from nest(f"{HOME}/weights", megatron_core.PIECES)
     yield Piece("context", "context", f"{HOME}/context/io.json", ("json_member",))
     mark = Piece(
         "config",

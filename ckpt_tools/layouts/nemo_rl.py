@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from ckpt_tools.layouts import dcp, megatron_core
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory, whole
-from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Piece, Stage
+from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Piece, Stage, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 
 _MODELS = "policy", "value"
@@ -59,43 +59,36 @@ def _models(who: str) -> tuple[str, ...]:
     return f"{who}_index", f"{who}_model_index", f"{who}_model"
 
 
-def _model(home: str, who: str, mark: str) -> Iterator[Piece]:
+def _model(who: str) -> Iterator[Piece]:
     """One of the models of a job: the policy, and in PPO the value model."""
-    at = f"{home}/{who}/weights"
-    mcore = megatron_core.pieces(f"{at}/iter_0000000", Kind.PERIODIC, f"_mcore_{who}{mark}")
-    yield from (replace(piece, role=f"{who}_{piece.role}") for piece in mcore)
-    for directory, what in (
-        (at, "model"),
-        (f"{at}/model", "model_inner"),
-        (f"{home}/{who}/optimizer", "optimizer"),
-        (f"{home}/{who}/optimizer/optim", "optimizer_inner"),
+    for piece in nest("weights/iter_0000000", megatron_core.PIECES, f"_mcore_{who}"):
+        yield replace(piece, role=f"{who}_{piece.role}")
+    for directory, role, mark in (
+        ("weights", "model", ""),
+        ("weights/model", "model", "_inner"),
+        ("optimizer", "optimizer", ""),
+        ("optimizer/optim", "optimizer", "_inner"),
     ):
-        for piece in dcp.pieces(directory, f"_{who}_{what}{mark}"):
-            role = f"{who}_{what.removesuffix('_inner')}"
-            yield replace(piece, role=f"{role}_index" if piece.role == "metadata" else role)
-    weights = f"{at}/model/{{name}}.safetensors"
-    yield Piece(f"safetensors_{who}{mark}", f"{who}_model", weights, ("safetensors",))
+        yield from nest(directory, dcp.of_role(f"{who}_{role}"), f"_{who}_{role}{mark}")
+    weights = "weights/model/{name}.safetensors"
+    yield Piece(f"safetensors_{who}", f"{who}_model", weights, ("safetensors",))
 
 
-def _pieces(home: str, mark: str) -> Iterator[Piece]:
+def _pieces() -> Iterator[Piece]:
     for who in _MODELS:
-        yield from _model(home, who, mark)
-    yield Piece(f"info{mark}", "info", f"{home}/training_info.json", ("json_member",))
-    yield Piece(
-        f"data{mark}", "data", f"{home}/train_dataloader.pt", ("torch_zip", "torch_legacy"), unasked=True
-    )
-    config = Piece(
-        f"config{mark}", "config", f"{home}/config.yaml", changes=Changes.MARK, required=False, readers=OWN
-    )
-    yield replace(config, loaded=False, claim=Claim.COMPANION)  # others call it so, too
+        yield from nest(who, _model(who))
+    yield Piece("info", "info", "training_info.json", ("json_member",))
+    yield Piece("data", "data", "train_dataloader.pt", ("torch_zip", "torch_legacy"), unasked=True)
+    config = Piece("config", "config", "config.yaml", readers=OWN, required=False, loaded=False)
+    yield replace(config, changes=Changes.MARK, claim=Claim.COMPANION)  # others call it so, too
 
 
 LAYOUT = Layout(
     name="nemo-rl",
     title="NeMo-RL",
     pieces=(
-        *_pieces("step_{step}", ""),
-        *(replace(piece, stage=Stage.UNDER_WAY) for piece in _pieces("tmp_step_{step}", "_tmp")),
+        *nest("step_{step}", _pieces()),
+        *nest("tmp_step_{step}", _pieces(), "_tmp", stage=Stage.UNDER_WAY),
     ),
     resume=resume_directory,
     check=_check,

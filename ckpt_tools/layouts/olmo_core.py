@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, Metadata, Steps, resume_directory, whole
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Readers, Stage
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Readers, Stage, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
@@ -63,8 +63,7 @@ def _pieces(home: str, mark: str) -> Iterator[Piece]:
     """A rank without a file loads that of rank 0. Where nothing else is there, the ranks' files are those of
     some other loop: OLMo's own, before OLMo-core, had them beside ``model/rank0.pt``.
     """
-    for piece in dcp.pieces(f"{home}/model_and_optim", mark):
-        yield replace(piece, role="index" if piece.role == "metadata" else "model")
+    yield from nest(f"{home}/model_and_optim", dcp.of_role("model", "index"), mark)
     each = Piece(f"trainer{mark}", "trainer", f"{home}/train/rank{{rank}}.pt", TORCH, unasked=True)
     each = replace(each, readers=Readers(shared=True, sharded=True, survivable=True))
     each = each if mark == "_tmp" else replace(each, claim=Claim.COMPANION)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker
-from ckpt_tools.layouts.common.piece import Piece, Where
+from ckpt_tools.layouts.common.piece import Piece, Where, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind
@@ -40,7 +40,7 @@ def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
 def _pieces() -> Iterator[Piece]:
     for worker in WORKERS:
         for tag, mark, kind in (("global_step", "", Kind.PERIODIC), ("best_global_step", "_best", Kind.BEST)):
-            for piece in deepspeed.pieces(f"_{worker}/{tag}{{step}}", f"_{worker}{mark}"):
+            for piece in nest(f"_{worker}/{tag}{{step}}", deepspeed.PIECES, f"_{worker}{mark}"):
                 role = piece.role if worker == "actor" else f"critic_{piece.role}"
                 yield replace(piece, role=role, kind=kind, where=Where.APART)
 

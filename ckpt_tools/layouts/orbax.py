@@ -5,14 +5,15 @@ the saved tree in it, or with a directory for each item; ``….orbax-checkpoint-
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, resume_directory
 from ckpt_tools.layouts.common.lost_files import lost, without_names
-from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage
+from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, nest
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -39,16 +40,12 @@ class _Home(NamedTuple):
         template, mark = f"{self.template}.orbax-checkpoint-tmp[-{{name}}]", f"{self.mark}_tmp"
         return self._replace(template=template, mark=mark, unfinished=True)
 
-    def piece(
-        self, name: str, role: str, path: str, formats: tuple[str, ...] = (), *,
-        loaded: bool = True, required: bool = False, claim: Claim = Claim.SURE,
-    ) -> Piece:  # fmt: skip
-        """A piece at ``path`` in this directory."""
-        if claim is Claim.COMPANION and not self.managed:
-            claim = Claim.INSIDE
-        made = Piece(name + self.mark, role, f"{self.template}/{path}", formats, claim=claim)
+    def nest(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        """The pieces in this directory."""
         stage = Stage.UNDER_WAY if self.unfinished else Stage.ANY
-        return replace(made, loaded=loaded, required=required, stage=stage)
+        for p in nest(self.template, pieces, self.mark, stage=stage):
+            inside = p.claim is Claim.COMPANION and not self.managed
+            yield replace(p, claim=Claim.INSIDE) if inside else p
 
 
 _MANAGED = _Home("<checkpoint_|step_|ckpt_|>{step}", "", managed=True)
@@ -154,38 +151,37 @@ def _unmerged(checkpoint: Checkpoint) -> Iterator[Flaw]:
             yield Flaw("missing-part", text, path=directory)
 
 
+_OPTIONAL = partial(Piece, required=False)
+_BESIDE = partial(Piece, required=False, claim=Claim.COMPANION)
+
+
 def _marks(home: _Home) -> Iterator[Piece]:
     """What is written about a whole checkpoint, and by each process of the tree in it."""
-    yield home.piece("metadata", "metadata", "_CHECKPOINT_METADATA", JSON, loaded=False, required=True)
-    yield home.piece(
-        "commit", "commit", "commit_success.txt", loaded=False, required=True, claim=Claim.COMPANION
-    )
+    yield Piece("metadata", "metadata", "_CHECKPOINT_METADATA", JSON, loaded=False)
+    yield Piece("commit", "commit", "commit_success.txt", loaded=False, claim=Claim.COMPANION)
     for name, item in (("process", ""), ("item_process", _item(home))):
-        process = f"{item}ocdbt.process_{{node}}/manifest.ocdbt"
-        yield home.piece(name, "data", process, ("ocdbt",), loaded=False, claim=Claim.COMPANION)
+        yield _BESIDE(name, "data", f"{item}ocdbt.process_{{node}}/manifest.ocdbt", ("ocdbt",), loaded=False)
 
 
 def _marked_items(home: _Home) -> Iterator[Piece]:
     """What a Checkpointer writes about each item, where a script saves them one by one below a directory that
     is called after a step (``step_30/model``). What lies in one that is called by a number alone may be runs.
     """
+    mark = _OPTIONAL(f"item{home.mark}", "metadata", f"{home.template}{_MARK}", JSON, loaded=False)
+    stage = Stage.MARKS if home.unfinished else Stage.ANY
     for above in (one for one in _NAMED if one.mark in ("_word", "_epoch")):
-        path = f"{home.template}{_MARK}"
-        mark = above.piece(f"item{home.mark}", "metadata", path, JSON, loaded=False)
-        yield replace(mark, stage=Stage.MARKS) if home.unfinished else mark
+        yield from nest(above.template, [mark], above.mark, stage=stage)
 
 
-def _tree(home: _Home, kind: str, item: str = "", *, sure: bool = False) -> Iterator[Piece]:
-    """The files that describe one saved tree; ``sure``: their names alone say so."""
-    tree, ocdbt, claim = ("orbax_tree",), ("ocdbt",), Claim.SURE if sure else Claim.COMPANION
-    yield home.piece(f"{kind}tree", "tree", f"{item}_METADATA", tree, required=True, claim=claim)
+def _tree(kind: str, item: str = "", claim: Claim = Claim.COMPANION) -> Iterator[Piece]:
+    """The files that describe one saved tree; ``SURE``: their names alone say so."""
+    yield Piece(f"{kind}tree", "tree", f"{item}_METADATA", ("orbax_tree",), claim=claim)
     # it lists files under names that were drawn by lot
-    manifest = home.piece(f"{kind}manifest", "manifest", f"{item}manifest.ocdbt", ocdbt, claim=claim)
+    manifest = _OPTIONAL(f"{kind}manifest", "manifest", f"{item}manifest.ocdbt", ("ocdbt",), claim=claim)
     yield replace(manifest, changes=Changes.MOVES)
-    yield home.piece(f"{kind}sharding", "sharding", f"{item}_sharding", JSON, claim=Claim.COMPANION)
-    yield home.piece(f"{kind}strings", "json", f"{item}_strings.json", JSON, claim=Claim.COMPANION)
-    arrays = f"{item}array_metadatas/process_{{node}}"
-    yield home.piece(f"{kind}arrays", "array_metadata", arrays, JSON, claim=Claim.COMPANION)
+    yield _BESIDE(f"{kind}sharding", "sharding", f"{item}_sharding", JSON)
+    yield _BESIDE(f"{kind}strings", "json", f"{item}_strings.json", JSON)
+    yield _BESIDE(f"{kind}arrays", "array_metadata", f"{item}array_metadatas/process_{{node}}", JSON)
 
 
 def _item(home: _Home) -> str:
@@ -193,20 +189,17 @@ def _item(home: _Home) -> str:
     return "{name}[.orbax-checkpoint-tmp]/" if home.unfinished else "{name}/"
 
 
-def _items(home: _Home, *, sure: bool) -> Iterator[Piece]:
+def _items(home: _Home) -> Iterator[Piece]:
     """Directories of items: trees, and JSON such as the state of a data loader."""
     item = _item(home)
-    yield from _tree(home, "", item, sure=sure)
-    yield from _tree(home, "inner_", item * 2)  # of random keys
-    done = f"{item}commit_success.txt"
-    yield home.piece("item_commit", "item_commit", done, loaded=False, required=True, claim=Claim.COMPANION)
-    yield home.piece("json", "json", f"{item}metadata", JSON, claim=Claim.COMPANION)
-    done = f"{item}{_KEYS}[_metadata]/commit_success.txt"
-    yield home.piece("key_commit", "item_commit", done, loaded=False, claim=Claim.COMPANION)
-    yield home.piece("key", "json", f"{item}{_KEYS}_metadata/metadata", JSON, claim=Claim.COMPANION)
-    yield home.piece(
-        "iterator", "iterator", f"{item}process_{{name}}-of-{{name}}.json", JSON, claim=Claim.COMPANION
-    )
+    yield from _tree("", item, Claim.SURE if home.managed else Claim.COMPANION)
+    yield from _tree("inner_", item * 2)  # of random keys
+    done = "commit_success.txt"
+    yield Piece("item_commit", "item_commit", f"{item}{done}", loaded=False, claim=Claim.COMPANION)
+    yield _BESIDE("json", "json", f"{item}metadata", JSON)
+    yield _BESIDE("key_commit", "item_commit", f"{item}{_KEYS}[_metadata]/{done}", loaded=False)
+    yield _BESIDE("key", "json", f"{item}{_KEYS}_metadata/metadata", JSON)
+    yield _BESIDE("iterator", "iterator", f"{item}process_{{name}}-of-{{name}}.json", JSON)
 
 
 def _data(home: _Home) -> Iterator[Piece]:
@@ -217,7 +210,7 @@ def _data(home: _Home) -> Iterator[Piece]:
     if home.template.startswith(_NAMELESS.template):  # any file lies in a directory: so only OCDBT's
         paths = [f"{at}{process}d/{{name}}" for at in ("", _item(home)) for process in _PROCESSES]
     for depth, path in enumerate(paths, 1):
-        yield home.piece(f"data{depth}", "data", path, loaded=False, claim=Claim.DESCRIBED)
+        yield _OPTIONAL(f"data{depth}", "data", path, loaded=False, claim=Claim.DESCRIBED)
 
 
 _PROCESSES = "", "ocdbt.process_{node}/"
@@ -227,18 +220,19 @@ def _pieces() -> Iterator[Piece]:
     """The files of a checkpoint's own directory go to it where something else in there says that it is one:
     ``7/final/_METADATA`` may be that of an item, too.
     """
+    bare = Piece("bare_tree", "tree", "_METADATA", ("orbax_tree",))
     for home in _HOMES:
         if home.template.startswith(_NAMELESS.template):
             yield from _marked_items(home)
-        yield from _marks(home)
+        yield from home.nest(_marks(home))
     for home in _HOMES:
-        yield from _tree(home, "own_")
+        yield from home.nest(_tree("own_"))
     for home in sorted(_HOMES, key=lambda home: not home.managed):
-        yield from _items(home, sure=home.managed)
+        yield from home.nest(_items(home))
     for home in _HOMES:
-        yield home.piece("bare_tree", "tree", "_METADATA", ("orbax_tree",), required=True)
+        yield from home.nest([bare])
     for home in _HOMES:
-        yield from _data(home)
+        yield from home.nest(_data(home))
 
 
 LAYOUT = Layout(

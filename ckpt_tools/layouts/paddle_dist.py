@@ -4,10 +4,8 @@ usually one per step. Several ids in one directory are several saves, of which t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ckpt_tools.layouts.common.layout import Compared, Complete, Layout
-from ckpt_tools.layouts.common.piece import Claim, Piece
+from ckpt_tools.layouts.common.piece import Claim, Piece, nest
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import Resume
@@ -19,20 +17,18 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(directory, (f"path={directory}", f"unique_id={checkpoint.generation}"))
 
 
-def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    yield Piece(
-        f"metadata{mark}", "metadata", f"{home}/{{generation}}.metadata", ("paddle_dist",), unasked=True
-    )
-    for kind, formats in (("distcp", ("pickle_plain",)), ("safetensors", ("safetensors",))):
-        claim = Claim.COMPANION if kind == "safetensors" else Claim.SURE
-        template = f"{home}/{{rank}}_{{generation}}.{kind}"
-        yield Piece(f"{kind}{mark}", "model", template, formats, claim=claim, unasked=True)
-
-
+_ARRAYS = "{rank}_{generation}.safetensors"
+_PIECES = (
+    Piece("metadata", "metadata", "{generation}.metadata", ("paddle_dist",)),
+    Piece("distcp", "model", "{rank}_{generation}.distcp", ("pickle_plain",)),
+    Piece("safetensors", "model", _ARRAYS, ("safetensors",), claim=Claim.COMPANION),
+)
 LAYOUT = Layout(
     name="paddle-dist",
     title="PaddlePaddle distributed checkpoint",
-    pieces=tuple(p for home, mark in (*NUMBERED, ("{name}", "_any")) for p in _pieces(home, mark)),
+    pieces=tuple(
+        p for home, mark in (*NUMBERED, ("{name}", "_any")) for p in nest(home, _PIECES, mark, unasked=True)
+    ),
     resume=_resume,
     complete=Complete(needs=("metadata", "model")),
     compared=Compared.BY_PIECE,

@@ -25,7 +25,7 @@ from ckpt_tools.layouts.common.layout import (
 )
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
 from ckpt_tools.layouts.common.lost_files import lost, without_names
-from ckpt_tools.layouts.common.piece import OWN, SHARDED, SHARED, TELLS_STEP, Claim, Content, Piece
+from ckpt_tools.layouts.common.piece import OWN, SHARDED, SHARED, TELLS_STEP, Claim, Content, Piece, nest
 from ckpt_tools.layouts.files import FORMATS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
@@ -111,32 +111,23 @@ def _of_a_rank(role: str) -> Piece:
     return Piece("", role, "", FORMATS, readers=SHARDED if role == "rng" else OWN, claim=Claim.GENERIC)
 
 
-def _pieces(home: str, mark: str) -> Iterator[Piece]:
+def _pieces(*, dated: bool) -> Iterator[Piece]:
     """What ranks save, and what is saved once for all of them. A name without a word is the model's."""
     for role, words in _WORDS:
         word = f"<{words}>"
+        saved = replace(_of_a_rank(role), content=Content(step=dated))
         rank = f"[{word}[<_|-|.>]]{_RANK}[<_|-|.>{word}]"
-        saved = replace(_of_a_rank(role), name=f"{role}{mark}", template=f"{home}/{rank}{_END}")
-        saved = replace(saved, content=Content(step=home == DATED))
-        yield saved
-        yield replace(saved, name=f"inner_{role}{mark}", template=f"{home}/{_RANK}/{word}{_END}")
-        yield replace(saved, name=f"below_{role}{mark}", template=f"{home}/{word}/{_RANK}{_END}")
-        once = Piece(f"shared_{role}{mark}", role, f"{home}/{word}{_END}", FORMATS)
-        yield replace(once, claim=Claim.INSIDE)
-    other = replace(once, name=f"other{mark}", role="other", template=f"{home}/{{name}}.<pt|pth|bin>")
-    yield replace(other, claim=Claim.INSIDE)
+        yield replace(saved, name=role, template=f"{rank}{_END}")
+        yield replace(saved, name=f"inner_{role}", template=f"{_RANK}/{word}{_END}")
+        yield replace(saved, name=f"below_{role}", template=f"{word}/{_RANK}{_END}")
+        yield Piece(f"shared_{role}", role, f"{word}{_END}", FORMATS, claim=Claim.INSIDE)
+    yield Piece("other", "other", "{name}.<pt|pth|bin>", FORMATS, claim=Claim.INSIDE)
 
 
-def _counted() -> Iterator[Piece]:
-    """What torch.distributed.checkpoint's experimental checkpointers write: ``step_N/checkpoint_R.pt``."""
-    numbered = f"<global_step|step|iter|iteration>{_BETWEEN}{{step}}/checkpoint_{{rank}}.pt"
-    yield Piece("counted", "state", numbered, FORMATS, claim=Claim.COUNTED, readers=OWN)
-
-
-def _at_places() -> Iterator[Piece]:
-    """What picotron saves, one for each place of its grid: it works out which one a rank loads."""
-    name = "weights_tp_rank_world_size={tp}_{name}_pp_rank_world_size={pp}_{name}.pth"
-    yield Piece("place", "state", f"{{step}}/{name}", FORMATS, claim=Claim.GENERIC)
+_NUMBERED = f"<global_step|step|iter|iteration>{_BETWEEN}{{step}}/checkpoint_{{rank}}.pt"
+"""What torch.distributed.checkpoint's experimental checkpointers write: ``step_N/checkpoint_R.pt``."""
+_PLACE = "weights_tp_rank_world_size={tp}_{name}_pp_rank_world_size={pp}_{name}.pth"
+"""What picotron saves, one for each place of its grid: it works out which one a rank loads."""
 
 
 def _places_gone(c: Checkpoint) -> str:
@@ -192,9 +183,9 @@ LAYOUT = Layout(
     name="rank-files",
     title="A file for each rank",
     pieces=(
-        *(piece for home, mark in HOMES for piece in _pieces(home, mark)),
-        *_counted(),
-        *_at_places(),
+        *(p for home, mark in HOMES for p in nest(home, _pieces(dated=home == DATED), mark)),
+        Piece("counted", "state", _NUMBERED, FORMATS, claim=Claim.COUNTED, readers=OWN),
+        Piece("place", "state", f"{{step}}/{_PLACE}", FORMATS, claim=Claim.GENERIC),
         *_flat(_AT, ""),
         *_flat(_AT_EPOCH, "_epoch"),
         *_in_rank_directories(),

@@ -4,38 +4,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory
-from ckpt_tools.layouts.common.piece import Claim, Piece
+from ckpt_tools.layouts.common.piece import Claim, Piece, nest
 from ckpt_tools.model.part import Kind
 
-
-def _pieces() -> Iterator[Piece]:
-    bundle, export = ("tf_bundle",), partial(Piece, kind=Kind.RELEASE)
-    for home, mark in (("{generation}", ""), ("{name}", "_named")):
-        values = f"{home}/variables/variables"
-        yield export(f"graph{mark}", "graph", f"{home}/saved_model.pb", ("saved_model",))
-        yield export(f"index{mark}", "index", f"{values}.index", bundle)
-        yield export(f"data{mark}", "model", f"{values}.data-{{shard:05d}}-of-{{of:05d}}", bundle)
-        hashes = f"{home}/fingerprint.pb"
-        yield export(
-            f"hashes{mark}",
-            "fingerprint",
-            hashes,
-            ("tf_fingerprint",),
-            required=False,
-            loaded=False,
-            claim=Claim.COMPANION,
-        )
-        yield export(f"asset{mark}", "asset", f"{home}/assets/{{name}}", loaded=False, claim=Claim.DESCRIBED)
-
-
+_VALUES, _BUNDLE = "variables/variables", ("tf_bundle",)
+_HASHES = Piece("hashes", "fingerprint", "fingerprint.pb", ("tf_fingerprint",), required=False, loaded=False)
+_PIECES = (
+    Piece("graph", "graph", "saved_model.pb", ("saved_model",)),
+    Piece("index", "index", f"{_VALUES}.index", _BUNDLE),
+    Piece("data", "model", f"{_VALUES}.data-{{shard:05d}}-of-{{of:05d}}", _BUNDLE),
+    replace(_HASHES, claim=Claim.COMPANION),
+    Piece("asset", "asset", "assets/{name}", loaded=False, claim=Claim.DESCRIBED),
+)
 LAYOUT = Layout(
     name="saved-model",
     title="TensorFlow SavedModel",
-    pieces=tuple(_pieces()),
+    pieces=(
+        *nest("{generation}", _PIECES, kind=Kind.RELEASE),
+        *nest("{name}", _PIECES, "_named", kind=Kind.RELEASE),
+    ),
     resume=resume_directory,  # tf.saved_model.load(path)
     complete=Complete(needs=("graph",)),
     reshardable=True,

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, whole
-from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece
-from ckpt_tools.layouts.verl import FORMATS, KINDS, without_kinds
+from ckpt_tools.layouts.common.piece import Claim, Piece, nest
+from ckpt_tools.layouts.verl import FORMATS, config_of, of_fsdp, without_kinds
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -50,30 +50,15 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 def _pieces() -> Iterator[Piece]:
     """Only ``policy/`` is SkyRL's alone: verl's saves have all other names as well."""
     for place, worker in (("policy", ""), ("critic", "critic_")):
-        inside = Claim.INSIDE if worker else Claim.SURE
-        for name, role in KINDS.items():
-            template = f"{_HOME}/{place}/{name}_world_size_{{world}}_rank_{{rank}}.pt"
-            piece = Piece(
-                f"{worker}{name}", f"{worker}{role}", template, FORMATS, readers=SHARDED, unasked=True
-            )
-            yield replace(piece, claim=inside)
-        config = f"{_HOME}/{place}/fsdp_config.json"
-        yield Piece(
-            f"{worker}config",
-            "config",
-            config,
-            ("json_member",),
-            required=False,
-            loaded=False,
-            readers=OWN,
-            claim=Claim.INSIDE,
-        )
-        for piece in dcp.pieces(f"{_HOME}/{place}", f"_{worker}core"):
-            role = f"{worker}{'index' if piece.role == 'metadata' else 'model'}"
-            yield replace(piece, role=role, claim=Claim.INSIDE if worker else Claim.COMPANION)
-        for piece in dcp.of_megatron(f"{_HOME}/{place}", f"_{worker}core"):
-            # a policy of DCP's alone may be anybody's
-            yield replace(piece, role=f"{worker}{piece.role}", required=True, claim=inside)
+        home, inside = f"{_HOME}/{place}", Claim.INSIDE if worker else Claim.SURE
+        yield from nest(home, of_fsdp(worker), claim=inside)
+        yield from nest(home, [config_of(worker)], claim=Claim.INSIDE)
+        of_dcp = dcp.of_role(f"{worker}model", f"{worker}index")
+        # a policy of DCP's alone may be anybody's
+        claim = Claim.INSIDE if worker else Claim.COMPANION
+        yield from nest(home, of_dcp, f"_{worker}core", claim=claim)
+        for piece in nest(home, dcp.OF_MEGATRON, f"_{worker}core", required=True, claim=inside):
+            yield replace(piece, role=f"{worker}{piece.role}")
     for name, file in (("data", "data"), ("trainer", "trainer_state"), ("async", "fully_async_state")):
         yield Piece(name, name, f"{_HOME}/{file}.pt", FORMATS, unasked=True, claim=Claim.INSIDE)
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts.common.counters import borrowed, steps_taken
 from ckpt_tools.layouts.common.layout import (
     Complete,
@@ -20,7 +18,7 @@ from ckpt_tools.layouts.common.layout import (
     whole,
 )
 from ckpt_tools.layouts.common.lost_files import without_names
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Piece
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.flaw import Flaw
@@ -94,22 +92,20 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
         yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
 
 
-def _pieces() -> Iterator[Piece]:
-    yield Piece("meta", "metadata", f"{HOME}/CKPT.yaml", TEXT)
-    text = Piece("", "", "", (*TEXT, *TORCH), required=False)  # or by a hook of the user's own
-    yield replace(text, name="brain", role="progress", template=f"{HOME}/brain.ckpt", content=TELLS_STEP)
-    yield replace(text, name="counter", role="counter", template=f"{HOME}/{COUNTERS}.ckpt")
-    yield replace(text, name="data", role="data", template=f"{HOME}/dataloader-{{name}}.ckpt")
-    state = replace(text, formats=TORCH)
-    for role, names in (("model", "<model|modules>"), ("optimizer", "<optimizer|opt>")):
-        yield replace(state, name=role, role=role, template=f"{HOME}/{names}.ckpt")
-    yield replace(text, name="state", role="state", template=f"{HOME}/{{name}}.ckpt")
-
-
+_HOOKS = (*TEXT, *TORCH)
+"""A recipe saves its own by a hook."""
+_PIECES = (
+    Piece("brain", "progress", "brain.ckpt", _HOOKS, required=False, content=TELLS_STEP),
+    Piece("counter", "counter", f"{COUNTERS}.ckpt", _HOOKS, required=False),
+    Piece("data", "data", "dataloader-{name}.ckpt", _HOOKS, required=False),
+    Piece("model", "model", "<model|modules>.ckpt", TORCH, required=False),
+    Piece("optimizer", "optimizer", "<optimizer|opt>.ckpt", TORCH, required=False),
+    Piece("state", "state", "{name}.ckpt", _HOOKS, required=False),
+)
 LAYOUT = Layout(
     name="speechbrain",
     title="SpeechBrain Checkpointer",
-    pieces=tuple(_pieces()),
+    pieces=tuple(nest(HOME, (Piece("meta", "metadata", "CKPT.yaml", TEXT), *_PIECES))),
     resume=resume_directory,  # what Checkpointer.find_checkpoint() is to find
     steps=_steps,
     check=_check,

@@ -7,12 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts.common.arrays import ROLE, array, fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, resume_directory, whole
-from ckpt_tools.layouts.common.piece import Claim, Piece, Stage
+from ckpt_tools.layouts.common.piece import Claim, Piece, Stage, nest
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
@@ -27,19 +25,18 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from fewer_than_listed(parts)
 
 
-def _pieces() -> Iterator[Piece]:
-    for home, mark in (("checkpoint_{step}.tmp-{name}", "_tmp"), ("checkpoint_{step}", "")):
-        stage = Stage.UNDER_WAY if mark else Stage.ANY
-        yield array(f"target{mark}", f"{home}/target.{{name}}", sure=True, stage=stage)
-        yield array(f"array{mark}", f"{home}/{{name}}", sure=False, stage=stage)
-        index = Piece(f"index{mark}", "index", f"{home}/checkpoint", ("msgpack",), stage=stage)
-        yield replace(index, claim=Claim.INSIDE)
-
-
+_PIECES = (
+    array("target", "target.{name}", sure=True),
+    array("array", "{name}", sure=False),
+    Piece("index", "index", "checkpoint", ("msgpack",), claim=Claim.INSIDE),
+)
 LAYOUT = Layout(
     name="t5x",
     title="T5X",
-    pieces=tuple(_pieces()),
+    pieces=(
+        *nest("checkpoint_{step}.tmp-{name}", _PIECES, "_tmp", stage=Stage.UNDER_WAY),
+        *nest("checkpoint_{step}", _PIECES),
+    ),
     resume=resume_directory,  # utils.RestoreCheckpointConfig.path
     check=_check,
     complete=Complete(needs=("index", ROLE)),

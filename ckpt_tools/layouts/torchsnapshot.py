@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-
-from msgspec.structs import replace
+from functools import partial
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, resume_directory
-from ckpt_tools.layouts.common.piece import Claim, Content, Piece
+from ckpt_tools.layouts.common.piece import Claim, Content, Piece, nest
 from ckpt_tools.layouts.dcp import HOMES
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Part
@@ -38,27 +37,25 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from borrowed(parts, {f"metadata{mark}": keys for _, mark in HOMES}, growing=False)
 
 
-def _pieces(home: str, mark: str) -> Iterator[Piece]:
+def _pieces(*, named: bool) -> Iterator[Piece]:
     """The index, and what it describes; a slab of small tensors, or the files of rank 0 beside finished
     snapshots, are of a save under way without it.
     """
-    index = f"{home}/.snapshot_metadata"
-    yield Piece(f"metadata{mark}", "metadata", index, FORMATS, content=Content(step=mark == "_any"))
-    yield Piece(f"slab{mark}", "data", f"{home}/batched/{_UUID}", required=False)
+    yield Piece("metadata", "metadata", ".snapshot_metadata", FORMATS, content=Content(step=not named))
+    data = partial(Piece, role="data", required=False)
+    yield data("slab", template=f"batched/{_UUID}")
     for depth in range(1, _DEEPEST):
         path = "/".join(["{name}"] * depth)
-        data = Piece(f"data{depth}{mark}", "data", "", required=False)
-        if mark != "_any":  # else any file three directories down has such a name
-            yield replace(data, template=f"{home}/<0|replicated|sharded>/{path}", claim=Claim.COMPANION)
-        yield replace(
-            data, template=f"{home}/{{name}}/{path}", name=f"other{depth}{mark}", claim=Claim.DESCRIBED
-        )
+        if named:  # else any file three directories down has such a name
+            template = f"<0|replicated|sharded>/{path}"
+            yield data(f"data{depth}", template=template, claim=Claim.COMPANION)
+        yield data(f"other{depth}", template=f"{{name}}/{path}", claim=Claim.DESCRIBED)
 
 
 LAYOUT = Layout(
     name="torchsnapshot",
     title="torchsnapshot",
-    pieces=tuple(piece for home, mark in HOMES for piece in _pieces(home, mark)),
+    pieces=tuple(p for home, mark in HOMES for p in nest(home, _pieces(named=mark != "_any"), mark)),
     resume=resume_directory,  # Snapshot(path).restore(app_state)
     steps=_steps,
     check=_check,

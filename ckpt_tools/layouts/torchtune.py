@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, whole
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.part import Kind, Part
@@ -62,34 +62,27 @@ def _is_model(name: str) -> bool:
     return name.endswith((".safetensors", ".bin", ".pt")) and not name.startswith(("adapter_", "recipe_"))
 
 
-def _pieces() -> Iterator[Piece]:
-    """Models are torchtune's where a recipe's state lies beside them; others are sharded safetensors."""
-    recipe = "<recipe_state>/recipe_state.pt"
-    state = Piece(_RECIPE, "recipe", recipe, TORCH, content=TELLS_STEP, required=False)
-    yield replace(state, kind=Kind.RELEASE)  # no checkpoint by itself
-    model = Piece("", "model", "", ("safetensors",), claim=Claim.COMPANION)
-    home = "epoch_{epoch}"
-    shard = f"{home}/model-{{shard:05d}}-of-{{of:05d}}"
-    yield replace(model, name="shard", template=f"{shard}.safetensors")
-    yield replace(model, name="bin", template=f"{shard}.bin", formats=TORCH)
-    yield replace(
-        model, name="old", template=f"{home}/<hf|tune>_model_{{shard:04d}}_{{name}}.pt", formats=TORCH
-    )
-    index = f"{home}/<model.safetensors|pytorch_model.bin>.index.json"
-    yield replace(model, name="index", role="index", template=index, formats=("safetensors_index",))
-    adapter = replace(model, role="adapter", required=False)
-    yield replace(adapter, name="adapter", template=f"{home}/adapter_model.safetensors")
-    yield replace(adapter, name="adapter_pt", template=f"{home}/adapter_model.<pt|bin>", formats=TORCH)
-    config = f"{home}/<config|generation_config|adapter_config|tokenizer|tokenizer_config>.json"
-    yield replace(
-        adapter, name="config", role="config", template=config, formats=("json_member",), loaded=False
-    )
-
-
+_STATE = Piece(_RECIPE, "recipe", "<recipe_state>/recipe_state.pt", TORCH, Kind.RELEASE, required=False)
+_SHARD, _ST = "model-{shard:05d}-of-{of:05d}", ("safetensors",)
+_TEXTS = "<config|generation_config|adapter_config|tokenizer|tokenizer_config>.json"
+_INDEX = "<model.safetensors|pytorch_model.bin>.index.json"
+_PIECES = (
+    Piece("shard", "model", f"{_SHARD}.safetensors", _ST),
+    Piece("bin", "model", f"{_SHARD}.bin", TORCH),
+    Piece("old", "model", "<hf|tune>_model_{shard:04d}_{name}.pt", TORCH),
+    Piece("index", "index", _INDEX, ("safetensors_index",)),
+    Piece("adapter", "adapter", "adapter_model.safetensors", _ST, required=False),
+    Piece("adapter_pt", "adapter", "adapter_model.<pt|bin>", TORCH, required=False),
+    Piece("config", "config", _TEXTS, ("json_member",), required=False, loaded=False),
+)
+"""Models are torchtune's where a recipe's state lies beside them; others are sharded safetensors."""
 LAYOUT = Layout(
     name="torchtune",
     title="torchtune",
-    pieces=tuple(_pieces()),
+    pieces=(
+        replace(_STATE, content=TELLS_STEP),  # no checkpoint by itself
+        *nest("epoch_{epoch}", _PIECES, claim=Claim.COMPANION),
+    ),
     resume=_resume,
     steps=_steps,
     lacks=_lacks,

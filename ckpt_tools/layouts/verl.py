@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.layout import Complete, Layout, Ranks, Tracker
 from ckpt_tools.layouts.common.lost_files import without_index, without_names
-from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece
+from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece, nest
 from ckpt_tools.layouts.hf_trainer import model_pieces
 from ckpt_tools.layouts.megatron import read_tracker
 from ckpt_tools.layouts.megatron_core import without_metadata
@@ -29,7 +29,7 @@ FORMATS = ("torch_zip", "torch_legacy")
 KINDS = {"model": "model", "optim": "optimizer", "extra_state": "rng"}
 """What the names of FSDP's files begin with, and the role of each."""
 _HOME = "global_step_{step}"
-_PLACES = (("actor/", "", ""), ("critic/", "critic_", ""), ("", "", "_alone"))
+_PLACES = ((f"{_HOME}/actor", "", ""), (f"{_HOME}/critic", "critic_", ""), (_HOME, "", "_alone"))
 """Where the files of a model lie, and what their roles begin and the names of their pieces end with."""
 _DIST = "dist_ckpt"
 
@@ -82,46 +82,37 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(path, ("trainer.resume_mode=resume_path", f"trainer.resume_from_path={path}"))
 
 
-def _of_fsdp() -> Iterator[Piece]:
-    for place, worker, mark in _PLACES:
-        for name, role in KINDS.items():
-            yield Piece(
-                f"{worker}{name}{mark}",
-                f"{worker}{role}",
-                f"{_HOME}/{place}{name}_world_size_{{world}}_rank_{{rank}}.pt",
-                FORMATS,
-                readers=SHARDED,
-                unasked=True,
-            )
-        config = f"{_HOME}/{place}fsdp_config.json"
-        yield Piece(
-            f"{worker}config{mark}",
-            "config",
-            config,
-            ("json_member",),
-            required=False,
-            loaded=False,
-            readers=OWN,
-        )
+def of_fsdp(worker: str) -> Iterator[Piece]:
+    """What each rank saves of a worker's state."""
+    for name, role in KINDS.items():
+        template = f"{name}_world_size_{{world}}_rank_{{rank}}.pt"
+        own = Piece(f"{worker}{name}", f"{worker}{role}", template, FORMATS, readers=SHARDED)
+        yield replace(own, unasked=True)
 
 
-def _of_megatron() -> Iterator[Piece]:
+def config_of(worker: str) -> Piece:
+    """What describes these files."""
+    described = Piece(f"{worker}config", "config", "fsdp_config.json", ("json_member",), readers=OWN)
+    return replace(described, required=False, loaded=False)
+
+
+def _of_megatron(worker: str) -> Iterator[Piece]:
     """A directory for each kind of state (up to verl 0.7 one for all), and a model of Hugging Face's, which
     may be the only one.
     """
-    for place, worker, end in _PLACES:
-        for kind in ("model/", "optimizer/", "extra/", ""):
-            home, mark = f"{_HOME}/{place}{kind}{_DIST}", f"_{worker}{kind[:-1]}{end}"
-            role = f"{worker}{kind[:-1] or 'model'}"
-            yield from (replace(piece, role=role) for piece in dcp.pieces(home, f"_dist{mark}"))
-            yield from dcp.of_megatron(home, f"_dist{mark}")
-        for piece in model_pieces(f"{_HOME}/{place}model/huggingface"):
-            yield replace(piece, name=f"hf_{worker}{piece.name}{end}", role=f"{worker}{piece.role}")
+    for kind in ("model/", "optimizer/", "extra/", ""):
+        home, mark = f"{kind}{_DIST}", f"_dist_{worker}{kind[:-1]}"
+        yield from nest(home, dcp.PIECES, mark, role=f"{worker}{kind[:-1] or 'model'}")
+        yield from nest(home, dcp.OF_MEGATRON, mark)
+    for piece in nest("model/huggingface", model_pieces()):
+        yield replace(piece, name=f"hf_{worker}{piece.name}", role=f"{worker}{piece.role}")
 
 
 def _pieces() -> Iterator[Piece]:
-    yield from _of_fsdp()
-    yield from _of_megatron()
+    for home, worker, mark in _PLACES:
+        yield from nest(home, (*of_fsdp(worker), config_of(worker)), mark)
+    for home, worker, mark in _PLACES:
+        yield from nest(home, _of_megatron(worker), mark)
     data = Piece("data", "data", f"{_HOME}/data.pt", FORMATS, unasked=True)
     data = replace(data, claim=Claim.INSIDE)  # SkyRL's is called so, too
     yield data

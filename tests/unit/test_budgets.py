@@ -102,7 +102,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(82_483, lambda: count_lines("")),
+    "lines of the package": Budget(82_261, lambda: count_lines("")),
     "lines of what decides": Budget(17_042, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(46, count_emitters),
     "functions of planning and layouts outside rules that ask, all of them about the command line": Budget(
@@ -113,7 +113,7 @@ BUDGETS = {
     "flags": Budget(123, count_flags),
     "fields of a Layout": Budget(20, lambda: len(Layout.__match_args__)),
     "fields of a Piece": Budget(14, lambda: len(Piece.__match_args__)),
-    "words of README and docs, without pages that are made": Budget(52_094, count_words_of_docs),
+    "words of README and docs, without pages that are made": Budget(52_088, count_words_of_docs),
 }
 """Each number only falls."""
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from functools import cached_property
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.templates import Edges, compile_template, edges
 from ckpt_tools.model.part import Kind
@@ -176,3 +179,10 @@ class Piece(Struct, frozen=True, dict=True):
     def edges(self) -> Edges:
         """How the names of its files begin and end."""
         return edges(self.file_template)
+
+
+def nest(home: str, pieces: Iterable[Piece], mark: str = "", **changed: Any) -> Iterator[Piece]:
+    """Yield the pieces of a set that lies in the directory ``home``, with ``mark`` behind their names."""
+    for p in pieces:
+        template = f"{home}/{p.template}" if home else p.template
+        yield replace(p, name=f"{p.name}{mark}", template=template, **changed)

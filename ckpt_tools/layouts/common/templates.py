@@ -13,18 +13,8 @@ COORDS = ("tp", "pp", "ep", "dp", "cp")
 """Parallel axes that a template may name besides the rank."""
 
 NUMBERS = (
-    *COORDS,
-    "rank",
-    "step",
-    "epoch",
-    "step_in_epoch",
-    "generation",
-    "shard",
-    "of",
-    "world",
-    "layer",
-    "expert",
-    "node",
+    *(*COORDS, "rank", "step", "epoch", "step_in_epoch", "generation"),
+    *("shard", "of", "world", "layer", "expert", "node"),
 )
 """Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the
 directory of the process that keeps the file.
