@@ -50,7 +50,7 @@ def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = F
 
         return StoreSource(path, hold=hold, certain=certain)
     if io == "direct":
-        from ckpt_tools.storage.direct import DirectSource
+        from ckpt_tools.storage.local import DirectSource
 
         return DirectSource(path)
     return HeldSource(path) if hold else LocalSource(path)

@@ -310,7 +310,8 @@ def test_a_checkpoint_that_is_written_while_prune_plans_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that was set back saves a step anew, in place, after it was verified."""
-    from ckpt_tools.guard.prune import Policy, command, prune
+    from ckpt_tools.guard import prune as command
+    from ckpt_tools.guard.prune import Policy, prune
 
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     path = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
