@@ -86,7 +86,11 @@ class Digesting(Scheduler[Outcome]):
         """Return what a worker saw, if it is the file that is here."""
         wrong, came, read = answer
         if wrong is not None:
-            return _seen_by_nobody(request, host, wrong)
+            try:
+                opened(request.path).close()
+            except OSError:
+                return None  # nobody can read it, which is said as it is seen from here
+            return OSError(0, unseen(wrong, host))
         packed, can_be_sent, file, identity = came
         made = None if packed is None else unpack(request.path, packed)
         if not can_be_sent or (packed is not None and made is None):
@@ -106,15 +110,6 @@ class Digesting(Scheduler[Outcome]):
 
     def unknown(self, request: Request, why: str) -> Outcome:  # noqa: ARG002 - whoever asks knows it
         return OSError(0, why)
-
-
-def _seen_by_nobody(request: Request, host: str, wrong: str) -> OSError | None:
-    """A worker could not read; None where nobody can, which is said as it is seen from here."""
-    try:
-        opened(request.path).close()
-    except OSError:
-        return None
-    return OSError(0, unseen(wrong, host))
 
 
 def batches(targets: Iterable[Target], sizes: Mapping[str, int], width: int) -> Iterator[list[Target]]:

@@ -128,32 +128,23 @@ def tidy(home: str) -> None:
 
 
 def _put(at: int, name: str, data: bytes) -> None:
-    if _put_unnamed(at, name, data):
-        return
-    aside = names.aside(name)
-    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
-    with written_aside(fd, data, aside, name, at):
-        pass
-
-
-def _put_unnamed(at: int, name: str, data: bytes) -> bool:
-    """Write a new file that has no name before it is whole; False where the file system has no such files, or
-    there is a file of this name.
+    """Write a new file that has no name before it is whole; one with a name aside where the file system has
+    no such files, or there is a file of this name.
 
     A framework may prune a checkpoint while its seal is written, and shutil.rmtree fails on a name that it
     has listed and that is gone: with a file aside, renamed at that moment, sealing would end the training.
     """
-    try:
+    with suppress(AttributeError, OSError):  # the flag is Linux's, and NFS does not have it
         fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666, dir_fd=at)
-    except (AttributeError, OSError):  # the flag is Linux's, and NFS does not have it
-        return False
-    try:
-        write_all(fd, data)
-        os.fsync(fd)
-        os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=at, follow_symlinks=True)
-        os.fsync(at)
-    except OSError:
-        return False  # whoever writes it aside says what is wrong
-    finally:
-        os.close(fd)
-    return True
+        try:
+            write_all(fd, data)
+            os.fsync(fd)
+            os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=at, follow_symlinks=True)
+            os.fsync(at)
+            return
+        finally:
+            os.close(fd)
+    aside = names.aside(name)
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
+    with written_aside(fd, data, aside, name, at):  # it says what is wrong
+        pass

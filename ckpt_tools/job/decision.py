@@ -96,7 +96,11 @@ class Decision(Struct, frozen=True):
         told = (self.body.get("resume") or {}).get("path")  # of replicas one may be told to all ranks
         files |= {f["path"]: f for f in self.files() if f["path"] == told}
         in_stores = [path for path in files if is_url(path)]
-        failed = _refresh_objects(in_stores) if in_stores else {}
+        failed: Mapping[str, OSError] = {}
+        if in_stores:
+            from ckpt_tools.storage.stores.refresh import refresh_objects
+
+            failed = refresh_objects(in_stores)
         for path, f in files.items():
             _check_unchanged(path, f, failed.get(path))
 
@@ -154,12 +158,6 @@ def _check_unchanged(path: str, planned: Mapping[str, Any], failed: OSError | No
     now = st.st_size, st.st_mtime_ns, etag_of(path)
     if now != (planned["size"], planned["mtime_ns"], planned.get("etag", "")):
         raise CannotLook(f"{path} has changed since it was chosen and verified", again)
-
-
-def _refresh_objects(urls: list[str]) -> Mapping[str, OSError]:
-    from ckpt_tools.storage.stores.refresh import refresh_objects
-
-    return refresh_objects(urls)
 
 
 def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision:

@@ -365,12 +365,10 @@ class Meeting:
             self._offer()  # to those that have come
         who = str(self.me) if self.me else "all"
         for number in (self.round, self.round + 1):
-            if self.session and not (self.me == 0 and self._is_concluded(number)):
+            concluded = self.me == 0 and self.board.get(f"{self.session}.{number}.all") is not None
+            if self.session and not concluded:
                 self._put(f"{number}.{who}", to_builtins(told))
         self.told = True
-
-    def _is_concluded(self, number: int) -> bool:
-        return self.board.get(f"{self.session}.{number}.all") is not None
 
     def abandon(self, error: BaseException) -> None:
         """End the meeting for all because of an error that they do not know yet."""

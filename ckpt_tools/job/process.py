@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from functools import cache
 
 from msgspec import Struct
@@ -22,27 +23,19 @@ class Process(Struct, frozen=True):
     @staticmethod
     @cache
     def here() -> Process:
-        return Process(_host(), os.getpid(), _identity(os.getppid()), _identity(os.getpid()))
+        boot = space = ""
+        with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+            boot = f.read().strip()
+        with suppress(OSError):  # containers of one machine share the boot id and not their pids
+            space = os.readlink("/proc/self/ns/pid")
+        host = f"{socket.gethostname()}/{boot}/{space}"
+        return Process(host, os.getpid(), _identity(os.getppid()), _identity(os.getpid()))
 
     @staticmethod
     def alive(identity: str) -> bool:
         """Whether the process of that identity still runs on this host."""
         pid = identity.partition(".")[0]
         return pid.isdigit() and _identity(int(pid)) == identity
-
-
-def _host() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
-            boot = f.read().strip()
-    except OSError:
-        boot = ""
-    # Containers of one machine share the boot id and not their pids.
-    try:
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        space = ""
-    return f"{socket.gethostname()}/{boot}/{space}"
 
 
 def _identity(pid: int) -> str:

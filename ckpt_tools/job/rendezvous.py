@@ -121,13 +121,15 @@ def endpoint(
     membership: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
 ) -> Endpoint:
     """Return where the agreement's store is. Raises UsageError when nothing tells."""
-    first = membership.node == 0
-    found = (
-        _requested(options, first)
-        or (_agents_own(env) if options.worker else None)
-        or _beside_launchers_own(line, first)
-        or _on_first_host(env, first)
-    )
+    first, found = membership.node == 0, None
+    host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
+    if options.worker and host and _is_port(port) and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        # the store that torchrun keeps for its workers (torch/distributed/rendezvous.py)
+        found = Endpoint(host, int(port), False)
+    found = _requested(options, first) or found or _beside_launchers_own(line, first)
+    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
+    if found is None and nodes and (job := env.get("SLURM_JOB_ID", "")).isdigit():
+        found = Endpoint(first_host(nodes), 20000 + int(job) % 20000, first)
     if found is None:
         raise UsageError(
             "the address where the nodes meet is unknown",
@@ -147,14 +149,6 @@ def _requested(options: Options, first: bool) -> Endpoint | None:
     return Endpoint(host, int(port), first)
 
 
-def _agents_own(env: Mapping[str, str]) -> Endpoint | None:
-    """The store that torchrun keeps for its workers (torch/distributed/rendezvous.py)."""
-    host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
-    if host and _is_port(port) and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        return Endpoint(host, int(port), False)
-    return None
-
-
 def _beside_launchers_own(line: LaunchLine | None, first: bool) -> Endpoint | None:
     if line is None or not line.endpoint:
         return None
@@ -163,14 +157,6 @@ def _beside_launchers_own(line: LaunchLine | None, first: bool) -> Endpoint | No
             f"{line.endpoint!r}: there is no other port beside {line.port}", "say --rendezvous HOST:PORT"
         )
     return Endpoint(line.host, int(line.port) + 1, first)
-
-
-def _on_first_host(env: Mapping[str, str], first: bool) -> Endpoint | None:
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
-    job = env.get("SLURM_JOB_ID", "")
-    if nodes and job.isdigit():
-        return Endpoint(first_host(nodes), 20000 + int(job) % 20000, first)
-    return None
 
 
 def _is_port(text: str) -> bool:

@@ -68,14 +68,6 @@ def _in_store(url: str) -> os.stat_result:
     return tree.stat(key)
 
 
-def _is_also_directory(url: str) -> bool:
-    """Whether other keys lie below the one of an object."""
-    from ckpt_tools.storage.stores.mounts import tree_of
-
-    tree, key = tree_of(url)
-    return tree.is_directory(key)
-
-
 def there(path: str) -> bool:
     """Whether anything has this name; a link that leads nowhere does. Raises OSError when that cannot be
     seen.
@@ -113,8 +105,14 @@ def is_directory(path: str | os.DirEntry[str]) -> bool:
 
     Raises OSError when that cannot be seen; a link that leads nowhere or in a circle is none.
     """
-    found = _leads_to(path, stat.S_ISDIR, "is_dir")
-    return found or (isinstance(path, str) and is_url(path) and _is_also_directory(path))
+    if _leads_to(path, stat.S_ISDIR, "is_dir"):
+        return True
+    if not isinstance(path, str) or not is_url(path):
+        return False
+    from ckpt_tools.storage.stores.mounts import tree_of
+
+    tree, key = tree_of(path)
+    return tree.is_directory(key)  # other keys lie below the one of an object
 
 
 def _leads_to(path: str | os.DirEntry[str], kind: Callable[[int], bool], asked: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 
 from msgspec import Struct
 
@@ -104,17 +103,14 @@ def _that_fit(
 
 def _reasons(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save, str]]:
     yield from ((save, f"one of the last {policy.keep_last}") for save in saves[: policy.keep_last or 0])
-    yield from chain(_by_step(policy, saves), _by_time(policy, saves))
-    yield from ((s, f"its kind is {s.kind}") for s in saves if s.kind in policy.keep_kinds)
-
-
-def _by_step(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save, str]]:
     if every := policy.keep_every:
         for save in saves:
             if save.step is None:
                 yield save, f"nothing tells its step, which may be a multiple of {every:,}"
             elif save.step % every == 0:
                 yield save, f"its step is a multiple of {every:,}"
+    yield from _by_time(policy, saves)
+    yield from ((s, f"its kind is {s.kind}") for s in saves if s.kind in policy.keep_kinds)
 
 
 def _by_time(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save, str]]:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.watch.options import DAY, WatchOptions
-from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.session import Session
@@ -56,7 +55,11 @@ def _answer(s: Session, question: Selection) -> Answer:
         return Answer(e.exit_code, why=str(e) if question.run is None else f"run {question.run}: {e}")
     if chosen is None:
         return Answer(0)
-    return Answer(0, chosen.path, chosen.step, tracker=_agrees(s, chosen))
+    agrees, tracker = None, s.tracker(chosen.layout, chosen.parts[0].base) if chosen.parts else None
+    if tracker is not None:
+        said = tracker[1]
+        agrees = not isinstance(said, Finding) and s.layouts.of(chosen).tracker.names(chosen, said)
+    return Answer(0, chosen.path, chosen.step, tracker=agrees)
 
 
 def selection(options: WatchOptions) -> Selection:
@@ -64,13 +67,3 @@ def selection(options: WatchOptions) -> Selection:
     read = {name: getattr(options.read, name) for name in _READ}
     age = max(DAY, 2 * options.every)
     return Selection(**read, plan_dir=options.plan_dir, cache=True, max_age=age, budget=_BUDGET)
-
-
-def _agrees(s: Session, chosen: Checkpoint) -> bool | None:
-    if not chosen.parts:
-        return None
-    tracker = s.tracker(chosen.layout, chosen.parts[0].base)
-    if tracker is None:
-        return None
-    said = tracker[1]
-    return not isinstance(said, Finding) and s.layouts.of(chosen).tracker.names(chosen, said)

@@ -118,9 +118,13 @@ class Watcher:
         self._failed = False
 
     def run(self) -> int:
-        _require_writable([root.root for root in self.roots], self.options)
-        for root in self.roots:
-            _listable(root.root)
+        paths, options = [root.root for root in self.roots], self.options
+        if options.seal and options.read.seal_dir is None:
+            require_writable(paths, SEAL_ELSEWHERE)
+        if options.prune is not None and options.apply:
+            require_writable(paths, DELETE_ELSEWHERE)
+        for path in paths:
+            _listable(path)
         with ExitStack() as held:
             for root in self.roots:
                 held.enter_context(root.records.held())
@@ -150,14 +154,11 @@ class Watcher:
         }
         self._say(Event("started", time.time(), None, fields))
         if wake is not None and wake.why_not:
-            self._no_events(wake)
-
-    def _no_events(self, wake: Wake) -> None:
-        rescan = f"{self.options.rescan:g}"
-        text = f"no events of the file system: {wake.why_not}; it is listed every {rescan} s all the same"
-        for root in self.roots:
-            if not is_url(root.root):
-                root.problem("no-events", text)
+            rescan = f"{self.options.rescan:g}"
+            text = f"no events of the file system: {wake.why_not}; it is listed every {rescan} s all the same"
+            for root in self.roots:
+                if not is_url(root.root):
+                    root.problem("no-events", text)
 
     def _once(self, metrics: Metrics) -> int:
         for root in self.roots:
@@ -217,14 +218,6 @@ class Watcher:
             root.problem("state-not-written", f"{root.records.directory} cannot be written: {why}")
         else:
             root.solved("state-not-written")
-
-
-def _require_writable(roots: Sequence[str], options: WatchOptions) -> None:
-    """Raises UsageError if something is to be written where nothing ever is."""
-    if options.seal and options.read.seal_dir is None:
-        require_writable(roots, SEAL_ELSEWHERE)
-    if options.prune is not None and options.apply:
-        require_writable(roots, DELETE_ELSEWHERE)
 
 
 def _listable(root: str) -> None:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from math import inf
 from statistics import median
@@ -81,7 +82,7 @@ class WatchedRoot:
                 return soon
             age = self.options.every if self._in_store else 0.0
             trusted = self.options.read.trust
-            with remembering(self.root, True, age, self._no_cache, trusted) as cache:
+            with remembering(self.root, True, age, partial(self.problem, "no-cache"), trusted) as cache:
                 self._cache = cache
                 # What is due was the same in two looks: no clock of a file server has a say in that.
                 s = open_session(self.root, replace(self.options.read, settle=-inf), cache=cache)
@@ -363,9 +364,6 @@ class WatchedRoot:
 
     def solved(self, code: str) -> None:
         self._problems.pop(code, None)
-
-    def _no_cache(self, why: str) -> None:
-        self.problem("no-cache", why)
 
 
 def _runs(found: Mapping[str, Listed]) -> list[str]:

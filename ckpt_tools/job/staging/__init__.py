@@ -129,7 +129,7 @@ class Place(Struct, frozen=True):
         least recently. Returns what was removed. Raises CannotLook, and OSError.
         """
         removed: list[str] = []
-        while needed > (free := self._free()):
+        while needed > (free := shutil.disk_usage(self.home).free):
             name = next(self._removable(keep), None) if keep is not None else None
             if name is None:
                 more = "" if keep else "; --keep N removes those that were used least recently"
@@ -140,10 +140,6 @@ class Place(Struct, frozen=True):
                 )
             removed.append(name)
         return removed
-
-    def _free(self) -> int:
-        found = os.statvfs(self.home)
-        return found.f_bavail * found.f_frsize
 
     def prune(self, keep: int) -> list[str]:
         """Remove what was used least recently, but for ``keep`` checkpoints with this one, and those in use.

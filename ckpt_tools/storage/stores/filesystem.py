@@ -97,16 +97,12 @@ class FileSystem:
             if info["type"] == "directory":
                 names.append(key.rpartition("/")[2])
             else:
-                objects.append(self._led_to(key, info) if info["type"] == "link" else _object(key, info))
+                of = _object(key, info)
+                if info["type"] == "link":  # one that leads to no file is an object that cannot be read
+                    with suppress(FileNotFoundError):
+                        of = self.head(key)
+                objects.append(of)
         return objects, names
-
-    def _led_to(self, key: str, info: Mapping[str, Any]) -> Object:
-        """The file that a link leads to, as reading it finds it; one that leads to none is itself an object,
-        which cannot be read.
-        """
-        with suppress(FileNotFoundError):
-            return self.head(key)
-        return _object(key, info)
 
     def head(self, key: str) -> Object:
         self.requests["head"] += 1
@@ -153,13 +149,13 @@ class FileSystem:
             return None
         return OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
 
-    def _in_turn(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        with self._turn:
-            return call(*args, **kwargs)
-
     def _asked(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        def in_turn() -> T:
+            with self._turn:
+                return call(*args, **kwargs)
+
         try:
-            return watched(lambda: self._in_turn(call, *args, **kwargs))
+            return watched(in_turn)
         except Exception as e:  # each of its file systems has errors of its own
             if isinstance(e, OSError) and e.errno and not isinstance(e, (Replaced, Stalled)):
                 # not in its own words, which may hold what was sent

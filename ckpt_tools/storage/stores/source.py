@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from ckpt_tools.storage.cpus import usable
 from ckpt_tools.storage.local import Identity, ShortRead, counting
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.store import DIFFERENTLY, Object, Replaced, ask_until_whole, is_md5, other_than
+from ckpt_tools.storage.stores.store import DIFFERENTLY, Replaced, ask_until_whole, is_md5, other_than
 from ckpt_tools.storage.stores.tree import stat_of
 from ckpt_tools.storage.threads import Threads
 
@@ -81,9 +81,12 @@ class StoreSource:
         self._bounds(offset, length)
         if length < WINDOW or self.size <= self._whole:
             buffer[:] = self._near(offset, length) if length else b""
-        else:
-            self._streamed(offset, buffer)
-        self.count(length)
+            self.count(length)
+            return
+        done = 0
+        for part in self.views(offset, length):
+            buffer[done : done + len(part)] = part
+            done += len(part)
 
     def count(self, n: int) -> None:
         with self._lock:
@@ -230,14 +233,6 @@ class StoreSource:
             self.count(len(part))
             yield part
 
-    def _streamed(self, offset: int, buffer: memoryview) -> None:
-        done = 0
-        while done < len(buffer):
-            k, at = divmod(offset + done, CHUNK)
-            part = self._chunk(k)[at : at + len(buffer) - done]
-            buffer[done : done + len(part)] = part
-            done += len(part)
-
     def _chunk(self, k: int) -> memoryview:
         """A chunk, while those after it are under way."""
         with self._lock:
@@ -302,7 +297,11 @@ class StoreSource:
             data, now = self.store.read(self.object, start, length)
             if len(data) != length:
                 raise OSError(errno.ECONNRESET, "the store's answer broke off", self.path)
-            self._pin(now)
+            # from the first answer on every request names the version that it had, where there are any
+            self._unproven = not self.store.pins
+            self._tree.heard(now)
+            if now.version and not self.object.version:
+                self.object = self.object._replace(version=now.version)
             return data
 
         try:
@@ -310,10 +309,3 @@ class StoreSource:
         except Replaced:
             self._replaced = True
             raise
-
-    def _pin(self, now: Object) -> None:
-        """From the first answer on every request names the version that it had, where there are versions."""
-        self._unproven = not self.store.pins
-        self._tree.heard(now)
-        if now.version and not self.object.version:
-            self.object = self.object._replace(version=now.version)
