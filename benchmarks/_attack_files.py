@@ -208,7 +208,7 @@ def tracker_path(scene: Scene) -> Told:
     shutil.copytree(good, scene.runs, dirs_exist_ok=True)
     for path in scene.runs.rglob("latest"):
         path.write_text(f"../evil/{MARK}")
-    answer = scene.ckpt("latest", scene.runs, "--rank", "0", "--resume-from", "tracker")
+    answer = scene.ckpt("latest", scene.runs, "--rank", "0", "--order", "tracker")
     return answer, "a path outside the tree was chosen" if MARK in answer.out else ""
 
 

@@ -109,7 +109,7 @@ def forgotten_start(scene: Scene) -> Told:
         (scene.evil / "plans").chmod(0o777)
     for path in scene.runs.iterdir():
         path.rename(scene.place / path.name)
-    answer = start(scene, scene.evil / "plans", "--allow-none")
+    answer = start(scene, scene.evil / "plans", "--allow=none")
     return answer, "the job started from nothing" if answer.code == 0 else ""
 
 

@@ -129,7 +129,7 @@ def verify(
     asked = _asked(sample, max_duration, level)
     roots = [absolute(p) for p in several(paths)]
     if engine is not None and asked is not None:
-        why = "workers read whole files, and not the part that --sample or --max-duration asks for"
+        why = "workers read whole files, and not the part that --sample or --budget asks for"
         raise UsageError(why, "leave out --scheduler; several hosts can read --sample n/t each by itself")
     if engine is not None and any(map(is_url, roots)):
         from ckpt_tools.reading.engines import require_nothing_untold

@@ -60,7 +60,7 @@ class NoCheckpoint(CkptError):
 
     exit_code = 3
     rule = "tree/nothing-there"
-    hint = "for a first launch add --allow-none; else check the path: 'ckpt ls' shows what is there"
+    hint = "for a first launch add --allow none; else check the path: 'ckpt ls' shows what is there"
 
 
 class NoneUsable(CkptError):

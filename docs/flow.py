@@ -7,8 +7,8 @@ from html import escape
 ROWS = (
     ("0", "a checkpoint is chosen", "the job took another: pass the plan's arguments, or repair --tracker"),
     ("2", "a question for you", "add the flag that the message ends with"),
-    ("3", "there is no checkpoint", "path, mount, --guess; a first launch: --allow-none"),
-    ("4", "none is usable", "ckpt verify; repair, a backup; last of all --allow-fresh"),
+    ("3", "there is no checkpoint", "path, mount, --guess; a first launch: --allow none"),
+    ("4", "none is usable", "ckpt verify; repair, a backup; last of all --allow fresh"),
     ("5", "could not look", "mend permissions or the mount, then ask again"),
     ("6", "the newest is unusable", "leave out --no-fallback, or repair it"),
 )

@@ -98,14 +98,20 @@ def environment() -> str:
             "set. A yes-or-no setting is a flag without a value, a variable that is `1` or `0` (`0` switches off"
             " what the file switches on), or `true` or `false` in the file.\n"
         ),
+        (
+            "Words of `--allow` and `--parallel` may stand together behind commas; those of `--trust` stand alone:"
+            " the flag is repeated, the variable has one per line. Flags and variables that are not listed and"
+            " that earlier versions had are accepted until the next release, with a warning.\n"
+        ),
         "| flag | variable | key in the file | meaning | since |",
         "|---|---|---|---|---|",
     ]
     for v in ENV:
+        flag, variable = (said.replace("={}", "=…") for said in (v.said, v.exported))
         key = f"`{v.key}`" if v.parse and v.in_file else "–"
-        out.append(
-            f"| {f'`{v.flag}`' if v.flag else '–'} | `{v.name}` | {key} | {_cell(v.meaning)} | {v.since} |"
-        )
+        if flag or variable:
+            said = " | ".join(f"`{one}`" if one else "–" for one in (flag, variable))
+            out.append(f"| {said} | {key} | {_cell(v.meaning)} | {v.since} |")
     out += [
         "",
         (
@@ -168,11 +174,11 @@ def environment() -> str:
         "Sizes are bytes (`1000000`) or have units: `200MB` counts in 1000s, `50GiB` and `50G` in 1024s.\n",
         "## How contents are read\n",
         (
-            "`--io auto`, the default, reads through the page cache with one buffer of 2 MiB per thread."
+            "`CKPT_IO=auto`, the default, reads through the page cache with one buffer of 2 MiB per thread."
             " `pread` and `mmap`, which earlier versions had, mean the same."
         ),
         (
-            "`--io direct` reads from the disk and not from the page cache"
+            "`CKPT_IO=direct` reads from the disk and not from the page cache"
             " (O_DIRECT), and leaves the page cache as it was. If the file system refuses this, a file that was"
             " not in"
         ),
@@ -187,7 +193,7 @@ def environment() -> str:
         "`ionice -c 3 ckpt verify …` lets other processes on this machine go first; helpers inherit it.\n",
         "## A part of the contents\n",
         (
-            "`ckpt verify --sample 2/7`, `--sample 10%`, `--sample 50GiB` and `--max-duration 2h` read the"
+            "`ckpt verify --sample 2/7`, `--sample 10%`, `--sample 50GiB` and `--budget 2h` read the"
             " contents of some files; the structure of every file is always checked."
         ),
         (
@@ -196,7 +202,7 @@ def environment() -> str:
         ),
         (
             "A percentage or a size is reached, and exceeded by at most one file; a size is for all PATHs"
-            " together, the first PATH first. `--max-duration` counts from the start, ends in the middle of a"
+            " together, the first PATH first. `--budget` counts from the start, ends in the middle of a"
             " file if it must, and may be combined"
         ),
         (
@@ -206,7 +212,7 @@ def environment() -> str:
         ),
         "with `--no-cache`, where nothing is remembered, each run takes other files.",
         (
-            "A file that takes longer than all of `--max-duration` is tried again after all others; a"
+            "A file that takes longer than all of `--budget` is tried again after all others; a"
             " warning says so when a run could read none."
         ),
         (
@@ -233,14 +239,14 @@ def environment() -> str:
         ),
         (
             "unchanged, if it was made for the same question by the same version and plug-ins (the same indexes beside it, the same"
-            " `--require`), and if it is not older than `--max-age`"
+            " `CKPT_REQUIRE`), and if it is not older than `CKPT_MAX_AGE`"
         ),
         (
             "(default `1d`; `0` reads everything again). Files that were `broken` or `unknown` are always read again,"
             " and so are files that were changed a moment before they were read."
         ),
         (
-            "Nothing is kept with `--key-file`, and nothing is used or kept with `--no-cache`. The file can be"
+            "Nothing is kept with `CKPT_KEY_FILE`, and nothing is used or kept with `--no-cache`. The file can be"
             " deleted at any time. When it cannot be used, or others could have written it, a warning says so"
             " and all files are read."
         ),

@@ -191,7 +191,5 @@ def line() -> Any:
     made: Any = typer.main.get_command(app)
     made.help = _joined(made.help)
     for param in made.params:
-        param.hidden = "--show-completion" in param.opts
-        if "--install-completion" in param.opts:
-            param.help = "Make Tab complete ckpt in this shell."
+        param.hidden = "--version" not in param.opts  # typer's own for completion: there is a command for it
     return made

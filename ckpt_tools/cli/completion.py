@@ -8,8 +8,7 @@ import typer.completion
 
 from ckpt_tools.cli import console, offers
 from ckpt_tools.cli.options import argument
-from ckpt_tools.errors import UsageError
-from ckpt_tools.settings import parsers
+from ckpt_tools.settings.resolve import require_known
 
 SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 EXAMPLES = """
@@ -25,12 +24,9 @@ def completion(
     shell: Annotated[str, argument("SHELL", "bash, zsh, fish, powershell or pwsh.", offers.words(*SHELLS))],
 ) -> int:
     """Print the script that makes a shell complete commands, flags and their values, finding codes, layouts,
-    and the runs and steps of the directory. 'ckpt --install-completion' puts it where your shell finds it.
+    and the runs and steps of the directory.
     """
-    try:
-        parsers.word(shell, SHELLS)
-    except ValueError as e:
-        raise UsageError(f"there is no completion for it: {e}") from e
+    require_known(shell, SHELLS, "completion for", f"one of: {', '.join(SHELLS)}")
     script = typer.completion.get_completion_script(  # type: ignore[attr-defined] # not listed
         prog_name="ckpt", complete_var="_CKPT_COMPLETE", shell=shell
     )

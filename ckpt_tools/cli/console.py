@@ -71,6 +71,12 @@ def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
     err("".join(f"{line}\n" for line in lines))
 
 
+def going(said: str, use: str) -> None:
+    """Say what to use in place of a flag or a variable that goes."""
+    hint = f"say {use}" if use.startswith(("--", "CKPT_")) else use
+    problem("warning", f"{said} is accepted until the next release", hint)
+
+
 def _fitting(line: str) -> list[str]:
     """A line as several that the terminal of stderr shows without breaking a word; logs keep lines whole."""
     try:
@@ -114,7 +120,7 @@ def requested_format(argv: Sequence[str]) -> str:
     """The output format of a command line that may be wrong elsewhere, so that even its error can answer in
     that format.
     """
-    if "--json" in _own(argv):
+    if "--json" in own(argv):
         return "json"
     return _value(argv, "--format") or (
         "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
@@ -127,13 +133,13 @@ def requested_file(argv: Sequence[str]) -> str | None:
     return None if path in ("", "-") else path
 
 
-def _own(argv: Sequence[str]) -> list[str]:
+def own(argv: Sequence[str]) -> list[str]:
     return list(argv[: argv.index("--")]) if "--" in argv else list(argv)
 
 
 def _value(argv: Sequence[str], flag: str, short: str = "") -> str:
     """The last value of a flag; empty where it has none."""
-    options, value = _own(argv), ""
+    options, value = own(argv), ""
     for i, option in enumerate(options):
         if option in (flag, short or flag):
             value = options[i + 1] if i + 1 < len(options) else ""

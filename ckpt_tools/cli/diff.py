@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
@@ -15,7 +14,6 @@ from ckpt_tools.model.report import Level
 if TYPE_CHECKING:
     from ckpt_tools.comparison.difference import Difference
 
-FORMATS = ("table", "json")
 LEVELS = (Level.STRUCTURE, Level.CONTENT)
 EXAMPLES = """
 ckpt diff run/iter_0000010 run/iter_0000020  # which tensors changed between two saves
@@ -26,12 +24,16 @@ ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
 """
 
 
-@options.taking("seal_dir key_file store_option strict jobs progress_as", options.TRUST, options.PRINT)
+@options.asking(
+    ("table", "json"),
+    "seal_dir key_file store_option strict jobs progress_as",
+    options.TRUST,
+    options.PRINT,
+    of="a b",
+)
 def diff(
-    a: Annotated[
-        str,
-        argument("A", "A checkpoint's directory or prefix, or a file."),
-    ],
+    asked: options.Asked,
+    a: Annotated[str, argument("A", "A checkpoint's directory or prefix, or a file.")],
     b: Annotated[str, argument("B", "What to compare it with.")],
     level: Annotated[
         str | None,
@@ -41,7 +43,6 @@ def diff(
             help="structure: names, types and shapes alone; content (default): the bytes too.",
         ),
     ] = None,
-    **given: Any,
 ) -> int:
     """Compare two checkpoints tensor by tensor, whatever their steps and formats, and say what was added,
     removed, reshaped or changed. Nothing is loaded or run.
@@ -51,9 +52,7 @@ def diff(
     Exit codes: 0 the same; 1 they differ or a file is damaged; 5 something could not be looked at, or with
     --strict could not be compared.
     """
-    given |= {"a": a, "b": b, "level": level}
-    to = output.requested(FORMATS, given)
-    found = read_settings(given, to, (a, b))
+    found = asked.found
     output.broken_plugins()
     depth = found.values["level"] if level is not None else Level.CONTENT
     if depth not in LEVELS:
@@ -63,7 +62,7 @@ def diff(
         )
     from ckpt_tools.comparison.compare import diff as compare
 
-    with progress(to) as meter:
+    with progress(asked.to) as meter:
         result = compare(
             a,
             b,
@@ -75,7 +74,7 @@ def diff(
         )
     from ckpt_tools.output import difference as emit
 
-    to.out(emit.json(result) if to.format == "json" else emit.table(result, to.view))
+    asked.answer(emit, result)
     return exit_code(result, found.values.get("strict", False))
 
 

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 from ckpt_tools.cli import offers, options, output
 from ckpt_tools.cli.options import argument
-from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import CODES
 from ckpt_tools.planning.rules.catalogue import RULES, codes_of, rules_of
-from ckpt_tools.settings.resolve import nearest
+from ckpt_tools.settings.resolve import require_known
 
 EXAMPLES = """
 ckpt explain crc-mismatch  # what it means, and what to do
@@ -34,12 +33,8 @@ def explain(
 ) -> int:
     """Say what a finding or a rule means, how it affects the verdict, and what to do about it."""
     to = output.requested(("table", "json"), given)
-    if code not in CODES and code not in RULES:
-        meant = nearest(code, (*CODES, *RULES))
-        raise UsageError(
-            f"there is no finding or rule {code!r}",
-            f"did you mean {meant!r}?" if meant else "docs/codes.md and docs/rules.md list all of them",
-        )
+    hint = "docs/codes.md and docs/rules.md list all of them"
+    require_known(code, (*CODES, *RULES), "finding or rule", hint)
     if to.format == "json":
         to.out(_document(code))
     else:

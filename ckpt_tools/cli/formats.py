@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from ckpt_tools.cli import offers, options, output
 from ckpt_tools.cli.options import argument
-from ckpt_tools.errors import UsageError
+from ckpt_tools.settings import plugins
+from ckpt_tools.settings.resolve import require_known
 
 EXAMPLES = """
 ckpt formats  # all known formats
@@ -20,8 +21,7 @@ NO_COLOR=1 ckpt formats  # without colours
 @options.taking("no_plugins output_file format json color")
 def formats(
     name: Annotated[
-        str | None,
-        argument("FORMAT", "A format, such as torch_zip. Default: all.", offers.formats),
+        str | None, argument("FORMAT", "A format, such as torch_zip. Default: all.", offers.formats)
     ] = None,
     **given: Any,
 ) -> int:
@@ -29,7 +29,7 @@ def formats(
     loads them, where the facts come from, and which other package adds them, if one does.
     """
     to = output.requested(("table", "json"), given)
-    output.leave_out_plugins(given["no_plugins"])
+    plugins.switch(given["no_plugins"] or None)
     from ckpt_tools.formats import FORMATS, package_of
 
     entries: list[dict[str, object]] = [
@@ -49,7 +49,8 @@ def formats(
     ]
     output.broken_plugins(("formats", "manifests"))
     if name is not None:
-        entries = [entry for entry in entries if entry["name"] == _known(name, entries)]
+        require_known(name, (f.name for f in FORMATS), "format", "'ckpt formats' lists all")
+        entries = [entry for entry in entries if entry["name"] == name]
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
@@ -60,15 +61,3 @@ def formats(
         fields = ("suffixes", "names", "protects", "limits", "loader", "reference", "package")
         to.out(catalogue.pages(entries, fields, to.view))
     return 0
-
-
-def _known(name: str, entries: list[dict[str, object]]) -> str:
-    """Raises UsageError."""
-    from ckpt_tools.settings.resolve import nearest
-
-    names = [str(entry["name"]) for entry in entries]
-    if name not in names:
-        meant = nearest(name, names)
-        hint = f"did you mean {meant}?" if meant else "'ckpt formats' lists all"
-        raise UsageError(f"there is no format {name!r}", hint)
-    return name

@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.options import option
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.run import reporter
 from ckpt_tools.errors import UsageError
@@ -22,7 +21,7 @@ EXAMPLES = """
 decision="$(ckpt hook run)" && eval "$decision" && echo "$CKPT_STEP"  # before the ranks start
 ckpt hook run --json  # the decision for a program
 ckpt hook run --plan-dir plans  # write the decision where other nodes find it
-ckpt hook run --allow-none --budget 60s  # in bounded time, for a prolog
+ckpt hook run --allow none --budget 60s  # in bounded time, for a prolog
 ckpt hook install slurm  # print a job script
 """
 
@@ -31,21 +30,7 @@ ckpt hook install slurm  # print a job script
     "shell",
     "json",
     "slurm",
-    takes=f"resume_args output_file worker {options.JOB} {options.STAGE}",
-    read=options.own(
-        "read",
-        bool,
-        option(
-            "--read", help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks."
-        ),
-        False,
-    ),
-    by_rank=options.own(
-        "by_rank",
-        bool,
-        option("--by-rank", help="Each rank reads its own part of the decision later, with --read."),
-        False,
-    ),
+    takes=f"resume_args output_file worker read by_rank {options.JOB} {options.STAGE}",
 )
 def hook(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, and print what the job needs to know: decision="$(ckpt
@@ -68,7 +53,7 @@ def hook(request: options.Request) -> int:
         taken = job.taken(read(path, request.selection.trust), request.selection.rank, needed=False)
     else:
         job_options = job.Options(worker=request.given["worker"], **request.job)
-        with output.explaining_failure(request.output, request.explain), progress(request.output) as meter:
+        with output.explaining_failure(request.output), progress(request.output) as meter:
             taken = job.decide(
                 request.root,
                 request.selection,

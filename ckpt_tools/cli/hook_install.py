@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from difflib import get_close_matches
 from importlib.resources import files
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 from ckpt_tools.cli import console
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import UsageError
+from ckpt_tools.settings.resolve import require_known
 
 EXAMPLE = "/path/to/checkpoints"
 _PLACE = "@ROOT@"
@@ -98,11 +98,6 @@ def hook_install(what: What = None, root: Root = None) -> int:
         width = max(map(len, known))
         console.out("".join(f"{name:<{width}}  {s.about}\n" for name, s in known.items()))
         return 0
-    if what not in known:
-        near = get_close_matches(what, known, 1, 0.5)
-        raise UsageError(
-            f"there is no snippet {what!r}",
-            f"did you mean {near[0]}?" if near else f"one of: {', '.join(known)}",
-        )
+    require_known(what, known, "snippet", f"one of: {', '.join(known)}")
     console.out(known[what].filled(root or EXAMPLE))
     return 0

@@ -12,7 +12,7 @@ from ckpt_tools.storage.urls import real_path
 
 EXAMPLES = """
 ckpt latest run --rank 0  # the file that rank 0 loads
-ckpt latest run --rank 0 --explain  # with the reasons, on stderr
+ckpt latest run --rank 0 -v  # with the reasons, on stderr
 ckpt latest run --rank 0 --order step  # the highest step, whatever the times say
 ckpt latest run --rank 0 --max-step 15  # no later step than 15
 eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"  # for a script

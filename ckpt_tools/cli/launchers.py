@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from ckpt_tools.cli import options, output
+from ckpt_tools.settings import plugins
 
 EXAMPLES = """
 ckpt launchers  # what is known about this process, and from which variable
@@ -24,7 +25,7 @@ def launchers(
     it comes from, and what is unclear.
     """
     to = output.requested(("table", "json"), given)
-    output.leave_out_plugins(given["no_plugins"])
+    plugins.switch(given["no_plugins"] or None)
     from ckpt_tools.launchers import LAUNCHERS, detect
     from ckpt_tools.output import launchers as emit
 

@@ -8,29 +8,18 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.given import read_settings
-from ckpt_tools.cli.options import option
 from ckpt_tools.errors import NoCheckpoint, UsageError
-from ckpt_tools.settings.resolve import Settings, nearest
+from ckpt_tools.settings.resolve import Settings, require_known
 
 if TYPE_CHECKING:
     from ckpt_tools.discovery.layout_check import Checked
     from ckpt_tools.layouts import Layout, Layouts
 
-Check = Annotated[
-    bool,
-    option("--check", help="Say what each template matches below ROOT, and what it narrowly misses."),
-]
-
-Guess = Annotated[
-    bool,
-    option("--guess", help="Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows."),
-]
-
-_TRUSTED = ("config", "no_plugins", "trust_group", "trust_owner", "trust_dir")
+_TRUSTED = options.TRUST.split()
 EXAMPLES = """
 ckpt layouts  # all known layouts
 ckpt layouts --check run --layout megatron  # what each template matches, or narrowly misses
@@ -40,12 +29,8 @@ ckpt layouts --json  # all for a program
 """
 
 
-@options.taking("root layout output_file format json quiet color", options.TRUST)
-def layouts(
-    check: Check = False,
-    guess: Guess = False,
-    **given: Any,
-) -> int:
+@options.taking("root check guess layout output_file format json quiet color", options.TRUST)
+def layouts(**given: Any) -> int:
     """List the known layouts. With the name of one in the place of ROOT: say which files make a checkpoint,
     which file names the latest one, and what cannot be seen.
 
@@ -56,8 +41,9 @@ def layouts(
     names. Their first line says where to save them; read their comments, then use --check.
     """
     to = output.requested(("table", "json"), given)
+    check, guess = given["check"], given["guess"]
     # a list scans no tree, so the file of this directory may teach
-    flags = ("root", "layout", *_TRUSTED) if check or guess else _TRUSTED
+    flags = ["root", "layout", *_TRUSTED] if check or guess else _TRUSTED
     found = read_settings({name: given[name] for name in flags}, to)
     from ckpt_tools.layouts import BUILT_IN
 
@@ -65,25 +51,18 @@ def layouts(
     known = found.layouts or BUILT_IN
     if check and guess:
         raise UsageError("--check and --guess cannot be combined", "say one of them")
-    if guess and to.format == "json":
-        raise UsageError("--guess prints TOML", "leave --json out")
     if guess:
+        if to.format == "json":
+            raise UsageError("--guess prints TOML", "leave --json out")
         return _guess(found, known, to)
     root = given["root"]
     if check:
         return _check(found.root, found.values.get("layout"), known, to)
-    _list(known if root is None else [_named(root, known)], to, whole=root is not None)
+    if root is not None:
+        hint = "a ROOT is only looked at with --check or --guess; 'ckpt layouts' lists all layouts"
+        require_known(root, (layout.name for layout in known), "layout", hint)
+    _list(known if root is None else [known[root]], to, whole=root is not None)
     return 0
-
-
-def _named(name: str, known: Layouts) -> Layout:
-    """Raises UsageError."""
-    if name in known:
-        return known[name]
-    meant = nearest(name, [layout.name for layout in known])
-    hint = f"did you mean {meant!r}? " if meant else ""
-    hint += "A ROOT is only looked at with --check or --guess; 'ckpt layouts' lists all layouts"
-    raise UsageError(f"there is no layout {name!r}", hint)
 
 
 def _list(listed: Iterable[Layout], to: output.Output, whole: bool) -> None:
@@ -175,8 +154,8 @@ def _where_to_save(used: str | None, root: str) -> str:
 def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> int:
     from ckpt_tools.discovery.layout_check import check_layouts
 
-    if name is not None and name not in known:
-        raise UsageError(f"there is no layout {name!r}", "'ckpt layouts' lists them")
+    if name is not None:
+        require_known(name, (layout.name for layout in known), "layout", "'ckpt layouts' lists them")
     chosen = [known[name]] if name is not None else known.own
     if not chosen:
         raise UsageError(
@@ -202,9 +181,7 @@ def _checked_entry(c: Checked) -> dict[str, object]:
         "template": c.template,
         "matched": c.matched,
         "example": c.example or None,
-        "near_misses": [
-            {"path": m.path, "fits": m.fits, "expected": m.expected, "found": m.found} for m in c.misses
-        ],
+        "near_misses": [m._asdict() for m in c.misses],
     }
 
 

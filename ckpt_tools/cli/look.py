@@ -23,15 +23,11 @@ OF_FILE = (
     ("ckpt verify {}", "whether it is damaged"),
     ("ckpt verify {} --explain-bytes", "what protects which of its bytes"),
 )
-OF_EMPTY = (
-    ("ckpt run {} --allow-none -- COMMAND", "start the first job of a run"),
-    ("ckpt layouts", "which arrangements are known"),
-    ("ckpt --help", "all commands"),
-)
 OF_NOTHING = (
     ("ckpt layouts", "which arrangements are known"),
     ("ckpt --help", "all commands"),
 )
+OF_EMPTY = (("ckpt run {} --allow none -- COMMAND", "start the first job of a run"), *OF_NOTHING)
 
 
 def look(path: str) -> int:

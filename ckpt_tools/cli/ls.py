@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 import re
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec.structs import replace
 
-from ckpt_tools.cli import options, output
-from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli import options
 from ckpt_tools.cli.options import option
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
 from ckpt_tools.settings import parsers
-from ckpt_tools.settings.resolve import Settings
 
-FORMATS = ("table", "json")
 EXAMPLES = """
 ckpt ls run  # what is there, newest first
 ckpt ls run --tree  # runs, their checkpoints and the files of each
@@ -29,13 +26,15 @@ ckpt ls run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.taking(
+@options.asking(
+    ("table", "json"),
     "root kind layout run prefix exclude max_step world_size save_interval order jobs state_dir",
     "store_option",
     options.TRUST,
     options.PRINT,
 )
 def ls(
+    asked: options.Asked,
     since: Annotated[
         str | None,
         option(
@@ -45,14 +44,9 @@ def ls(
         ),
     ] = None,
     tree: Annotated[
-        bool,
-        option("--tree", help="Show the runs, their checkpoints and the files of each."),
+        bool, option("--tree", help="Show the runs, their checkpoints and the files of each.")
     ] = False,
-    quarantine: Annotated[
-        bool,
-        option("--quarantine", help="List instead what is in quarantine."),
-    ] = False,
-    **given: Any,
+    quarantine: Annotated[bool, option("--quarantine", help="List instead what is in quarantine.")] = False,
 ) -> int:
     """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings
     (and from file headers, if names do not tell the step).
@@ -60,13 +54,12 @@ def ls(
     Exit codes: 0 listed; 3 there is no checkpoint and no other file of a known format (or no checkpoint that
     the filters leave); 5 a directory could not be listed.
     """
-    to = output.requested(FORMATS, given)
-    found = read_settings(given, to)
+    to, found = asked.to, asked.found
     if tree and to.format == "json":
         raise UsageError("--tree and --json cannot be combined", "leave one of them out")
     oldest = moment(since, time.time()) if since is not None else None
     if quarantine:
-        return _quarantined(found, to)
+        return _quarantined(asked)
     from ckpt_tools import api
 
     selection = found.selection()
@@ -88,11 +81,12 @@ def ls(
         from ckpt_tools.output import scan
 
         to.out(scan.render(result, to.view))
-    asked = (oldest, selection.kind, selection.layout, selection.run, selection.prefix, selection.max_step)
-    return exit_code(result, filtered=any(value is not None for value in asked))
+    filters = (oldest, selection.kind, selection.layout, selection.run, selection.prefix, selection.max_step)
+    return exit_code(result, filtered=any(value is not None for value in filters))
 
 
-def _quarantined(found: Settings, to: output.Output) -> int:
+def _quarantined(asked: options.Asked) -> int:
+    found = asked.found
     options.on_this_machine(
         [found.root], options.RENAMES, "nothing was put away there: leave out --quarantine"
     )
@@ -100,7 +94,7 @@ def _quarantined(found: Settings, to: output.Output) -> int:
     from ckpt_tools.output import changes
 
     result = list_quarantine(found.root, state_dir=found.values.get("state-dir"), trust=found.trust)
-    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    asked.answer(changes, result)
     return 0 if result.changes else NoCheckpoint.exit_code
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any
+from shlex import quote
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from msgspec import Struct, field
@@ -17,19 +18,55 @@ from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.output import Output, requested
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.settings import parsers
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.storage.urls import absolute, is_url
 
-GOING = {
-    "same_save": "leave it out: it has no effect",
-    "prove_replicas": "set CKPT_PROVE_REPLICAS=1, or prove-replicas in ckpt.toml",
-    "color": "set NO_COLOR=1 or FORCE_COLOR=1",
-    "all": "use --verbose",
-    "also": "name all digests behind --digest, such as --digest xxh3,sha256",
-    "keep_checkpoint_max": "use --keep-last",
-    "keep_checkpoint_per_n_minutes": "use --keep-per-minutes",
+
+class Going(NamedTuple):
+    """A flag that is accepted for one release, and not shown. ``use`` is what to say instead, {} its value. A
+    parameter that it ``becomes`` takes ``word`` in its place, beside others if it takes ``many``.
+    """
+
+    use: str
+    becomes: str = ""
+    word: str = "{}"
+    many: bool = False
+    kind: Any = str | None
+    flag: str = ""
+
+
+_WORDS_OF_KEEP = {
+    **{f"keep_{word}": word for word in ("last", "every", "within", "hourly", "daily", "weekly", "kind")},
+    "keep_per_minutes": "minutes",
+    "max_total": "total",
+    "keep_checkpoint_max": "last",
+    "keep_checkpoint_per_n_minutes": "minutes",
 }
-"""Flags that are accepted for one release, and not shown: by parameter, what to do instead."""
+KEPT = {
+    name: Going(f"--keep {word}={{}}", "keep_what", f"{word}={{}}", True, list[str] | None)
+    for name, word in _WORDS_OF_KEEP.items()
+}
+"""Flags of ``prune`` that go."""
+GOING = KEPT | {
+    "color": Going("set NO_COLOR=1 or FORCE_COLOR=1"),
+    "all": Going("--verbose", "verbose", kind=bool),
+    "explain": Going("--verbose", kind=bool),
+    "ranks": Going("--rank {}", "rank"),
+    "hook_timeout": Going("--timeout {}", "timeout"),
+    "remove": Going("--undo", "undo", kind=bool),
+    "restore": Going("--undo", "undo", kind=bool),
+    "also": Going("name all digests behind --digest, such as --digest xxh3,sha256"),
+    "tensors": Going("--digest xxh3,tensors", kind=bool),
+    "reading_time": Going("--budget {}", "max_duration", flag="--max-duration"),
+    "metrics_file": Going("--metrics {}", "metrics", many=True),
+    "metrics_port": Going("--metrics {}", "metrics", many=True),
+    "metrics_address": Going("--metrics {}:PORT"),
+}
+"""By parameter."""
+for _v in (v for v in config.BY_KEY.values() if v.use):
+    _kind = list[str] if _v.parse in config.REPEATED else str
+    GOING[_v.key.replace("-", "_")] = Going(_v.use, kind=bool if _v.parse is parsers.flag else _kind | None)
 
 
 def option(
@@ -38,6 +75,7 @@ def option(
     metavar: str = "",
     panel: str | None = None,
     offer: Callable[..., Any] | None = None,
+    hidden: bool = False,
 ) -> Any:
     """Return what typer is told of a flag, which takes no value without a ``metavar``. Flags without a panel
     stand in the first one.
@@ -49,7 +87,7 @@ def option(
         show_default=False,
         rich_help_panel=panel,
         autocompletion=offer,
-        hidden=names[0].lstrip("-").replace("-", "_") in GOING,
+        hidden=hidden,
     )
 
 
@@ -63,11 +101,18 @@ def _setting(key: str, *short: str, panel: str | None = None, **more: Any) -> An
     flags, variables and files.
     """
     variable = config.BY_KEY[key]
-    return option(variable.flag, *short, help=_help(variable), panel=panel, **more)
+    return option(
+        variable.flag,
+        *short,
+        help=_help(variable),
+        panel=panel,
+        **more,
+    )
 
 
-def _help(variable: config.Variable) -> str:
-    return f"{variable.meaning[0].upper()}{variable.meaning[1:]}. [{variable.name}]"
+def _help(declared: config.Variable | config.Words) -> str:
+    gone = isinstance(declared, config.Variable) and not declared.exported
+    return f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{'' if gone else f' [{declared.name}]'}"
 
 
 _WHICH = "Which checkpoint"
@@ -97,52 +142,25 @@ _TEXT: dict[str, Any] = {
     ),
     "kind": _setting("kind", metavar="KIND", panel=_WHICH, offer=offers.kinds),
     "layout": _setting("layout", metavar="NAME", panel=_WHICH, offer=offers.layouts),
-    "prefix": _setting("prefix", metavar="TEXT", panel=_WHICH),
-    "order": _setting("order", metavar="mtime|step", panel=_WHICH, offer=offers.words("mtime", "step")),
-    "resume_from": _setting(
-        "resume-from",
-        metavar="tracker|mtime|step",
-        panel=_WHICH,
-        offer=offers.words("tracker", "mtime", "step"),
+    "order": _setting(
+        "order", metavar="mtime|step|tracker", panel=_WHICH, offer=offers.words("mtime", "step", "tracker")
     ),
-    "prefer": _setting("prefer", metavar="KIND", panel=_WHICH, offer=offers.kinds),
     "save_interval": _setting("save-interval", metavar="N", panel=_WHICH),
-    "require": _setting("require", metavar="KEYS", panel=_WHICH),
-    "fault_ranks": _setting("fault-ranks", metavar="RANKS", panel=_REPLICAS),
-    "fault_file": _setting("fault-file", metavar="FILE", panel=_REPLICAS),
-    "replicas": _setting("replicas", metavar="all", panel=_REPLICAS, offer=offers.words("all")),
     "strategy_dir": _setting("strategy-dir", metavar="DIR", panel=_REPLICAS),
-    **{size: _setting(size, metavar="N", panel=_REPLICAS) for size in config.SIZES},
-    "rank_order": _setting("rank-order", metavar="AXES", panel=_REPLICAS),
-    "max_attempts": _setting("max-attempts", metavar="N", panel=_ACCEPTED),
     "settle": _setting("settle", metavar="TIME", panel=_ACCEPTED),
-    "verify_key": _setting("verify-key", metavar="FILE", panel=_ACCEPTED),
-    "seal_dir": _setting("seal-dir", metavar="DIR", panel=_ACCEPTED),
     "jobs": _setting("jobs", "-j", metavar="N", panel=_READING),
-    "io": _setting(
-        "io",
-        metavar="auto|direct",
-        panel=_READING,
-        offer=offers.words("auto", "direct"),
-    ),
     "limit_rate": _setting("limit-rate", metavar="SIZE", panel=_READING),
     "budget": _setting("budget", metavar="TIME", panel=_READING),
     "sample": _setting("sample", metavar="N/T|P%|SIZE", panel=_READING),
     "max_duration": _setting("max-duration", metavar="TIME", panel=_READING),
     "scheduler": _setting("scheduler", metavar="ADDRESS", panel=_READING),
-    "max_age": _setting("max-age", metavar="TIME", panel=_READING),
-    "key_file": _setting("key-file", metavar="FILE", panel=_READING),
     "plan_dir": _setting("plan-dir", metavar="DIR", panel=_JOB),
     "job": _setting("job", metavar="ID", panel=_JOB),
-    "node": _setting("node", metavar="N", panel=_JOB),
-    "nodes": _setting("nodes", metavar="N", panel=_JOB),
     "timeout": _setting("timeout", metavar="TIME", panel=_JOB),
     "view": _setting("view", metavar="DIR", panel=_JOB),
     "stage": _setting("stage", metavar="DIR", panel=_JOB),
     "keep": _setting("keep", metavar="N", panel=_JOB),
-    "rendezvous": _setting("rendezvous", metavar="HOST:PORT", panel=_JOB),
-    "meet": _setting("meet", metavar="DIR", panel=_JOB),
-    "state_dir": _setting("state-dir", metavar="DIR", panel=_ACCEPTED),
+    "meet": _setting("meet", metavar="WHERE", panel=_JOB),
     "config": _setting("config", metavar="FILE", panel=_TRUST),
     "format": option(
         "--format",
@@ -157,50 +175,41 @@ _TEXT: dict[str, Any] = {
         panel=_OUTPUT,
         offer=offers.words("auto", "bar", "json", "none"),
     ),
-    "color": option(
-        "--color",
-        metavar="auto|always|never",
-        help="When to use colour; NO_COLOR and FORCE_COLOR are honoured.",
-        panel=_OUTPUT,
-        offer=offers.words("auto", "always", "never"),
-    ),
 }
 _TEXTS: dict[str, Any] = {
+    "allow": option(
+        "--allow", metavar="WHAT", help=_help(config.WORDS["allow"]), offer=offers.words("none", "missing")
+    ),
     "exclude": _setting("exclude", metavar="GLOB", panel=_WHICH),
-    "same_save": _setting("same-save", metavar="PATH", panel=_WHICH),
+    "fault_ranks": _setting("fault-ranks", metavar="RANKS", panel=_REPLICAS),
     "replica_groups": _setting("replica-groups", metavar="GROUPS", panel=_REPLICAS),
-    "store_option": _setting("store-option", metavar="KEY=VALUE", panel=_READING),
-    "trust_global": _setting("trust-global", metavar="PATTERN", panel=_TRUST),
-    "trust_owner": _setting("trust-owner", metavar="UID", panel=_TRUST),
-    "trust_dir": _setting("trust-dir", metavar="DIR", panel=_TRUST),
+    "parallel": option("--parallel", metavar="SIZES", help=_help(config.WORDS["parallel"]), panel=_REPLICAS),
+    "trust": option("--trust", metavar="WHAT", help=_help(config.WORDS["trust"]), panel=_TRUST),
 }
 _SWITCH: dict[str, Any] = {
     "strict": _setting("strict"),
-    "allow_none": _setting("allow-none"),
-    "explain": option(
-        "--explain",
-        help="Explain the choice: why each candidate lost, substitutes and their proof, what was unseen.",
-    ),
     "json": option("--json", help="The same as --format json."),
     "apply": option("--apply", help="Do it; without this the command only says what it would do."),
     "history": option(
         "--history", help="List instead what earlier starts resumed from, and what was lost.", panel=_OUTPUT
     ),
-    "prove_replicas": _setting("prove-replicas", panel=_REPLICAS),
     "no_fallback": _setting("no-fallback", panel=_ACCEPTED),
     "require_seal": _setting("require-seal", panel=_ACCEPTED),
-    "allow_missing": _setting("allow-missing", panel=_ACCEPTED),
-    "allow_fresh": _setting("allow-fresh", panel=_ACCEPTED),
-    "skip_unreadable": _setting("skip-unreadable", panel=_ACCEPTED),
     "no_cache": _setting("no-cache", panel=_READING),
     "require_mount": _setting("require-mount", panel=_JOB),
     "agree": _setting("agree", panel=_JOB),
-    "trust_group": _setting("trust-group", panel=_TRUST),
-    "no_plugins": _setting("no-plugins", panel=_TRUST),
     "worker": option(
-        "--worker",
-        help="This is one rank: torchrun, msrun, srun or mpirun starts this command.",
-        panel=_JOB,
+        "--worker", help="This is one rank: torchrun, msrun, srun or mpirun starts this command.", panel=_JOB
+    ),
+    "read": option(
+        "--read", help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks."
+    ),
+    "by_rank": option("--by-rank", help="Each rank reads its own part of the decision later, with --read."),
+    "check": option(
+        "--check", help="Say what each template matches below ROOT, and what it narrowly misses."
+    ),
+    "guess": option(
+        "--guess", help="Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows."
     ),
     "explain_bytes": option(
         "--explain-bytes", help="Also say of every byte what it is and what protects it.", panel=_OUTPUT
@@ -218,43 +227,94 @@ def own(name: str, kind: Any, told: Any, default: Any = None) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, told])
 
 
+_ROOT = {"root": argument("ROOT", _help(config.BY_KEY["root"]))}
 SHARED: dict[str, Parameter] = {
     name: own(name, kind, told, default)
     for kind, default, all_told in (
-        (str | None, None, {"root": argument("ROOT", _help(config.BY_KEY["root"])), **_TEXT}),
+        (str | None, None, _ROOT | _TEXT),
         (list[str] | None, None, _TEXTS),
         (bool, False, _SWITCH),
     )
     for name, told in all_told.items()
 }
 """Each parameter that more than one command has, declared once."""
+for _name, _going in GOING.items():
+    _switch = _going.kind is bool
+    _flag = _going.flag or f"--{_name.replace('_', '-')}"
+    _told = option(_flag, metavar="" if _switch else "VALUE", help="", hidden=True)
+    SHARED[_name] = own(_name, _going.kind, _told, False if _switch else None)
 
 PRINT = "output_file format json quiet verbose color"
-TRUST = "trust_group trust_owner trust_dir no_plugins config"
+TRUST = "trust config trust_group trust_owner trust_dir no_plugins"
 SELECTION = f"""
-root rank world_size run max_step level strict allow_none explain json
-kind layout prefix exclude order resume_from prefer same_save save_interval require
-fault_ranks fault_file replica_groups replicas prove_replicas strategy_dir tp pp cp dp ep etp rank_order
-no_fallback max_attempts settle require_seal seal_dir verify_key allow_missing allow_fresh skip_unreadable
-jobs io limit_rate budget max_age no_cache key_file store_option
-plan_dir {TRUST} trust_global format progress_as quiet verbose color
+root rank world_size run max_step level strict allow json
+kind layout exclude order save_interval fault_ranks replica_groups strategy_dir parallel
+no_fallback settle require_seal jobs limit_rate budget no_cache
+plan_dir format progress_as quiet verbose
+{TRUST} allow_none allow_missing allow_fresh skip_unreadable prefix resume_from prefer same_save fault_file
+replicas prove_replicas tp pp cp dp ep etp rank_order max_attempts verify_key io max_age key_file store_option
+trust_global seal_dir require explain color
 """
 """The parameters of every command that chooses."""
-JOB = "job node nodes timeout require_mount view agree meet rendezvous"
+JOB = "job timeout require_mount view agree meet node nodes rendezvous"
 """Those of commands that decide for a job."""
 STAGE = "stage keep"
 """Those of a command that may bring a checkpoint to this machine first."""
 
 
-def taking(*names: str, **table: Parameter) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Let a command take shared parameters and those of a ``table`` besides its own, in ``given``."""
+class Asked(Struct, frozen=True):
+    """What a command is asked: how it answers, the settings, and all that its line says."""
+
+    to: Output
+    found: config.Settings
+    given: Mapping[str, Any]
+
+    def answer(self, emit: Any, result: Any) -> int:
+        """Write the result as JSON, or as the module shows it to people. Return 0."""
+        to = self.to
+        to.out(emit.json(result) if to.format == "json" else emit.render(result, to.view))
+        return 0
+
+
+def taking(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Let a command take shared parameters besides its own, in ``given``."""
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        own = signature(function, eval_str=True).parameters.values()
-        shared = [SHARED[name] for name in " ".join(names).split()]
-        return _taking(function, [*(p for p in own if p.kind is not p.VAR_KEYWORD), *table.values(), *shared])
+        return _taking(function, [*_parameters(function), *_shared(*names)])
 
     return decorate
+
+
+def asking(
+    formats: Sequence[str], *names: str, of: str = "", document: str = ""
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command what it is asked, with shared parameters, before its own. The first format is its
+    default; ``of`` names the parameters that hold the trees which it looks at.
+    """
+
+    def decorate(function: Callable[..., int]) -> Callable[..., int]:
+        _, *own = _parameters(function)
+
+        def command(**given: Any) -> int:
+            to = requested(formats, given, document)
+            trees = [given[name] for name in of.split()]
+            roots = tuple(root for tree in trees for root in (tree if isinstance(tree, list) else [tree]))
+            asked = Asked(to, read_settings(given, to, roots), given)
+            return function(asked, **{p.name: given[p.name] for p in own})
+
+        command.__doc__ = function.__doc__
+        return _taking(command, [*own, *_shared(*names)])
+
+    return decorate
+
+
+def _parameters(function: Callable[..., int]) -> list[Parameter]:
+    parameters = signature(function, eval_str=True).parameters.values()
+    return [p for p in parameters if p.kind is not p.VAR_KEYWORD]
+
+
+def _shared(*names: str) -> list[Parameter]:
+    return [SHARED[name] for name in " ".join(names).split()]
 
 
 def _taking(function: Callable[..., int], parameters: Sequence[Parameter]) -> Callable[..., int]:
@@ -262,16 +322,32 @@ def _taking(function: Callable[..., int], parameters: Sequence[Parameter]) -> Ca
 
     @wraps(function)
     def command(**given: Any) -> int:
-        for name, instead in GOING.items():
-            if given.get(name) and not given.get("quiet"):
-                flag = f"--{name.replace('_', '-')}"
-                console.problem("warning", f"{flag} is accepted until the next release", instead)
-        return function(**{**defaults, **given})
+        given = {**defaults, **given}
+        for name, going in GOING.items():
+            if given.get(name):
+                _replace(given, name, going, flags[name])
+        return function(**given)
 
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    told = {p.name: p.annotation.__metadata__[0] for p in parameters}
+    flags = {name: told[name].default for name in told.keys() & GOING.keys()}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
+
+
+def _replace(given: dict[str, Any], name: str, going: Going, flag: str) -> None:
+    """Say what to use in place of a flag that goes, and let the parameter that it becomes say it."""
+    values = given[name] if isinstance(given[name], list) else [given[name]]
+    use = " ".join(going.use.replace("{}", quote(str(value))) for value in values)
+    if not given.get("quiet"):
+        console.going(flag, use)
+    if going.becomes:
+        words = [value if value is True else going.word.replace("{}", value) for value in values]
+        before = given.get(going.becomes)
+        if before and not going.many and before != words[0]:
+            raise UsageError(f"{flag} {values[0]} contradicts another flag", f"say {use} alone")
+        given[going.becomes] = [*(before or ()), *words] if going.many else words[0]
 
 
 HOOK_BUDGET = 60.0
@@ -280,12 +356,12 @@ waits.
 """
 
 
-def on_this_machine(paths: Sequence[str], why: str, instead: str) -> None:
+def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:
     """Raises UsageError where one of the paths lies in a store, which cannot do what a command does:
     ``instead`` is what can be done.
     """
     for path in paths:
-        if is_url(absolute(path)):
+        if path and is_url(absolute(path)):
             raise UsageError(f"{path} lies in a store: {why}", instead)
 
 
@@ -300,7 +376,14 @@ def home_of(paths: Sequence[str], *, whole: bool = False) -> str:
         if len(paths) > 1:
             raise UsageError("--damaged takes one directory", "call it once for each")
         return named[0]
-    homes = {path.partition("/.ckpt/")[0] if "/.ckpt/" in path else os.path.dirname(path) for path in named}
+    return lone(
+        path.partition("/.ckpt/")[0] if "/.ckpt/" in path else os.path.dirname(path) for path in named
+    )
+
+
+def lone(directories: Iterable[str]) -> str:
+    """Return the one directory that there is. Raise UsageError if there are several."""
+    homes = set(directories)
     if len(homes) > 1:
         raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")
     return homes.pop()
@@ -345,16 +428,18 @@ def choosing(
 def _request(
     formats: Sequence[str], document: str, more: Collection[str], given: Mapping[str, Any]
 ) -> Request:
+    if "ranks" in more and given["rank"] and not given["rank"].isdigit():
+        given = {**given, "rank": None, "ranks": given["rank"]}
     to = requested(formats, given, document)
     found = read_settings(given, to)
-    selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
+    selection = found.selection(cache=True)
     if "job" in more and selection.budget is None:
         selection = replace(selection, budget=HOOK_BUDGET)
     return Request(
         found.root,
         selection,
         to,
-        explain=given["explain"],
+        explain=given["explain"] or to.verbose,
         rooted="root" in found.origins,
         ranked=given["rank"] is not None,
         job=found.named({*more, "plan_dir"} - {"resume_args"}),

@@ -69,7 +69,9 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
         raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
     choice = "json" if given.get("json") else choice or formats[0]
     if kind and choice not in formats:
-        leave_out_plugins(bool(given.get("no_plugins")))
+        from ckpt_tools.settings import plugins
+
+        plugins.switch(given.get("no_plugins") or None)
         formats = _registered(choice, kind)
     for flag, value, allowed in (
         ("--format", choice, formats),
@@ -152,13 +154,6 @@ def cache_notes(to: Output) -> Callable[[str], None] | None:
     return None if to.quiet else lambda text: console.problem("warning", text)
 
 
-def leave_out_plugins(wanted: bool) -> None:
-    """The flag --no-plugins of a command that reads no configuration."""
-    from ckpt_tools.settings import plugins
-
-    plugins.switch(wanted or None)
-
-
 def broken_plugins(groups: Collection[str] = ()) -> None:
     """Say on stderr which plug-ins cannot be used, where the answer has no place for it: those that it
     depends on, unless ``groups`` are given.
@@ -170,14 +165,14 @@ def broken_plugins(groups: Collection[str] = ()) -> None:
 
 
 @contextmanager
-def explaining_failure(to: Output, explain: bool) -> Iterator[None]:
+def explaining_failure(to: Output, told: bool = False) -> Iterator[None]:
     """When choosing fails, say on stderr which candidates were looked at and why each lost, before the error
-    says that none is left; --explain says more.
+    says that none is left. ``told``: somebody else says more of them.
     """
     try:
         yield
     except CkptError as error:
-        if error.plan is not None and not explain:
+        if error.plan is not None and not told:
             report(error.plan, to, f"{error}\n{error.hint}")
         raise
 
@@ -219,7 +214,7 @@ def report(plan: LoadPlan, to: Output, error: str = "") -> None:
         console.problem("warning", f"{c.path} ({c.kind}, {c.label}) is not usable{_why(rejected)}")
     if len(plan.rejected) > _LOST:
         console.problem(
-            "warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --explain names them"
+            "warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --verbose names them"
         )
     console.findings(plan.warnings, plan.root)
     if to.verbose and plan.checkpoint:

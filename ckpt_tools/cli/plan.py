@@ -15,8 +15,8 @@ from ckpt_tools.storage.urls import absolute
 
 EXAMPLES = """
 ckpt plan run  # what every rank loads
-ckpt plan run --explain  # which checkpoints were considered, and why each lost
-ckpt plan run --fault-ranks 1 --replicas all  # the device of rank 1 failed
+ckpt plan run -v  # which checkpoints were considered, and why each lost
+ckpt plan run --fault-ranks 1 --replica-groups all  # the device of rank 1 failed
 ckpt plan run --no-fallback --strict  # the newest, looked at in full, or an error
 ckpt plan run --json  # the same for a program (docs/json.md)
 """
@@ -44,7 +44,7 @@ def plan(request: options.Request) -> int:
     if request.given["history"]:
         return _history(request)
     try:
-        with output.explaining_failure(request.output, request.explain), progress(to) as meter:
+        with output.explaining_failure(to, request.explain and to.format == "table"), progress(to) as meter:
             result = api.plan(request.root, request.selection, progress=meter, note=output.cache_notes(to))
         if (
             request.ranked and request.selection.rank is not None

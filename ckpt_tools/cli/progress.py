@@ -15,7 +15,7 @@ from ckpt_tools.cli import console
 from ckpt_tools.output.words import printable
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
     from ckpt_tools.cli.output import Output
 
@@ -38,7 +38,6 @@ class Meter:
         self.started = time.monotonic()
         self.drawn = self.started
         self.shown: Progress | None = None
-        self.task: TaskID | None = None
         self.where = ""
 
     def file(self, path: str, total: int | None) -> None:  # noqa: ARG002 - as Lines.file
@@ -64,8 +63,10 @@ class Meter:
         self.drawn = now
         if self.shown is None and (total >= BIG or now - self.started >= PATIENCE) and done < total:
             self._show(done, total)
-        if self.shown is not None and self.task is not None:
-            self.shown.update(self.task, completed=done, total=total, description=self.where, refresh=True)
+        if self.shown is not None:
+            self.shown.update(
+                self.shown.task_ids[0], completed=done, total=total, description=self.where, refresh=True
+            )
 
     def _show(self, done: int, total: int) -> None:
         from rich.console import Console
@@ -97,7 +98,7 @@ class Meter:
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self.task = self.shown.add_task("", completed=done, total=total)
+        self.shown.add_task("", completed=done, total=total)
         self.shown.start()
 
     def stop(self) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ckpt_tools.cli import options, output
-from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli import console, options
 from ckpt_tools.cli.options import option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
@@ -15,53 +14,45 @@ from ckpt_tools.settings import parsers
 if TYPE_CHECKING:
     from ckpt_tools.guard.prune import Policy
 
-FORMATS = ("table", "json")
 EXAMPLES = """
-ckpt prune run --keep-last 3  # say what would go, and why the rest stays
-ckpt prune run --keep-last 1 --keep-every 1000 --apply  # remove what neither of the two keeps
-ckpt prune run --keep-hourly 24 --keep-daily 7  # keep the last of each hour, and of each day
-ckpt prune run --max-total 20TiB  # keep the newest ones that fit
-ckpt prune run --keep-last 3 --json  # the same for a program (docs/json.md)
+ckpt prune run --keep 3  # say what would go, and why the rest stays
+ckpt prune run --keep last=1,every=1000 --apply  # remove what neither of the two keeps
+ckpt prune run --keep hourly=24,daily=7  # keep the last of each hour, and of each day
+ckpt prune run --keep total=20TiB  # keep the newest ones that fit
+ckpt prune run --keep 3 --json  # the same for a program (docs/json.md)
 """
 
 
-KEEP = {
-    "keep_last": ("N", "Keep the last N."),
-    "keep_every": ("STEPS", "Keep those whose step is a multiple of STEPS."),
-    "keep_within": ("TIME", "Keep those saved at most this long before the last one."),
-    "keep_hourly": ("N", "Keep the last one of each of the last N hours that have one."),
-    "keep_daily": ("N", "Keep the last one of each of the last N days that have one."),
-    "keep_weekly": ("N", "Keep the last one of each of the last N weeks that have one."),
-    "keep_per_minutes": (
-        "N",
-        "Keep the first of each N minutes.",
-    ),
-    "max_total": ("SIZE", "Of those kept, remove the oldest until the rest fits into SIZE."),
-    "keep_checkpoint_max": ("N", "The same as --keep-last."),
-    "keep_checkpoint_per_n_minutes": ("N", "The same as --keep-per-minutes."),
+WORDS: Mapping[str, tuple[str, parsers.Parse]] = {
+    "last": ("keep_last", parsers.whole(1)),
+    "every": ("keep_every", parsers.whole(1)),
+    "within": ("keep_within", parsers.duration),
+    "hourly": ("keep_hourly", parsers.whole(1)),
+    "daily": ("keep_daily", parsers.whole(1)),
+    "weekly": ("keep_weekly", parsers.whole(1)),
+    "minutes": ("keep_per_minutes", parsers.whole(1)),
+    "kind": ("keep_kinds", parsers.kind),
+    "total": ("max_total", parsers.size),
 }
-"""What each flag takes, and what it means."""
+"""What --keep says, by the field of the policy and how its value is read."""
+MEANING = (
+    "What stays: last=N (or N), every=STEPS (their multiples), within=TIME of the last, hourly=N, daily=N and"
+    " weekly=N (the last of each), minutes=N (the first of each N), kind=KIND; total=SIZE: of these the"
+    " newest that fit."
+)
 
 
-@options.taking(
-    "root run max_age no_cache settle plan_dir apply state_dir store_option",
+@options.asking(
+    ("table", "json"),
+    "root run no_cache settle plan_dir apply max_age state_dir store_option",
     options.TRUST,
     options.PRINT,
-    **{
-        name: options.own(name, str | None, option(f"--{name.replace('_', '-')}", metavar=takes, help=about))
-        for name, (takes, about) in KEEP.items()
-    },
+    *options.KEPT,
 )
 def prune(
-    keep_kind: Annotated[
-        list[str] | None,
-        option("--keep-kind", metavar="KIND", help="Keep all of a kind, such as best."),
-    ] = None,
-    damaged: Annotated[
-        bool,
-        option("--damaged", help="Remove damaged checkpoints as well."),
-    ] = False,
-    **given: Any,
+    asked: options.Asked,
+    keep_what: Annotated[list[str] | None, option("--keep", metavar="WORDS", help=MEANING)] = None,
+    damaged: Annotated[bool, option("--damaged", help="Remove damaged checkpoints as well.")] = False,
 ) -> int:
     """Remove old checkpoints of each run below ROOT: those that are verified, and that no flag keeps. Damaged
     checkpoints do not count, and stay without --damaged. The checkpoint that 'ckpt plan' chooses, the newest
@@ -72,78 +63,65 @@ def prune(
     what to keep; 3 there is no checkpoint; 4 none is usable: nothing is removed; 5 something could not be
     looked at or removed.
     """
-    policy = _policy({**given, "keep_kind": keep_kind})
-    to = output.requested(FORMATS, given)
-    found = read_settings(given, to)
-    from msgspec.structs import replace
-
-    from ckpt_tools.guard.prune import Policy
+    policy, found = read_policy("--keep", keep_what or ()), asked.found
     from ckpt_tools.guard.prune import prune as remove
 
-    selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
     result = remove(
         found.root,
-        Policy(**policy),
+        policy,
         damaged=damaged,
-        apply=given["apply"],
+        apply=asked.given["apply"],
         state_dir=found.values.get("state-dir"),
-        selection=selection,
+        selection=found.selection(cache=True),
     )
     from ckpt_tools.output import changes
 
-    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
-    return 0
+    return asked.answer(changes, result)
 
 
 def said(flag: str, text: str) -> tuple[Policy, bool]:
-    """What one word says that holds flags of this command: what to keep, and whether damaged ones go too.
-    Raises UsageError for anything else.
-    """
+    """Return what the words of a flag keep, and whether damaged ones go too. Raise UsageError."""
+    words = [word.strip() for word in text.split(",")]
+    if text.lstrip().startswith("--"):
+        words = _words_of_flags(flag, text)
+        console.going(f"{flag} '--keep-…'", f"{flag} {','.join(words)}")
+    policy = read_policy(flag, [word for word in words if word != "damaged"])
+    policy.require_one()
+    return policy, "damaged" in words
+
+
+def _words_of_flags(flag: str, text: str) -> list[str]:
     from ckpt_tools.cli.app import parameters
-    from ckpt_tools.guard.prune import Policy
 
     try:
-        given = parameters("prune", shlex.split(text))
+        given = {name: value for name, value in parameters("prune", shlex.split(text)).items() if value}
     except ValueError as e:
         raise UsageError(f"{flag}: {text!r} cannot be read: {e}") from e
-    damaged = given.pop("damaged")
-    if others := [
-        name for name, value in given.items() if value and name not in {*_PARSERS, *_OTHER_NAMES, "keep_kind"}
-    ]:
-        hint = "other flags, and ROOT, are those of the command itself"
-        raise UsageError(f"{flag}: {others[0].replace('_', '-')} does not say what to keep", hint)
-    policy = Policy(**_policy(given))
-    policy.require_one()
-    return policy, damaged
+    words = ["damaged"] if given.pop("damaged", False) else []
+    for name, value in given.items():
+        if name not in options.KEPT:
+            hint = "other flags, and ROOT, are those of the command itself"
+            raise UsageError(f"{flag}: {name.replace('_', '-')} does not say what to keep", hint)
+        values = value if isinstance(value, list) else [value]
+        words += [options.KEPT[name].word.replace("{}", one) for one in values]
+    return words
 
 
-_PARSERS: Mapping[str, parsers.Parse] = {
-    "keep_last": parsers.whole(1),
-    "keep_every": parsers.whole(1),
-    "keep_within": parsers.duration,
-    "keep_hourly": parsers.whole(1),
-    "keep_daily": parsers.whole(1),
-    "keep_weekly": parsers.whole(1),
-    "keep_per_minutes": parsers.whole(1),
-    "max_total": parsers.size,
-}
+def read_policy(flag: str, texts: Iterable[str]) -> Policy:
+    """Return what words such as ``last=3,daily=7`` keep. Raise UsageError."""
+    from ckpt_tools.guard.prune import Policy
 
-_OTHER_NAMES = {
-    "keep_checkpoint_max": "keep_last",
-    "keep_checkpoint_per_n_minutes": "keep_per_minutes",
-}
-
-
-def _policy(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises UsageError for what a flag cannot mean."""
-    given = {**given, **{name: given[name] or given[theirs] for theirs, name in _OTHER_NAMES.items()}}
-    out = {name: _parsed(name, parse, given[name]) for name, parse in _PARSERS.items() if given[name]}
-    kinds = given["keep_kind"] or ()
-    return {**out, "keep_kinds": frozenset(_parsed("keep_kind", parsers.kind, kind) for kind in kinds)}
-
-
-def _parsed(name: str, parse: parsers.Parse, text: str) -> object:
-    try:
-        return parse(text, "")
-    except ValueError as e:
-        raise UsageError(f"--{name.replace('_', '-')}: {e}") from e
+    found: dict[str, Any] = {}
+    for one in (word.strip() for text in texts for word in text.split(",")):
+        word, _, value = f"last={one}".partition("=") if one.isdigit() else one.partition("=")
+        try:
+            name, parse = WORDS[parsers.word(word, tuple(WORDS))]
+            read = parse(value, "")
+        except ValueError as e:
+            raise UsageError(f"{flag} {one}: {e}", f"{flag}: {MEANING}") from e
+        if name == "keep_kinds":
+            read = found.get(name, frozenset()) | {read}
+        elif found.setdefault(name, read) != read:
+            raise UsageError(f"{flag}: {word} is said twice", "say it once")
+        found[name] = read
+    return Policy(**found)

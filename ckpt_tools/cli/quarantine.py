@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import UsageError
 
-FORMATS = ("table", "json")
 _INSTEAD = (
     "'ckpt prune --damaged' removes what is damaged there; --exclude hides it from 'ckpt plan' and 'run'"
 )
@@ -18,25 +16,21 @@ EXAMPLES = """
 ckpt quarantine run/iter_0000020  # say what would be moved
 ckpt quarantine run/iter_0000020 --apply  # move it below run/.ckpt/quarantine
 ckpt quarantine run --damaged  # all damaged checkpoints
-ckpt quarantine kept/iter_0000020 --restore --apply  # bring it back
+ckpt quarantine kept/iter_0000020 --undo --apply  # bring it back
 ckpt quarantine run/iter_0000020 --json  # the same for a program (docs/json.md)
 """
 
 
-@options.taking("apply state_dir settle no_cache", options.TRUST, options.PRINT)
+@options.asking(
+    ("table", "json"), "apply settle no_cache state_dir restore", options.TRUST, options.PRINT, of="paths"
+)
 def quarantine(
+    asked: options.Asked,
     paths: Annotated[
-        list[str],
-        argument("PATH", "Checkpoints; with --damaged the directory in which they lie."),
+        list[str], argument("PATH", "Checkpoints; with --damaged the directory in which they lie.")
     ],
-    damaged: Annotated[
-        bool,
-        option("--damaged", help="All damaged checkpoints below PATH."),
-    ] = False,
-    restore: Annotated[
-        bool,
-        option("--restore", help="Bring back the checkpoint that was at PATH."),
-    ] = False,
+    damaged: Annotated[bool, option("--damaged", help="All damaged checkpoints below PATH.")] = False,
+    undo: Annotated[bool, option("--undo", help="Bring back the checkpoint that was at PATH.")] = False,
     root: Annotated[
         str | None,
         option(
@@ -45,7 +39,6 @@ def quarantine(
             help="Directory in which the quarantine lies; default: the one that PATH lies in.",
         ),
     ] = None,
-    **given: Any,
 ) -> int:
     """Move checkpoints to ROOT/.ckpt/quarantine, where their framework does not look but ckpt does. They
     still count as existing: if nothing else is left, a job does not start from nothing. A tracker that names
@@ -54,29 +47,23 @@ def quarantine(
     Exit codes: 0 done, or shown what would be done; 2 a question that only you can answer; 3 there is no such
     checkpoint; 5 something could not be looked at or moved: nothing is lost.
     """
-    if damaged and restore:
-        raise UsageError("--damaged and --restore contradict each other", "say one of them")
-    given["paths"] = paths
-    to = output.requested(FORMATS, given)
-    found = read_settings(given, to, tuple(paths))
+    if damaged and undo:
+        raise UsageError("--damaged and --undo contradict each other", "say one of them")
     output.broken_plugins()
-    options.on_this_machine([*paths, *([root] if root else ())], options.RENAMES, _INSTEAD)
+    options.on_this_machine([*paths, root], options.RENAMES, _INSTEAD)
     home = os.path.abspath(root) if root else options.home_of(paths, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
-    from msgspec.structs import replace
-
     from ckpt_tools.guard.quarantine import quarantine as put_away
     from ckpt_tools.guard.quarantine import restore as bring_back
 
-    state = found.values.get("state-dir")
-    if restore:
-        result = bring_back(home, names, apply=given["apply"], state_dir=state, trust=found.trust)
+    state = asked.found.values.get("state-dir")
+    if undo:
+        result = bring_back(home, names, apply=asked.given["apply"], state_dir=state, trust=asked.found.trust)
     else:
-        selection = replace(found.selection(), cache=not found.values.get("no-cache", False))
+        selection = asked.found.selection(cache=True)
         result = put_away(
-            home, names, damaged=damaged, apply=given["apply"], state_dir=state, selection=selection
+            home, names, damaged=damaged, apply=asked.given["apply"], state_dir=state, selection=selection
         )
     from ckpt_tools.output import changes
 
-    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
-    return 0
+    return asked.answer(changes, result)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import Annotated
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.change import Changes
 
-FORMATS = ("table", "json")
 EXAMPLES = """
 ckpt repair run  # say what can be repaired, and how
 ckpt repair run --apply  # repair what is proven, and say what is not
@@ -21,12 +19,12 @@ ckpt repair run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.taking("apply state_dir settle key_file jobs", options.TRUST, options.PRINT)
+@options.asking(
+    ("table", "json"), "apply state_dir settle key_file jobs", options.TRUST, options.PRINT, of="paths"
+)
 def repair(
-    paths: Annotated[
-        list[str],
-        argument("PATH", "Checkpoints, files of them, or directories."),
-    ],
+    asked: options.Asked,
+    paths: Annotated[list[str], argument("PATH", "Checkpoints, files of them, or directories.")],
     accept_odds: Annotated[
         str | None,
         option(
@@ -36,8 +34,7 @@ def repair(
         ),
     ] = None,
     tracker: Annotated[
-        bool,
-        option("--tracker", help="Make the tracker in PATH name what 'ckpt plan' chooses."),
+        bool, option("--tracker", help="Make the tracker in PATH name what 'ckpt plan' chooses.")
     ] = False,
     root: Annotated[
         str | None,
@@ -47,7 +44,6 @@ def repair(
             help="Directory in whose .ckpt the old files are kept; default: PATH, or the one it lies in.",
         ),
     ] = None,
-    **given: Any,
 ) -> int:
     """Repair damaged files at and below PATH: flip back the one bit that a CRC locates, if a seal, a second
     checksum or --accept-odds confirms it; write the lost directory of a torch archive and the index of a
@@ -57,29 +53,29 @@ def repair(
     Exit codes: 0 all damage is repaired, or would be; 1 some of it stays; 2 a question that only you can
     answer; 3 nothing recognised; 5 something could not be looked at or written: nothing is lost.
     """
-    given["paths"] = paths
-    to = output.requested(FORMATS, given)
-    found = read_settings(given, to, tuple(paths))
     output.broken_plugins()
-    options.on_this_machine([*paths, *([root] if root else ())], options.RENAMES, options.DOWNLOAD)
-    home = os.path.abspath(root) if root else _home(paths)
+    options.on_this_machine([*paths, root], options.RENAMES, options.DOWNLOAD)
+    # a directory with several checkpoints is meant itself
+    home = os.path.abspath(root or options.lone(_root_of(os.path.abspath(path)) for path in paths))
     from ckpt_tools.guard import repair as mending
 
-    state, selection = found.values.get("state-dir"), found.selection()
+    state, selection = asked.found.values.get("state-dir"), asked.found.selection()
     if tracker:
-        result = mending.repair_trackers(home, apply=given["apply"], state_dir=state, selection=selection)
+        result = mending.repair_trackers(
+            home, apply=asked.given["apply"], state_dir=state, selection=selection
+        )
     else:
         result = mending.repair(
             home,
             paths,
             accept_odds=_probability(accept_odds),
-            apply=given["apply"],
+            apply=asked.given["apply"],
             state_dir=state,
             selection=selection,
         )
     from ckpt_tools.output import changes
 
-    to.out(changes.json(result) if to.format == "json" else changes.render(result, to.view))
+    asked.answer(changes, result)
     return exit_code(result)
 
 
@@ -98,14 +94,6 @@ def _probability(text: str | None) -> float:
     except ValueError:
         pass
     raise UsageError(f"--accept-odds: {text!r} is no probability", "say a number such as 0.001")
-
-
-def _home(paths: list[str]) -> str:
-    """The directory that all paths lie in: a directory with several checkpoints is meant itself."""
-    homes = {_root_of(os.path.abspath(path)) for path in paths}
-    if len(homes) > 1:
-        raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")
-    return homes.pop()
 
 
 def _root_of(path: str) -> str:

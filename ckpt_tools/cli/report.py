@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.verify import READING, exit_code
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from ckpt_tools.output.report.gathered import Gathered, Start
     from ckpt_tools.settings.resolve import Settings
 
-FORMATS = ("html", "json")
 RUNS = 64
 """Runs below one root that a plan is made for; of more the report says so."""
 EXAMPLES = """
@@ -37,18 +35,17 @@ ckpt report run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.taking(
+@options.asking(
+    ("html", "json"),
     "output_file level order run max_step save_interval world_size require require_seal seal_dir",
     "verify_key trust_global settle max_age no_cache key_file store_option strict jobs io limit_rate",
-    "sample max_duration format json progress_as quiet color",
+    "sample max_duration reading_time format json progress_as quiet color",
     options.TRUST,
+    of="paths",
 )
 def report(
-    paths: Annotated[
-        list[str],
-        argument("ROOT", "Directories of checkpoints."),
-    ],
-    **given: Any,
+    asked: options.Asked,
+    paths: Annotated[list[str], argument("ROOT", "Directories of checkpoints.")],
 ) -> int:
     """Verify every ROOT, plan its runs, and write one HTML page about it that needs no network: what to do
     next, saves over time, ranks by checkpoints, the bytes of damaged files.
@@ -56,19 +53,20 @@ def report(
     Exit codes are those of 'ckpt verify': 0 nothing broken at this level; 1 damage found; 3 nothing
     recognised; 5 something could not be looked at, or the page could not be written.
     """
-    given["paths"] = paths
-    to = output.requested(FORMATS, given)
-    found = read_settings(given, to, tuple(paths))
-    if to.format == "html":
-        _ready_for_a_page(to)
+    to, found = asked.to, asked.found
+    if to.format == "html":  # what cannot be made, or is for nobody, is said before anything is read
+        if to.terminal:
+            raise UsageError("an HTML page cannot be shown on a terminal", "say -o report.html")
+        from ckpt_tools.output.report import page
+
+        page.require()
     gathered = _gathered(paths, found, to)
-    code = exit_code(_verified(gathered), found.values.get("strict", False))
+    assert gathered.verification is not None  # noqa: S101 - for the type checker
+    code = exit_code(gathered.verification, found.values.get("strict", False))
     from ckpt_tools.output.report import data
 
     document = data.document(replace(gathered, exit_code=code))
     if to.format == "html":
-        from ckpt_tools.output.report import page
-
         to.out(page.render(document))
     else:
         to.out(data.render(document))
@@ -77,21 +75,6 @@ def report(
 
         console.problem("note", f"{to.file}: {overall(gathered).sentence}")
     return code
-
-
-def _ready_for_a_page(to: output.Output) -> None:
-    """Raise UsageError where a page cannot be made or is for nobody, before anything is read."""
-    if to.terminal:
-        raise UsageError("an HTML page cannot be shown on a terminal", "say -o report.html")
-    from ckpt_tools.output.report import page
-
-    page.require()
-
-
-def _verified(gathered: Gathered) -> Verification:
-    if gathered.verification is None:
-        raise AssertionError("a report of this command has a verification")
-    return gathered.verification
 
 
 def _gathered(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
@@ -111,7 +94,8 @@ def _gathered(paths: Sequence[str], found: Settings, to: output.Output) -> Gathe
             note=output.cache_notes(to),
             progress=meter,
         )
-        scans = tuple(api.scan(root, _listing(found), trackers=True) for root in roots)
+        every = replace(found.selection(), run=None, max_step=None)  # whichever a plan may choose from
+        scans = tuple(api.scan(root, every, trackers=True) for root in roots)
         # What this command has just read is known; what is older is as old as was allowed.
         age = found.values.get("max-age", 0.0) + time.time() - started + 1
         selection = replace(found.selection(), cache=keep, max_age=age)
@@ -120,12 +104,6 @@ def _gathered(paths: Sequence[str], found: Settings, to: output.Output) -> Gathe
     asked = len(starts)
     omitted = max(0, sum(len(_runs(scan)) for scan in scans) - asked) if asked >= RUNS else 0
     return Gathered(roots, started, result, scans, starts, maps, runs_omitted=omitted)
-
-
-def _listing(found: Settings) -> Selection:
-    """All checkpoints are shown, whichever a plan may choose from."""
-    full = found.selection()
-    return replace(full, run=None, max_step=None)
 
 
 def _starts(scan: Scan, selection: Selection) -> Iterator[Start]:

@@ -21,7 +21,7 @@ EXAMPLES = """
 ckpt run run --rank 0 -- echo start  # plan, then become the command
 ckpt run run --rank 0 -- sh -c 'python train.py --load "$CKPT_PATH"'  # pass the path as an argument
 ckpt run run --rank 0 -- sh -c 'echo "$CKPT_STEP"'  # or read it from the environment
-ckpt run empty --allow-none -- echo first start  # a first launch has nothing to resume from
+ckpt run empty --allow none -- echo first start  # a first launch has nothing to resume from
 ckpt run run --rank 0 --view view -- echo start  # make a directory of links to this checkpoint alone
 """
 
@@ -35,7 +35,7 @@ def run(request: options.Request) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
 
-    When there is no checkpoint (3; --allow-none), none is usable (4; --allow-fresh), something could not be
+    When there is no checkpoint (3; --allow none), none is usable (4; --allow fresh), something could not be
     looked at (5), or the command would not learn of the checkpoint (2), nothing is started and the exit code
     says why.
     """
@@ -45,9 +45,9 @@ def run(request: options.Request) -> int:
     command = request.given["command"] or []
     if not command or not command[0]:
         raise UsageError("there is no command to start", AFTER_DASHES)
-    own = console.named(_own(sys.argv[2:]))
+    own = console.named(console.own(sys.argv[2:]))
     job_options = job.Options(words=["ckpt", "run", *own], worker=request.given["worker"], **request.job)
-    with output.explaining_failure(request.output, request.explain), progress(request.output) as meter:
+    with output.explaining_failure(request.output), progress(request.output) as meter:
         taken = job.decide(
             request.root,
             request.selection,
@@ -101,10 +101,6 @@ def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
         )
     line = shlex.join(launched.inside([*ours, "--worker"]))
     return f"each rank learns of its own file with: {line}, {flag}; or build one tree for all with --view DIR"
-
-
-def _own(argv: list[str]) -> list[str]:
-    return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def reporter(request: options.Request) -> Any:

@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.seal import Sealing
 
-FORMATS = ("table", "json")
 READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir")
 EXAMPLES = """
 ckpt seal run  # verify everything, and seal what is sound and has no seal yet
 ckpt seal run --dry-run  # say what would be sealed
 ckpt seal run/iter_0000020 --digest sha256  # with digests that sha256sum prints
-ckpt seal run --seal-dir seals  # for a tree that is read-only
+CKPT_SEAL_DIR=seals ckpt seal run  # for a tree that is read-only
 ckpt seal run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.taking(
-    "seal_dir require settle key_file store_option strict jobs io limit_rate scheduler progress_as",
+@options.asking(
+    ("table", "json"),
+    "settle strict jobs limit_rate scheduler progress_as",
+    "seal_dir require key_file store_option io also tensors",
     options.TRUST,
     options.PRINT,
+    of="paths",
 )
 def seal(
-    paths: Annotated[
-        list[str],
-        argument("PATH", "Checkpoints, or directories of them."),
-    ],
+    asked: options.Asked,
+    paths: Annotated[list[str], argument("PATH", "Checkpoints, or directories of them.")],
     digest: Annotated[
         str | None,
         option(
@@ -38,19 +37,10 @@ def seal(
             metavar="NAMES",
             help=(
                 "Digest of whole files: xxh3 (default), sha256 or blake3; behind commas further ones: md5,"
-                " sha1, sha256, sha512, blake3, crc64nvme."
+                " sha1, sha256, sha512, blake3, crc64nvme; tensors: one for each tensor as well."
             ),
         ),
     ] = None,
-    also: Annotated[
-        str | None,
-        option(
-            "--also",
-            metavar="NAMES",
-            help="The same as further names behind --digest.",
-        ),
-    ] = None,
-    tensors: Annotated[bool, option("--tensors", help="A digest for each tensor as well.")] = False,
     sign_key: Annotated[
         str | None,
         option(
@@ -60,12 +50,10 @@ def seal(
         ),
     ] = None,
     again: Annotated[
-        bool,
-        option("--again", help="Replace seals without comparing the files with them first."),
+        bool, option("--again", help="Replace seals without comparing the files with them first.")
     ] = False,
     merge: Annotated[bool, option("--merge", help="Merge the seals of all ranks into one.")] = False,
     dry_run: Annotated[bool, option("--dry-run", help="Read and verify, but write nothing.")] = False,
-    **given: Any,
 ) -> int:
     """Verify every checkpoint at or below PATH, and write a seal with the digests of all its files into each
     one that is sound. From then on 'verify', 'plan', 'latest' and 'run' compare the files with it. Nothing
@@ -75,22 +63,21 @@ def seal(
     Exit codes: 0 everything sound has a seal (with --strict 1 if something is unfinished or in use); 1 damage
     found; 3 nothing recognised; 5 something could not be looked at, or a seal could not be written.
     """
-    given["paths"] = paths
-    to = output.requested(FORMATS, given)
-    found = read_settings(given, to, tuple(paths))
+    found, given = asked.found, asked.given
     output.broken_plugins()
     from ckpt_tools import guard
     from ckpt_tools.reading.engines import engine
 
     # fragments are merged without reading a file
-    asked = None if merge else found.values.get("scheduler")
-    first, *more = (name.strip() for name in (digest or "xxh3").split(","))
-    with engine(asked) as workers, progress(to) as meter:
+    scheduler = None if merge else found.values.get("scheduler")
+    names = [name.strip() for name in f"{digest or 'xxh3'},{given['also'] or ''}".split(",")]
+    first, *more = [name for name in names if name and name != "tensors"] or ["xxh3"]
+    with engine(scheduler) as workers, progress(asked.to) as meter:
         result = guard.seal(
             paths,
             digest=first,
-            also=(*more, *(name.strip() for name in (also or "").split(",") if name.strip())),
-            tensors=tensors,
+            also=tuple(more),
+            tensors=given["tensors"] or "tensors" in names,
             sign_key=sign_key,
             again=again,
             merge=merge,
@@ -103,7 +90,7 @@ def seal(
         )
     from ckpt_tools.output import sealing
 
-    to.out(sealing.json(result) if to.format == "json" else sealing.render(result, to.view))
+    asked.answer(sealing, result)
     return exit_code(result, found.values.get("strict", False))
 
 

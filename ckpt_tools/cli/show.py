@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.options import argument
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 
-FORMATS = ("table", "json")
 EXAMPLES = """
 ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt  # tensors, metadata and pickled names
 ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --verbose  # the whole list
@@ -21,22 +19,22 @@ ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --json  # the same for 
 """
 
 
-@options.taking(
-    "level key_file store_option no_plugins trust_group trust_owner trust_dir explain_bytes",
+@options.asking(
+    ("table", "json"),
+    "level key_file store_option trust no_plugins trust_group trust_owner trust_dir explain_bytes",
     "output_file format json verbose color",
+    of="file",
 )
 def show(
+    asked: options.Asked,
     file: Annotated[str, argument("FILE", "A checkpoint file.")],
-    **given: Any,
 ) -> int:
     """Print the tensors, the metadata and the pickle globals of FILE, by default at level structure. Nothing
     in it is loaded or run.
 
     Exit codes: 0 shown; 1 shown, and found damaged; 3 the format is not known; 5 the file could not be read.
     """
-    given["file"] = file
-    to = output.requested(FORMATS, given)
-    found = read_settings(given, to, (file,))
+    to, found, given = asked.to, asked.found, asked.given
     output.broken_plugins()
     _require_file(file)
     from ckpt_tools import api

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.options import argument, option
+from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.cli.run import reporter
 from ckpt_tools.errors import UsageError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 ckpt stage s3://bucket/run staged  # copy what a job would load to a local disk
-ckpt stage s3://bucket/run staged --ranks 0-3  # only the files that these ranks load
+ckpt stage s3://bucket/run staged --rank 0-3  # only the files that these ranks load
 ckpt stage s3://bucket/run staged --keep 2  # keep two copies, and remove older ones
 eval "$(ckpt stage s3://bucket/run staged --format shell)"; echo "$CKPT_PATH"  # for a script
 ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md)
@@ -29,21 +29,9 @@ ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md
     "table",
     "json",
     "shell",
-    takes="keep output_file",
+    takes="keep output_file ranks",
     directory=options.own(
-        "directory",
-        str,
-        argument("DIR", "Directory on this machine for all copies."),
-        ...,
-    ),
-    ranks=options.own(
-        "ranks",
-        str | None,
-        option(
-            "--ranks",
-            metavar="RANKS",
-            help="Ranks of this node, such as 0-7; default: those that the launcher tells, else all.",
-        ),
+        "directory", str, argument("DIR", "Directory on this machine for all copies."), ...
     ),
 )
 def stage(request: options.Request) -> int:
@@ -61,7 +49,7 @@ def stage(request: options.Request) -> int:
     to, home = request.output, str(request.given["directory"])
     if is_url(home):
         raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "say ckpt stage URL DIR")
-    with output.explaining_failure(to, request.explain), progress(to) as meter:
+    with output.explaining_failure(to), progress(to) as meter:
         copied = bring(
             request.root,
             request.selection,
@@ -85,15 +73,9 @@ def _answer(copied: Copied | None, request: options.Request) -> str:
         return shell.exports(env)
     if copied is None:
         return staging.nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n"
-    staged = copied.staged
-    files = [
-        staging.StagedFile(f"{staged.directory}/{f.name}", f.url, f.size, f.etag, f.version, f.level)
-        for f in staged.files
-    ]
-    tree = staging.StagedTree(
-        staged.directory, body, env, files, staged.fetched, staged.bytes, staged.removed
-    )
-    return staging.json(tree) if to.format == "json" else staging.render(tree, to.view)
+    if to.format == "json":
+        return staging.json(copied.staged, body, env)
+    return staging.render(copied.staged, body, env, to.view)
 
 
 def _ranks(request: options.Request) -> frozenset[int] | range | None:
@@ -103,9 +85,7 @@ def _ranks(request: options.Request) -> frozenset[int] | range | None:
     given, rank = request.given["ranks"], request.selection.rank
     if given is None:
         return range(rank, rank + 1) if request.ranked and rank is not None else ranks_here(os.environ)
-    if request.ranked:
-        raise UsageError("--rank and --ranks contradict each other", "say one of them")
     try:
         return frozenset(parsers.rank_set(given, ""))
     except ValueError as e:
-        raise UsageError(f"--ranks: {e}", "say --ranks 0-7") from e
+        raise UsageError(f"--rank: {e}", "say --rank 0-7") from e

@@ -4,56 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec.structs import replace
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
 
-FORMATS = ("table", "json", "jsonl")
-READING = (
-    "level",
-    "jobs",
-    "require",
-    "require_seal",
-    "seal_dir",
-    "verify_key",
-    "trust_global",
-    "settle",
-    "key_file",
-    "max_age",
-    "io",
-    "limit_rate",
-    "sample",
-    "max_duration",
-)
+READING = {"level", "jobs", "require", "require_seal", "seal_dir", "verify_key", "trust_global", "settle"}
+READING |= {"key_file", "max_age", "io", "limit_rate", "sample", "max_duration"}
 """Settings that ``api.verify`` takes under their own names; its defaults are the command's."""
 EXAMPLES = """
 ckpt verify run  # every file, with all stored checksums
 ckpt verify run/iter_0000020 --level structure  # without reading the contents
-ckpt verify run --limit-rate 200MB --io direct  # beside a running job
-ckpt verify run --sample 1/7 --max-duration 2h  # a part every night
+CKPT_IO=direct ckpt verify run --limit-rate 200MB  # beside a running job
+ckpt verify run --sample 1/7 --budget 2h  # a part every night
 ckpt verify run --json > verdict.json  # exit 0: good, 1: damage found, 5: could not look
 """
 
 
-@options.taking(
+@options.asking(
+    ("table", "json", "jsonl"),
     "level require require_seal seal_dir verify_key trust_global settle max_age no_cache key_file",
     "store_option explain_bytes strict fail_on jobs io limit_rate sample max_duration scheduler",
-    "progress_as",
+    "progress_as reading_time all",
     options.TRUST,
     options.PRINT,
+    of="paths",
+    document="verification",
 )
 def verify(
-    paths: Annotated[
-        list[str],
-        argument("PATH", "Checkpoint files, directories or prefixes."),
-    ],
+    asked: options.Asked,
+    paths: Annotated[list[str], argument("PATH", "Checkpoint files, directories or prefixes.")],
     by_store: Annotated[
         bool,
         option(
@@ -61,8 +46,6 @@ def verify(
             help="In an object store read no contents: compare the checksums that it keeps with the seals.",
         ),
     ] = False,
-    all: Annotated[bool, option("--all", help="List good files and notes as well.")] = False,
-    **given: Any,
 ) -> int:
     """Look at every checkpoint file at or below PATH, and say what is damaged and how that is known. Nothing
     is written, loaded or run.
@@ -70,11 +53,8 @@ def verify(
     Exit codes: 0 nothing broken at this level; 1 damage found; 3 nothing recognised; 5 something could not be
     looked at.
     """
-    given |= {"paths": paths, "verbose": given["verbose"] or all}
-    to = output.requested(FORMATS, given, "verification")
-    found = read_settings(given, to, tuple(paths))
-    strict = found.values.get("strict", False)
-    to = replace(to, warnings_fail=to.warnings_fail or strict)
+    found, strict = asked.found, asked.found.values.get("strict", False)
+    to = replace(asked.to, warnings_fail=asked.to.warnings_fail or strict)
     from ckpt_tools import api
     from ckpt_tools.output import registry
     from ckpt_tools.reading.engines import engine
@@ -93,7 +73,7 @@ def verify(
             trust=found.trust,
             layouts=found.layouts,
             by_store=by_store,
-            explain=given["explain_bytes"],
+            explain=asked.given["explain_bytes"],
             cache=not found.values.get("no-cache", False),
             note=output.cache_notes(to),
             progress=meter,

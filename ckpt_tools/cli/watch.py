@@ -2,43 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute
 
-FORMATS = ("jsonl",)
 READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir", "trust_global")
 _PORTS = 1 << 16
 
 
 EXAMPLES = """
 ckpt watch run --once  # verify what is new and settled, then exit (for cron)
-ckpt watch run --once --limit-rate 200MB --io direct  # beside a running job
-ckpt watch run --once --prune '--keep-last 3'  # say what would go; remove it with --apply
+CKPT_IO=direct ckpt watch run --once --limit-rate 200MB  # beside a running job
+ckpt watch run --once --prune last=3  # say what would go; remove it with --apply
 ckpt watch run --once --on-bad 'logger damaged: $CKPT_PATH'  # run a command when damage is found
-timeout 10 ckpt watch run --metrics-port 0; test $? = 124  # until it is ended; 'ckpt hook install' has units
+timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt hook install' has units
 """
 
 
-@options.taking(
-    "apply state_dir plan_dir seal_dir store_option require trust_global settle key_file jobs io",
-    "limit_rate quiet",
+@options.asking(
+    ("jsonl",),
+    "apply plan_dir settle jobs limit_rate quiet",
+    "require seal_dir state_dir store_option trust_global key_file io",
+    "hook_timeout metrics_file metrics_port metrics_address",
     options.TRUST,
+    of="roots",
 )
 def watch(
-    roots: Annotated[
-        list[str],
-        argument("ROOT", "Directories in which checkpoints are saved."),
-    ],
+    asked: options.Asked,
+    roots: Annotated[list[str], argument("ROOT", "Directories in which checkpoints are saved.")],
     once: Annotated[bool, option("--once", help="One pass, then exit.")] = False,
     rescan: Annotated[
-        str | None,
-        option("--rescan", metavar="TIME", help="List ROOT again after this time; default: 60s."),
+        str | None, option("--rescan", metavar="TIME", help="List ROOT again after this time; default: 60s.")
     ] = None,
     every: Annotated[
         str | None,
@@ -52,34 +51,30 @@ def watch(
         str | None,
         option("--on-bad", metavar="COMMAND", help="Shell command for each checkpoint that is damaged."),
     ] = None,
-    hook_timeout: Annotated[
+    timeout: Annotated[
         str | None,
-        option(
-            "--hook-timeout", metavar="TIME", help="Time that such a command may take at most; default: 10m."
-        ),
+        option("--timeout", metavar="TIME", help="Time that such a command may take at most; default: 10m."),
     ] = None,
     seal_good: Annotated[bool, option("--seal", help="Seal checkpoints that are good.")] = False,
     prune: Annotated[
         str | None,
         option(
             "--prune",
-            metavar="POLICY",
-            help="Prune after each new good checkpoint: flags of 'ckpt prune', as one argument.",
+            metavar="WORDS",
+            help="Prune after each new good checkpoint: words of 'ckpt prune --keep', and damaged.",
         ),
     ] = None,
-    metrics_file: Annotated[
-        str | None,
-        option("--metrics-file", metavar="FILE", help="Replace FILE with metrics for Prometheus."),
+    metrics: Annotated[
+        list[str] | None,
+        option(
+            "--metrics",
+            metavar="WHERE",
+            help=(
+                "Metrics for Prometheus: PORT or ADDRESS:PORT (default: 127.0.0.1; port 0: any that is free),"
+                " or a FILE that is replaced. Repeat the flag for both."
+            ),
+        ),
     ] = None,
-    metrics_port: Annotated[
-        str | None,
-        option("--metrics-port", metavar="N", help="Serve metrics over HTTP; 0: any free port."),
-    ] = None,
-    metrics_address: Annotated[
-        str | None,
-        option("--metrics-address", metavar="ADDRESS", help="Where to serve them; default: 127.0.0.1."),
-    ] = None,
-    **given: Any,
 ) -> int:
     """Verify each checkpoint in ROOT once it is finished and no longer written, and again from time to time.
     Results are printed as JSON lines (docs/json.md). The command runs until it is ended, and continues from
@@ -89,8 +84,7 @@ def watch(
     Exit codes: 143 and 130 when a signal ended it; 2 or 5 when it cannot begin. With --once: 0 all finished
     checkpoints are good, 1 damage found, 3 there is no checkpoint, 5 something could not be looked at.
     """
-    to = output.requested(FORMATS, given)
-    found = read_settings(given, to, tuple(roots))
+    found, given = asked.found, asked.given
     output.broken_plugins()
     from ckpt_tools.guard.watch.loop import watch as run
     from ckpt_tools.guard.watch.niceness import give_way
@@ -100,14 +94,15 @@ def watch(
 
     reading = {"jobs": 1, **found.named(READING)}
     read = ReadOptions(**reading, cache=True, trust=found.trust, layouts=found.layouts)
-    asked = {
+    said = {
         "rescan": _seconds("--rescan", rescan, least=0.1),
         "every": _seconds("--every", every, least=0.1),
-        "hook_timeout": _seconds("--hook-timeout", hook_timeout, least=0.1),
-        "metrics_port": _port(metrics_port),
-        "metrics_address": metrics_address,
+        "hook_timeout": _seconds("--timeout", timeout, least=0.1),
+        **_places(metrics or ()),
         **_pruning(prune, given["apply"]),
     }
+    if given["metrics_address"]:
+        said["metrics_address"] = given["metrics_address"]
     choices = WatchOptions(
         read=read,
         once=once,
@@ -116,8 +111,7 @@ def watch(
         seal=seal_good,
         state_dir=found.values.get("state-dir"),
         plan_dir=found.values.get("plan-dir"),
-        metrics_file=metrics_file,
-        **{name: value for name, value in asked.items() if value is not None},  # type: ignore[arg-type]
+        **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
     )
     give_way()
     paths = [absolute(root) for root in roots]
@@ -128,7 +122,7 @@ def _pruning(text: str | None, apply: bool) -> dict[str, object]:
     """What of it is to be done, as WatchOptions has it."""
     if text is None:
         if apply:
-            raise UsageError("--apply needs --prune", "say what to keep: --prune '--keep-last 3'")
+            raise UsageError("--apply needs --prune", "say what to keep: --prune last=3")
         return {}
     from ckpt_tools.cli.prune import said
 
@@ -148,10 +142,20 @@ def _seconds(flag: str, text: str | None, least: float) -> float | None:
     return seconds
 
 
-def _port(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return int(str(parsers.whole(0, _PORTS - 1)(text, "")))
-    except ValueError as e:
-        raise UsageError(f"--metrics-port: {e}") from e
+def _places(places: Sequence[str]) -> dict[str, object]:
+    """Return where the metrics go, as WatchOptions has it. Raise UsageError."""
+    found: dict[str, object] = {}
+    for place in places:
+        address, mark, port = place.rpartition(":")
+        if "/" in place or not (mark or place.isdigit()):
+            said: dict[str, object] = {"metrics_file": place}
+        else:
+            try:
+                said = {"metrics_port": parsers.whole(0, _PORTS - 1)(port, "")}
+            except ValueError as e:
+                raise UsageError(f"--metrics: {e}") from e
+            said |= {"metrics_address": address.strip("[]")} if address else {}
+        if said.keys() & found.keys():
+            raise UsageError(f"--metrics {place}: another one is named already", "name one file and one port")
+        found |= said
+    return found

@@ -104,12 +104,12 @@ def read_key(path: str, trusted: Trust = OURS) -> bytes:
     Raises UsageError, which never shows the key.
     """
     try:
-        with trust.named("--key-file"):
+        with trust.named("CKPT_KEY_FILE"):
             data = trust.read(path, TRACKER_LIMIT, trusted, private=True)
     except (OSError, ValueError) as e:  # ValueError: a NUL in the name
         raise UsageError(
             f"the key file {path!r} cannot be read: {getattr(e, 'strerror', None) or e}",
-            "pass --key-file FILE or set CKPT_KEY_FILE",
+            "set CKPT_KEY_FILE=FILE",
         ) from None
     key = data if len(data) in _KEYS else data.rstrip(b"\r\n")
     if len(key) not in _KEYS:

@@ -21,7 +21,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import fault_file as _fault_file
 from ckpt_tools.settings import parsers
 from ckpt_tools.settings.declarations import trusted
-from ckpt_tools.storage.trust import Untrusted
+from ckpt_tools.storage.trust import Trust, Untrusted
 
 log = logging.getLogger("ckpt_tools.elastic")
 Arguments = Sequence[Any] | Callable[[], Sequence[Any]]
@@ -210,9 +210,11 @@ def _fault_ranks(
 ) -> frozenset[int]:
     """All that the list or the file names, each of them where it is given, else where its variable says."""
     listed = ranks if ranks is None or isinstance(ranks, str) or not isinstance(ranks, Iterable) else [*ranks]
-    in_file = partial(_fault_file.fault_file, trusted=trusted({}, env))
+    believed = trusted({}, env)
+    in_file = partial(_fault_file.fault_file, trusted=believed)
     path = None if file is None else os.fspath(file)
-    named = _setting("fault_ranks", listed, _rank_set, "CKPT_FAULT_RANKS", env) or frozenset()
+    in_list = partial(_rank_set, trusted=believed)
+    named = _setting("fault_ranks", listed, in_list, "CKPT_FAULT_RANKS", env) or frozenset()
     return named | (_setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset())
 
 
@@ -227,8 +229,10 @@ def _source(held: Replicas, rank: int, *, periodic: bool) -> int:
     return whose
 
 
-def _rank_set(value: object, _base: str) -> frozenset[int]:
-    return parsers.rank_set(value) if isinstance(value, str) else _fault_file.ranks(value, "the list")
+def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:
+    if isinstance(value, str):
+        return _fault_file.fault_ranks(value, base, trusted)
+    return _fault_file.ranks(value, "the list")
 
 
 def _setting(

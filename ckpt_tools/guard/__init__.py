@@ -81,7 +81,7 @@ def seal(
             _require(name, OTHERS, "also")
         if sign_key is not None and (rank is not None or merge or read.get("seal_dir") is not None):
             why = "a signature is of a whole checkpoint and lies beside it"
-            raise UsageError(why, "leave out --sign-key, or --merge and --seal-dir")
+            raise UsageError(why, "leave out --sign-key, or --merge and CKPT_SEAL_DIR")
         options = SealOptions(
             read=ReadOptions(**read),
             algorithm=digest,

@@ -193,7 +193,7 @@ class Journal:
                 if not self._size:
                     os.fsync(at)
         except OSError as e:
-            hint = "make room, or make it writable; or name another directory with --state-dir"
+            hint = "make room, or make it writable; or name another directory with CKPT_STATE_DIR"
             raise CannotLook(f"the journal {self.path} cannot be written: {e.strerror}", hint) from e
         self._size += len(data)
         for row in rows:
@@ -419,7 +419,7 @@ def opened(
                 trust.make(directory, trusted)
                 trust.check(directory, trusted)
         except OSError as e:
-            hint = "see that it can be written; --state-dir moves the journal elsewhere"
+            hint = "see that it can be written; CKPT_STATE_DIR moves the journal elsewhere"
             text = f"{e.filename or state} cannot be made: {e.strerror}"
             raise CannotLook(text, _HINTS.get(e.errno or 0, hint)) from e
         with hold_lock(

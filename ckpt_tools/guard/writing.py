@@ -22,14 +22,14 @@ _DEAD = 60
 """Seconds after which nobody still writes a file that is as old: it takes milliseconds. Who does all the same
 is told that his seal could not be written.
 """
-SEAL_ELSEWHERE = "keep seals on this machine with --seal-dir DIR, or seal what is to be uploaded before"
+SEAL_ELSEWHERE = "keep seals on this machine with CKPT_SEAL_DIR=DIR, or seal what is to be uploaded before"
 DELETE_ELSEWHERE = "delete files in the repository with its own tools"
 _HINTS = {
-    errno.EROFS: "the file system is mounted read-only: keep seals elsewhere with --seal-dir DIR",
-    errno.EACCES: "you may not write there: keep seals elsewhere with --seal-dir DIR",
-    errno.EPERM: "you may not write there: keep seals elsewhere with --seal-dir DIR",
-    errno.ENOSPC: "make room, or keep seals elsewhere with --seal-dir DIR",
-    errno.EDQUOT: "make room, or keep seals elsewhere with --seal-dir DIR",
+    errno.EROFS: "the file system is mounted read-only: keep seals elsewhere with CKPT_SEAL_DIR=DIR",
+    errno.EACCES: "you may not write there: keep seals elsewhere with CKPT_SEAL_DIR=DIR",
+    errno.EPERM: "you may not write there: keep seals elsewhere with CKPT_SEAL_DIR=DIR",
+    errno.ENOSPC: "make room, or keep seals elsewhere with CKPT_SEAL_DIR=DIR",
+    errno.EDQUOT: "make room, or keep seals elsewhere with CKPT_SEAL_DIR=DIR",
 }
 
 
@@ -60,7 +60,7 @@ def put(path: str, data: bytes, *, away: bool) -> None:
             _put(at, name, data)
     except OSError as e:
         hint = _HINTS.get(
-            e.errno or 0, "see that its directory can be written, or name another with --seal-dir DIR"
+            e.errno or 0, "see that its directory can be written, or name another with CKPT_SEAL_DIR=DIR"
         )
         raise CannotLook(f"the seal {path} could not be written: {e.strerror}", hint) from e
 
@@ -80,7 +80,7 @@ def _put_object(url: str, data: bytes) -> None:
         text = f"the seal {url} was not written: {e.strerror}"
         raise CannotLook(text, "run it again: what is there now is compared first") from e
     except OSError as e:
-        hint = "it needs the right to write objects; or keep seals on this machine with --seal-dir DIR"
+        hint = "it needs the right to write objects; or keep seals on this machine with CKPT_SEAL_DIR=DIR"
         raise CannotLook(f"the seal {url} could not be written: {e.strerror}", hint) from e
 
 

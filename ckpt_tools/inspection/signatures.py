@@ -48,7 +48,7 @@ class Signatures:
         try:
             from model_signing import verifying
         except ImportError:
-            raise UsageError("--verify-key needs the package model-signing", EXTRA) from None
+            raise UsageError("CKPT_VERIFY_KEY needs the package model-signing", EXTRA) from None
         self._verifier = verifying
         self._key, self._known = key, dict[str, Checked]()
         usable(key, lambda: verifying.Config().use_elliptic_key_verifier(public_key=Path(key)))

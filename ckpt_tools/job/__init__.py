@@ -238,8 +238,8 @@ def _require_to_be_alone(started: Started | None) -> None:
     if rank and rank.value > 0:
         text = f"this is rank {rank.value}, as {rank.provenance} says, and each rank would decide alone"
         hint = (
-            "all ranks get one decision with 'ckpt run --worker'; say --nodes 1 if this process starts a job"
-            " of its own"
+            "all ranks get one decision with 'ckpt run --worker'; set CKPT_NODES=1 if this process starts"
+            " a job of its own"
         )
         raise UsageError(text, hint)
 

@@ -139,7 +139,7 @@ def _require_one_job(values: Sequence[Listing]) -> None:
         if first != end or stop < first:
             raise UsageError(
                 f"the nodes run the ranks {[list(v.ranks) for v in values]}, which are not all ranks once",
-                "say --node on every node",
+                "set CKPT_NODE on every node",
             )
         end = stop
 
@@ -233,7 +233,7 @@ def agree(decider: Decider) -> LoadPlan:
     if ranks is None:
         raise UsageError(
             "which ranks run on this node is unknown",
-            "say --world-size N (--nodes and --node as well, where the launcher does not tell)",
+            "say --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
         )
     selection = decider.selection
     meeting = decider.rendezvous.join()

@@ -157,7 +157,7 @@ class Store:
             what = "could not be opened" if keeper else f"did not answer within {timeout:g} s"
             raise CannotLook(
                 f"the store for the agreement at {host}:{port} {what}: {_first_line(e)}",
-                "check that the first node runs, or say --rendezvous HOST:PORT",
+                "check that the first node runs, or say --meet HOST:PORT",
             ) from e
 
     def put(self, key: str, value: bytes) -> None:

@@ -142,7 +142,7 @@ def _nodes_started(started: Started | None, line: LaunchLine | None) -> int | No
         raise UsageError(
             f"this is node {started.node.value} ({started.node.provenance}), and how many there are"
             " is unknown",
-            "say --nodes N",
+            "set CKPT_NODES=N",
         )
     return started.nodes.value
 

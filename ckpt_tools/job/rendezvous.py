@@ -20,6 +20,7 @@ from ckpt_tools.job.membership import Membership
 from ckpt_tools.job.options import Options
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.planning import decision_log
+from ckpt_tools.settings.parsers import is_address
 
 _PORTS = 1 << 16
 
@@ -60,7 +61,7 @@ class Rendezvous(Struct):
         if membership.node is None or membership.node >= membership.nodes:
             raise UsageError(
                 f"the index of this node among {membership.nodes} nodes is unknown",
-                "say --node N, from 0 (torchrun --node-rank tells it as well)",
+                "set CKPT_NODE=N, from 0 (torchrun --node-rank tells it as well)",
             )
         self.joined = self._open.enter_context(
             meeting(self._board(), membership.node, membership.nodes, options.timeout)
@@ -94,7 +95,7 @@ class Rendezvous(Struct):
 
     def _board(self) -> Board:
         membership, options = self.membership, self.options
-        if not options.meet and options.plan_dir is None:
+        if is_address(options.meet or "") or (not options.meet and options.plan_dir is None):
             at = endpoint(membership, options, self.line, self.env)
             return Store(
                 at.host, at.port, at.keeper, timeout=options.timeout, prefix=membership.place or "job"
@@ -133,19 +134,18 @@ def endpoint(
     if found is None:
         raise UsageError(
             "the address where the nodes meet is unknown",
-            "say --meet DIR that all see, or --rendezvous HOST:PORT with a free port of the first node",
+            "say --meet DIR that all see, or --meet HOST:PORT with a free port of the first node",
         )
     return replace(found, host=found.host.removeprefix("[").removesuffix("]"))
 
 
 def _requested(options: Options, first: bool) -> Endpoint | None:
-    if not options.rendezvous:
+    at = options.meet or options.rendezvous
+    if not at:
         return None
-    host, _, port = options.rendezvous.rpartition(":")
+    host, _, port = at.rpartition(":")
     if not host or not _is_port(port):
-        raise UsageError(
-            f"--rendezvous {options.rendezvous!r} is not HOST:PORT", "name a free port of the first node"
-        )
+        raise UsageError(f"--meet {at!r} is not HOST:PORT", "name a free port of the first node")
     return Endpoint(host, int(port), first)
 
 
@@ -154,7 +154,7 @@ def _beside_launchers_own(line: LaunchLine | None, first: bool) -> Endpoint | No
         return None
     if not _is_port(line.port) or int(line.port) == _PORTS - 1:
         raise UsageError(
-            f"{line.endpoint!r}: there is no other port beside {line.port}", "say --rendezvous HOST:PORT"
+            f"{line.endpoint!r}: there is no other port beside {line.port}", "say --meet HOST:PORT"
         )
     return Endpoint(line.host, int(line.port) + 1, first)
 

@@ -86,7 +86,7 @@ def _tensor(t: TensorSide | None) -> as_json.Object | None:
 # -- for people ----------------------------------------------------------------------------------------------
 
 
-def table(result: Difference, view: View = PLAIN) -> str:
+def render(result: Difference, view: View = PLAIN) -> str:
     """Files that are not the same, then what differs in them, then the counts; ``view.verbose`` lists
     everything.
     """

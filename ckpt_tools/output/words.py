@@ -29,7 +29,8 @@ def _escape(point: int) -> str:
     return f"\\x{point:02x}" if point < 0x100 else f"\\u{point:04x}"
 
 
-_PASTED = r"'ckpt [^']*'|(?:mkdir(?: -p)?|git lfs pull --include|git annex get) \S+|--[a-z][a-z-]* '[^']*'"
+_COMMANDS = r"'ckpt [^']*'|(?:mkdir(?: -p)?|git lfs pull --include|git annex get) \S+"
+_PASTED = rf"{_COMMANDS}|--[a-z][a-z-]* (?:[a-z]+=)?'[^']*'"
 """What is copied from a message, and must not be broken."""
 
 

@@ -68,7 +68,7 @@ def narrowed(full: LoadPlan, mine: int) -> LoadPlan:
     if not ranks:
         raise UsageError(
             f"rank {mine} is outside the world of {full.world_size} ranks",
-            "say --world-size N, and --replicas if every rank loads the same file",
+            "say --world-size N, and --replica-groups all if every rank loads the same file",
         )
     files = ranks[0].files
     resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)

@@ -288,7 +288,7 @@ class Candidates:
             by_hand = f"before a first launch create it once by hand: {made} {quote(self.root)}"
             hint = f"{error.hint} Or {by_hand}" if error.hint.endswith("?") else f"{error.hint}; {by_hand}"
         if self.selection.allow_missing:
-            hint += "; --allow-missing counts only together with --allow-none"
+            hint += "; --allow missing counts only together with --allow none"
         raise could_not_look.stop(str(error), hint) from error
 
     def _require_first_launch(self, everything: Sequence[Checkpoint]) -> None:
@@ -307,7 +307,7 @@ class Candidates:
         self.warnings += reasons
         if error is not None:
             if left := ", ".join(map(str, plugins.left_out())):  # what is there may be theirs
-                error.args = (f"{error} (left out by --no-plugins: {left})",)
+                error.args = (f"{error} (left out by CKPT_NO_PLUGINS: {left})",)
             error.plan = self.nothing()
             raise error
 

@@ -42,7 +42,7 @@ class Groups:
         everyone = range(self.topology.world_size)
         if over:
             return Group(self._peers(rank, over) if self.topology.sizes else everyone, by_layout)
-        return Group(everyone, "--replicas all") if self.selection.replicas_all else None
+        return Group(everyone, "--replica-groups all") if self.selection.replicas_all else None
 
     def _peers(self, rank: int, over: tuple[str, ...]) -> Sequence[int]:
         """Return the ranks at the place of ``rank`` on all other axes; the grid is laid out once per set."""

@@ -231,7 +231,7 @@ def _find_sizes(
     if world and world.value % prod(size.value for axis, size in sizes.items() if axis in _GRID):
         sizes = sizes_of(newest[:1])  # this job has not as many places as the save before
     if dp := selection.sizes.get("dp"):
-        sizes["dp"] = Known(dp, "--dp")
+        sizes["dp"] = Known(dp, "--parallel dp")
     return sizes
 
 
@@ -240,7 +240,7 @@ def _find_size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report
     no file tells.
     """
     if flag:
-        return Known(flag, f"--{axis}")
+        return Known(flag, f"--parallel {axis}")
     told, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
     on_disk = Known(_named_size(axis, newest[:1] if told or shards else newest), "directory names")
     if shards and shards.value > on_disk.value:
@@ -254,13 +254,12 @@ def _named_size(axis: str, saves: Sequence[Checkpoint]) -> int:
 
 
 def _require_order(selection: Selection, sizes: Mapping[str, int]) -> None:
-    """Raises UsageError when --rank-order leaves out an axis."""
+    """Raises UsageError when --parallel order= leaves out an axis."""
     order = selection.rank_order.split("-")
     axis = next((axis for axis in _PLACED if axis not in order and sizes.get(axis, 1) > 1), None)
     if axis is not None:
-        text = (
-            f"--rank-order {selection.rank_order} does not say where {axis} is, whose size is {sizes[axis]}"
-        )
+        flag = f"--parallel order={selection.rank_order}"
+        text = f"{flag} does not say where {axis} is, whose size is {sizes[axis]}"
         raise UsageError(text, "name every axis whose size is above 1, fastest first")
 
 

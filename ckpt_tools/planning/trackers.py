@@ -26,7 +26,7 @@ from ckpt_tools.reading.session import Session, Told
 from ckpt_tools.storage.retry import lstat
 
 _REMOVED = "it was removed or moved, or the disk that it is on is not mounted here"
-_OTHER_ORDERS = "say --resume-from mtime or --resume-from step"
+_OTHER_ORDERS = "say --order mtime or --order step"
 
 
 def tracker_findings(

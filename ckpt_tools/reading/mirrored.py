@@ -43,7 +43,7 @@ def _seals_below(top: str) -> Iterator[BareFile]:
         if isinstance(seals, ABSENT) and path == top:
             continue  # nothing of it is sealed there
         if isinstance(seals, OSError):
-            raise CannotLook(f"cannot list {path}: {seals.strerror}", "see that --seal-dir can be read")
+            raise CannotLook(f"cannot list {path}: {seals.strerror}", "see that CKPT_SEAL_DIR can be read")
         yield from (BareFile(e.path, *stat_of(e)) for e in seals.entries)
 
 

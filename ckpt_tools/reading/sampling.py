@@ -52,7 +52,7 @@ class Asked:
 
     def __init__(self, share: Share | None, max_duration: float | None, level: Level) -> None:
         if level is not Level.CONTENT:
-            what = "--max-duration" if share is None else f"--sample {share.text}"
+            what = "--budget" if share is None else f"--sample {share.text}"
             raise UsageError(
                 f"{what} is about reading contents, and level {level}"
                 f" {'reads none' if level < Level.CONTENT else 'needs all of them'}",
@@ -112,7 +112,7 @@ class Asked:
         """Return what to tell the user when the time did not suffice for anything; "" when it did."""
         if not self.stopped or any(f.done for f in self.files):
             return ""
-        return "--max-duration was over before any file had been read to its end: give more time"
+        return "--budget was over before any file had been read to its end: give more time"
 
 
 class Sampling:

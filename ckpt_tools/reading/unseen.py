@@ -21,7 +21,7 @@ from ckpt_tools.reading.session import Session
 _SYSTEM = re.compile(r"lost\+found|\.snapshot|\.nfs.*")
 """Names that file systems give to what is theirs; no framework saves there."""
 HINT = (
-    "make it readable, then run this again; --skip-unreadable goes on without it, maybe from an older"
+    "make it readable, then run this again; --allow unreadable goes on without it, maybe from an older"
     " checkpoint"
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from ckpt_tools.settings.parsers import MAX_RANK, path
+from ckpt_tools.settings.parsers import MAX_RANK, path, rank_set
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
@@ -112,3 +112,17 @@ def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozense
         return frozenset().union(*_sources(content))
     except ValueError as e:
         raise ValueError(f"{file!r}: {e}") from e
+
+
+def fault_ranks(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
+    """Ranks from ``1,3-5``, a list of numbers, or a fault file; from several of these, one per line or in a
+    list. Raise ValueError and Untrusted.
+    """
+    lines = value.strip().splitlines() if isinstance(value, str) else value
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        return rank_set(value)
+    ranks = (
+        rank_set(line) if re.fullmatch(r"[0-9,\s-]*", line) else fault_file(line.strip(), base, trusted)
+        for line in lines
+    )
+    return frozenset().union(*ranks)

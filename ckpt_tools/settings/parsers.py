@@ -38,6 +38,8 @@ _PATH_MAX = 4096
 """Bytes of a path in a system call of Linux."""
 
 Groups = dict[str, tuple[tuple[int, ...], ...]]
+EVERYONE = "*"
+"""The role by which groups say ``all``: every rank holds the same state."""
 
 
 def whole(minimum: int, maximum: int | None = None) -> Parse:
@@ -100,6 +102,16 @@ def path(value: object, base: str) -> str:
     return os.path.join(base, os.path.expanduser(given) if base else given)
 
 
+def meeting(value: object, base: str) -> str:
+    """Where nodes meet: HOST:PORT, or a directory of this machine."""
+    return value if isinstance(value, str) and is_address(value) else path(value, base)
+
+
+def is_address(text: str) -> bool:
+    """Return whether a text is HOST:PORT and no path."""
+    return re.fullmatch(r"[^/\s]+:[0-9]{1,5}", text) is not None
+
+
 def scheduler(value: object, base: str) -> str:
     """A relative scheduler file in a configuration file starts from there."""
     name = text(value, base)
@@ -124,13 +136,18 @@ def flag(value: object, _base: str) -> bool:
     raise ValueError(f"{value!r} is neither true nor false: say 1 or 0")
 
 
+def nearest(given: str, words: Iterable[str], alike: float = 0.5) -> str | None:
+    """The word that was probably meant."""
+    from difflib import get_close_matches  # only after a mistake: it costs start-up time
+
+    return next(iter(get_close_matches(given, list(words), 1, alike)), None)
+
+
 def word(value: object, words: Sequence[str]) -> str:
     """``value`` when it is one of ``words``."""
     if value not in words:
-        from difflib import get_close_matches  # only after a mistake: it costs start-up time
-
-        close = get_close_matches(str(value), words, 1, 0.5)
-        meant = f"; did you mean {close[0]}?" if close else ""
+        close = nearest(str(value), words)
+        meant = f"; did you mean {close}?" if close else ""
         raise ValueError(f"{value!r} is not one of {', '.join(words)}{meant}")
     return str(value)
 
@@ -274,6 +291,8 @@ def _group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]
 
 
 def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
+    if entry == "all":
+        return {EVERYONE: ()}
     m = re.fullmatch(r"(?:([A-Za-z_][\w-]*)=)?(.+)", entry)
     if not m:
         raise ValueError(f"{entry!r} is neither groups such as '0,4;1,5' nor a file of them")
@@ -287,8 +306,8 @@ def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
 
 
 def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Groups:
-    """Groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE`` or ``role=FILE``, or a
-    list or table of such.
+    """Groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE``, ``role=FILE`` or
+    ``all``, or a list or table of such.
 
     A file holds one group per line, or JSON: a list of lists of ranks, or an object with one such list per
     role.
@@ -309,37 +328,39 @@ def names(value: object, _base: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def globs(value: object, _base: str) -> tuple[str, ...]:
-    """Patterns relative to the root, one per line of a text; none that could stand for everything."""
+def _texts(value: object, what: str) -> tuple[str, ...]:
+    """Return the texts of a list, or the lines of one text. Raise ValueError if there are none."""
     given = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(given, list) or not given or not all(isinstance(g, str) and g.strip() for g in given):
-        raise ValueError(f"{value!r} is not a pattern such as logs or data/*.bin")
+        raise ValueError(f"{value!r} is not {what}")
+    return tuple(g.strip() for g in given)
+
+
+def globs(value: object, _base: str) -> tuple[str, ...]:
+    """Patterns relative to the root, one per line of a text; none that could stand for everything."""
+    given = _texts(value, "a pattern such as logs or data/*.bin")
     for glob in given:
-        pieces = glob.strip().rstrip("/").split("/")
-        if glob.startswith(("/", "~")) or {"", ".", ".."} & set(pieces):
+        pieces = glob.rstrip("/").split("/")
+        if glob.startswith(("/", "~")) or {"", ".", ".."} & {*pieces}:
             raise ValueError(f"{glob!r} is not relative to ROOT: say logs, or data/*.bin")
         if not re.search(r"[^*?/\[\]!-]", glob):
             raise ValueError(f"{glob!r} would hide every checkpoint: name what is to be hidden")
-    return tuple(g.strip() for g in given)
+    return given
 
 
 def dotted(value: object, _base: str) -> tuple[str, ...]:
     """Patterns of dotted names, one per line of a text; none that could stand for everything."""
-    given = value.strip().splitlines() if isinstance(value, str) else value
-    if not isinstance(given, list) or not given or not all(isinstance(p, str) and p.strip() for p in given):
-        raise ValueError(f"{value!r} is not a pattern of names such as 'mycompany.*'")
-    for pattern in (p.strip() for p in given):
+    given = _texts(value, "a pattern of names such as 'mycompany.*'")
+    for pattern in given:
         if not re.fullmatch(r"[\w.*?\[\]!<>()-]+", pattern) or not re.match(r"\w", pattern):
             raise ValueError(f"{pattern!r} is no dotted name, or would trust everybody's: say 'mycompany.*'")
-    return tuple(p.strip() for p in given)
+    return given
 
 
 def paths(value: object, base: str) -> tuple[str, ...]:
     """Paths or URLs, one per line of a text."""
-    given = value.strip().splitlines() if isinstance(value, str) else value
-    if not isinstance(given, list) or not given or not all(isinstance(p, str) and p.strip() for p in given):
-        raise ValueError(f"{value!r} is not a path, or several, one per line")
-    return tuple(tree(p.strip(), "") if is_url(p.strip()) else os.path.join(base, p.strip()) for p in given)
+    given = _texts(value, "a path, or several, one per line")
+    return tuple(tree(p, "") if is_url(p) else os.path.join(base, p) for p in given)
 
 
 def store_options(value: object, _base: str) -> tuple[tuple[str, str], ...]:

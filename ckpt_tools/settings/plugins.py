@@ -46,7 +46,7 @@ _KINDS = {
     "launchers": ("ckpt_tools.launchers.launcher", "Launcher"),
 }
 """What the values of a group are: this room lies below theirs."""
-HINT = "repair or remove that package, or say --no-plugins (CKPT_NO_PLUGINS=1)"
+HINT = "repair or remove that package, or set CKPT_NO_PLUGINS=1"
 
 
 class Plugin(NamedTuple):

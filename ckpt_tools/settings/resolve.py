@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -15,7 +15,18 @@ from msgspec import Struct, field
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.model.stores import Pairs, StoreOptions
-from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, Variable, trusted
+from ckpt_tools.settings.declarations import (
+    BY_KEY,
+    ENV,
+    REPEATED,
+    SIZES,
+    WORDS,
+    Variable,
+    Words,
+    find_said,
+    trusted,
+)
+from ckpt_tools.settings.parsers import EVERYONE, nearest
 from ckpt_tools.settings.store_tables import store_tables
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_file, there
@@ -24,7 +35,19 @@ from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
 
-__all__ = ["BY_KEY", "ENV", "SIZES", "Settings", "Variable", "nearest", "resolve"]
+__all__ = [
+    "BY_KEY",
+    "ENV",
+    "REPEATED",
+    "SIZES",
+    "WORDS",
+    "Settings",
+    "Variable",
+    "Words",
+    "nearest",
+    "require_known",
+    "resolve",
+]
 
 
 class Settings(Struct, frozen=True):
@@ -32,7 +55,8 @@ class Settings(Struct, frozen=True):
     to the user, and so is why a configuration file was ``refused``. ``trust`` says whose orders count.
 
     ``layout_tables`` are the file's ``[[layout]]`` tables as they stand there, ``layouts`` what the caller
-    made of them; ``store_tables`` are its tables ``[store."URL"]``, read.
+    made of them; ``store_tables`` are its tables ``[store."URL"]``, read. ``going`` are variables that are
+    accepted until the next release, each with what to say instead.
     """
 
     values: Mapping[str, Any]
@@ -44,10 +68,11 @@ class Settings(Struct, frozen=True):
     trust: Trust = OURS
     layouts: Layouts | None = None
     store_tables: tuple[tuple[str, Pairs], ...] = ()
+    going: tuple[tuple[str, str], ...] = ()
 
     @property
     def stores(self) -> StoreOptions | None:
-        """How stores are opened: ``--store-option`` before the tables ``[store."URL"]`` of the file."""
+        """How stores are opened: CKPT_STORE_OPTION before the tables ``[store."URL"]`` of the file."""
         flags: Pairs = self.values.get("store-option", ())
         return StoreOptions(flags, self.store_tables) if flags or self.store_tables else None
 
@@ -61,7 +86,7 @@ class Settings(Struct, frozen=True):
         by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
         return {name: value for name, value in by_name.items() if name in names}
 
-    def selection(self) -> Selection:
+    def selection(self, *, cache: bool = False) -> Selection:
         """Which checkpoint to choose; what was not given is as Selection has it."""
         given = self.named(Selection.__match_args__)
         rank, world_size = given.get("rank"), given.get("world_size")
@@ -73,28 +98,36 @@ class Settings(Struct, frozen=True):
             )
         if "fault-file" in self.values:
             given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
+        if "resume_from" not in given and given.get("order") == "tracker":
+            given["resume_from"] = given.pop("order")
         if "resume_from" in given and "order" in given and given["resume_from"] != given["order"]:
             raise UsageError(
                 f"{self.origins['resume-from']} {given['resume_from']} and {self.origins['order']}"
                 f" {given['order']} contradict each other",
                 "say one of them",
             )
+        if given.get("order") == "tracker":  # both say it
+            given.pop("order")
+        groups = dict(self.values.get("replica-groups", {}))
+        everyone = groups.pop(EVERYONE, None) is not None or self.values.get("replicas") == "all"
+        given["replica_groups"] = groups
         sizes = {size: self.values[size] for size in SIZES if size in self.values}
         return Selection(
             **given,
             sizes=sizes,
-            replicas_all=self.values.get("replicas") == "all",
+            replicas_all=everyone,
             trust=self.trust,
             layouts=self.layouts,
             stores=self.stores,
+            cache=cache and not self.values.get("no-cache", False),
         )
 
 
-def nearest(given: str, words: Iterable[str], alike: float = 0.5) -> str | None:
-    """The word that was probably meant."""
-    from difflib import get_close_matches  # only after a mistake: it costs start-up time
-
-    return next(iter(get_close_matches(given, list(words), 1, alike)), None)
+def require_known(name: str, words: Iterable[str], what: str, hint: str) -> None:
+    """Raise UsageError for a name that is not there, with the one that was probably meant."""
+    if name not in (names := list(words)):
+        meant = nearest(name, names)
+        raise UsageError(f"there is no {what} {name!r}", f"did you mean {meant!r}?" if meant else hint)
 
 
 _MOST = 16 << 20
@@ -154,25 +187,22 @@ class _Search(Struct):
     refused: Untrusted | None = None
 
     def run(self) -> None:
-        passed: list[str] = []
-        for directory in _upward(self.cwd):
+        directory, passed = self.cwd, list[str]()
+        while directory not in passed:
             for name in ("ckpt.toml", "pyproject.toml"):
                 path = os.path.join(directory, name)
                 if _there(path) and not self._scanned(path) and self._take(path, passed):
                     return
             passed.append(directory)
+            directory = os.path.dirname(directory)
 
     def _scanned(self, path: str) -> bool:
         if not any(_within(path, os.path.join(self.cwd, root)) for root in self.roots):
             return False
         name = os.path.basename(path)
         if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
-            self.notes += (
-                (
-                    f"{path} is not read, because it lies in the tree that is scanned; say --config {name} if"
-                    " you trust it"
-                ),
-            )
+            text = f"{path} is not read, because it lies in the tree that is scanned"
+            self.notes += (f"{text}; say --config {name} if you trust it",)
         return True
 
     def _take(self, path: str, passed: Sequence[str]) -> bool:
@@ -197,13 +227,6 @@ class _Search(Struct):
             return False
         self.file, self.table = path, table
         return True
-
-
-def _upward(directory: str) -> Iterator[str]:
-    yield directory
-    while (above := os.path.dirname(directory)) != directory:
-        directory = above
-        yield directory
 
 
 def _check_all(directories: Sequence[str], believed: Trust) -> None:
@@ -257,7 +280,7 @@ def _check_keys(path: str, table: Mapping[str, object]) -> None:
         if key in BY_KEY:
             raise UsageError(
                 f"{path}: {key!r} cannot be set in a configuration file",
-                f"say {BY_KEY[key].flag} or {BY_KEY[key].name}",
+                f"say {BY_KEY[key].said} or {BY_KEY[key].exported}".replace("={}", ""),
             )
         meant = nearest(key, allowed)
         raise UsageError(
@@ -286,12 +309,17 @@ def resolve(
     cwd = cwd or _current_directory()
     believed = trusted(flags, env)
     given = _Given(believed)
-    given.take_flags(flags, env)
+    going = given.take_said(flags, env)
     scanned = [*roots, *([given.values.get("root", ".")] if "root" in flags else [])]
     search = _Search(cwd, scanned, believed)
     if "config" in given.values:
         search.file = os.path.join(cwd, given.values["config"])
-        search.table = _named(search.file, given.origins["config"], believed)
+        with trust.named(given.origins["config"]):
+            named = _read(search.file, believed)
+        if named is None:
+            text = f"{given.origins['config']}: {search.file!r} has no table [tool.ckpt]"
+            raise UsageError(text, "add one, or name a ckpt.toml")
+        search.table = named
     else:
         search.run()
     if "resume_args" in search.table:  # as [[layout]] says it
@@ -315,6 +343,7 @@ def resolve(
         search.refused,
         believed,
         store_tables=stores,
+        going=tuple(going),
     )
 
 
@@ -325,13 +354,17 @@ class _Given(Struct):
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
-    def take_flags(self, flags: Mapping[str, object], env: Mapping[str, str]) -> None:
-        for key, raw in flags.items():
+    def take_said(self, flags: Mapping[str, object], env: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Take what flags and variables say. Return each variable that goes, with what to say instead."""
+        going = []
+        for key, said in find_said(flags, env).items():
+            self._take(key, said.raw, said.origin)
             variable = BY_KEY[key]
-            if not (raw is None or raw is False or raw == []):
-                self._take(key, raw, variable.flag)
-            elif env.get(variable.name):
-                self._take(key, env[variable.name], variable.name)
+            if variable.set and said.origin == variable.name:
+                off = self.values[key] is False
+                instead = f"{key} = false in ckpt.toml" if off else variable.set.replace("{}", str(said.raw))
+                going.append((variable.name, instead))
+        return going
 
     def take_file(self, file: str, table: Mapping[str, object], flags: Container[str]) -> list[str]:
         """Take what nothing before the file has given, and return the keys of it."""
@@ -351,12 +384,3 @@ def _current_directory() -> str:
         gone = isinstance(e, FileNotFoundError)
         why = "does not exist any more" if gone else f"is not to be had: {e.strerror}"
         raise UsageError(f"the current directory {why}", "change to another directory") from e
-
-
-def _named(file: str, origin: str, believed: Trust) -> dict[str, Any]:
-    """The table of the file that the caller named."""
-    with trust.named(origin):
-        table = _read(file, believed)
-    if table is None:
-        raise UsageError(f"{origin}: {file!r} has no table [tool.ckpt]", "add one, or name a ckpt.toml")
-    return table

@@ -126,16 +126,16 @@ def _hint(info: os.stat_result, path: str, trust: Trust) -> str:
     """Return what makes it trusted, the narrowest first."""
     if owner(info, trust):
         return (
-            f"use one of your own; or, if you trust all that uid {info.st_uid} writes, say --trust-owner"
-            f" {info.st_uid}"
+            f"use one of your own; or, if you trust all that uid {info.st_uid} writes, say --trust"
+            f" owner={info.st_uid}"
         )
     place = shlex.quote(path if stat.S_ISDIR(info.st_mode) else os.path.dirname(path))
     who = "o" if info.st_mode & stat.S_IWOTH else "g"
     mend = f"chmod {who}-w {shlex.quote(path)}"
     if info.st_uid != os.geteuid():
         mend = "name one that only you can write"
-    group = " or --trust-group" if who == "g" else ""
-    return f"{mend}; or, if you trust all who can write there, say --trust-dir {place}{group}"
+    group = " or --trust group" if who == "g" else ""
+    return f"{mend}; or, if you trust all who can write there, say --trust dir={place}{group}"
 
 
 # ---- the way to a file

@@ -97,7 +97,7 @@ def hold_lock(directory: str, name: str, trusted: Trust, busy: Callable[[str], C
         fd = take_lock(path, trusted)
         who = "" if fd is not None else trust.read(path, 200, trusted).decode("utf-8", "replace")
     except OSError as e:
-        hint = "name a directory that can be written, on a file system with flock, with --state-dir"
+        hint = "name a directory that can be written, on a file system with flock, with CKPT_STATE_DIR"
         raise CannotLook(f"{path} cannot be locked: {e.strerror}", hint) from e
     if fd is None:
         raise busy(who or "another process")

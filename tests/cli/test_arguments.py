@@ -80,13 +80,13 @@ def test_a_first_launch_has_none_and_no_outer_value_shines_through(tmp_path: Pat
         ["plan", tmp_path / "run", "--format", "shell"],
         ["hook", tmp_path / "run", "--plan-dir", tmp_path / "plans"],
     ):
-        done = ckpt(*command, "--allow-none")
+        done = ckpt(*command, "--allow=none")
         assert words_of("dash", "CKPT_ARGS=--old; set -- --old\n" + done.stdout, SET) == []
     _, told = json.loads(
         ckpt(
             "run",
             tmp_path / "run",
-            "--allow-none",
+            "--allow=none",
             "--plan-dir",
             tmp_path / "plans",
             "--",

@@ -818,7 +818,7 @@ def test_the_command_line(tmp_path: Path, home: Path) -> None:
 def test_a_note_is_one_line_on_stderr_and_silent_when_quiet(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", ranks=8, steps=(20,))
     (tmp_path / "file").write_text("")
-    argv = ("latest", str(root), "--rank", "0", "--tp", "8", "--world-size", "8")
+    argv = ("latest", str(root), "--rank", "0", "--parallel", "tp=8", "--world-size", "8")
     told = ckpt(*argv, CKPT_CACHE_DIR=str(tmp_path / "file"))
     assert told.returncode == 0 and told.stdout == f"{part(root)}\n"
     assert told.stderr.count("\n") == 1 and told.stderr.startswith("ckpt: warning: no verdicts are kept")

@@ -187,10 +187,10 @@ def test_latest_in_other_formats(answer, capfd):
 
 def test_allow_none_is_an_empty_answer(answer, capfd):
     calls = answer("latest", sample.empty_plan())
-    assert run(capfd, "latest", "--allow-none") == (0, "", "")
+    assert run(capfd, "latest", "--allow=none") == (0, "", "")
     assert calls[0][0][1].allow_none
-    assert json.loads(run(capfd, "latest", "--allow-none", "--json")[1])["checkpoint"] is None
-    assert "CKPT_RESUME=0" in run(capfd, "latest", "--allow-none", "--format", "shell")[1]
+    assert json.loads(run(capfd, "latest", "--allow=none", "--json")[1])["checkpoint"] is None
+    assert "CKPT_RESUME=0" in run(capfd, "latest", "--allow=none", "--format", "shell")[1]
 
 
 def test_what_led_to_the_answer_goes_to_stderr(answer, capfd):
@@ -573,7 +573,7 @@ def test_latest_loads_only_what_it_needs(tmp_path):
     """Hooks run it on every rank."""
     (tmp_path / "rank_0").mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, "latest", str(tmp_path), "--rank", "0", "--allow-none"],
+        [sys.executable, "-c", LOADED, "latest", str(tmp_path), "--rank", "0", "--allow=none"],
         capture_output=True,
         text=True,
         env=CLEAN,

@@ -366,7 +366,7 @@ def test_arguments_come_before_variables_and_both_kinds_add_up(fault_file):
         ({"fault_ranks": [-1]}, "fault_ranks: the list: rank -1 is negative"),
         ({"fault_ranks": [True]}, "True is not a rank"),
         ({"fault_ranks": 3}, "is not a list"),
-        ({"env": {"CKPT_FAULT_RANKS": "x"}}, "CKPT_FAULT_RANKS: 'x' is not a rank"),
+        ({"env": {"CKPT_FAULT_RANKS": "x"}}, "CKPT_FAULT_RANKS: 'x' cannot be read"),
         ({"env": {"CKPT_FAULT_FILE": "/none"}}, "CKPT_FAULT_FILE: '/none' cannot be read"),
         ({"fault_ranks": [4], "world_size": 4}, "rank 4 does not exist among 4 ranks"),
         ({"rank": 4, "world_size": 4}, "rank 4 does not exist among 4 ranks"),

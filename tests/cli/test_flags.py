@@ -172,6 +172,7 @@ def trusting(
     """The flags that say whose orders count, each with a file that is refused without it."""
     words = {
         "trust_dir": ("--trust-dir", "conf"),
+        "trust": ("--trust", "dir=conf"),
         "trust_group": ("--trust-group",),
         "trust_owner": ("--trust-owner", str(SOMEBODY)),
     }
@@ -181,7 +182,7 @@ def trusting(
 
     return {
         key: Case(
-            prepare(orders(name, key.removeprefix("trust_"))),
+            prepare(orders(name, key.removeprefix("trust_") if key != "trust" else "dir")),
             (*always, flag, f"conf/{name}"),
             (*always, flag, f"conf/{name}", *more),
         )
@@ -321,7 +322,9 @@ CHOICE: dict[str, Case] = {
     ),
     "replica_groups": Case(half_of_a_pair, (), ("--replica-groups", "0,1")),
     "replicas": Case(half_of_a_pair, (), ("--replicas", "all")),
-    "prove_replicas": Case(three_of_a_kind, ("--replicas", "all"), ("--replicas", "all", "--prove-replicas")),
+    "prove_replicas": Case(
+        three_of_a_kind, ("--replica-groups", "all"), ("--replica-groups", "all", "--prove-replicas")
+    ),
     "strategy_dir": Case(strategies, (), ("--strategy-dir", "none")),
     **{axis: Case(plain, (), (f"--{axis}", "2")) for axis in ("pp", "cp", "dp", "ep", "etp")},
     "tp": Case(plain, (), ("--tp", "1")),
@@ -331,10 +334,12 @@ CHOICE: dict[str, Case] = {
     "budget": Case(plain, ("--no-cache",), ("--no-cache", "--budget", "0s")),
     "max_age": Case(plain, ("--cached",), ("--cached", "--max-age", "0s")),
     "no_cache": Case(plain, ("--cached",), ("--cached", "--no-cache")),
+    "allow": Case(empty, (), ("--allow", "none")),
     "allow_none": Case(empty, (), ("--allow-none",)),
-    "allow_missing": Case(lambda tmp: tmp / "run", ("--allow-none",), ("--allow-none", "--allow-missing")),
+    "parallel": Case(plain, (), ("--parallel", "tp=1")),
+    "allow_missing": Case(lambda tmp: tmp / "run", ("--allow=none",), ("--allow=none", "--allow-missing")),
     "allow_fresh": Case(lost, (), ("--allow-fresh",)),
-    "plan_dir": Case(started_before, ("--allow-none",), ("--allow-none", "--plan-dir", "log")),
+    "plan_dir": Case(started_before, ("--allow=none",), ("--allow=none", "--plan-dir", "log")),
     "require_seal": Case(plain, (), ("--require-seal",)),
     "seal_dir": Case(sealed_away, ("--require-seal",), ("--require-seal", "--seal-dir", "seals")),
     "verify_key": Case(plain, (), ("--verify-key", "absent.pub")),
@@ -396,7 +401,8 @@ CHECK: dict[str, Case] = {
     "strict": Case(behind, (), ("--strict",)),
     "fail_on": Case(behind, (), ("--fail-on", "warning")),
     "sample": Case(plain, (), ("--sample", "1/2")),
-    "max_duration": Case(plain, ("--sample", "100%"), ("--sample", "100%", "--max-duration", "0s")),
+    "max_duration": Case(plain, ("--sample", "100%"), ("--sample", "100%", "--budget", "0s")),
+    "reading_time": Case(plain, ("--sample", "100%"), ("--sample", "100%", "--max-duration", "0s")),
     "scheduler": Case(plain, (), ("--scheduler", "file:none.json")),
     **without(plain),
     **trusting(plain),
@@ -452,6 +458,7 @@ NEWEST = "run/iter_0000020"
 QUARANTINE: dict[str, Case] = {
     "paths": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), ("run/iter_0000010",)),
     "damaged": Case(cut, (), ("--damaged",)),
+    "undo": Case(lambda tmp: [put_away(tmp)][:0], (NEWEST,), (NEWEST, "--undo")),
     "restore": Case(lambda tmp: [put_away(tmp)][:0], (NEWEST,), (NEWEST, "--restore")),
     "root": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--root", ".")),
     "apply": Case(lambda tmp: [unfinished(tmp)][:0], (NEWEST,), (NEWEST, "--apply")),
@@ -484,10 +491,11 @@ def first_broken(tmp: Path) -> Path:
 
 
 SETTLED = ("--settle", "0s")
-ONE = ("--keep-last", "1", *SETTLED)
-LEAST = ("--max-total", "1", *SETTLED)
+ONE = ("--keep", "1", *SETTLED)
+LEAST = ("--keep", "total=1", *SETTLED)
 PRUNE: dict[str, Case] = {
     "root": Case(lambda tmp: [many(tmp)][:0], ("run", *ONE), ("run/iter_0000010", *ONE)),
+    "keep_what": Case(many, ONE, ("--keep", "2", *SETTLED)),
     "keep_last": Case(many, ONE, ("--keep-last", "2", *SETTLED)),
     "keep_every": Case(many, LEAST, ("--keep-every", "10", *SETTLED)),
     "keep_within": Case(many, LEAST, ("--keep-within", "5d", *SETTLED)),
@@ -498,13 +506,13 @@ PRUNE: dict[str, Case] = {
     "keep_checkpoint_max": Case(many, ONE, ("--keep-checkpoint-max", "2", *SETTLED)),
     "keep_checkpoint_per_n_minutes": Case(many, LEAST, ("--keep-checkpoint-per-n-minutes", "2", *SETTLED)),
     "keep_kind": Case(many, LEAST, ("--keep-kind", "periodic", *SETTLED)),
-    "max_total": Case(many, ("--keep-last", "3", *SETTLED), ("--keep-last", "3", *LEAST)),
+    "max_total": Case(many, ("--keep", "3", *SETTLED), ("--keep", "3", "--max-total", "1", *SETTLED)),
     "store_option": far(*ONE),
     "damaged": Case(first_broken, ONE, (*ONE, "--damaged")),
     "run": Case(several, ONE, (*ONE, "--run", "a")),
     "max_age": Case(many, (*ONE, "--cached"), (*ONE, "--cached", "--max-age", "never")),
     "no_cache": Case(first_broken, (*ONE, "--cached"), (*ONE, "--cached", "--no-cache")),
-    "settle": Case(many, ("--keep-last", "1"), ONE),
+    "settle": Case(many, ("--keep", "1"), ONE),
     "plan_dir": Case(many, ONE, (*ONE, "--plan-dir", "none")),
     "apply": Case(quarantine_locked, ONE, (*ONE, "--apply")),
     "state_dir": Case(quarantine_locked, (*ONE, "--apply"), (*ONE, "--apply", "--state-dir", "elsewhere")),
@@ -513,6 +521,7 @@ PRUNE: dict[str, Case] = {
 }
 PIN: dict[str, Case] = {
     "paths": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), ("run/iter_0000010",)),
+    "undo": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--undo")),
     "remove": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--remove")),
     "root": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--root", ".")),
     "dry_run": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--dry-run")),
@@ -530,6 +539,10 @@ WATCH: dict[str, Case] = {
     "hook_timeout": Case(
         one_rank, (*PASS, "--on-good", "sleep 1"), (*PASS, "--on-good", "sleep 1", "--hook-timeout", "0.1s")
     ),
+    "timeout": Case(
+        one_rank, (*PASS, "--on-good", "sleep 1"), (*PASS, "--on-good", "sleep 1", "--timeout", "0.1s")
+    ),
+    "metrics": Case(plain, PASS, (*PASS, "--metrics", "0")),
     "metrics_file": Case(plain, PASS, (*PASS, "--metrics-file", "none/metrics")),
     "metrics_port": Case(plain, PASS, (*PASS, "--metrics-port", "0")),
     "metrics_address": Case(
@@ -857,6 +870,7 @@ def _still(text: str) -> str:
         r'"(seconds|made_at|decided_at|pid|agent|host|oldest|time|process)": ?[^,}\n]+', r'"\1": 0', text
     )
     text = re.sub(r'"metrics_port": \d+', "PORT", text)
+    text = re.sub(r"ckpt: warning: \S+ is accepted until the next release\n(hint: .*\n)?", "", text)
     text = re.sub(r"\d{19}-\d+", "START", text)
     text = re.sub(r"\d+ s ago", "just now", text)
     text = re.sub(r"in \d+\.\d s(?: \([^)]+/s\))?", "in no time", text)

@@ -21,7 +21,7 @@ from ckpt_tools.guard.quarantine import quarantine
 EXIT_1 = ("ckpt diff run/iter_0000010 run/iter_0000020", "ckpt layouts --check run")
 """Examples whose answer is exit code 1: something differs, or a template matches nothing."""
 FIRST = {
-    "--rank", "--world-size", "--run", "--max-step", "--level", "--strict", "--allow-none", "--explain", "--json",
+    "--rank", "--world-size", "--run", "--max-step", "--level", "--strict", "--allow", "--json",
     "--resume-args", "--output",
 }  # fmt: skip
 """What people need of ``plan``."""

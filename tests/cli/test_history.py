@@ -51,7 +51,7 @@ def test_each_start_is_a_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_start_from_nothing_is_one_as_well(tmp_path: Path) -> None:
     (root := tmp_path / "run").mkdir()
-    assert run(root, tmp_path / "plans", "--allow-none").returncode == 0
+    assert run(root, tmp_path / "plans", "--allow=none").returncode == 0
     (only,) = history(root, tmp_path / "plans")["starts"]
     assert only["path"] is None and history(root, tmp_path / "plans")["repeats"] == 0
 

@@ -716,5 +716,5 @@ def test_no_rank_decides_in_a_directory_of_its_own(rank, environment, tmp_path):
     root = f"{tmp_path}/run/{rank}"
     os.makedirs(root)
     environment(OPEN_MPI | {"XDG_STATE_HOME": str(tmp_path)})
-    code, out, err = executed(["run", root, "--worker", "--allow-none", "--", "no-such-command"])
+    code, out, err = executed(["run", root, "--worker", "--allow=none", "--", "no-such-command"])
     assert code == 2 and "each rank would decide for itself" in err, (out, err)

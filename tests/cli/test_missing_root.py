@@ -19,7 +19,7 @@ from ckpt_tools import Selection, errors
 from ckpt_tools.cli import execute
 from ckpt_tools.discovery.roots import absent
 
-ALLOWED = ("--allow-none",)
+ALLOWED = ("--allow=none",)
 ASK: dict[str, tuple[str, ...]] = {
     "ls": (),
     "verify": (),
@@ -27,7 +27,7 @@ ASK: dict[str, tuple[str, ...]] = {
     "plan": ALLOWED,
     "hook": ALLOWED,
     "run": (*ALLOWED, "--", sys.executable, "-c", "raise SystemExit(99)"),
-    "hook --allow-fresh": ALLOWED,
+    "hook --allow fresh": ALLOWED,
     "run --agree": (
         *ALLOWED,
         "--nodes",
@@ -114,11 +114,11 @@ def test_every_function_raises_cannot_look(typo: str, tmp_path: Path) -> None:
 
 def test_the_hint_is_a_line_to_copy(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "run's 1"
-    assert execute(["plan", str(root), "--allow-none"]) == 5
+    assert execute(["plan", str(root), "--allow=none"]) == 5
     line = capfd.readouterr().err.partition("by hand: ")[2].strip()
     subprocess.run(["sh", "-c", line], check=True)
-    assert execute(["plan", str(root), "--allow-none"]) == 0
-    assert execute(["plan", str(tmp_path / "no" / "such"), "--allow-missing"]) == 5
+    assert execute(["plan", str(root), "--allow=none"]) == 0
+    assert execute(["plan", str(tmp_path / "no" / "such"), "--allow=missing"]) == 5
     # it would fail, or make the mount point of a file system that is gone
     assert "mkdir" not in capfd.readouterr().err
 
@@ -144,14 +144,14 @@ def test_a_first_launch_may_say_so(
     root, more = str(tmp_path / "runs" / "new"), ("--", "train") if command == "run" else ()
     if given == "variable":
         monkeypatch.setenv("CKPT_ALLOW_MISSING", "1")
-    flags = ("--allow-missing",) if given == "flag" else ()
+    flags = ("--allow=missing",) if given == "flag" else ()
     assert execute([command, root, *flags, *more]) == 5  # alone it allows nothing
-    assert "together with --allow-none" in capfd.readouterr().err
-    assert execute([command, root, *flags, "--allow-none", *more]) == (127 if command == "run" else 0)
+    assert "together with --allow none" in capfd.readouterr().err
+    assert execute([command, root, *flags, "--allow=none", *more]) == (127 if command == "run" else 0)
     said = capfd.readouterr()
     assert "missing-root" in said.err + said.out and not os.path.lexists(root)
     for wrong in typos_without_parent(tmp_path):
-        assert execute([command, str(wrong), *flags, "--allow-none", *more]) == 5
+        assert execute([command, str(wrong), *flags, "--allow=none", *more]) == 5
 
 
 def typos_without_parent(tmp_path: Path) -> list[Path]:
@@ -191,7 +191,7 @@ def test_what_scripts_are_told_is_the_safe_form() -> None:
         if p.suffix in (".sh", ".yaml")
     }
     scripts |= {p: "\n".join(re.findall(r"```(?:ba)?sh\n(.*?)```", p.read_text(), re.DOTALL)) for p in pages}
-    assert len(scripts) > 10 and sum("--allow-none" in text for text in scripts.values()) > 10
+    assert len(scripts) > 10 and sum("--allow none" in text for text in scripts.values()) > 10
     for path, text in scripts.items():
-        assert "allow-missing" not in text.lower().replace("_", "-"), path
+        assert not re.search(r"allow\W+(?:none,)?missing", text.lower().replace("_", "-")), path
         assert not re.search(r"mkdir[^\n]*(\$\{?(ROOT|RUN)\b|@ROOT@)", text), path

@@ -81,7 +81,7 @@ def test_run_without_a_command_after_dashes_says_where_it_goes(
 
 def test_a_command_that_vanishes_is_no_bug(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run").mkdir()
-    words = ("--plan-dir", str(tmp_path / "plans"), "--allow-none", "--", "{ckpt.args}")
+    words = ("--plan-dir", str(tmp_path / "plans"), "--allow=none", "--", "{ckpt.args}")
     code, err = said(capfd, "run", str(tmp_path / "run"), *words)
     assert code == 2 and "after --" in err, err
 
@@ -104,9 +104,18 @@ def test_a_word_before_the_dashes_says_nothing_to_run(capfd: pytest.CaptureFixtu
         ("verify RUN --all", "verify RUN --verbose"),
         ("verify RUN --color never", "verify RUN"),
         ("seal RUN --dry-run --also md5,sha1", "seal RUN --dry-run --digest xxh3,md5,sha1"),
-        ("prune RUN --keep-checkpoint-max 1", "prune RUN --keep-last 1"),
-        ("prune RUN --keep-checkpoint-per-n-minutes 1", "prune RUN --keep-per-minutes 1"),
+        ("prune RUN --keep-checkpoint-max 1", "prune RUN --keep 1"),
+        ("prune RUN --keep-checkpoint-per-n-minutes 1 --max-total 1", "prune RUN --keep minutes=1,total=1"),
         ("plan RUN --no-cache --same-save x", "plan RUN --no-cache"),
+        ("plan RUN --no-cache --explain", "plan RUN --no-cache -v"),
+        ("plan RUN --no-cache --tp 2 --rank-order tp-dp", "plan RUN --no-cache --parallel tp=2,order=tp-dp"),
+        ("plan RUN --no-cache --resume-from tracker", "plan RUN --no-cache --order tracker"),
+        ("plan RUN --no-cache --replicas all", "plan RUN --no-cache --replica-groups all"),
+        ("plan RUN/no --allow-none --allow-missing", "plan RUN/no --allow none,missing"),
+        ("plan RUN/none/no --allow-fresh", "plan RUN/none/no --allow fresh"),
+        ("verify RUN --trust-group --trust-owner 7", "verify RUN --trust group --trust owner=7"),
+        ("verify RUN --max-duration 1h", "verify RUN --budget 1h"),
+        ("ls RUN --prefix none", "ls RUN --run none"),
         ("plan RUN --no-cache --prove-replicas", "plan RUN --no-cache"),
     ],
 )
@@ -115,7 +124,7 @@ def test_a_flag_that_goes_does_what_it_did_and_says_what_to_use(
 ) -> None:
     root, answers = megatron(tmp_path / "run"), []
     for said in (line, instead):
-        code = dispatch.execute([str(root) if word == "RUN" else word for word in said.split()])
+        code = dispatch.execute([word.replace("RUN", str(root)) for word in said.split()])
         out, err = capfd.readouterr()
         answers.append((code, re.sub(r" in [0-9.]+ s( \([^)]*\))?", "", out)))
         assert ("is accepted until the next release" in err) == (said == line), err

@@ -103,8 +103,8 @@ def test_a_file_for_a_root_is_no_first_launch(
             [
                 command,
                 str(named),
-                "--allow-none",
-                "--allow-missing",
+                "--allow=none",
+                "--allow=missing",
                 *(["--plan-dir", "plans"] if command == "hook" else []),
             ]
         )
@@ -148,6 +148,6 @@ def test_an_archive_of_a_run_is_neither_good_nor_damaged(
     packed = shutil.make_archive(str(tmp_path / name), kind, GOOD / "tp", "tree" if name == "run" else None)
     assert execute(["verify", packed]) == 3
     assert "does not look into" in capsys.readouterr().out
-    assert execute(["plan", packed, "--allow-none"]) == 5
+    assert execute(["plan", packed, "--allow=none"]) == 5
     assert "unpack it" in capsys.readouterr().err
     assert execute(["verify", str(Path(packed).rename(tmp_path / "noname"))]) == 3

@@ -39,7 +39,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
         "verify": (5, ("mnt is empty: check that its file system is mounted",)),
         "plan": (5, ("does not exist", "mnt is empty: check that its file system is mounted", "before a first launch create it once by hand: mkdir ")),
     },
-    "first": {"plan": (3, ("there is no checkpoint in", "for a first launch add --allow-none"))},
+    "first": {"plan": (3, ("there is no checkpoint in", "for a first launch add --allow none"))},
     "misspelt": {"ls": (5, ("llama-7b does not exist", f"did you mean {RUN}-run?")), "plan": (5, ("did you mean",))},
     "refused": {
         "plan": (5, ("model_optim_rng.pt: Permission denied", "make it readable, then run this again")),
@@ -48,7 +48,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     "full": {
         "ls": (0, ("periodic, unfinished",)),
         "verify": (1, ("none of the saves here (2) is whole", "step-10/__0_0.distcp and 6 more")),
-        "plan": (2, ("holds 2 saves of which none is whole", "to start from nothing anyway say --allow-fresh")),
+        "plan": (2, ("holds 2 saves of which none is whole", "to start from nothing anyway say --allow fresh")),
     },
     "flipped": {
         "verify": (1, ("broken: 1 of 18 files", "not those that were sealed")),
@@ -56,7 +56,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     },
     "smaller": {"plan": (2, ("saved by 2 ranks, to be loaded by 8", "start with the saved world size"))},
     "unknown-code": {
-        "plan": (2, ("mycompany.models.Config, which ckpt does not know", "--trust-global 'mycompany.*'", "--exclude epoch=1-step=16.ckpt")),
+        "plan": (2, ("mycompany.models.Config, which ckpt does not know", "--trust global='mycompany.*'", "--exclude epoch=1-step=16.ckpt")),
     },
     "pointers": {
         "verify": (1, ("and 7 more", "it is a Git LFS pointer for 4,976,698,672 bytes, not the data", "git lfs pull --include optimizer.pt")),
@@ -65,10 +65,10 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
 }  # fmt: skip
 """Of each night, by command: the exit code, and phrases in the order in which they are read."""
 THEN: dict[str, tuple[str, int, str]] = {
-    "full": ("--allow-fresh", 0, "training would start from scratch"),
-    "first": ("--allow-none", 0, "training would start from scratch"),
-    "refused": ("--skip-unreadable", 0, "resume from step 20"),
-    "unknown-code": ("--trust-global 'mycompany.*'", 0, "resume from step 16"),
+    "full": ("--allow=fresh", 0, "training would start from scratch"),
+    "first": ("--allow=none", 0, "training would start from scratch"),
+    "refused": ("--allow=unreadable", 0, "resume from step 20"),
+    "unknown-code": ("--trust global='mycompany.*'", 0, "resume from step 16"),
 }
 """What ``plan`` says once the flags are added that it named."""
 
@@ -124,13 +124,13 @@ def test_a_root_that_was_created_by_hand_is_a_first_launch(tmp_path: Path) -> No
     night = next(n for n in NIGHTS if n.name == "unmounted")
     night.tree(tmp_path)
     follow(asked(night, tmp_path, "plan")[1], tmp_path)
-    assert asked(night, tmp_path, "plan", "--allow-none")[0] == 0
+    assert asked(night, tmp_path, "plan", "--allow=none")[0] == 0
 
 
 @pytest.mark.parametrize("width", range(40, 100, 7))
 def test_what_is_pasted_is_never_broken(width: int) -> None:
     pasted = (
-        "'ckpt verify /data/runs/a run of ours/llama'", "mkdir -p /data/runs/llama", "--trust-global 'mine.*'",
+        "'ckpt verify /data/runs/a run of ours/llama'", "mkdir -p /data/runs/llama", "--trust global='mine.*'",
         "git lfs pull --include model-00001-of-00002.safetensors", "'ckpt ls --tree /data/x'",
     )  # fmt: skip
     lines = wrapped(f"say {' or, once all is there, '.join(pasted)} and go on", width, rest="  ")
@@ -160,10 +160,10 @@ def test_a_command_that_a_hint_names_exists(line: str) -> None:
         ("plan . --format jsn", "did you mean json?"),
         ("verify . --level contnt", "did you mean content?"),
         ("explain trunkated", "did you mean 'truncated'?"),
-        ("formats torchzip", "did you mean torch_zip?"),
+        ("formats torchzip", "did you mean 'torch_zip'?"),
         ("layouts megatorn", "did you mean 'megatron'?"),
         ("hook instal", "did you mean 'ckpt hook install'?"),
-        ("completion bsh", "did you mean bash?"),
+        ("completion bsh", "did you mean 'bash'?"),
         ("rnu-7", "did you mean 'ckpt run-7'?"),
     ],
 )

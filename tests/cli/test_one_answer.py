@@ -43,13 +43,13 @@ def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
     assert asker.ask(started, root).step == 20
     shutil.rmtree(root)
     root.mkdir()
-    for flags in ((), ("--allow-none",)):
+    for flags in ((), ("--allow=none",)):
         assert set(asker.everywhere(root, *flags, allow_none=bool(flags)).values()) == {Answer(4)}
         assert (
             f"an earlier start resumed from step 20 ({root}/iter_0000020)" in asker.err
-            and "--allow-fresh" in asker.err
+            and "--allow fresh" in asker.err
         )
-    for answer in asker.everywhere(root, "--allow-fresh", allow_fresh=True).values():
+    for answer in asker.everywhere(root, "--allow=fresh", allow_fresh=True).values():
         assert (answer.code, answer.step, answer.path) == (0, None, None)
 
 
@@ -61,8 +61,8 @@ def test_a_question_is_no_start(asker: Asker, tmp_path: Path) -> None:
     assert not asker.state.exists()
     shutil.rmtree(root)
     root.mkdir()
-    assert {asker.ask(name, root, "--allow-none") for name in ("plan", "latest")} == {
-        asker.ask("plan", root, "--allow-none")
+    assert {asker.ask(name, root, "--allow=none") for name in ("plan", "latest")} == {
+        asker.ask("plan", root, "--allow=none")
     }
 
 
@@ -92,12 +92,12 @@ def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(
     shutil.rmtree(root)
     root.mkdir()
     last.write_text(note)
-    assert asker.ask(name, root, "--allow-none") == Answer(5)
+    assert asker.ask(name, root, "--allow=none") == Answer(5)
     assert str(last) in asker.err
     last.unlink()
     last.mkdir()
-    assert asker.ask(name, root, "--allow-none") == Answer(5)
-    assert asker.ask(name, root, "--allow-fresh").code == 0
+    assert asker.ask(name, root, "--allow=none") == Answer(5)
+    assert asker.ask(name, root, "--allow=fresh").code == 0
 
 
 @pytest.mark.slow
@@ -105,8 +105,8 @@ def test_a_fresh_start_although_checkpoints_exist(asker: Asker, tmp_path: Path) 
     root = megatron(tmp_path / "run")
     broken(root, 10)
     broken(root, 20)
-    assert set(asker.everywhere(root, "--allow-none", allow_none=True).values()) == {Answer(4)}
-    for name, answer in asker.everywhere(root, "--allow-fresh", allow_fresh=True).items():
+    assert set(asker.everywhere(root, "--allow=none", allow_none=True).values()) == {Answer(4)}
+    for name, answer in asker.everywhere(root, "--allow=fresh", allow_fresh=True).items():
         assert (answer.code, answer.path, len(answer.rejected)) == (0, None, 2), name
 
 
@@ -124,7 +124,7 @@ def flags(options: dict[str, Any]) -> list[object]:
     words: list[object] = []
     for key, value in options.items():
         if key == "replicas_all":
-            words += ["--replicas", "all"]
+            words += ["--replica-groups", "all"]
         elif key == "replica_groups":
             words += [
                 w for role, groups in value.items() for w in ("--replica-groups", _groups(role, groups))
@@ -229,7 +229,7 @@ def test_all_answer_alike_whatever_the_tracker_says(
     for words, named in (
         ((), {}),
         (("--order", "step"), {"order": "step"}),
-        (("--resume-from", "tracker"), {"resume_from": "tracker"}),
+        (("--order", "tracker"), {"resume_from": "tracker"}),
     ):
         answers = asker.everywhere(root, *words, **named)
         assert len(set(answers.values())) == 1, answers

@@ -49,7 +49,7 @@ def plans(tmp_path: Path) -> Path:
     return tmp_path / "plans"
 
 
-def refused(asker: Asker, *argv: object, because: str, flag: str, say: str = "--trust-dir") -> None:
+def refused(asker: Asker, *argv: object, because: str, flag: str, say: str = "--trust dir=") -> None:
     code, _, err = asker.execute(*argv)
     assert code == 2, err
     assert because in err and flag in err and say in err, err
@@ -75,7 +75,7 @@ def test_a_directory_of_decisions_that_everybody_may_write(
         *asked,
         because=f"{plans} may be written by everybody (mode 0777)",
         flag="--plan-dir",
-        say=f"--trust-dir {plans}",
+        say=f"--trust dir={plans}",
     )
     assert list(plans.rglob("*.json")) == []  # nothing was decided
     started(asker, *asked, "--trust-dir", plans)
@@ -94,7 +94,7 @@ def test_a_note_that_others_could_have_taken_away_is_not_missed(
         empty,
         "--plan-dir",
         plans,
-        "--allow-none",
+        "--allow=none",
         *(("--rank", "0") if command == "latest" else ()),
     )
     plans.chmod(0o777)
@@ -109,13 +109,13 @@ def test_a_planted_note_of_an_earlier_start(asker: Asker, empty: Path, plans: Pa
     note.write_text(json.dumps({"step": 20, "path": str(empty / "iter_0000020")}))
     note.chmod(0o644)
     owners.give(note)
-    asked = ("plan", empty, "--plan-dir", plans, "--allow-none")
+    asked = ("plan", empty, "--plan-dir", plans, "--allow=none")
     refused(
         asker,
         *asked,
         because=f"belongs to uid {SOMEBODY}",
         flag="--plan-dir",
-        say=f"--trust-owner {SOMEBODY}",
+        say=f"--trust owner={SOMEBODY}",
     )
     assert asker.execute(*asked, "--trust-owner", SOMEBODY)[0] == 4
     with pytest.raises(Untrusted):
@@ -149,7 +149,7 @@ def test_a_decision_that_somebody_planted_in_a_sticky_directory(
         *asked,
         because=f"belongs to uid {SOMEBODY}",
         flag="--plan-dir",
-        say=f"--trust-owner {SOMEBODY}",
+        say=f"--trust owner={SOMEBODY}",
     )
 
 
@@ -173,7 +173,7 @@ def test_a_lock_that_is_none(asker: Asker, root: Path, plans: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_what_is_made_is_for_us_to_write_whatever_the_umask(asker: Asker, root: Path, plans: Path) -> None:
-    for flags, modes in (((), {0o755, 0o644}), (("--trust-group",), {0o775, 0o664})):
+    for flags, modes in (((), {0o755, 0o644}), (("--trust=group",), {0o775, 0o664})):
         place = plans / ("".join(flags) or "own")
         before = os.umask(0)
         try:
@@ -220,7 +220,7 @@ def test_a_decision_in_the_environment(
     plan.chmod(0o644)
     owners.give(plan)
     refused(
-        asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="CKPT_PLAN", say=f"--trust-owner {SOMEBODY}"
+        asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="CKPT_PLAN", say=f"--trust owner={SOMEBODY}"
     )
     started(asker, *asked, "--trust-owner", SOMEBODY)
 
@@ -275,7 +275,7 @@ def test_a_view_that_others_could_exchange(
     (tmp_path / "open").chmod(0o1777)
     started(asker, *asked)
     owners.give(tmp_path / "open/view")
-    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="--view", say="--trust-owner")
+    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="--view", say="--trust owner=")
 
 
 def test_a_view_that_was_exchanged_since(
@@ -322,7 +322,7 @@ def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owner
     os.truncate(file, 0)
     file.write_bytes(data)
     owners.give(file)
-    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag=flag, say=f"--trust-owner {SOMEBODY}")
+    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag=flag, say=f"--trust owner={SOMEBODY}")
     started(asker, *asked, "--trust-owner", f"7,{SOMEBODY}")
 
 
@@ -344,7 +344,7 @@ def test_strategy_files_beside_the_checkpoints_and_elsewhere(
         elsewhere,
         because="may be written by everybody",
         flag=f"{said}: ",
-        say=f"--trust-dir {elsewhere}",
+        say=f"--trust dir={elsewhere}",
     )
     elsewhere.chmod(0o755)
     owners.give(elsewhere / "src_strategy_0.ckpt")
@@ -356,7 +356,7 @@ def test_strategy_files_beside_the_checkpoints_and_elsewhere(
         elsewhere,
         because=f"belongs to uid {SOMEBODY}",
         flag=f"{said}: ",
-        say="--trust-owner",
+        say="--trust owner=",
     )
     for words in ((elsewhere, "--trust-owner", SOMEBODY), (root,)):
         assert "damaged or no strategy file" in asker.execute("plan", root, said, *words)[2]
@@ -493,7 +493,7 @@ def test_the_search_ends_at_a_directory_that_others_write(project: Path) -> None
     assert (
         f"{project}/ckpt.toml is not read" in str(found.refused)
         and "--config" in found.refused.hint
-        and "--trust-dir" in found.refused.hint
+        and "--trust dir=" in found.refused.hint
     )
     assert searched(project / "b/c", trust_dir=[str(project / "b")]).values["world-size"] == 8
     (project / "ckpt.toml").unlink()
@@ -623,7 +623,7 @@ def test_a_server_that_calls_root_nobody(asker: Asker, root: Path, plans: Path, 
     for made in (plans, *plans.rglob("*")):
         owners.give(made, 65534)
     asked = ("hook", root, "--plan-dir", plans, "--job", "k")
-    refused(asker, *asked, because="65534", flag="--plan-dir", say="--trust-owner 65534")
+    refused(asker, *asked, because="65534", flag="--plan-dir", say="--trust owner=65534")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CKPT_TRUST_OWNER", "65534")
         patch.setenv("CKPT_PLAN", str(path))
@@ -642,8 +642,8 @@ def test_a_group_of_everybody_in_the_container(
     monkeypatch.setattr("pwd.getpwuid", unknown)
     plans.chmod(0o775)
     asked = ("hook", root, "--plan-dir", plans)
-    refused(asker, *asked, because="may be written by the group", flag="--plan-dir", say="--trust-group")
-    started(asker, *asked, "--trust-group")
+    refused(asker, *asked, because="may be written by the group", flag="--plan-dir", say="--trust group")
+    started(asker, *asked, "--trust=group")
 
 
 def test_a_private_group(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -703,7 +703,7 @@ def test_root_in_the_home_of_a_user(asker: Asker, root: Path, plans: Path, owner
         *asked,
         because=f"{plans} belongs to uid {SOMEBODY}",
         flag="--plan-dir",
-        say=f"--trust-owner {SOMEBODY}",
+        say=f"--trust owner={SOMEBODY}",
     )
     started(asker, *asked, "--trust-owner", SOMEBODY)
 

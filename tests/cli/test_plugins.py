@@ -230,7 +230,7 @@ def test_without_plugins_the_example_is_not_there(
     run = own_plugins.acme(tmp_path / "run")
     for words, env in ((("--no-plugins",), {}), ((), {"CKPT_NO_PLUGINS": "1"})):
         done = here(example, "plan", run, *words, **env)
-        assert (done.returncode, "left out by --no-plugins: ckpt-acme 1.0.0" in done.stderr) == (2, True)
+        assert (done.returncode, "left out by CKPT_NO_PLUGINS: ckpt-acme 1.0.0" in done.stderr) == (2, True)
     done = here(example, "seal", run, "--dry-run", CKPT_NO_PLUGINS="perhaps")  # it has no flag of its own
     assert done.returncode == 2
     assert "CKPT_NO_PLUGINS: 'perhaps' is neither true nor false" in done.stderr
@@ -318,12 +318,12 @@ def test_what_only_it_knows_is_no_first_launch(
     """Neither a fresh start nor 'there is none'."""
     install(place, BROKEN[wrong][1], BROKEN[wrong][0])
     run = saved(tmp_path / "run")
-    for words in (("plan", run), ("plan", run, "--allow-none"), ("latest", run, "--allow-none"), ("ls", run)):
+    for words in (("plan", run), ("plan", run, "--allow=none"), ("latest", run, "--allow=none"), ("ls", run)):
         code, out, err = ckpt(*words)
         assert code == 5, (words, out, err)
-    fresh = ("plan", run, "--allow-none", "--no-plugins")
+    fresh = ("plan", run, "--allow=none", "--no-plugins")
     assert ckpt(*fresh)[0] == 2  # save-10 and save-20 are called as saves are
-    assert ckpt(*fresh, "--allow-fresh")[0] == 0  # the user's own words
+    assert ckpt(*fresh, "--allow=fresh")[0] == 0  # the user's own words
 
 
 def test_a_layout_whose_format_is_broken_never_leads_to_an_older_checkpoint(
@@ -341,7 +341,7 @@ def test_prune_removes_nothing_beside_a_broken_one(
     place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
 ) -> None:
     install(place, *reversed(BROKEN["no such package"][:2]))
-    code, _, err = ckpt("prune", megatron(tmp_path / "run"), "--keep-last", "1")
+    code, _, err = ckpt("prune", megatron(tmp_path / "run"), "--keep", "1")
     assert (code, "so nothing is removed" in err) == (5, True)
 
 
@@ -391,7 +391,7 @@ def test_a_function_that_fails_names_its_package(
     (run / "LAST").write_text("20")
     code, _, err = ckpt("plan", run)
     assert (code, said in err, "own-parts 1.0" in err) == (5, True, True), err
-    assert "--no-plugins" in err
+    assert "CKPT_NO_PLUGINS=1" in err
 
 
 def test_what_it_prints_is_not_part_of_the_answer(
@@ -514,7 +514,7 @@ def test_a_place_that_cannot_be_listed_is_said(
         return real(path)
 
     monkeypatch.setattr(os, "listdir", listdir)
-    code, _, err = ckpt("plan", saved(tmp_path / "run"), "--allow-none")
+    code, _, err = ckpt("plan", saved(tmp_path / "run"), "--allow=none")
     assert (code, f"plug-ins in {place} cannot be used: Input/output error" in err) == (5, True), err
 
 

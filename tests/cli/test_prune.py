@@ -49,10 +49,10 @@ def step(root: Path) -> int | str | None:
 def test_what_no_flag_keeps_goes(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30, 40, 50))
     before = files_of(root)
-    said = pruned(root, "--keep-last", "2", "--keep-every", "20")
+    said = pruned(root, "--keep", "last=2,every=20")
     assert gone(said) == ["iter_0000010", "iter_0000030"] and files_of(root) == before
     assert all(why for _, why in said.values()) and not (root / ".ckpt").exists()
-    assert gone(pruned(root, "--keep-last", "2", "--keep-every", "20", "--apply")) == gone(said)
+    assert gone(pruned(root, "--keep", "last=2,every=20", "--apply")) == gone(said)
     assert steps(root) == [20, 40, 50] and step(root) == 50
     assert not list((root / ".ckpt/trash").iterdir())
 
@@ -60,13 +60,13 @@ def test_what_no_flag_keeps_goes(tmp_path: Path) -> None:
 def test_mindspore_names_its_policies_so(tmp_path: Path) -> None:
     root = one_file_per_rank(tmp_path / "run", steps=(10, 11, 12, 13))
     guard.seal(root)
-    said = pruned(root, "--keep-last", "2", "--apply")
+    said = pruned(root, "--keep", "2", "--apply")
     assert len(gone(said)) == 2 or len(said) < 4
     assert sorted(p.name for p in (root / "rank_0").glob("*.ckpt")) == ["net-1_12.ckpt", "net-1_13.ckpt"]
     assert not [p for p in (root / "rank_0").iterdir() if "_10" in p.name or "_11" in p.name], "seals, too"
 
 
-@pytest.mark.parametrize("words", [(), ("--damaged",), ("--keep-last", "0"), ("--keep-kind", "what")])
+@pytest.mark.parametrize("words", [(), ("--damaged",), ("--keep", "0"), ("--keep-kind", "what")])
 def test_what_to_keep_must_be_said(words: tuple[str, ...], tmp_path: Path) -> None:
     assert ckpt("prune", str(megatron(tmp_path / "run")), *words).returncode == 2
 
@@ -75,10 +75,10 @@ def test_the_damaged_count_for_nothing_and_stay_unless_they_are_to_go(tmp_path: 
     root = megatron(tmp_path / "run", steps=(10, 20, 30, 40), tracker=False)
     broken(root, 40)
     broken(root, 20)
-    said = pruned(root, "--keep-last", "1", "--apply")
+    said = pruned(root, "--keep", "1", "--apply")
     assert gone(said) == ["iter_0000010"] and steps(root) == [20, 30, 40]
     assert "damaged" in said["iter_0000040"][1]
-    pruned(root, "--keep-last", "1", "--damaged", "--apply")
+    pruned(root, "--keep", "1", "--damaged", "--apply")
     assert steps(root) == [30] and step(root) == 30
 
 
@@ -101,14 +101,14 @@ def with_a_pin(root: Path) -> None:
 def test_what_never_goes(make: Callable[[Path], None], why: str, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     make(root)
-    said = pruned(root, "--keep-last", "1", "--apply")
+    said = pruned(root, "--keep", "1", "--apply")
     assert gone(said) == ["iter_0000020"] and why in said["iter_0000010"][1]
     assert steps(root) == [10, 30]
 
 
 def test_what_was_just_written_stays(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
-    done = ckpt("prune", str(root), "--keep-last", "1", "--json", "--apply")
+    done = ckpt("prune", str(root), "--keep", "1", "--json", "--apply")
     rows = json.loads(done.stdout)["changes"]
     assert done.returncode == 0 and [row["state"] for row in rows] == ["stays"] * 3
     assert steps(root) == [10, 20, 30]
@@ -119,10 +119,10 @@ def test_what_a_job_has_decided_for_stays(tmp_path: Path) -> None:
     started = ckpt("run", str(root), "--plan-dir", str(plans), "--", "true")
     assert started.returncode == 0, started.stderr
     megatron(root, steps=(20, 30))
-    said = pruned(root, "--keep-last", "1", "--plan-dir", str(plans), "--apply")
+    said = pruned(root, "--keep", "1", "--plan-dir", str(plans), "--apply")
     assert gone(said) == ["iter_0000020"] and "decision" in said["iter_0000010"][1]
     other = tmp_path / "gone"
-    assert pruned(root, "--keep-last", "1", "--plan-dir", str(other), "--apply", code=5) == {}
+    assert pruned(root, "--keep", "1", "--plan-dir", str(other), "--apply", code=5) == {}
 
 
 def test_nothing_goes_where_plan_does_not_choose(tmp_path: Path) -> None:
@@ -130,14 +130,14 @@ def test_nothing_goes_where_plan_does_not_choose(tmp_path: Path) -> None:
     for n in (10, 20):
         broken(root, n)
     before = files_of(root)
-    pruned(root, "--keep-last", "1", "--damaged", "--apply", code=4)
+    pruned(root, "--keep", "1", "--damaged", "--apply", code=4)
     assert files_of(root, state=False) == before
 
 
 def test_each_run_has_its_own(tmp_path: Path) -> None:
     for name in ("a", "b"):
         megatron(tmp_path / "runs" / name, steps=(10, 20, 30))
-    pruned(tmp_path / "runs", "--keep-last", "1", "--apply")
+    pruned(tmp_path / "runs", "--keep", "1", "--apply")
     assert [steps(tmp_path / "runs" / name) for name in ("a", "b")] == [[30], [30]]
 
 
@@ -146,13 +146,13 @@ def test_the_same_file_in_all_is_no_reason(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     for n, text in ((10, "a"), (20, "b"), (30, "b")):
         (root / f"iter_{n:07d}/vocabulary.txt").write_text(text)
-    assert gone(pruned(root, "--keep-last", "1", "--apply")) == ["iter_0000020"]
+    assert gone(pruned(root, "--keep", "1", "--apply")) == ["iter_0000020"]
 
 
 def test_hard_links_are_said(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     os.link(root / "iter_0000010/mp_rank_00/model_optim_rng.pt", tmp_path / "mine")
-    assert "hard links" in pruned(root, "--keep-last", "1", "--apply")["iter_0000010"][1]
+    assert "hard links" in pruned(root, "--keep", "1", "--apply")["iter_0000010"][1]
     assert (tmp_path / "mine").stat().st_size
 
 
@@ -165,10 +165,10 @@ def test_pins(tmp_path: Path) -> None:
         assert ckpt("pin", path).returncode == 0
     assert step(root) == 30
     assert ckpt("pin", path, "--remove").returncode == 0
-    assert gone(pruned(root, "--keep-last", "1")) == ["iter_0000010", "iter_0000020"]
+    assert gone(pruned(root, "--keep", "1")) == ["iter_0000010", "iter_0000020"]
     assert ckpt("pin", str(root / "iter_0000099")).returncode == 3
     (root / ".ckpt/pins/broken.json").write_text("{")
-    pruned(root, "--keep-last", "1", "--apply", code=5)
+    pruned(root, "--keep", "1", "--apply", code=5)
     assert steps(root) == [10, 20, 30]
 
 
@@ -189,7 +189,7 @@ TREES = {"directories": megatron, "files": one_file_per_rank}
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("tree", TREES)
 def test_stopped_at_any_call(tree: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:
-    line = ["--keep-last", "2", "--settle", "0s", "--apply"]
+    line = ["--keep", "2", "--settle", "0s", "--apply"]
 
     def prepared(name: str) -> Path:
         return TREES[tree](tmp_path / name, steps=(10, 20, 30))
@@ -255,14 +255,14 @@ HAPPENED: dict[str, Callable[[Path], None]] = {
     "a pin": pinned,
 }
 INTERRUPTED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
-    "prune": (lambda _: None, ["prune", "@", "--keep-last", "2", "--settle", "0s", "--apply"]),
+    "prune": (lambda _: None, ["prune", "@", "--keep", "2", "--settle", "0s", "--apply"]),
     "quarantine": (lambda _: None, ["quarantine", OLDEST, "--root", "@", "--settle", "0s", "--apply"]),
     "restore": (put_away, ["quarantine", OLDEST, "--root", "@", "--restore", "--apply"]),
     "undo": (put_away, ["undo", "@", "--apply"]),
     "repair": (flipped, ["repair", "@", "--accept-odds", "0.001", "--apply"]),
 }
 NEXT = {
-    "prune": ["prune", "@", "--keep-last", "1000", "--settle", "0s", "--apply"],
+    "prune": ["prune", "@", "--keep", "1000", "--settle", "0s", "--apply"],
     "pin": ["pin", OLDEST, "--root", "@"],
     "undo": ["undo", "@", "--apply"],
     "repair": ["repair", "@", "--tracker", "--apply"],
@@ -333,7 +333,7 @@ def test_a_checkpoint_that_is_written_while_prune_plans_stays(
     assert gone(rows) == ["iter_0000020"] and steps(root) == [10, 30]
 
 
-@pytest.mark.parametrize("line", [["prune", "--keep-last", "1"], ["undo"], ["quarantine", "--damaged"]])
+@pytest.mark.parametrize("line", [["prune", "--keep", "1"], ["undo"], ["quarantine", "--damaged"]])
 def test_no_command_makes_a_root_or_writes_for_a_prefix(line: list[str], tmp_path: Path) -> None:
     megatron(tmp_path / "out/ckpt_0", steps=(10, 20))
     before = files_of(tmp_path)
@@ -350,7 +350,7 @@ def test_a_pin_counts_whichever_directory_it_was_set_with(pin: str, prune: str, 
     root = megatron(tmp_path / "above/run", steps=(10, 20, 30))
     places = {"above": tmp_path / "above", "run": root}
     assert ckpt("pin", str(root / "iter_0000010"), "--root", str(places[pin])).returncode == 0
-    assert gone(pruned(places[prune], "--keep-last", "1", "--apply")) == ["iter_0000020"]
+    assert gone(pruned(places[prune], "--keep", "1", "--apply")) == ["iter_0000020"]
 
 
 def test_the_base_model_of_an_adapter_that_stays_stays(tmp_path: Path) -> None:
@@ -363,9 +363,7 @@ def test_the_base_model_of_an_adapter_that_stays_stays(tmp_path: Path) -> None:
     for path in sorted((tmp_path / "runs").rglob("*"), reverse=True):
         number = next((int(p[11:]) for p in path.parts if p.startswith("checkpoint-")), 0)
         os.utime(path, (1_700_000_000 + number,) * 2)
-    rows = json.loads(
-        ckpt("prune", str(tmp_path / "runs"), "--json", "--settle", "0s", "--keep-last", "1").stdout
-    )
+    rows = json.loads(ckpt("prune", str(tmp_path / "runs"), "--json", "--settle", "0s", "--keep", "1").stdout)
     whys = {str(Path(row["path"]).relative_to(tmp_path / "runs")): row["why"] for row in rows["changes"]}
     assert whys["base/checkpoint-15"].endswith("names it as its base model")
     assert whys["lora/checkpoint-2"] == whys["lora/checkpoint-4"] == "nothing says to keep it"

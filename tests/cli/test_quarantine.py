@@ -62,7 +62,7 @@ def test_away_and_back(tmp_path: Path) -> None:
     assert ckpt("undo", str(root), "--apply").returncode == 3
 
 
-@pytest.mark.parametrize("words", [[], ["--allow-none"], ["--allow-none", "--allow-missing"]])
+@pytest.mark.parametrize("words", [[], ["--allow=none"], ["--allow=none", "--allow=missing"]])
 @pytest.mark.parametrize("command", ["plan", "latest", "run", "hook"])
 def test_what_lies_there_exists(command: str, words: list[str], tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10,), tracker=False)

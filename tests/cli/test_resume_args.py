@@ -61,10 +61,10 @@ def hint(start: Start) -> str:
 
 
 def test_a_loop_without_arguments_does_not_start_and_the_line_that_is_printed_does(loop: Path) -> None:
-    line, mark, _ = hint(started([loop, "--allow-none"], TRAIN)).partition(", with the flag")
+    line, mark, _ = hint(started([loop, "--allow=none"], TRAIN)).partition(", with the flag")
     assert mark and "reads CKPT_PATH" in hint(started([loop], TRAIN))
     words = shlex.split(line)
-    assert words[:2] == ["ckpt", "run"] and "--allow-none" in words
+    assert words[:2] == ["ckpt", "run"] and "--allow=none" in words
     end = words.index("--")
     assert told(started(words[2:end], words[end + 1 :])) == ["--resume", str(loop / "step_20.pt")]
 
@@ -178,7 +178,7 @@ def test_a_number_that_is_not_known_is_never_passed_as_nothing(loop: Path) -> No
 )
 def test_words_that_hold_the_path_vanish(tmp_path: Path, words: list[str], left: list[str]) -> None:
     (tmp_path / "run").mkdir()
-    given = [tmp_path / "run", "--allow-none", "--resume-args", "--resume {path}"]
+    given = [tmp_path / "run", "--allow=none", "--resume-args", "--resume {path}"]
     assert told(started(given, ["train", *words])) == left
 
 
@@ -215,7 +215,7 @@ def test_files_of_other_tensors_are_no_replicas(tmp_path: Path) -> None:
 def test_ranks_that_the_caller_calls_replicas(tmp_path: Path) -> None:
     root = one_file_per_rank(tmp_path / "run")
     assert shell(root) == "(exit 2)\n"
-    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in shell(root, "--replicas", "all")
+    assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in shell(root, "--replica-groups", "all")
     assert f"CKPT_PATH={root}/rank_0/net-1_20.ckpt " in shell(root, "--replica-groups", "0,1")
     assert shell(root, "--replica-groups", "0;1") == "(exit 2)\n"
     made = plan(str(root), Selection(replicas_all=True, prove_replicas=True))

@@ -79,7 +79,7 @@ def test_first_launch(tmp_path: Path, plans: Path) -> None:
         ckpt(
             "run",
             tmp_path / "run",
-            "--allow-none",
+            "--allow=none",
             "--plan-dir",
             plans,
             "--",
@@ -158,37 +158,37 @@ def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, 
 def test_checkpoints_exist_and_none_is_usable(root: Path, plans: Path) -> None:
     for step in (10, 20):
         broken(root, step)
-    done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--", *SAY)
+    done = ckpt("run", root, "--plan-dir", plans, "--allow=none", "--", *SAY)
     assert done.returncode == 4 and done.stdout == "" and "hint:" in done.stderr
     for step in (10, 20):  # which files, for who reads this at night
         assert f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt: truncated" in done.stderr
     # the error and its hint
     assert ckpt("run", root, "--plan-dir", plans, "-q", "--", *SAY).stderr.count("\n") == 2
-    _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow-fresh", "--", *SAY))
+    _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow=fresh", "--", *SAY))
     assert env["CKPT_RESUME"] == "0"
 
 
 def test_a_lost_mount_is_no_first_launch(root: Path, plans: Path) -> None:
     said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
     shutil.rmtree(root)
-    done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY)
+    done = ckpt("run", root, "--plan-dir", plans, "--allow=none", "--allow=fresh", "--", *SAY)
     assert done.returncode == 5 and "mounted" in done.stderr and done.stdout == "", done.stderr
-    for more in (("--allow-missing",), ()):  # the directory is gone, or is the empty mount point
+    for more in (("--allow=missing",), ()):  # the directory is gone, or is the empty mount point
         if not more:
             root.mkdir()
-        done = ckpt("run", root, "--plan-dir", plans, "--allow-none", *more, "--", *SAY)
+        done = ckpt("run", root, "--plan-dir", plans, "--allow=none", *more, "--", *SAY)
         assert done.returncode == 4 and "step 20" in done.stderr and "mounted" in done.stderr, done.stderr
-    _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY))
+    _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow=none", "--allow=fresh", "--", *SAY))
     assert env["CKPT_RESUME"] == "0"
 
 
 def test_a_root_that_cannot_be_looked_at_is_not_none(root: Path, plans: Path, tmp_path: Path) -> None:
     assert (
-        ckpt("run", tmp_path / "no/such/dir", "--plan-dir", plans, "--allow-none", "--", *SAY).returncode == 5
+        ckpt("run", tmp_path / "no/such/dir", "--plan-dir", plans, "--allow=none", "--", *SAY).returncode == 5
     )
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    assert ckpt("run", loop, "--plan-dir", plans, "--allow-none", "--", *SAY).returncode == 5
+    assert ckpt("run", loop, "--plan-dir", plans, "--allow=none", "--", *SAY).returncode == 5
     done = ckpt("run", root, "--require-mount", "--plan-dir", plans, "--", *SAY)
     mounted = os.stat(root).st_dev != os.stat("/").st_dev
     assert done.returncode == (0 if mounted else 5), done.stderr
@@ -386,7 +386,7 @@ def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: 
     note.write_text(text)
     with pytest.raises(CannotLook, match=re.escape(str(note))) as raised:
         decision_log.last(decisions.directory)
-    assert "--allow-fresh" in raised.value.hint and f"rm {note}" in raised.value.hint
+    assert "--allow fresh" in raised.value.hint and f"rm {note}" in raised.value.hint
 
 
 def test_a_lost_mount_and_a_damaged_note(root: Path, plans: Path) -> None:
@@ -395,10 +395,10 @@ def test_a_lost_mount_and_a_damaged_note(root: Path, plans: Path) -> None:
     root.mkdir()
     (note,) = plans.rglob("last.json")
     note.write_text("{")
-    done = ckpt("run", root, "--plan-dir", plans, "--allow-none", "--", *SAY)
+    done = ckpt("run", root, "--plan-dir", plans, "--allow=none", "--", *SAY)
     assert done.returncode == 5 and str(note) in done.stderr and done.stdout == ""
     assert (
-        said(ckpt("run", root, "--plan-dir", plans, "--allow-none", "--allow-fresh", "--", *SAY))[1][
+        said(ckpt("run", root, "--plan-dir", plans, "--allow=none", "--allow=fresh", "--", *SAY))[1][
             "CKPT_RESUME"
         ]
         == "0"
@@ -477,7 +477,7 @@ def test_many_workers_at_once(workers: int, tmp_path: Path, plans: Path) -> None
     def start(rank: int) -> dict[str, str]:
         env = {**torchrun_env(rank, workers, 0, "j"), "CKPT_WORLD_SIZE": f"{workers}"}
         return said(
-            ckpt("run", root, "--worker", "--plan-dir", plans, "--replicas", "all", "--", *SAY, env=env)
+            ckpt("run", root, "--worker", "--plan-dir", plans, "--replica-groups", "all", "--", *SAY, env=env)
         )[1]
 
     with ThreadPoolExecutor(workers) as pool:

@@ -183,7 +183,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def rank(root: Path, tmp_path: Path) -> Any:
     def start(env: dict[str, str], *more: str) -> subprocess.CompletedProcess[str]:
-        words = ["run", root, "--worker", "--plan-dir", tmp_path / "plans", "--replicas", "all"]
+        words = ["run", root, "--worker", "--plan-dir", tmp_path / "plans", "--replica-groups", "all"]
         return ckpt(*words, *more, "--", *SAY, env=env)
 
     return start
@@ -236,7 +236,7 @@ def test_a_replaced_process_that_trained_by_the_earlier_decision(root: Path, ran
 def test_a_start_from_nothing(tmp_path: Path, rank: Any, root: Path) -> None:
     for path in sorted(root.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
-    job = "--job", "nightly", "--allow-none"
+    job = "--job", "nightly", "--allow=none"
     assert rank(bare(0), *job).returncode == rank(bare(0), *job).returncode == 0
     megatron(root)
     assert rank(bare(1), *job).returncode == 5

@@ -61,7 +61,7 @@ def root(tmp_path: Path) -> Path:
 WORDS = {
     "run": ("run", "@", "--plan-dir", "plans", "--", sys.executable, "-c", "print('started')"),
     "seal": ("seal", "@"),
-    "prune": ("prune", "@", "--keep-last", "1", "--apply", "--settle", "0s", "--state-dir", "pruned"),
+    "prune": ("prune", "@", "--keep", "1", "--apply", "--settle", "0s", "--state-dir", "pruned"),
     "watch": ("watch", "@", "--once", "--seal", "--settle", "0s", "--state-dir", "watched"),
     "quarantine": ("quarantine", "@", "--apply"),
     "report": ("report", "@", "-o", "page.html"),

@@ -103,7 +103,7 @@ def test_other_terminals_and_other_pages_fit(width: int, tmp_path: Path) -> None
             by_run.setdefault((c.layout, c.run), []).append(c.path)
         for paths in by_run.values():
             if len(paths) > 1 and all(map(os.path.isdir, paths[:2])):
-                texts.append(difference.table(diff(*paths[:2]), view))
+                texts.append(difference.render(diff(*paths[:2]), view))
         report, anatomy = show(next(p for p in sorted(root.rglob("*")) if p.is_file()))
         texts.append(contents.render(report, anatomy, {}, view))
         assert not [line for text in texts for line in too_wide(text, width)], case
@@ -112,7 +112,7 @@ def test_other_terminals_and_other_pages_fit(width: int, tmp_path: Path) -> None
 def test_a_difference_is_said_first_and_a_type_once(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     made = diff(root / "iter_0000010", root / "iter_0000020")
-    lines = difference.table(made, NARROW).splitlines()
+    lines = difference.render(made, NARROW).splitlines()
     assert lines[:2] == ["they differ", ""]
     header = next(line for line in lines if line.endswith("in B"))
     row = lines[lines.index(header) + 1]
@@ -247,11 +247,11 @@ def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) ->
     assert terminal(str(tmp_path / "nothing"))[0] == 5
     (tmp_path / "empty").mkdir()
     code, lines = terminal(str(tmp_path / "empty"))
-    assert code == 3 and "--allow-none" in "\n".join(lines) and "0 other files" in "\n".join(lines)
+    assert code == 3 and "--allow none" in "\n".join(lines) and "0 other files" in "\n".join(lines)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/readme").write_text("not of a checkpoint")
     code, lines = terminal(str(tmp_path / "other"))
-    assert code == 3 and "adding-a-layout" in "\n".join(lines) and "--allow-none" not in "\n".join(lines)
+    assert code == 3 and "adding-a-layout" in "\n".join(lines) and "--allow none" not in "\n".join(lines)
     assert terminal(cwd=tmp_path / "empty")[0] == 2, "the page of help"
 
 

@@ -31,9 +31,9 @@ def test_one_pass_tells_of_each_once(tmp_path: Path) -> None:
     assert code == 1 and states(events) == {}, "what is known is not told again"
 
 
-def test_it_prunes_by_the_flags_of_prune(tmp_path: Path) -> None:
+def test_it_prunes_by_the_words_of_prune(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30, 40))
-    line = (root, "--settle", "0s", "--prune", "--keep-every 20 --damaged")
+    line = (root, "--settle", "0s", "--prune", "every=20,damaged")
     broken_body_of(root, 30)
     code, events, _ = once(tmp_path, *line)
     [said] = [e for e in events if e["type"] == "pruned"]
@@ -51,7 +51,8 @@ def test_it_prunes_by_the_flags_of_prune(tmp_path: Path) -> None:
     ("words", "why"),
     [
         (("--prune", "--keep-last"), "requires an argument"),
-        (("--prune", "--keep-last none"), "--keep-last"),
+        (("--prune", "last=none"), "'none' is not a whole number"),
+        (("--prune", "--keep-last none"), "'none' is not a whole number"),
         (("--prune", "--keep-last 3 --apply"), "apply does not say what to keep"),
         (("--prune", "--keep-last 3 elsewhere"), "root does not say what to keep"),
         (("--prune", "--keep-last '3"), "No closing quotation"),

@@ -133,15 +133,15 @@ def test_disks_that_are_not_mounted_are_no_first_launch(nodes: Nodes) -> None:
     for disk in nodes.disks:
         shutil.rmtree(disk)
         disk.mkdir()
-    for code, _, err in nodes.run("--allow-none"):
+    for code, _, err in nodes.run("--allow=none"):
         assert code == 4 and "an earlier start resumed from step 20" in err
-    assert together(nodes.run("--allow-fresh"))["CKPT_RESUME"] == "0"
+    assert together(nodes.run("--allow=fresh"))["CKPT_RESUME"] == "0"
 
 
 def test_one_disk_is_empty(nodes: Nodes) -> None:
     shutil.rmtree(nodes.disks[1])
     nodes.disks[1].mkdir()
-    answers = nodes.run("--allow-none")
+    answers = nodes.run("--allow=none")
     assert [code for code, _, _ in answers] == [4, 4] and all(
         "no checkpoint at all" in err for _, _, err in answers
     )
@@ -150,7 +150,7 @@ def test_one_disk_is_empty(nodes: Nodes) -> None:
 def test_all_disks_are_empty(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, steps=())
     assert [code for code, _, _ in nodes.run()] == [3, 3]
-    assert together(nodes.run("--allow-none"))["CKPT_RESUME"] == "0"
+    assert together(nodes.run("--allow=none"))["CKPT_RESUME"] == "0"
 
 
 def test_a_disk_that_cannot_be_looked_at_fails_all(nodes: Nodes) -> None:

@@ -140,15 +140,15 @@ def test_none_usable_starts_no_rank(mpi: Mpi) -> None:
     for step in (10, 20):
         broken(mpi.root, step)
     for line in (
-        [*mpi.mpirun(), *mpi.ckpt, "--worker", "--allow-none", "--", *mpi.say, "x"],
-        [*mpi.ckpt, "--allow-none", "--", *mpi.mpirun(), *mpi.say, "x"],
+        [*mpi.mpirun(), *mpi.ckpt, "--worker", "--allow=none", "--", *mpi.say, "x"],
+        [*mpi.ckpt, "--allow=none", "--", *mpi.mpirun(), *mpi.say, "x"],
     ):
         done = mpi.start(*line)
         assert done.returncode == 4 and "none is usable" in done.stderr and mpi.told("x") == {}
 
 
 def test_first_launch(mpi: Mpi) -> None:
-    done = mpi.start(*mpi.mpirun(), *mpi.ckpt, "--worker", "--allow-none", "--", *mpi.say, "x", "{ckpt.args}")
+    done = mpi.start(*mpi.mpirun(), *mpi.ckpt, "--worker", "--allow=none", "--", *mpi.say, "x", "{ckpt.args}")
     assert done.returncode == 0, done.stderr
     assert [(t["CKPT_RESUME"], t["CKPT_STEP"], t["args"]) for t in mpi.told("x").values()] == [
         ("0", "", [])
@@ -183,7 +183,7 @@ def test_training_killed_in_a_save_ends_with_the_same_weights(mpi: Mpi) -> None:
             "FAULT_RANK": "1",
         }
         return mpi.start(
-            *mpi.mpirun(), "ckpt", "run", str(root), "--worker", "--allow-none", "--", *script, **env
+            *mpi.mpirun(), "ckpt", "run", str(root), "--worker", "--allow=none", "--", *script, **env
         )
 
     assert train("0:6:kill-in-save").returncode != 0

@@ -71,7 +71,7 @@ PROLOG = "printf '#!/bin/bash\\nexec ckpt hook --read --format slurm\\n' >prolog
 def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> None:
     one_file_per_rank(job.root)
     script = (
-        f'eval "$(ckpt hook "$ROOT" --by-rank --allow-none --format shell)"\n{PROLOG}unset CKPT_STEP CKPT_PATH\nsrun'
+        f'eval "$(ckpt hook "$ROOT" --by-rank --allow none --format shell)"\n{PROLOG}unset CKPT_STEP CKPT_PATH\nsrun'
         ' -n2 --task-prolog="$PWD/prolog" python train.py'
     )
     run = batch(slurm, job, script)
@@ -116,8 +116,8 @@ def test_a_file_replaced_after_the_decision_stops_its_task(slurm: Slurm, job: Jo
 @pytest.mark.parametrize(
     "form",
     [
-        'eval "$(ckpt hook "$ROOT" --allow-none)"\ntouch srun-was-reached\nsrun python train.py',
-        'ckpt run "$ROOT" --allow-none -- srun python train.py',
+        'eval "$(ckpt hook "$ROOT" --allow none)"\ntouch srun-was-reached\nsrun python train.py',
+        'ckpt run "$ROOT" --allow none -- srun python train.py',
     ],
 )
 def test_none_usable_ends_the_job_before_srun(slurm: Slurm, job: Job, form: str) -> None:
@@ -132,8 +132,8 @@ def test_none_usable_ends_the_job_before_srun(slurm: Slurm, job: Job, form: str)
 @pytest.mark.parametrize(
     "form",
     [
-        f'eval "$(ckpt hook "$ROOT" --allow-none)"\n{PROLOG}srun --task-prolog="$PWD/prolog" python train.py',
-        'ckpt run "$ROOT" --allow-none -- srun python train.py {ckpt.args}',
+        f'eval "$(ckpt hook "$ROOT" --allow none)"\n{PROLOG}srun --task-prolog="$PWD/prolog" python train.py',
+        'ckpt run "$ROOT" --allow none -- srun python train.py {ckpt.args}',
     ],
 )
 def test_first_launch(slurm: Slurm, job: Job, form: str) -> None:
@@ -367,7 +367,7 @@ def test_one_nodes_disk_is_lost(slurm: Slurm, job: Job) -> None:
     run = batch(
         slurm,
         job,
-        AGREE.format('--world-size 4 --allow-none --plan-dir "$PLANS"'),
+        AGREE.format('--world-size 4 --allow none --plan-dir "$PLANS"'),
         "-N2",
         "--ntasks-per-node=1",
         DISKS=str(job.tmp / "disks"),
@@ -444,7 +444,7 @@ def test_training_killed_in_a_save_and_requeued_ends_with_the_same_weights(slurm
         [str(SUPPORT / "training_script.py"), "--save", str(root), "--steps", "8", "--notes", str(notes)]
     )
     step = (
-        f"srun --kill-on-bad-exit=1 ckpt run {shlex.quote(str(root))} --worker --allow-none -- python {train}"
+        f"srun --kill-on-bad-exit=1 ckpt run {shlex.quote(str(root))} --worker --allow none -- python {train}"
         " '{ckpt.args}'"
     )
     env = {

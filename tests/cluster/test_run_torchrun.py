@@ -98,7 +98,7 @@ def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(
     step 2.
     """
     job = Job(tmp_path, processes)
-    worker = job.ckpt("--worker", "--allow-none", "--settle", "0")
+    worker = job.ckpt("--worker", "--allow=none", "--settle", "0")
     done = job.start(
         *job.torchrun("--max-restarts=2", "--no-python"),
         *worker,
@@ -120,7 +120,7 @@ def test_new_launch_resumes_and_ends_with_the_same_weights(processes: int, tmp_p
     """The whole job dies in the save of step 6; the next start goes on from step 4."""
     job = Job(tmp_path, processes)
     line = [*job.torchrun(), *job.script, "{ckpt.args}"]
-    died = job.start(*job.ckpt("--allow-none"), "--", *line, fault="0:6:kill-in-save")
+    died = job.start(*job.ckpt("--allow=none"), "--", *line, fault="0:6:kill-in-save")
     assert died.returncode == 1, died.stderr  # torchrun's own code, passed on
     assert (job.root / "iter_0000006").is_dir() and not (job.log / "final-0.json").exists()
     done = job.start(*job.ckpt(), "--", *line)
@@ -136,7 +136,7 @@ def test_relaunch_under_the_same_id_decides_anew(tmp_path: Path) -> None:
     job = Job(tmp_path, 2)
     line = [
         *job.torchrun("--rdzv-id=same", "--no-python"),
-        *job.ckpt("--worker", "--allow-none", "--settle", "0"),
+        *job.ckpt("--worker", "--allow=none", "--settle", "0"),
         "--",
         warm.python_with_torch(),
         *job.script,
@@ -150,7 +150,7 @@ def test_relaunch_under_the_same_id_decides_anew(tmp_path: Path) -> None:
 def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) -> None:
     job = Job(tmp_path, 1)
     line = [*job.torchrun("--max_restarts", "3"), *job.script]
-    done = job.start(*job.ckpt("--allow-none"), "--", *line)
+    done = job.start(*job.ckpt("--allow=none"), "--", *line)
     assert done.returncode == 2 and done.stdout == ""
     hint = done.stderr.rpartition("decision with: ")[2].strip()
     path = f"{BIN}:{os.environ['PATH']}"
@@ -202,7 +202,7 @@ def test_a_file_of_two_nodes_resumes_all_ranks(form: str, tmp_path: Path) -> Non
     job = Job(tmp_path / "job", 16)
     job.root = root
     line = job.torchrun()
-    ours = job.ckpt("--allow-none")
+    ours = job.ckpt("--allow=none")
     plan = shlex.join([ours[0], "plan", str(root), "--world-size", "16", "--format", "shell"])
     words = {
         "args": [*ours, "--", *line, str(main), "{ckpt.args}"],

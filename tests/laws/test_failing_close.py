@@ -20,7 +20,7 @@ COMMANDS = {
     "hook": ["--plan-dir", "plans"],
     "verify": ["--json"],
     "seal": ["-q"],
-    "prune": ["--keep-last", "1", "--apply", "-q"],
+    "prune": ["--keep", "1", "--apply", "-q"],
 }
 
 

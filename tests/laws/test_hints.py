@@ -87,7 +87,7 @@ def test_what_is_left_out_is_exactly_the_file_that_is_named(tmp_path: Path) -> N
     assert code == 2 and " as ROOT" not in hint
     ranks = (f"llm/kept [[]a]/mp_rank_{rank:02}/model_optim_rng.pt" for rank in (1, 0))
     assert said == tuple(word for name in ranks for word in ("--exclude", name))
-    code, out, _ = executed(["plan", str(root), "--allow-none", *said])
+    code, out, _ = executed(["plan", str(root), "--allow=none", *said])
     assert code == 0 and out.startswith("resume from step 200 ")
 
 
@@ -154,7 +154,7 @@ def test_pasted_lines_are_an_answer(
 ) -> None:
     root = put(tmp_path / "a run", fixed(names))
     monkeypatch.chdir(tmp_path)
-    command = ["plan", str(root), "--allow-none"]
+    command = ["plan", str(root), "--allow=none"]
     assert executed(command)[0] in (2, 4)
     lines = Paste("command", ("layouts", "--guess", str(root)))
     with written(lines) as text:
@@ -226,5 +226,5 @@ def test_a_wrong_hint_is_seen(wrong: str, seen: str, monkeypatch: pytest.MonkeyP
     files = {f"llm/iter_{n:07}/mp_rank_00/model_optim_rng.pt": state(n) for n in (100, 200)}
     root = put(tmp_path / "run", {**files, "llm/kept/mp_rank_00/model_optim_rng.pt": state(300)})
     monkeypatch.chdir(tmp_path)
-    (why,) = problems(looked_at(str(root)), ["plan", str(root), "--allow-missing"])
+    (why,) = problems(looked_at(str(root)), ["plan", str(root), "--allow=missing"])
     assert f"-> {wrong}: {seen}" in why

@@ -218,14 +218,14 @@ def test_a_state_directory_with_garbage(
     assert cli.execute(again) in (0, 2, 5)
     (first.parent.parent / decision_log.LAST).write_bytes(data)
     assert cli.execute(
-        ["plan", root, "--plan-dir", plans, "--world-size", "2", "--allow-none", "--json"]
+        ["plan", root, "--plan-dir", plans, "--world-size", "2", "--allow=none", "--json"]
     ) in (0, 2, 5)
     empty = tmp_path / "empty"
     empty.mkdir()
     note = Path(decision_log.place(plans, str(empty))) / decision_log.LAST
     note.parent.mkdir(parents=True)
     note.write_bytes(data)
-    assert cli.execute(["plan", str(empty), "--plan-dir", plans, "--allow-none"]) == 5
+    assert cli.execute(["plan", str(empty), "--plan-dir", plans, "--allow=none"]) == 5
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -62,7 +62,7 @@ def lines(at: Where, out: Path) -> dict[str, list[str]]:
         "diff": [at.one, at.other],
         "repair": [at.root],
         "quarantine": [at.one],
-        "prune": [at.root, "--keep-last", "1", "--state-dir", f"{out}/state"],
+        "prune": [at.root, "--keep", "1", "--state-dir", f"{out}/state"],
         "pin": [at.one, "--dry-run"],
         "undo": [at.root],
         "watch": [at.root, "--once", "--settle", "0s", "--state-dir", f"{out}/state"],

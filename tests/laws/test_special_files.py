@@ -45,7 +45,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
     "directory": Path.mkdir,
 }
 COMMANDS = (
-    "plan @ --json --allow-none",
+    "plan @ --json --allow none",
     "ls @",
     "verify @",
     "verify !",

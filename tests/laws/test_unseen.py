@@ -26,7 +26,7 @@ from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.storage import retry
 
 COMMANDS = (
-    "plan", "verify", "plan --skip-unreadable", "latest --rank 0", "hook", "run", "ls", "plan --order step", "plan --allow-none --allow-missing", "by-engine",
+    "plan", "verify", "plan --allow=unreadable", "latest --rank 0", "hook", "run", "ls", "plan --order step", "plan --allow none,missing", "by-engine",
 )  # fmt: skip
 FAULTS = 9
 """Of one fixture, about: large trees have hundreds of like paths. Over all fixtures each command meets each
@@ -147,7 +147,7 @@ def test_leave_to_go_on_is_none_to_load_a_save_without_its_highest_rank(
         elif not path.name.startswith("epoch_3"):
             shutil.rmtree(path)
     fault = Fault(str(root / "epoch_3_step_30/rank_2"), "opendir", errno.EIO)
-    assert victim.ask(words_of("plan --skip-unreadable", str(root)), fault).code == 5
+    assert victim.ask(words_of("plan --allow=unreadable", str(root)), fault).code == 5
 
 
 @pytest.mark.exhaustive
@@ -178,7 +178,7 @@ def test_every_call_on_every_path_of_damaged_trees(
         for n, fault in enumerate(faults(root))
         if n // 6 % 6 == n % 6 and not os.path.islink(fault.path)
     )
-    all_hold(victim, "--skip-unreadable" if more else "", words, tried)
+    all_hold(victim, "--allow=unreadable" if more else "", words, tried)
 
 
 # ---- what is tried again, and what cannot win
@@ -223,7 +223,7 @@ def test_what_cannot_pass_is_not_tried_again(number: int, victim: Victim, megatr
 
 
 @pytest.mark.parametrize("name", ["lost+found", ".snapshot", ".nfs0000000012345678"])
-@pytest.mark.parametrize("command", ["plan", "plan --allow-none", "verify", "ls"])
+@pytest.mark.parametrize("command", ["plan", "plan --allow none", "verify", "ls"])
 def test_names_of_the_file_system_do_not_stop_a_start(
     command: str, name: str, victim: Victim, megatron_root: Path
 ) -> None:
@@ -330,7 +330,7 @@ def linked(root: Path) -> None:
 
 
 @pytest.mark.share(4)
-@pytest.mark.parametrize("command", ["plan", "plan --skip-unreadable"])
+@pytest.mark.parametrize("command", ["plan", "plan --allow=unreadable"])
 @pytest.mark.parametrize("made", [copied, linked])
 def test_copies_and_links_that_could_not_be_looked_at(
     made: Callable[[Path], None], command: str, victim: Victim, megatron_root: Path
@@ -357,10 +357,10 @@ def test_copies_and_links_that_could_not_be_looked_at(
     "command",
     [
         "plan",
-        "plan --allow-none",
-        "plan --skip-unreadable --allow-none",
-        "hook --allow-none",
-        "run --allow-none",
+        "plan --allow none",
+        "plan --allow=unreadable --allow=none",
+        "hook --allow none",
+        "run --allow none",
         "ls",
         "verify",
     ],
@@ -391,7 +391,7 @@ def test_a_file_that_may_be_whole_is_not_fallen_back_from_though_its_replica_is_
         files[damaged].write_bytes(files[damaged].read_bytes()[:-9])
         os.utime(files[damaged], ns=(st.st_atime_ns, st.st_mtime_ns))
     harmed = victim.ask(
-        words_of("plan --replicas all", str(root)), Fault(str(files[unread]), "read", errno.EIO)
+        words_of("plan --replica-groups all", str(root)), Fault(str(files[unread]), "read", errno.EIO)
     )
     if damaged is None:  # the replica stands in
         assert harmed.code == 0 and harmed.body["checkpoint"]["step_in_epoch"] == 20
@@ -403,7 +403,7 @@ def test_with_leave_a_hidden_rank_directory_still_stops(victim: Victim, tmp_path
     """Its files may be of any checkpoint, and nothing else says how many ranks there are."""
     root = one_file_per_rank(tmp_path / "run")
     harmed = victim.ask(
-        words_of("plan --skip-unreadable", str(root)), Fault(str(root / "rank_1"), "opendir", errno.EIO)
+        words_of("plan --allow=unreadable", str(root)), Fault(str(root / "rank_1"), "opendir", errno.EIO)
     )
     assert harmed.code == 5 and str(root / "rank_1") in harmed.err
 

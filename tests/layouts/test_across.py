@@ -226,7 +226,7 @@ def test_what_a_rank_has_pruned_is_no_damage(tmp_path: Path) -> None:
 
 
 def test_a_lone_damaged_file_is_not_nothing(tmp_path: Path) -> None:
-    """With --allow-none a job would start fresh over it."""
+    """With --allow none a job would start fresh over it."""
     put(tmp_path / "last.ckpt", bytes(4096))
     with pytest.raises(NoneUsable):
         plan(str(tmp_path), Selection(allow_none=True))

@@ -63,7 +63,7 @@ def test_patterns(glob: str, hidden: set[str], tmp_path: Path) -> None:
 )
 def test_patterns_that_are_refused(glob: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """They would hide every checkpoint, or mean another place than ROOT."""
-    assert cli.execute(["plan", str(tmp_path), "--exclude", glob, "--allow-none"]) == 2
+    assert cli.execute(["plan", str(tmp_path), "--exclude", glob, "--allow=none"]) == 2
     assert "ckpt: error: --exclude" in capfd.readouterr().err
 
 

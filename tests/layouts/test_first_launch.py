@@ -281,7 +281,7 @@ def test_a_real_first_launch(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     for root in (tmp_path / "empty", first_launch(tmp_path / "run")):
         assert cli.execute(["plan", str(root), "--json"]) == 3
         capfd.readouterr()
-        assert cli.execute(["plan", str(root), "--allow-none", "--json"]) == 0
+        assert cli.execute(["plan", str(root), "--allow=none", "--json"]) == 0
         answer = json.loads(capfd.readouterr().out)
         assert answer["checkpoint"] is None and answer["warnings"] == []
 
@@ -343,7 +343,7 @@ def commands(root: Path, tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
 @pytest.mark.slow
 def test_all_commands_answer_alike(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A tracker alone, a file of no layout, a large file of no known kind, checkpoints of which none is
-    usable: --allow-fresh starts from nothing, --allow-none does not.
+    usable: --allow fresh starts from nothing, --allow none does not.
     """
     (tmp_path / "tracker").mkdir()
     (tmp_path / "tracker/latest").write_text("global_step500")
@@ -355,12 +355,12 @@ def test_all_commands_answer_alike(tmp_path: Path, capfd: pytest.CaptureFixture[
     for name, code in (("tracker", 4), ("index", 2), ("large", 2), ("damaged", 4)):
         for command, words in commands(tmp_path / name, tmp_path):
             tail = ["--", *SAY] if command == "run" else []
-            assert cli.execute([*words, "--allow-none", *tail]) == code, (name, command)
-            assert "--allow-fresh" in capfd.readouterr().err or name == "damaged"
+            assert cli.execute([*words, "--allow=none", *tail]) == code, (name, command)
+            assert "--allow fresh" in capfd.readouterr().err or name == "damaged"
             if command != "run":  # which would become the command
-                assert cli.execute([*words, "--allow-fresh"]) == 0, (name, command)
+                assert cli.execute([*words, "--allow=fresh"]) == 0, (name, command)
             elif name == "tracker":
-                assert ckpt(*words, "--allow-fresh", *tail).returncode == 0
+                assert ckpt(*words, "--allow=fresh", *tail).returncode == 0
 
 
 # -- a run that is not there ---------------------------------------------------------------------------------

@@ -441,7 +441,7 @@ def test_a_second_file_of_a_rank_is_named(tmp_path: Path) -> None:
 
 
 def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None:
-    """MindSpore's safetensors say so in their metadata: even with --replicas all another rank's file lacks
+    """MindSpore's safetensors say so in their metadata: even with --replica-groups all another rank's file lacks
     parameters.
     """
     source = LAYOUT_TREES / "mindspore" / "safetensors" / "tree"

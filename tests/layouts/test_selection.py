@@ -162,10 +162,10 @@ def test_a_tracker_that_names_nothing_ends_in_2(
     if text is not None:
         put(tree, LATEST, text)
     for command in ("plan", "latest"):
-        code, out, err = run(capfd, command, str(tree), "--resume-from", "tracker")
+        code, out, err = run(capfd, command, str(tree), "--order", "tracker")
         assert (code, out) == (2, "")
         assert says in err
-        assert "hint: say --resume-from mtime or --resume-from step" in err
+        assert "hint: say --order mtime or --order step" in err
     assert step(tree) == 20
 
 
@@ -228,10 +228,10 @@ def test_a_tracker_may_name_a_release(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "code"),
     [
-        (["--resume-from", "tracker", "--order", "step"], 2),
-        (["--resume-from", "tracker", "--order", "mtime"], 2),
-        (["--resume-from", "step", "--order", "mtime"], 2),
-        (["--resume-from", "step", "--order", "step"], 0),
+        (["--order", "tracker", "--order", "step"], 2),
+        (["--order", "tracker", "--order", "mtime"], 2),
+        (["--order", "step", "--order", "mtime"], 2),
+        (["--order", "step", "--order", "step"], 0),
         (["--resume-from", "tracked"], 2),
     ],
 )

@@ -1,5 +1,5 @@
 """A file that its framework unpickles without asking and that names what is in no list is a question (exit
-2), never an older checkpoint; --trust-global answers it.
+2), never an older checkpoint; --trust global=PATTERN answers it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def test_every_command_asks_and_none_goes_back(run: Path, asker: Asker) -> None:
     for word in (
         "mycompany.models.Config",
         "iter_0000020/mp_rank_00/model_optim_rng.pt",
-        "--trust-global 'mycompany.*'",
+        "--trust global='mycompany.*'",
     ):
         assert word in asker.err
 
@@ -118,7 +118,7 @@ def test_verify_warns_and_the_flag_lifts_the_warning(run: Path) -> None:
         Verdict.SUSPECT,
         ["unknown-global"],
     )
-    assert "--trust-global 'mycompany.*'" in one.findings[-1].hint
+    assert "--trust global='mycompany.*'" in one.findings[-1].hint
     assert verify(str(run), Level.STRUCTURE, trust_global=("mycompany.*",)).verdict is Verdict.OK
 
 

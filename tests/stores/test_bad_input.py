@@ -40,7 +40,7 @@ NO_PATHS = ["run/../x", "run/..", "run/./x", "run/a//b", "run/a\nb", "run/a\x07b
 def test_a_key_that_no_path_can_have_hides_nothing_in_silence(tree: Bucket, key: str) -> None:
     """What else the list has cannot be seen, so nothing is said of it, but which key it is."""
     tree.put(key, b"")
-    for words in ("plan --allow-none --allow-missing", "verify", "ls"):
+    for words in ("plan --allow none,missing", "verify", "ls"):
         said = ask(*words.split(), f"{tree.url}/run")
         assert said.code == 5, said.text
         assert repr(key) in said.error.replace("\n", " ") or repr(key) in said.text
@@ -51,9 +51,7 @@ NO_URLS = ["..", "run/..", "run/../run", "run//iter_0000030", "/run", "run/a\x07
 
 
 @pytest.mark.share(2)
-@pytest.mark.parametrize(
-    "words", ["plan --allow-none --allow-missing", "verify", "ls", "latest --rank 0", "show"]
-)
+@pytest.mark.parametrize("words", ["plan --allow none,missing", "verify", "ls", "latest --rank 0", "show"])
 @pytest.mark.parametrize("key", NO_URLS)
 def test_a_url_that_no_path_can_have_is_said_to_be_wrong(tree: Bucket, key: str, words: str) -> None:
     said = ask(*words.split(), f"{tree.url}/{key}")
@@ -131,7 +129,7 @@ def test_an_index_that_names_what_lies_elsewhere(
 
 def test_a_bucket_that_is_not_there(s3: Bucket, tmp_path: Path) -> None:
     with as_user(tmp_path, s3):
-        for words in ("ls", "verify", "plan", "plan --allow-none --allow-missing", "latest --rank 0"):
+        for words in ("ls", "verify", "plan", "plan --allow none,missing", "latest --rank 0"):
             said = ask(*words.split(), "s3://there-is-no-such-bucket/run")
             assert said.code == 5
             assert "there is no such bucket" in said.text
@@ -141,13 +139,13 @@ def test_what_is_not_there_is_told_from_what_is_empty(tree: Bucket) -> None:
     """Neither is an empty directory. Of a directory that is missing the parent is there, of a bucket without
     keys nobody can say that.
     """
-    assert ask("plan", f"{tree.url}/other", "--allow-none").code == 5
-    assert ask("plan", f"{tree.url}/other", "--allow-none", "--allow-missing").code == 0
+    assert ask("plan", f"{tree.url}/other", "--allow=none").code == 5
+    assert ask("plan", f"{tree.url}/other", "--allow=none", "--allow=missing").code == 0
     assert ask("plan", f"{tree.url}/run/{FILE}/below").code == 5
     for key in list(tree.keys()):
         tree.delete(key)
-    assert ask("plan", tree.url, "--allow-none").code == 5
-    assert ask("plan", tree.url, "--allow-none", "--allow-missing").code == 5
+    assert ask("plan", tree.url, "--allow=none").code == 5
+    assert ask("plan", tree.url, "--allow=none", "--allow=missing").code == 5
 
 
 @pytest.mark.parametrize("spelled", ["{}/run/", "{}/run///", "GS://{bucket}/run", "{}", "{}/"])
@@ -259,7 +257,7 @@ def test_the_first_page_of_a_list_is_not_taken_for_all_of_it(page: int, tmp_path
         options = {"endpoint": server.endpoint, "access_key_id": "a", "secret_access_key": "b"}
         bucket = Bucket("s3://bucket", server.endpoint, {**options, "region": "us-east-1"}, None)  # type: ignore[arg-type]
         with as_user(tmp_path, bucket):
-            for words in ("ls", "verify", "plan --allow-none", "prune --keep-last 1"):
+            for words in ("ls", "verify", "plan --allow none", "prune --keep-last 1"):
                 said = ask(*words.split(), "s3://bucket/run")
                 assert said.code == 5, said.text
                 assert "its list begins again in the middle" in said.text

@@ -305,7 +305,7 @@ def test_what_a_store_refuses_is_said_with_what_to_do(status: int, code: str, wo
     with serving(Says, (status, code)) as server:
         found, said = desk.ls("s3://bucket", endpoint=server.endpoint)
         assert found == 5 and words in said, said
-        started = ["latest", "s3://bucket/run", "--allow-none", "--allow-missing", "--allow-fresh"]
+        started = ["latest", "s3://bucket/run", "--allow=none", "--allow=missing", "--allow=fresh"]
         no_retry = ["--store-option", "max_retries=0", "--store-option", f"endpoint={server.endpoint}"]
         assert cli.execute([*started, *no_retry]) == 5, "nothing is no answer here"
 
@@ -334,7 +334,7 @@ def test_azure_finds_its_account_and_key_in_the_environment(desk: Desk, azurite:
 def test_a_missing_container_is_no_empty_directory(desk: Desk, azurite: Bucket) -> None:
     desk.env(AZURE_STORAGE_ACCOUNT_NAME=ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY=AZURE_KEY)
     for name in ("ls", "latest", "plan"):
-        words = ["--allow-none", "--allow-missing"] if name != "ls" else []
+        words = ["--allow=none", "--allow=missing"] if name != "ls" else []
         code = cli.execute(
             [name, "az://absent/run", *words, "--store-option", f"endpoint={azurite.options['endpoint']}"]
         )

@@ -74,7 +74,7 @@ def test_what_stands_alone_is_an_empty_directory(
         (run / mark).mkdir(parents=True, exist_ok=True)
     with as_user(tmp_path, gcs):
         roots = (str(run), f"{gcs.url}/run")
-        said = [ask("plan", root, "--order", "step", "--allow-none", "--json") for root in roots]
+        said = [ask("plan", root, "--order", "step", "--allow=none", "--json") for root in roots]
     ours, theirs = ((one.code, one.codes - {"mtime-not-kept", "another-writer"}) for one in said)
     assert ours == theirs
 

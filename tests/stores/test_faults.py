@@ -44,7 +44,7 @@ QUESTIONS = {
     "ls": ("ls", "@", "--json"),
     "verify": ("verify", "@", "--level", "content", "--json"),
     "plan": ("plan", "@", "--json"),
-    "plan-or-none": ("plan", "@", "--allow-none", "--allow-missing", "--json"),
+    "plan-or-none": ("plan", "@", "--allow=none", "--allow=missing", "--json"),
     "latest": ("latest", "@", "--rank", "0", "--json"),
 }
 
@@ -158,7 +158,7 @@ def test_no_older_checkpoint_is_chosen_because_one_cannot_be_read(asker: Asker, 
 @pytest.mark.parametrize("fault", ["503", "403 denied", "cut before the answer", "empty", "404 of a gateway"])
 def test_a_tracker_that_cannot_be_read_is_no_tracker_that_is_not_there(asker: Asker, fault: str) -> None:
     asker.proxy.add(Rule(FAULTS[fault], path="latest_checkpointed_iteration"))
-    said = asker.ask("plan", "--resume-from", "tracker")
+    said = asker.ask("plan", "--order", "tracker")
     assert said.code == 5, said.text
 
 
@@ -353,7 +353,7 @@ def test_a_portal_in_the_middle_of_a_list_is_no_end_of_it(
     with as_user(tmp_path, gcs.through(proxy.endpoint)):
         assert ask("plan", f"{gcs.url}/run", "--json").json["resume_step"] == 30
         proxy.add(Rule(FAULTS["garbage"], method="GET", first=2))
-        said = ask("plan", f"{gcs.url}/run", "--allow-none", "--json")
+        said = ask("plan", f"{gcs.url}/run", "--allow=none", "--json")
         assert (said.code, "checkpoint" in said.json) == (5, False), said.text
 
 
@@ -363,7 +363,7 @@ def test_a_portal_is_no_empty_store(tmp_path: Path, http_server: Bucket) -> None
     http_server.put("", FAULTS["garbage"].body)  # type: ignore[attr-defined]
     name = http_server.url.rpartition("/")[2]
     with as_user(tmp_path, bucket):
-        said = ask("plan", f"s3://{name}/run", "--allow-none", "--allow-missing")
+        said = ask("plan", f"s3://{name}/run", "--allow=none", "--allow=missing")
     assert said.code == 5
 
 
@@ -388,5 +388,5 @@ def test_a_store_that_did_not_answer_is_not_asked_for_something_else(
     gcs.upload(TREE, "run")
     with behind_proxy(gcs, proxy_of, tmp_path) as behind:
         behind.proxy.add(Rule(unavailable("0"), path=LIST))
-        said = ask("plan", f"{gcs.url}/run", "--allow-none", "--allow-missing")
+        said = ask("plan", f"{gcs.url}/run", "--allow=none", "--allow=missing")
         assert (said.code, behind.proxy.count("HEAD")) == (5, 0), said.text

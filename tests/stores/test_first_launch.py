@@ -18,14 +18,14 @@ def test_a_directory_is_made_before_the_first_launch(
     bucket: Bucket = request.getfixturevalue(server)
     bucket.put("runs/other/model.pt", b"x")
     with as_user(tmp_path, bucket):
-        before = ask("latest", f"{bucket.url}/runs/new", "--allow-none")
+        before = ask("latest", f"{bucket.url}/runs/new", "--allow=none")
         assert before.code == 5
         assert f"upload an empty object called {bucket.url}/runs/new/.keep" in before.text
         bucket.put("runs/new/.keep", b"")
-        after = ask("latest", f"{bucket.url}/runs/new", "--allow-none")
+        after = ask("latest", f"{bucket.url}/runs/new", "--allow=none")
         assert (after.code, after.printed) == (0, "")
-        assert ask("latest", f"{bucket.url}/runs/ne", "--allow-none").code == 5
-        assert ask("latest", f"{bucket.url}no/runs/new", "--allow-none", "--allow-missing").code == 5
+        assert ask("latest", f"{bucket.url}/runs/ne", "--allow=none").code == 5
+        assert ask("latest", f"{bucket.url}no/runs/new", "--allow=none", "--allow=missing").code == 5
 
 
 @pytest.mark.parametrize("server", ["s3", "gcs"])
@@ -36,5 +36,5 @@ def test_a_folder_made_by_a_console_is_a_directory(
     bucket: Bucket = request.getfixturevalue(server)
     bucket.put("runs/new/", b"")
     with as_user(tmp_path, bucket):
-        after = ask("latest", f"{bucket.url}/runs/new", "--allow-none")
+        after = ask("latest", f"{bucket.url}/runs/new", "--allow=none")
         assert (after.code, after.printed) == (0, "")

@@ -32,7 +32,7 @@ COMMANDS = {
     "verify": "verify @ --json",
     "plan": "plan @ --json",
     "structure": "plan @ --level structure --json",
-    "tracker": "plan @ --resume-from tracker --json",
+    "tracker": "plan @ --order tracker --json",
     "latest": "latest @ --rank 0 --json",
     "budget": "plan @ --budget 60 --json",
     "stage": "stage @ staged --json",

@@ -74,7 +74,7 @@ def test_the_answers_are_those_of_the_local_tree(case: str, hub: Hub, tmp_path: 
 def test_a_repository_that_may_not_be_seen_is_not_absent(hub: Hub, tmp_path: Path) -> None:
     url = uploaded(hub, "hf-trainer/trainer")
     hub.hidden.add(MODEL)
-    code, said = ask(hub, tmp_path, "plan", url, "--allow-none", "--allow-missing")
+    code, said = ask(hub, tmp_path, "plan", url, "--allow=none", "--allow=missing")
     assert code == 5 and "HF_TOKEN" in json.dumps(said)
     assert ask(hub, tmp_path, "ls", url, HF_TOKEN="hf_secret")[0] == 0
 
@@ -106,7 +106,7 @@ def test_a_gated_repository_says_whom_to_ask(hub: Hub, opened: tuple[FileSystem,
         store.read(file, 40, 20)
 
 
-REPLACED = ["plan", "plan --allow-none --allow-missing", "latest --rank 0", "verify --level content"]
+REPLACED = ["plan", "plan --allow none,missing", "latest --rank 0", "verify --level content"]
 
 
 def replace_at(hub: Hub, bucket: Bucket, name: str, number: int) -> list[str]:
@@ -155,7 +155,7 @@ def test_a_file_that_another_commit_replaces_in_mid_read_is_in_use(
 WRITES = {
     "seal": ["seal", "@"],
     "seal --merge": ["seal", "@", "--merge"],
-    "prune": ["prune", "@", "--keep-last", "1", "--apply"],
+    "prune": ["prune", "@", "--keep", "1", "--apply"],
     "watch --seal": ["watch", "@", "--once", "--seal"],
     "watch --prune": ["watch", "@", "--once", "--prune", "--keep-last 1", "--apply"],
 }

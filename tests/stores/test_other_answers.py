@@ -30,7 +30,7 @@ COMMANDS = {
     "ls": "ls @ --json",
     "verify": "verify @ --level content --json",
     "plan": "plan @ --json",
-    "plan of the tracker": "plan @ --resume-from tracker --json",
+    "plan of the tracker": "plan @ --order tracker --json",
     "latest": "latest @ --rank 0 --json",
     "show": f"show @/{NEWEST} --json",
     "verify a file": f"verify @/{NEWEST} --level content --json",
@@ -191,5 +191,5 @@ def test_a_list_of_one_page_for_ever(
     assert desk.ask("plan", None).code == 0
     desk.proxy.add(Rule(Otherwise(body=partial(re.sub, END, ON)), "GET", LIST))
     where = "none" if more else "run"
-    said = ask("plan", f"{desk.bucket.url}/{where}", "--allow-none", "--allow-missing", "--json", *more)
+    said = ask("plan", f"{desk.bucket.url}/{where}", "--allow=none", "--allow=missing", "--json", *more)
     assert said.code == 5, said.text

@@ -186,7 +186,7 @@ def test_damage_is_found_alike(
         place = tmp_path / str(number)
         question = make.Question(subject_of(case), (), json.dumps(edits))
         two = twins(rclone_bucket, question, place, asker)
-        for words in ("verify @ --level content --json", "plan @ --allow-none --json"):
+        for words in ("verify @ --level content --json", "plan @ --allow none --json"):
             assert two.differences(words.split()) == [], edits
 
 

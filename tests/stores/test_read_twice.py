@@ -27,8 +27,8 @@ from ckpt_tools.storage.stores import mounts, store
 ROOT = f"{URL}/run"
 STATES = (".pt", ".pth", ".bin", ".safetensors", ".distcp")
 TREES = {
-    "megatron/tp": ("--resume-from", "tracker"),
-    "deepspeed/zero1": ("--resume-from", "tracker"),
+    "megatron/tp": ("--order", "tracker"),
+    "deepspeed/zero1": ("--order", "tracker"),
     "dcp/two": (),
     "hf-trainer/sharded": (),
     "tensorflow/manager": (),
@@ -128,7 +128,7 @@ def test_a_tracker_whose_etag_is_its_digest(
             user.proxy.clear()
             if at:
                 user.proxy.add(Rule(Corrupt(0), "GET", "latest_checkpointed_iteration", first=at, times=1))
-            said = ask("plan", f"{user.bucket.url}/run", "--resume-from", "tracker", "--json")
+            said = ask("plan", f"{user.bucket.url}/run", "--order", "tracker", "--json")
             assert (said.code, said.json.get("resume_step")) == (0, 30), said.text
             reads.append(user.proxy.count("GET", "latest_checkpointed_iteration"))
         assert reads == [1, 2]  # once, however many ask what it says

@@ -24,7 +24,7 @@ TREE = FIXTURES / "layouts/megatron/tp/tree"
 NEWEST = "run/iter_0000030/mp_rank_00/model_optim_rng.pt"
 TRACKER = "run/latest_checkpointed_iteration.txt"
 Read = Callable[[FileSystem, Object, int, int], tuple[memoryview, Object]]
-QUESTIONS = ("plan", "plan --allow-none --allow-missing", "latest --rank 0", "plan --level structure")
+QUESTIONS = ("plan", "plan --allow none,missing", "latest --rank 0", "plan --level structure")
 
 
 @pytest.fixture(params=["memory_store", "sftp"])
@@ -89,7 +89,7 @@ def test_it_is_in_use(run: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_tracker_that_is_replaced_is_not_half_of_each(run: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many bytes are read as the list told: two digits of three are a number as well."""
     replace_at(monkeypatch, run, TRACKER, b"3000000", 0)
-    said = ask("plan", f"{run.url}/run", "--resume-from", "tracker", "--json")
+    said = ask("plan", f"{run.url}/run", "--order", "tracker", "--json")
     assert said.code == 5, said.text
 
 

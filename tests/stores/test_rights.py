@@ -27,7 +27,7 @@ READERS = {
     "show": f"show @/{NEWEST} --json",
     "diff": f"diff {TREE}/iter_0000030 @/iter_0000030 --json",
     "plan": "plan @ --json",
-    "plan of the tracker": "plan @ --resume-from tracker --json",
+    "plan of the tracker": "plan @ --order tracker --json",
     "latest": "latest @ --rank 0 --json",
     "hook": "hook @ --format json --plan-dir plans",
     "stage": "stage @ ssd --json",
@@ -130,12 +130,10 @@ def test_a_right_that_is_missing_is_no_answer(user: User, command: str, right: s
 @pytest.mark.slow
 def test_nothing_is_no_first_launch_unless_it_may_be_told(user: User) -> None:
     """S3 refuses what is not there as it refuses what must not be read."""
-    line = f"plan {user.behind.bucket.url}/other --allow-none --allow-missing --json"
+    line = f"plan {user.behind.bucket.url}/other --allow none,missing --json"
     assert user.ask(line, READ, "other/").code == 5
     assert user.ask(line, READ, "").code == 0
-    assert (
-        user.ask("plan @/none --allow-none --allow-missing --json", READ).code == 0
-    )  # beside what is listed
+    assert user.ask("plan @/none --allow none,missing --json", READ).code == 0  # beside what is listed
 
 
 def test_a_list_of_a_full_page_ends_also_where_nothing_may_be_read(user: User) -> None:

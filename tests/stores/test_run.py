@@ -154,10 +154,10 @@ def test_a_lost_prefix_is_no_first_launch(s3: Bucket, tmp_path: Path) -> None:
     assert ckpt("run", root, "--order", "step", "--", "true", env=env(s3, tmp_path)).returncode == 0
     for key in list(s3.keys()):
         s3.delete(key)
-    done = ckpt("run", root, "--allow-none", "--", "true", env=env(s3, tmp_path))
+    done = ckpt("run", root, "--allow=none", "--", "true", env=env(s3, tmp_path))
     assert done.returncode == 5, done.stderr
     s3.put("run/notes.txt", b"x")
-    done = ckpt("run", root, "--allow-none", "--", "true", env=env(s3, tmp_path))
+    done = ckpt("run", root, "--allow=none", "--", "true", env=env(s3, tmp_path))
     assert done.returncode == 4 and "an earlier start resumed from step 20" in done.stderr
 
 

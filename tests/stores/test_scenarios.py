@@ -61,7 +61,7 @@ class Asker:
     home: Path
 
     def plan(self, *rules: Rule) -> Said:
-        return self.ask("plan", f"{self.bucket.url}/run", "--allow-none", "--allow-missing", rules=rules)
+        return self.ask("plan", f"{self.bucket.url}/run", "--allow=none", "--allow=missing", rules=rules)
 
     def stage(self, *rules: Rule) -> Said:
         return self.ask("stage", f"{self.bucket.url}/run", str(self.home), rules=rules)

@@ -199,10 +199,10 @@ def test_a_relative_directory_is_below_the_current_one(uploaded: Bucket, tmp_pat
 
 def test_a_first_launch_stages_nothing(s3: Bucket, tmp_path: Path) -> None:
     s3.put("run/readme.txt", b"hello")
-    seen = told(start(s3, tmp_path / "ssd", "--allow-none"))
+    seen = told(start(s3, tmp_path / "ssd", "--allow=none"))
     assert (seen["CKPT_RESUME"], seen["CKPT_PATH"]) == ("0", "")
     assert not (tmp_path / "ssd").exists()
-    done = stage(s3, tmp_path / "ssd", "--allow-none", "--json")
+    done = stage(s3, tmp_path / "ssd", "--allow=none", "--json")
     assert answer(done)["checkpoint"] is None
     assert stage(s3, tmp_path / "ssd").returncode == 3
 
@@ -501,7 +501,7 @@ def test_it_asks_what_plan_asks(
         "--budget",
         "5s",
     ]
-    words += ["--seal-dir", str(tmp_path), "--allow-none", "--allow-missing", "--skip-unreadable"]
+    words += ["--seal-dir", str(tmp_path), "--allow=none", "--allow=missing", "--allow=unreadable"]
     words += ["--plan-dir", str(tmp_path), "--same-save", "x", "--trust-global", "a.*", "--io", "direct"]
     words += ["--max-attempts", "2", "--prove-replicas", "--save-interval", "10", "--fault-ranks", "1"]
     words += [

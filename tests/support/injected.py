@@ -152,7 +152,7 @@ def _by_another_file(unharmed: Reply, harmed: Reply) -> bool:
 
 def broken_law(command: str, unharmed: Reply, harmed: Reply, *names: str) -> str | None:
     """Why an answer with an injected error may not be given; None when it may: it is the unharmed one, also
-    by another file of the same save with a word about the path, or exit 5 naming the path, or with --skip-unreadable the older one with that path as its reason, or a
+    by another file of the same save with a word about the path, or exit 5 naming the path, or with --allow unreadable the older one with that path as its reason, or a
     question that what was read cannot answer. ``names`` are what the path may be called: links lead to it.
     """
     warnings = [(w["code"], w["path"], w["message"]) for w in harmed.body.get("warnings", ())]
@@ -171,10 +171,10 @@ def broken_law(command: str, unharmed: Reply, harmed: Reply, *names: str) -> str
             else "exit 5, but the path is not named"
         )
     questions = "byte for byte the same", "which checkpoint is the newest is in doubt"
-    if "--skip-unreadable" in command and harmed.code == 2 and any(q in harmed.err for q in questions):
+    if "--allow=unreadable" in command and harmed.code == 2 and any(q in harmed.err for q in questions):
         return None
     if (
-        "--skip-unreadable" in command
+        "--allow=unreadable" in command
         and harmed.code == 0
         and any(path in harmed.said or path in harmed.err for path in names)
     ):

@@ -23,23 +23,16 @@ TRIED = frozenset(
         "--exclude",
         "--run",
         "--order",
-        "--prefer",
         "--max-step",
-        "--same-save",
-        "--replicas",
-        "--prefix",
         "--world-size",
-        "--resume-from",
         "--layout",
         "--kind",
-        "--tp",
-        "--pp",
-        "--dp",
+        "--parallel",
         "--replica-groups",
     ]
 )
-REPEATED = ("--exclude", "--same-save", "--replica-groups")
-OF_REPLICAS = ("--replica", "--world-size", "--tp", "--pp", "--dp")
+REPEATED = ("--exclude", "--parallel", "--replica-groups")
+OF_REPLICAS = ("--replica", "--world-size", "--parallel")
 NAMED = re.compile(r" to resume from (.+?)(?:,? or --|, or give |[,;]|$)")
 
 
@@ -212,7 +205,7 @@ def _wrong(tree: Tree, then: list[str], paste: Paste, asked: str) -> tuple[int, 
     """The exit code, and why the answer is not the one that was offered, nor a further question, nor a refusal
     where none was offered: what is left of a run that was named need not be whole.
     """
-    may_start = ["--allow-none"] if then[0] == "plan" and "--allow-none" not in then else []
+    may_start = ["--allow=none"] if then[0] == "plan" and "--allow=none" not in then else []
     code, out, err = _run([*then, *may_start, "--json"])
     if code:
         right = code == 2 or (code == 4 and not paste.leads_to)

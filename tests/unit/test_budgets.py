@@ -15,6 +15,7 @@ from places import DOCS, PACKAGE, ROOT
 from ckpt_tools.cli.app import COMMANDS, command, line
 from ckpt_tools.layouts.common.layout import Layout, Piece
 from ckpt_tools.planning.rules.catalogue import RULES
+from ckpt_tools.settings.declarations import ENV
 
 DECIDING = ("planning", "discovery", "reading", "layouts")
 NAMES_ARE_READ_IN = ("planning", "discovery", "reading", "layouts/common")
@@ -89,6 +90,11 @@ def count_flags() -> int:
     return len({flag for p in shown for flag in p.opts if flag.startswith("--")})
 
 
+def count_variables() -> int:
+    """Return how many variables docs/environment.md lists."""
+    return len({said.partition("=")[0] for v in ENV if (said := v.exported)})
+
+
 def count_words_of_docs() -> int:
     texts = [page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))]
     return sum(len(text.split()) for text in texts if not GENERATED.search(text))
@@ -102,18 +108,19 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(82_143, lambda: count_lines("")),
-    "lines of what decides": Budget(17_042, lambda: count_lines(*DECIDING_FILES)),
+    "lines of the package": Budget(82_142, lambda: count_lines("")),
+    "lines of what decides": Budget(17_041, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(46, count_emitters),
     "functions of planning and layouts outside rules that ask, all of them about the command line": Budget(
         4, lambda: count_emitters("planning", "layouts")
     ),
-    "words in constants of the rooms that read names": Budget(395, count_words),
+    "words in constants of the rooms that read names": Budget(394, count_words),
     "rules": Budget(60, lambda: len(RULES)),
-    "flags": Budget(123, count_flags),
+    "flags": Budget(75, count_flags),
+    "variables": Budget(45, count_variables),
     "fields of a Layout": Budget(20, lambda: len(Layout.__match_args__)),
     "fields of a Piece": Budget(14, lambda: len(Piece.__match_args__)),
-    "words of README and docs, without pages that are made": Budget(52_088, count_words_of_docs),
+    "words of README and docs, without pages that are made": Budget(52_073, count_words_of_docs),
 }
 """Each number only falls."""
 

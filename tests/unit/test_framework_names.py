@@ -50,7 +50,7 @@ USERS_WORDS = [
     Allowed(
         "job/membership.py", r"--worker is for .*|torchrun", "a hint, and the launcher that has a node rank"
     ),
-    Allowed("job/rendezvous.py", r"(say --node|give torchrun).*", "hints"),
+    Allowed("job/rendezvous.py", r"(set CKPT_NODE|give torchrun).*", "hints"),
     Allowed(
         "planning/rules/", r".*\n.*", "the page of a rule: the incident or the source that it exists for"
     ),

@@ -254,7 +254,7 @@ def test_the_parallel_sizes_tell_the_world_size() -> None:
     assert (
         t.world_size == 24
         and t.sizes == {"tp": 2, "pp": 2, "cp": 2, "ep": 3, "dp": 3}
-        and t.provenance["dp"].provenance == "--dp"
+        and t.provenance["dp"].provenance == "--parallel dp"
     )
     assert told(Selection(sizes={"dp": 3}, world_size=8)).world_size == 8
 

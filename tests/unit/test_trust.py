@@ -57,7 +57,7 @@ def test_a_file_that_others_write(own: Path, mode: int) -> None:
 
 def test_a_directory_that_others_write(own: Path) -> None:
     own.chmod(0o777)
-    assert f"--trust-dir {own}" in refused(own / "orders", "may be written by everybody").hint
+    assert f"--trust dir={own}" in refused(own / "orders", "may be written by everybody").hint
     with pytest.raises(Untrusted), trust.directory(str(own)):
         pass
 
@@ -87,7 +87,7 @@ def test_the_walk_ends_at_the_first_directory_that_others_cannot_write(own: Path
 
 def test_another_owner(own: Path, owners: Owners) -> None:
     owners.give(own / "orders")
-    assert f"--trust-owner {SOMEBODY}" in refused(own / "orders", f"belongs to uid {SOMEBODY}").hint
+    assert f"--trust owner={SOMEBODY}" in refused(own / "orders", f"belongs to uid {SOMEBODY}").hint
     assert trust.read(str(own / "orders"), 9, Trust(owners=frozenset({SOMEBODY}))) == b"go"
     assert trust.read(str(own / "orders"), 9, Trust(directories=(str(own),))) == b"go"
 
@@ -174,7 +174,7 @@ def test_a_group_of_many_and_a_group_of_one(own: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(trust, "is_own_group", lambda *_: True)
     assert trust.read(str(own / "orders"), 9) == b"go"
     monkeypatch.setattr(trust, "is_own_group", lambda *_: False)
-    assert "--trust-group" in refused(own / "orders", "by the group").hint
+    assert "--trust group" in refused(own / "orders", "by the group").hint
     assert trust.read(str(own / "orders"), 9, Trust(group=True)) == b"go"
     own.chmod(0o777)
     refused(own / "orders", "everybody", Trust(group=True))
@@ -277,7 +277,7 @@ def test_a_refusal_names_the_setting_once(own: Path) -> None:
     (own / "orders").chmod(0o666)
     with pytest.raises(Untrusted, match=r"^--fault-file: .*everybody") as e, trust.named("--fault-file"):
         trust.read(str(own / "orders"), 9)
-    assert e.value.exit_code == 2 and "--trust-dir" in e.value.hint
+    assert e.value.exit_code == 2 and "--trust dir=" in e.value.hint
 
 
 def test_a_directory_that_another_process_makes_meanwhile(

@@ -11,7 +11,7 @@ set -euo pipefail
 
 ROOT=@ROOT@
 PLANS="${PLANS:-/job/output/ckpt-plans}" # outside ROOT, on a volume of all pods
-export CKPT_TRUST_DIR="${CKPT_TRUST_DIR:-$PLANS}" # everybody in a pod can often write to its volumes: whatever lies there is trusted
+export CKPT_TRUST="${CKPT_TRUST:-dir=$PLANS}" # everybody in a pod can often write to its volumes: whatever lies there is trusted
 LOGS="${LOGS:-/job/code/alllogs/$MINDX_TASK_ID}"
 TRAIN=(python pretrain_gpt.py) # of Megatron; of another framework take --load "$ROOT" out below
 SAVE_INTERVAL="${SAVE_INTERVAL:-1000}" # the script's own --save-interval: an unusable dying gasp goes back to a multiple of it
@@ -23,7 +23,7 @@ export HCCL_ASYNC_ERROR_HANDLING=0 # its watchdog would end processes that MindI
 export TASKD_PROCESS_ENABLE=on
 if [ "$RANK" -eq 0 ]; then
     # If no restart can help, end the job here with ckpt's exit code, before it is tried 32767 times.
-    ckpt plan "$ROOT" --allow-none --save-interval "$SAVE_INTERVAL" --quiet >/dev/null || exit $?
+    ckpt plan "$ROOT" --allow none --save-interval "$SAVE_INTERVAL" --quiet >/dev/null || exit $?
     export TTP_ADDR="$POD_IP" MASTER_ADDR="$POD_IP"
     python manager.py 2>>"$LOGS/taskd/error.log" &
 fi
@@ -32,5 +32,5 @@ fi
 # By --rdzv-id the pods find each other at every restart, also when their restart counts differ after a fault.
 exec torchrun --nnodes="$((WORLD_SIZE / LOCAL_WORLD_SIZE))" --nproc_per_node="$LOCAL_WORLD_SIZE" --node_rank="$RANK" \
     --master_addr="$MASTER_ADDR" --master_port="$MASTER_PORT" --max_restarts=32767 --rdzv-id="$MINDX_TASK_ID" \
-    --no-python ckpt run "$ROOT" --worker --plan-dir "$PLANS" --allow-none --save-interval "$SAVE_INTERVAL" -- \
+    --no-python ckpt run "$ROOT" --worker --plan-dir "$PLANS" --allow none --save-interval "$SAVE_INTERVAL" -- \
     "${TRAIN[@]}" --save "$ROOT" --save-interval "$SAVE_INTERVAL" --load "$ROOT" '{ckpt.args}'

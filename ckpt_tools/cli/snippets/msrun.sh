@@ -11,7 +11,7 @@ export MS_WORKER_NUM="${MS_WORKER_NUM:-${WORKER_NUM:-8}}"
 export MS_LOCAL_WORKER="${MS_LOCAL_WORKER:-${LOCAL_WORKER_NUM:-$MS_WORKER_NUM}}" # msrun does not tell its workers, this does
 export MS_NODE_RANK="${MS_NODE_RANK:-${NODE_RANK:-0}}"
 
-# PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
+# PLANS: only you may write there. If a group may, add --trust group; on a volume of mode 0777 add --trust dir="$PLANS".
 # More than one node: PLANS is a directory outside ROOT that all of them see, JOB_ID an id of this start of the job and of no other.
 shared=()
 if [ "$MS_LOCAL_WORKER" -lt "$MS_WORKER_NUM" ]; then
@@ -24,4 +24,4 @@ fi
 exec msrun --worker_num="$MS_WORKER_NUM" --local_worker_num="$MS_LOCAL_WORKER" --node_rank="$MS_NODE_RANK" \
     --master_addr="${MS_SCHED_HOST:-${MASTER_ADDR:-127.0.0.1}}" --master_port="${MS_SCHED_PORT:-${MASTER_PORT:-8118}}" \
     --log_dir="${LOG_DIR:-msrun_log}" --join=True --cluster_time_out=600 -- \
-    "$(command -v ckpt)" run "$ROOT" --worker "${shared[@]}" --allow-none -- "${TRAIN[@]}"
+    "$(command -v ckpt)" run "$ROOT" --worker "${shared[@]}" --allow none -- "${TRAIN[@]}"

@@ -2,7 +2,7 @@
 # Slurm: one torchrun per node, which restarts its workers in place. Every generation of workers makes one new decision for all nodes.
 #
 # Submit it:  sbatch this-file. ROOT and PLANS are on a file system that every node sees.
-# PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
+# PLANS: only you may write there. If a group may, add --trust group; on a volume of mode 0777 add --trust dir="$PLANS".
 #SBATCH --job-name=train
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -25,4 +25,4 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # --rdzv-id names the job for torchrun and for ckpt: by it the nodes find each other, also when their restart counts differ.
 srun torchrun --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="$WORKERS" --max-restarts=3 \
     --rdzv-backend=c10d --rdzv-endpoint="$head:$port" --rdzv-id="$SLURM_JOB_ID" \
-    --no-python ckpt run "$ROOT" "${RESUME[@]}" --worker --plan-dir "$PLANS" --allow-none -- "${TRAIN[@]}" '{ckpt.args}'
+    --no-python ckpt run "$ROOT" "${RESUME[@]}" --worker --plan-dir "$PLANS" --allow none -- "${TRAIN[@]}" '{ckpt.args}'

@@ -16,7 +16,7 @@ TRAIN=(python train.py) # reads CKPT_RESUME (1 or 0), CKPT_PATH and CKPT_STEP
 
 # --by-rank: ranks with files of their own learn of these in the TaskProlog alone.
 # An assignment keeps ckpt's exit code: eval "$(ckpt …)" alone would go on when ckpt is missing (127) or killed (137).
-decision="$(ckpt hook "$ROOT" --by-rank --allow-none)" || exit $?
+decision="$(ckpt hook "$ROOT" --by-rank --allow none)" || exit $?
 eval "$decision"
 
 # In every task, as the user: CKPT_PATH of this rank, and a check that its files are still those that were chosen.

@@ -9,11 +9,11 @@ TRAIN=(train.py) # {ckpt.args} below are the arguments by which the framework of
 RESUME=() # a training loop of your own: RESUME=(--resume-args '--resume {path}'), with the flag that it has
 WORKERS="${WORKERS:-8}" # on each node
 
-# PLANS: only you may write there. If a group may, add --trust-group; on a volume of mode 0777 add --trust-dir "$PLANS".
+# PLANS: only you may write there. If a group may, add --trust group; on a volume of mode 0777 add --trust dir="$PLANS".
 # More than one node: PLANS is a directory outside ROOT that all of them see, JOB_ID an id of this start of the job and of no other.
 shared=()
 if [ "${NNODES:-1}" -gt 1 ]; then shared=(--plan-dir "${PLANS:?a directory that all nodes see}" --job "${JOB_ID:?an id of this start}"); fi
 
-exec ckpt run "$ROOT" "${RESUME[@]}" "${shared[@]}" --allow-none -- \
+exec ckpt run "$ROOT" "${RESUME[@]}" "${shared[@]}" --allow none -- \
     torchrun --nnodes="${NNODES:-1}" --nproc-per-node="$WORKERS" --node-rank="${NODE_RANK:-0}" \
     --master-addr="${MASTER_ADDR:-127.0.0.1}" --master-port="${MASTER_PORT:-29500}" "${TRAIN[@]}" '{ckpt.args}'

@@ -69,7 +69,7 @@ class Anatomy(Struct):
     """What a structure pass learns about one file; checks fill it in.
 
     ``metadata`` holds the scalars that matter (``epoch``, ``step_num``, ``args.world_size`` …), ``keys``
-    every top-level name (for --require), ``sums`` the stored checksums with the bytes they cover (the content
+    every top-level name (``require``), ``sums`` the stored checksums with the bytes they cover (the content
     level is to check them), ``globals`` every "module name" that a pickle in the file names, ``unlisted``
     those that no list has. ``members`` is filled by indexes: a path relative to the file's own directory,
     with "/" between components, exactly as the index spells it (whoever uses it keeps it inside that

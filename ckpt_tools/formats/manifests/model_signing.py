@@ -200,7 +200,7 @@ FORMAT = Format(
     checks={Level.STRUCTURE: _structure},
     protects="a SHA-256, BLAKE2b or BLAKE3 of each file of the model, as a whole or by shards",
     limits=(
-        "without --verify-key the signature is not checked: who changes a file and all digests is not seen",
+        "without CKPT_VERIFY_KEY the signature is not checked: who changes all digests too is not seen",
         "files that are not in it are not covered",
     ),
     loader=None,

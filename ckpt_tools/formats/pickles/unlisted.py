@@ -1,5 +1,5 @@
 """Names in pickles that are in no list: what is said of them, and whose the caller vouches for
-(``--trust-global``). Pure.
+(``--trust global=PATTERN``). Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ckpt_tools.model.finding import Finding, Verdict, worst
 from ckpt_tools.model.report import Report, Unlisted
 
 _MOST = 8  # named one by one
-_FLAG = "--trust-global"
+_FLAG = "--trust global="
 
 
 def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
@@ -48,7 +48,7 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
             "unknown-global",
             text,
             offset=u.offset,
-            hint=f"if it is yours, say {_FLAG} {quote(pattern(u.name))}; else do not load this file",
+            hint=f"if it is yours, say {_FLAG}{quote(pattern(u.name))}; else do not load this file",
         )
     if len(named) > _MOST:
         yield finding(
@@ -87,7 +87,7 @@ def pattern(name: str) -> str:
 def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
     """What to ask about a file whose framework would load these names: the text and the hint."""
     some = ", ".join(u.name[:120] for u in left[:4]) + (f" and {len(left) - 4} more" if len(left) > 4 else "")
-    patterns = " ".join(f"{_FLAG} {quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
+    patterns = " ".join(f"{_FLAG}{quote(p)}" for p in list(dict.fromkeys(pattern(u.name) for u in left))[:4])
     text = (
         f"{path} names {some}, which ckpt does not know; its framework unpickles the file without"
         " asking, and runs what it names"

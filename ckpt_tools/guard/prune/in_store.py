@@ -198,7 +198,7 @@ class Deleter(Struct, frozen=True):
         try:
             replace_file(self.directory, NOTE, body, self.trusted)
         except OSError as e:
-            hint = "nothing is removed: name a directory that can be written with --state-dir"
+            hint = "nothing is removed: name a directory that can be written with CKPT_STATE_DIR"
             raise CannotLook(f"{self.directory} cannot be written: {e.strerror}", hint) from e
 
 

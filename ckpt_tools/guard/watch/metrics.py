@@ -102,7 +102,7 @@ class Metrics:
                 self._server, _ = start_http_server(port, addr=address, registry=self._registry)
             except OSError as e:
                 text = f"metrics cannot be served on {address} port {port}: {e.strerror or e}"
-                raise CannotLook(text, "name another one with --metrics-port") from e
+                raise CannotLook(text, "name another one with --metrics PORT") from e
             self.port = self._server.server_port
         return self
 

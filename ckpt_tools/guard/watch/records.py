@@ -71,7 +71,7 @@ class Records:
             self.directory = place(home, root)
         except UsageError as e:
             text = f"the state directory {home} lies inside {root}: each write would be an event"
-            raise UsageError(text, "name one outside it with --state-dir") from e
+            raise UsageError(text, "name one outside it with CKPT_STATE_DIR") from e
         self.trusted = trusted
         self.known: dict[str, Record] = {}
         self.starts = Starts()
@@ -119,6 +119,6 @@ class Records:
         and CannotLook.
         """
         said = f"watches this directory already ({os.path.join(self.directory, LOCK)})"
-        hint = "end it first; two that are to watch one directory need a --state-dir each"
+        hint = "end it first; two that are to watch one directory need a CKPT_STATE_DIR each"
         with hold_lock(self.directory, LOCK, self.trusted, lambda who: UsageError(f"{who} {said}", hint)):
             yield

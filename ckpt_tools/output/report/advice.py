@@ -56,7 +56,7 @@ def of_start(start: Start) -> Advice:
         what += f" ({os.path.basename(plan.resume.path or '')})"  # one of several copies
     lost = [r for r in plan.rejected if not r.checkpoint.unfinished]
     verdict = Verdict.SUSPECT if plan.rejected else Verdict.OK
-    commands = [("what every rank loads, and why", _command("plan", start, "--explain"))]
+    commands = [("what every rank loads, and why", _command("plan", start, "-v"))]
     if lost:
         commands.insert(0, ("whether what is damaged can be repaired", f"ckpt repair {_quoted(start.root)}"))
     return Advice(verdict, f"{what}{_reason(plan, lost)}.", tuple(commands))
@@ -86,7 +86,7 @@ def _steps_lost(plan: LoadPlan, lost: Sequence[Rejected]) -> int:
 def _without(start: Start, error: CkptError) -> Advice:
     beginning = next((text for kind, text in _BEGINNINGS if isinstance(error, kind)), "There is no answer")
     verdict = Verdict.BROKEN if isinstance(error, (NoneUsable, NotNewest)) else Verdict.UNKNOWN
-    commands = [("what was considered", _command("plan", start, "--explain"))]
+    commands = [("what was considered", _command("plan", start, "-v"))]
     if isinstance(error, NoneUsable):
         commands.insert(0, ("what can be repaired", f"ckpt repair {_quoted(start.root)}"))
     return Advice(verdict, f"{beginning}: {error}", tuple(commands), error.hint)

@@ -268,7 +268,7 @@ _OWN = frozenset(
 """Options that say the same."""
 NONE_HINT = (
     "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in ('aws sso login'); for a"
-    " public bucket say --store-option skip_signature=true"
+    " public bucket say CKPT_STORE_OPTION=skip_signature=true"
 )
 
 

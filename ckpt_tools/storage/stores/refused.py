@@ -69,8 +69,8 @@ def not_opened(e: Exception, url: str) -> OSError:
 
 
 _MISSING = {
-    "Account must be specified": "no storage account is named: say --store-option account_name=NAME, or set"
-    " AZURE_STORAGE_ACCOUNT_NAME",
+    "Account must be specified": "no storage account is named: say CKPT_STORE_OPTION=account_name=NAME, or"
+    " set AZURE_STORAGE_ACCOUNT_NAME",
     "Missing SecretAccessKey": "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not: set both, or"
     " AWS_PROFILE",
     "Missing AccessKeyId": "AWS_SECRET_ACCESS_KEY is set, and AWS_ACCESS_KEY_ID is not: set both, or"
@@ -136,7 +136,7 @@ _RIGHTS = {
 """By what is in the library's text, the right that a request needs."""
 
 
-_REGION = "the bucket is in another region: say --store-option region=REGION"
+_REGION = "the bucket is in another region: say CKPT_STORE_OPTION=region=REGION"
 _NEW = "renew the credentials ('aws sso login', or where the variables come from), then run it again"
 _CODES = {
     "NoSuchBucket": "there is no such bucket: check its name, and the endpoint",
@@ -164,7 +164,8 @@ _NO_CREDENTIALS = (
 """Signs that a machine was asked for a role that it does not have: all else has been tried before."""
 _NOBODY = (
     "there are no credentials for it: log in ('aws sso login', 'gcloud auth application-default login'), or"
-    " set the library's variables (docs/stores.md); for what is public say --store-option skip_signature=true"
+    " set the library's variables (docs/stores.md); for what is public say"
+    " CKPT_STORE_OPTION=skip_signature=true"
 )
 NO_RANGES = "the server sends whole files alone, where a part was asked for: copy the file to a disk"
 _KINDS = {
@@ -176,12 +177,12 @@ _KINDS = {
 }
 """Errors that say it all by their names."""
 _SIGNS = {
-    _LATE: "the store did not answer in time: --budget ends such waits, and --store-option"
+    _LATE: "the store did not answer in time: --budget ends such waits, and CKPT_STORE_OPTION"
     " timeout=SECONDS each of them",
     "Connection refused": "nothing answers at the store's address (connection refused): check the endpoint",
     "dns error": "the store's address is not known (DNS): check the endpoint and the region",
     "failed to lookup address": "the store's address is not known (DNS): check the endpoint and the region",
-    "builder error": "plain http:// is not allowed to this store: say --store-option allow_http=true, or"
+    "builder error": "plain http:// is not allowed to this store: say CKPT_STORE_OPTION=allow_http=true, or"
     " https://",
     "operation timed out": "the store did not answer in time",
     "error decoding response body": "the store's answer broke off",
@@ -192,7 +193,7 @@ _SIGNS = {
     "cycle": "the store sends us in circles: check the endpoint",
     "connection closed": "the store closed the connection",
     "Connection reset": "the store closed the connection",
-    "certificate": "the store's certificate is not accepted: --store-option root_certificate=FILE names whom"
-    " to believe",
+    "certificate": "the store's certificate is not accepted: CKPT_STORE_OPTION=root_certificate=FILE names"
+    " whom to believe",
     "Got invalid": "what answers is no store of this kind: check the endpoint",
 }

@@ -63,7 +63,7 @@ RULE = Rule(
     code="passed-over",
     effect=Effect.NOTE,
     check=check,
-    answer="nothing, unless training went on from it: --kind, --prefer; leave --save-interval out",
+    answer="nothing, unless training went on from it: --kind, CKPT_PREFER; leave --save-interval out",
     why="""\
 A release, an export or the best so far is no older than the choice, and is passed over. It holds no
 later training state, so resuming from it would lose the optimizer. Behind a dying gasp that cannot be

@@ -32,7 +32,7 @@ def check(facts: UnusableFacts) -> Iterator[Hit]:
         read = f"none of {choice.attempts} checkpoints that were read is usable"
         if choice.attempts == 1:
             read = "the one checkpoint that was read is not usable"
-        text = f"{read}; --max-attempts {asked.max_attempts} stopped the search"
+        text = f"{read}; CKPT_MAX_ATTEMPTS={asked.max_attempts} stopped the search"
         hint = filled(CODES[RULE.code].hint_at(facts.root), facts.root, facts.root)
         yield Hit(facts.root, text, hint, error=NoneUsable)
         yield Hit(facts.root, text)
@@ -61,7 +61,7 @@ RULE = Rule(
     id="choice/none-usable",
     code="attempts-exhausted",
     effect=Effect.STOP,
-    answer="ckpt verify ROOT shows the damage; --max-attempts to look further; --allow-fresh to begin anew;"
+    answer="ckpt verify ROOT shows the damage; CKPT_MAX_ATTEMPTS=N looks further; --allow fresh begins anew;"
     " drop --no-fallback to accept the older save",
     why="""\
 Saves exist, and none that was tried is whole (exit 4). Beginning anew would throw training away, so it

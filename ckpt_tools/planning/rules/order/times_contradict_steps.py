@@ -20,7 +20,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
             f"{doubt}{f.named} was written after {newest.path} ({newest.label}),"
             f" and names {other.path} ({other.label})"
         )
-        hint = f"say --resume-from tracker to resume from {other.label}, or --order mtime to resume from"
+        hint = f"say --order tracker to resume from {other.label}, or --order mtime to resume from"
         yield Hit(newest.path, text, f"{hint} {newest.label}")
     if not f.differ:
         return
@@ -51,7 +51,7 @@ RULE = Rule(
     id="order/times-contradict-steps",
     code="mtime-disagrees-with-step",
     effect=Effect.ASK,
-    answer="--order mtime, --order step or --resume-from tracker",
+    answer="--order mtime, --order step or --order tracker",
     why="""\
 The newest usable save by time is not the one with the highest step. The one by time is taken where
 an earlier save has a lower step, from which it can have gone on (a rollback); without such a save,

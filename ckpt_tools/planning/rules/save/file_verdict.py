@@ -67,7 +67,7 @@ RULE = Rule(
     answer="restore the file from a copy, a replica or an older checkpoint; ckpt explain CODE",
     why="""\
 The bytes of one file are not what its format says they must be, or not what is to be loaded from it: it
-is another part's, leads out of the checkpoint, lacks what --require names, or its framework's own loader
+is another part's, leads out of the checkpoint, lacks what CKPT_REQUIRE names, or its framework's own loader
 refuses it. Each finding has a code of its own (docs/codes.md). A broken file is never loaded: a replica
 takes its place, or an older save is chosen. Of a newer save that is only a pointer to its data (Git LFS,
 an error page), plan asks.

@@ -35,7 +35,7 @@ RULE = Rule(
     id="save/groups-needed",
     code="replica-groups-needed",
     effect=Effect.ASK,
-    answer="--replica-groups GROUPS, --strategy-dir DIR, --tp/--pp/--dp, or --replicas all",
+    answer="--replica-groups GROUPS, --strategy-dir DIR, --parallel tp=N,pp=N, or --replica-groups all",
     check=check,
     why="""\
 A rank has no file, and which ranks hold the same state is not known. The parallel sizes, a strategy

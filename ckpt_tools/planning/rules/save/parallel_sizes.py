@@ -66,7 +66,7 @@ RULE = Rule(
     code="parallel-sizes",
     more=("world-size-inferred", "lone-number"),
     effect=Effect.WARN,
-    answer="--world-size N, --tp N, --pp N",
+    answer="--world-size N, --parallel tp=N,pp=N",
     check=check,
     why="""\
 How many ranks there are is not told, or told in two ways. A lost highest rank cannot be seen where

@@ -86,7 +86,7 @@ def _one_rank_writes(piece: Piece) -> bool:
 def describe_other_order(order: str, path: str) -> Finding:
     """Return that the files of a save are in another order of ranks than the usual one."""
     text = f"the files were written in rank order {order}, which the plan follows"
-    hint = f"nothing is wrong with them; --rank-order {order} says it without a note"
+    hint = f"nothing is wrong with them; --parallel order={order} says it without a note"
     return finding_of(RULE, Hit(path, text, hint, Severity.NOTE))
 
 

@@ -58,10 +58,10 @@ RULE = Rule(
         "signature-invalid",
     ),
     effect=Effect.REJECT,
-    answer="restore the file; ckpt seal --again CHECKPOINT if it was changed on purpose; --verify-key",
+    answer="restore the file; ckpt seal --again CHECKPOINT if it was changed on purpose; CKPT_VERIFY_KEY",
     why="""\
 A file is not the one that was sealed or signed, or it is not there; or no seal or signature covers it,
-and --require-seal or --verify-key asks for one. Its structure may be perfect: only the seal shows that
+and --require-seal or CKPT_VERIFY_KEY asks for one. Its structure may be perfect: only the seal shows that
 weights were changed. A seal that cannot be read, is of another save or misses ranks proves nothing about
 what it does not cover, and nothing against it: that is a warning.
 For: flipped bits in tensors, which neither zip nor safetensors protects (pytorch/pytorch#126952);

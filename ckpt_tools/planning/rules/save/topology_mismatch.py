@@ -52,7 +52,7 @@ def check(facts: LoadFacts) -> Iterator[Hit]:
     if text := text or _find_other_size(own, run.topology.sizes, selection.sizes):
         hint = "start with the saved world size"
         if not (selection.replicas_all or selection.replica_groups):
-            hint += ", or name the replicas: --replica-groups GROUPS, or --replicas"
+            hint += ", or name the replicas: --replica-groups GROUPS, or all"
         yield Hit(c.path, f"topology-mismatch: {text} ({c.path})", hint)
 
 

@@ -16,7 +16,7 @@ RULE = Rule(
     code="unknown-global",
     more=("unsafe-pickle", "suspect-call", "unread-pickle", "needs-trust"),
     effect=Effect.REJECT,
-    answer="--trust-global 'mycompany.*' for code of your own; else do not load the file",
+    answer="--trust global='mycompany.*' for code of your own; else do not load the file",
     why="""\
 The pickle in the file names code that no checkpoint needs, or that nobody knows. Whoever loads it
 runs that code.

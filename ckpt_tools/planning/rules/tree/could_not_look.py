@@ -72,7 +72,7 @@ def stop_unread_log(what: str, why: str) -> CkptError:
 
 def stop_damaged_log(what: str, path: str, why: str) -> CkptError:
     """Return that a log says nothing."""
-    hint = f"to start from nothing anyway say --allow-fresh; to forget what it said: rm {quote(path)}"
+    hint = f"to start from nothing anyway say --allow fresh; to forget what it said: rm {quote(path)}"
     return stop(f"{what} is damaged: {why}", hint)
 
 
@@ -83,7 +83,7 @@ def describe_unseen(path: str, why: str) -> Finding:
 
 def describe_first_launch(root: str) -> Finding:
     """Return that ROOT does not exist, which the caller takes for a first launch."""
-    text = "it does not exist: this is taken for a first launch (--allow-missing)"
+    text = "it does not exist: this is taken for a first launch (--allow missing)"
     return finding_of(RULE, Hit(root, text, code="missing-root"))
 
 
@@ -92,8 +92,8 @@ RULE = Rule(
     code="unreadable",
     more=("in-use", "broken-plugin", "missing-root", "on-other-node"),
     effect=Effect.STOP,
-    answer="repair what is named and run it again; --skip-unreadable or --no-plugins to go on without it;"
-    " --allow-missing for a first launch where there is no ROOT",
+    answer="repair what is named and run it again; --allow unreadable or CKPT_NO_PLUGINS=1 goes on without;"
+    " --allow none,missing for a first launch where there is no ROOT",
     why="""\
 Something below ROOT could not be read, or changed while it was read, or only a plug-in that cannot be
 imported knows it, or it lies on another node's disk. It may be the newest checkpoint or a part of it, so

@@ -17,7 +17,7 @@ from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.planning.facts import LeftTracker
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
-FRESH = "to start from nothing anyway say --allow-fresh"
+FRESH = "to start from nothing anyway say --allow fresh"
 BYSTANDERS = "if the files have nothing to do with checkpoints say --exclude GLOB"
 _LISTED = 16
 """Files that have a finding of their own; one more finding counts the others."""
@@ -196,7 +196,7 @@ RULE = Rule(
     code="unrecognised-file",
     more=("set-aside", "in-quarantine", "versions-kept"),
     effect=Effect.STOP,
-    answer="bring back, rename, finish or move away what is named, or --allow-fresh to start from nothing",
+    answer="bring back, rename, finish or move away what is named, or --allow fresh to start from nothing",
     why="""\
 There is no checkpoint, but something that a training run leaves: unfinished saves, a tracker, copies that
 somebody put aside (*.bak, .trash, quarantine), large files of no known kind; or an earlier start resumed

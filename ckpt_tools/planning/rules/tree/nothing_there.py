@@ -12,15 +12,15 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_each
 
 _NOT_WHOLE = (
-    "nothing can resume from them: bring back what they lack, or start from nothing with --allow-none"
+    "nothing can resume from them: bring back what they lack, or start from nothing with --allow none"
 )
-_AFRESH = "for a first launch add --allow-none; else check the path"
+_AFRESH = "for a first launch add --allow none; else check the path"
 
 
 def find_nothing(
     root: str, asked: Selection, temporary: Sequence[str], unfinished: int, excluded: int
 ) -> Iterator[Hit]:
-    """Yield what saves that never finished have left, and, without --allow-none, that nothing is there."""
+    """Yield what saves that never finished have left, and, without --allow none, that nothing is there."""
     yield from say_each("unfinished-save", "what a save that never finished was writing", temporary)
     if not asked.allow_none:
         text = f"there is no checkpoint in {root}"
@@ -43,7 +43,7 @@ RULE = Rule(
     id="tree/nothing-there",
     code="not-inspected",
     effect=Effect.STOP,
-    answer="--allow-none for a first launch; else correct the path",
+    answer="--allow none for a first launch; else correct the path",
     why="""\
 Nothing below the path is a checkpoint, or a file that may be one. A first launch looks like this,
 and so does a wrong path: only the caller can tell which it is.

@@ -49,13 +49,13 @@ def find_no_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> Ite
     flags = {"--run": asked.run, "--prefix": asked.prefix, "--layout": asked.layout}
     requested = " ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
     if asked.allow_none and asked.allow_missing:
-        text = f"nothing belongs to {requested}: this is taken for a first launch (--allow-missing)"
+        text = f"nothing belongs to {requested}: this is taken for a first launch (--allow missing)"
         yield Hit(root, text)
         return
     runs = dict.fromkeys((c.layout, c.run) for c in saves)
     there = f"it holds {listed(runs)}" if runs else "it holds other files of checkpoints ('ckpt ls')"
     text = f"nothing in {root} belongs to {requested}: {there}"
-    hint = "correct it; for the first launch of a new run beside others say --allow-none --allow-missing"
+    hint = "correct it; for the first launch of a new run beside others say --allow none,missing"
     yield Hit(root, text, hint, error=UsageError)
 
 
