@@ -19,11 +19,12 @@ from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.formats.common.zeros import zero_tensors
 from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.digests import Runs, digests_of, placed
+from ckpt_tools.inspection.held import find_held
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged, not_kept
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
-from ckpt_tools.model.report import NO_METADATA, Blank, Guard, Level, Region, Report
+from ckpt_tools.model.report import NO_METADATA, Blank, Guard, Held, Level, Region, Report
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import OpenFile, ShortRead, Source, Stopped, opened
 from ckpt_tools.storage.retry import is_link
@@ -449,6 +450,7 @@ def _report(of: Inspection, size: int, found: list[Finding], source: OpenFile | 
         regions=_regions(anatomy, size),
         stats=tuple(anatomy.stats),
         unlisted=tuple(anatomy.unlisted),
+        held=find_held(of.path, of.format.name, anatomy, found) if of.format else Held(),
         blank=Blank(sum(0 in t.shape for t in anatomy.tensors), of.zeros),
     )
 

@@ -73,6 +73,23 @@ class Blank(NamedTuple):
     zeros: int = 0
 
 
+class Held(NamedTuple):
+    """What a file holds of a training state: the weights of a model; something of an optimizer, such as its
+    ``moments`` or nothing but ``settings``; the state of a scheduler alone.
+    """
+
+    weights: bool = False
+    optimizer: bool = False
+    moments: bool = False
+    settings: bool = False
+    scheduler: bool = False
+
+    @property
+    def trained(self) -> bool:
+        """Whether it holds the state of an optimizer, and not only its settings."""
+        return self.optimizer and not self.settings
+
+
 class Report(Struct, frozen=True):
     """The result of one pass over one file. ``coverage`` is the fraction of bytes that a stored checksum
     protects, 0.0 to 1.0.
@@ -80,7 +97,8 @@ class Report(Struct, frozen=True):
     ``signature`` is a digest of the names, dtypes and shapes of the tensors in file order ("" when there are
     none). ``mode`` holds the permission bits. ``regions`` cover the whole file if they were requested
     (--explain-bytes). ``stats`` are the statistics of its tensors, from level values on. ``unlisted`` are the
-    names in its pickles that are in no list. Of ``blank`` the zeros are counted from level content on.
+    names in its pickles that are in no list. Of ``blank`` the zeros are counted from level content on;
+    ``held`` is known from the structure on.
     """
 
     path: str
@@ -100,3 +118,4 @@ class Report(Struct, frozen=True):
     stats: tuple[Stats, ...] = ()
     unlisted: tuple[Unlisted, ...] = ()
     blank: Blank = Blank()
+    held: Held = Held()

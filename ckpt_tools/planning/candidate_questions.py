@@ -20,7 +20,6 @@ from ckpt_tools.planning.rules.choice import tracker_stale, unplaced_newer
 from ckpt_tools.planning.rules.order import same_step_twice
 from ckpt_tools.planning.rules.pair import same_content
 from ckpt_tools.planning.rules.save import unknown_global
-from ckpt_tools.reading.held_state import has_optimizer
 from ckpt_tools.reading.session import Session
 
 _RANK = re.compile(r"(?<![A-Za-z])rank[^A-Za-z0-9]*([0-9]+)", re.IGNORECASE)
@@ -71,7 +70,7 @@ def require_one_model(
     """
 
     def is_state(p: Part) -> bool:
-        return has_optimizer(*session.inspect(p.path, Level.STRUCTURE))
+        return session.known(p).held.optimizer
 
     good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).readers.single]
     for mine, p in _pair_with_loaded(good, loaded):

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.discovery.unrecognised import is_other
-from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.lost_files import is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -154,9 +153,9 @@ def _lost_optimizer(s: Session, c: Checkpoint) -> bool:
     of_weights = c.kind is Kind.PERIODIC and {p.role for p in c.parts} == {"model"}
     if layout.is_last_resort or not (keeps and of_weights):
         return False
-    report, anatomy = s.inspect(c.parts[0].path, Level.STRUCTURE)
+    report = s.known(c.parts[0])
     told = any(key in report.metadata for key in _HYPERPARAMETERS)
-    return bool(anatomy.tensors) and not told and not any(is_optimizer_state(t.name) for t in anatomy.tensors)
+    return report.tensors > 0 and not told and not report.held.moments
 
 
 # ---- what it names as the best of its run: its framework loads that when training ends

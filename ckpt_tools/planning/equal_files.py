@@ -133,9 +133,9 @@ class EqualFiles:
 
     def _is_trained(self, p: Part) -> bool:
         """Return whether a file is an optimizer's state, or has one among its tensors."""
-        names = [p.name, *(t.name for t in self.session.inspect(p.path, Level.STRUCTURE)[1].tensors)]
         moves = self.session.layouts.piece_of(p).changes is Changes.MOVES
-        return moves or p.role == "optimizer" or any(map(is_optimizer_state, names))
+        named = p.role == "optimizer" or is_optimizer_state(p.name)
+        return moves or named or self.session.known(p).held.moments
 
     def _fits(self, p: Part) -> bool:
         """Return whether a file tells the name or the step that it goes by."""

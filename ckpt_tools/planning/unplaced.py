@@ -18,7 +18,6 @@ from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_unread, unpacked_state
 from ckpt_tools.findings import NOT_SEEN
-from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts.common import loop_counters, under_way
 from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.layouts.guess import guess
@@ -26,7 +25,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.plan import Rejected
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import UnplacedFacts, UnplacedFile
 from ckpt_tools.planning.lost_files import headless
@@ -34,7 +33,6 @@ from ckpt_tools.planning.rules.choice import unplaced_newer
 from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
 from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import file_verdict
-from ckpt_tools.reading.held_state import has_optimizer
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, patiently, there
@@ -194,13 +192,7 @@ def _trackers(s: Session) -> Iterator[str]:
 def _has_optimizer(s: Session, c: Checkpoint) -> bool:
     if any("optim" in p.role for p in c.parts):
         return True
-    return any(is_training_state(*s.inspect(p.path, Level.STRUCTURE)) for p in c.parts[:_MOST])
-
-
-def is_training_state(report: Report, anatomy: Anatomy) -> bool:
-    """Return True if a file holds the state of an optimizer, and not only its settings."""
-    state = bool(anatomy.tensors) or "param_groups" in anatomy.keys
-    return state and has_optimizer(report, anatomy)
+    return any(s.known(p).held.trained for p in c.parts[:_MOST])
 
 
 def _is_in(path: str, homes: set[str], root: str) -> bool:
@@ -267,12 +259,12 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     if is_unread(name):
         return replace(known, format="one that ckpt cannot read")
     if allowed := formats.names.allowed(name):
-        report, anatomy = s.inspect(file.path, Level.STRUCTURE, file.findings)
+        report = s.report_file(file.path, Level.STRUCTURE, file.findings)
         s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
         of, broken = report.format or allowed[0], report.verdict is Verdict.BROKEN
         if report.verdict in (Verdict.OK, Verdict.SUSPECT):
             step = max(loop_counters.steps_told(report.metadata), default=None)
-            known = replace(known, optimizer=is_training_state(report, anatomy), step=step)
+            known = replace(known, optimizer=report.held.trained, step=step)
         return replace(known, format=of, state=_holds_state(of), broken=broken)
     return _read_unnamed(s, known)
 

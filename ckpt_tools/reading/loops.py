@@ -10,13 +10,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.held import piece_for
+from ckpt_tools import formats
+from ckpt_tools.layouts.common.held import Holds, piece_for
+from ckpt_tools.layouts.common.layout import whole
+from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, numbers
 from ckpt_tools.layouts.common.templates import TOKENS
 from ckpt_tools.layouts.files import loop_of
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.reading.held_state import State, read_state
+from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 
 _MOST = 512
@@ -31,6 +36,20 @@ def were_written_together(a: Part, b: Part) -> bool:
     """Return True if two files may be of one save, as their times are in a copy."""
     apart = abs(a.mtime_ns - b.mtime_ns)
     return apart <= _TOGETHER_NS + max(a.size, b.size) * 1_000_000_000 // _RATE
+
+
+class State(Struct, frozen=True):
+    """What a file tells: ``holds`` is None if it could not be read, ``strange`` says that it is in no format
+    of states, ``count`` how many steps its optimizer took.
+    """
+
+    part: Part
+    holds: Holds | None = None
+    steps: tuple[int, ...] = ()
+    epochs: tuple[int, ...] = ()
+    count: int | None = None
+    role: str = ""
+    strange: bool = False
 
 
 class _Save:
@@ -104,12 +123,32 @@ def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
     states.
     """
     newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
-    read = [read_state(p, s, p.path in newest) for p in parts]
+    read = [_read_state(p, s, inside=p.path in newest) for p in parts]
     known = {_label(f) for f in read if f.holds is not None}
     strange = [f for f in read if f.strange and not (loop_of(f.part).numbered and _label(f) in known)]
     for f in strange:
         s.make_bare(f.part)
     return [f for f in read if f not in strange]
+
+
+def _read_state(p: Part, s: Session, *, inside: bool) -> State:
+    """Return what a file holds, which is only looked into if ``inside``."""
+    if not inside or p.size <= 0:
+        return State(p)
+    report = s.report(p, Level.STRUCTURE)
+    if report.format is None and not formats.names.only_state(p.name):
+        return State(p, strange=True)
+    if report.format is None or report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
+        return State(p)
+    if report.metadata.get("torchscript") or report.format not in s.layouts.piece_of(p).formats:
+        return State(p, strange=True)  # a program, as those of ONNX are; or data
+    held, steps, epochs = report.held, numbers(report.metadata, STEPS), numbers(report.metadata, EPOCHS)
+    counters = not held.scheduler and bool(steps or epochs)
+    roles = {"model": held.weights, "optimizer": held.optimizer, "scheduler": held.scheduler, "other": True}
+    role = next(name for name, is_held in roles.items() if is_held)
+    count = whole(report.metadata.get("optimizer_step"))
+    holds = Holds(held.weights, held.optimizer, counters)
+    return State(p, holds, steps, epochs, count, role)
 
 
 def _place(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:

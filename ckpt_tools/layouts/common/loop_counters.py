@@ -59,7 +59,7 @@ def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
     """
     text = {k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdigit() and len(v) <= 18}
     found = {**metadata, **text}
-    return tuple(n for key in keys if (n := whole(found.get(key))) is not None and n >= 0)
+    return tuple(n for key in keys if key in found and (n := whole(found[key])) is not None and n >= 0)
 
 
 def number(metadata: Metadata, keys: Sequence[str]) -> int | None:

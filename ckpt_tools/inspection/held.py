@@ -1,0 +1,56 @@
+"""What one file holds of a training state, as its structure tells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.formats.common.format import Anatomy
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.report import Held
+from ckpt_tools.model.tensor import Tensor
+
+_OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
+_SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
+_CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
+"""What is said of a pickle that names classes."""
+_ARRAYS = frozenset({"safetensors", "npz", "npy", "eqx", "pickle_plain", "joblib"})
+_MLX_COUNTERS = frozenset({"step", "learning_rate"})
+
+
+def find_held(path: str, format_name: str, anatomy: Anatomy, findings: Iterable[Finding]) -> Held:
+    """Return what a file holds, by its keys and the names of its tensors."""
+    keys, tensors, ending = anatomy.keys, anatomy.tensors, path.lower().rpartition(".")[2]
+    moments, groups = any(is_optimizer_state(t.name) for t in tensors), "param_groups" in keys
+    alone = ending == "pdopt" or (format_name in _ARRAYS and _is_optimizer_of_arrays(tensors))
+    named = any("optim" in k.lower() and anatomy.metadata.get(k, k) is not None for k in keys)
+    classes = any(f.code in _CLASSES for f in findings)
+    if ending == "joblib" or (ending == "pkl" and classes and not tensors):
+        weights = True  # a model as a whole
+    elif groups or (len(tensors) == 1 and not tensors[0].shape):
+        weights = False  # one number is no network: SAC keeps its temperature so
+    else:
+        weights = any(map(_is_weight, tensors))
+    return Held(
+        weights=weights and not alone,
+        optimizer=alone or groups or moments or named,
+        moments=moments,
+        settings=not (alone or tensors or groups),
+        scheduler=not tensors and not keys.isdisjoint(_SCHEDULER),
+    )
+
+
+def _is_optimizer_of_arrays(tensors: Iterable[Tensor]) -> bool:
+    """Return True for arrays that MLX writes of an optimizer: a count, and values called by a letter."""
+    names = {t.name for t in tensors}
+    counted = not names.isdisjoint(_MLX_COUNTERS) and len(names) > 1
+    return counted and all(n in _MLX_COUNTERS or n.endswith((".m", ".v", ".u")) for n in names)
+
+
+def _is_weight(t: Tensor) -> bool:
+    """Return False for an optimizer's tensors, counters and random numbers."""
+    counter = not t.shape and t.dtype.startswith(("int", "uint"))
+    other = _OTHER_STATE.search(t.name.partition(".")[0]) or is_optimizer_state(t.name)
+    random = t.dtype == "uint8" and len(t.shape) == 1
+    return t.nbytes > 0 and not (counter or other or random or t.name.endswith(".step"))
