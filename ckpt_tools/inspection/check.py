@@ -248,7 +248,7 @@ class Inspection:
         self.anatomy = Anatomy(key=key, regions=[] if explain else None)
         self.format: Format | None = None
         self.reached = Level.PRESENCE
-        self.zeros = 0
+        self.zeros, self.held = 0, Held()
         self.found: list[Finding] = []
 
     def run(self, read: Read, *, hold: bool = False) -> tuple[Report, Anatomy]:
@@ -317,6 +317,7 @@ class Inspection:
         if not self.whole and fmt.loader is not None:
             found += _missing_keys(anatomy, self.require)
         found += _other_role(name, anatomy)
+        self.held = find_held(name, fmt.name, anatomy, found)
 
     def _content(self, source: OpenFile, read: Read) -> None:
         empty, sealed = list[tuple[int, int]](), dict[int, Sum]()
@@ -450,7 +451,7 @@ def _report(of: Inspection, size: int, found: list[Finding], source: OpenFile | 
         regions=_regions(anatomy, size),
         stats=tuple(anatomy.stats),
         unlisted=tuple(anatomy.unlisted),
-        held=find_held(of.path, of.format.name, anatomy, found) if of.format else Held(),
+        held=of.held,
         blank=Blank(sum(0 in t.shape for t in anatomy.tensors), of.zeros),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.formats.common.format import Anatomy
@@ -21,17 +21,11 @@ _MLX_COUNTERS = frozenset({"step", "learning_rate"})
 
 def find_held(path: str, format_name: str, anatomy: Anatomy, findings: Iterable[Finding]) -> Held:
     """Return what a file holds, by its keys and the names of its tensors."""
-    keys, tensors, ending = anatomy.keys, anatomy.tensors, path.lower().rpartition(".")[2]
+    keys, tensors = anatomy.keys, anatomy.tensors
     moments, groups = any(is_optimizer_state(t.name) for t in tensors), "param_groups" in keys
-    alone = ending == "pdopt" or (format_name in _ARRAYS and _is_optimizer_of_arrays(tensors))
+    alone = path.lower().endswith(".pdopt") or (format_name in _ARRAYS and _is_of_mlx(tensors))
     named = any("optim" in k.lower() and anatomy.metadata.get(k, k) is not None for k in keys)
-    classes = any(f.code in _CLASSES for f in findings)
-    if ending == "joblib" or (ending == "pkl" and classes and not tensors):
-        weights = True  # a model as a whole
-    elif groups or (len(tensors) == 1 and not tensors[0].shape):
-        weights = False  # one number is no network: SAC keeps its temperature so
-    else:
-        weights = any(map(_is_weight, tensors))
+    weights = _is_model(path.lower(), tensors, findings) or (not groups and _are_weights(tensors))
     return Held(
         weights=weights and not alone,
         optimizer=alone or groups or moments or named,
@@ -41,7 +35,18 @@ def find_held(path: str, format_name: str, anatomy: Anatomy, findings: Iterable[
     )
 
 
-def _is_optimizer_of_arrays(tensors: Iterable[Tensor]) -> bool:
+def _is_model(name: str, tensors: Sequence[Tensor], findings: Iterable[Finding]) -> bool:
+    """Return True for a pickle that is a model as a whole, an object of a class."""
+    classes = not tensors and any(f.code in _CLASSES for f in findings)
+    return name.endswith(".joblib") or (classes and name.endswith(".pkl"))
+
+
+def _are_weights(tensors: Sequence[Tensor]) -> bool:
+    """Return True if tensors are those of a network; one number is none: SAC keeps its temperature so."""
+    return any(map(_is_weight, tensors)) and (len(tensors) > 1 or bool(tensors[0].shape))
+
+
+def _is_of_mlx(tensors: Iterable[Tensor]) -> bool:
     """Return True for arrays that MLX writes of an optimizer: a count, and values called by a letter."""
     names = {t.name for t in tensors}
     counted = not names.isdisjoint(_MLX_COUNTERS) and len(names) > 1

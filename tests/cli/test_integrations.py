@@ -32,7 +32,7 @@ from ckpt_tools.integrations import (
     resume,
     transformers,
 )
-from ckpt_tools.integrations.group import Group, joined
+from ckpt_tools.integrations.agreement import Group, joined
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.model.selection import Selection
 
