@@ -4,26 +4,76 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts import layouts_of
+from ckpt_tools.layouts import Piece, layouts_of
 from ckpt_tools.layouts.common.rank_grid import ALONE, Topology
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, Load
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import Evidence, Gap, StandIn
-from ckpt_tools.planning.replicas import Group, Groups
 from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save import (
-    fault_rank,
     groups_needed,
     missing_part,
     missing_rank,
     replica_mismatch,
 )
+
+
+class Group(NamedTuple):
+    """Ranks that hold the same state of one role, and who says so."""
+
+    ranks: Sequence[int]
+    source: str
+
+
+class Groups:
+    """Replica groups of the ranks, per role, in the order of docs/design.md section 5."""
+
+    def __init__(self, topology: Topology, selection: Selection) -> None:
+        self.topology, self.selection = topology, selection
+        self._strategy = {rank: group for group in topology.strategy for rank in group}
+        self._cells: dict[tuple[str, ...], dict[tuple[int, ...], list[int]]] = {}
+
+    def of(self, rank: int, piece: Piece) -> Group | None:
+        """Return the ranks that hold the same state as ``rank`` in ``piece``; None when nobody says so."""
+        if piece.readers.sharded:
+            return None
+        groups, over = self.selection.replica_groups, piece.readers.replicated_over
+        by_layout = f"equal at every {' and '.join(over)}" if over else ""
+        role = piece.role if piece.role in groups else ""
+        if role in groups:
+            members = next((group for group in groups[role] if rank in group), ())
+            return Group(members, f"--replica-groups {role}".rstrip()) if members else None
+        if self.selection.sizes:  # given by flag, also for a layout that does not know its own
+            return Group(self._peers(rank, over or ("dp", "cp")), by_layout or "parallel sizes")
+        if rank in self._strategy:
+            return Group(self._strategy[rank], f"the strategy files in {self.selection.strategy_dir}")
+        everyone = range(self.topology.world_size)
+        if over:
+            return Group(self._peers(rank, over) if self.topology.sizes else everyone, by_layout)
+        return Group(everyone, "--replica-groups all") if self.selection.replicas_all else None
+
+    def _peers(self, rank: int, over: tuple[str, ...]) -> Sequence[int]:
+        """Return the ranks at the place of ``rank`` on all other axes; the grid is laid out once per set."""
+        axes = self.topology.apart(over)
+
+        def place(r: int) -> tuple[int, ...]:
+            at = self.topology.coordinates(r)
+            return tuple(at.get(axis, 0) for axis in axes)
+
+        if axes not in self._cells:
+            cells = self._cells[axes] = {}
+            for r in range(self.topology.world_size):
+                cells.setdefault(place(r), []).append(r)
+        return self._cells[axes][place(rank)]
+
 
 Bad = Mapping[str, Sequence[Finding]]
 """The paths of parts that are broken or unreadable, with why."""
@@ -184,7 +234,7 @@ class _Work:
             self.gaps[Gap(self.checkpoint.path, name, world, source, bool(own), asked)].append(rank)
             for p in own:
                 if self.dying and rank in self.faults:
-                    self.findings.append(fault_rank.describe_failed(rank, p.path))
+                    self.findings.append(groups_needed.describe_failed(rank, p.path))
                 self._blame([p])
 
     def _find_load(self, rank: int, role: _Role, own: Sequence[Part], group: Group | None) -> Load | None:

@@ -17,9 +17,8 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.equal_files import of_other_models, when
 from ckpt_tools.planning.rules.choice import tracker_stale, unplaced_newer
-from ckpt_tools.planning.rules.order import same_step_twice
 from ckpt_tools.planning.rules.pair import same_content
-from ckpt_tools.planning.rules.save import unknown_global
+from ckpt_tools.planning.rules.save import mixed_counters, unknown_global
 from ckpt_tools.reading.session import Session
 
 _RANK = re.compile(r"(?<![A-Za-z])rank[^A-Za-z0-9]*([0-9]+)", re.IGNORECASE)
@@ -80,7 +79,7 @@ def require_one_model(
         yield from (replace(f, path=f.path or p.path, severity=Severity.WARNING) for f in damage)
         if not damage:
             one, two = (replace(c, path=x.path, parts=(x,)) for x in (mine, p))
-            raise same_step_twice.ask(c, mine.path, p.path, either(session.root, one, two))
+            raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, either(session.root, one, two))
 
 
 def _pair_with_loaded(good: Sequence[Part], loaded: Sequence[Part]) -> Iterator[tuple[Part, Part]]:

@@ -42,7 +42,7 @@ from ckpt_tools.planning.order import (
 )
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
 from ckpt_tools.planning.rules.order import times_contradict_steps, times_mute
-from ckpt_tools.planning.rules.rule import Effect, Rule, error_of, finding_of
+from ckpt_tools.planning.rules.rule import error_of, finding_of
 from ckpt_tools.planning.rules.save import unfinished
 from ckpt_tools.planning.rules.tree import could_not_look, filters_hide_all, several_runs
 from ckpt_tools.planning.run import Run
@@ -59,9 +59,6 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 def number(checkpoints: Sequence[Checkpoint]) -> str:
     return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
-
-
-ORDER = (times_contradict_steps.RULE, times_mute.RULE)
 
 
 class Candidates:
@@ -235,13 +232,13 @@ class Candidates:
         said = without(self.root, kept, other.path, label=path if same else kept.label)
         return said if said.startswith("--") else ""
 
-    def apply_order_rules(self, facts: OrderFacts, rules: Iterable[Rule] = ORDER) -> None:
+    def apply_order_rules(self, facts: OrderFacts) -> None:
         """Raises UsageError where only the caller can say which checkpoint is the newest."""
-        for rule in rules:
-            for hit in rule.check(facts) if rule.check else ():
-                if (rule.effect if hit.effect is None else hit.effect) is Effect.ASK:
-                    raise error_of(rule, hit)
-                self.warnings.append(finding_of(rule, hit))
+        for rule in (times_contradict_steps, times_mute):
+            for hit in rule.check(facts):
+                if hit.effect is None:  # as much as the rule does at most
+                    raise error_of(rule.RULE, hit)
+                self.warnings.append(finding_of(rule.RULE, hit))
 
     def settled(self) -> None:
         """For those who judge in one order only.

@@ -59,15 +59,6 @@ class UnplacedFile(Struct, frozen=True):
     inside: bool = False
 
 
-class UnplacedFacts(Struct, frozen=True):
-    """What no layout places below ROOT; ``optimizer`` says that the choice holds an optimizer's state."""
-
-    root: str
-    unplaced: tuple[UnplacedFile, ...]
-    chosen: Checkpoint | None = None
-    optimizer: bool = False
-
-
 When = tuple[int, ...]
 """When in training: step, epoch, step in the epoch; where nothing else is known, restart; date of the save.
 -1 is unknown.

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import filterfalse, islice
+from itertools import chain, filterfalse, islice
 
 from msgspec.structs import replace
 
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.common.tensor_pieces import incomplete
+from ckpt_tools.layouts.common.saved_by import saved_sizes, why_partial
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.assign import Bad, assign
+from ckpt_tools.planning.assign import Bad, Groups, assign
 from ckpt_tools.planning.candidate_questions import (
     ask_which_is_the_copy,
     require_no_share,
@@ -28,10 +30,8 @@ from ckpt_tools.planning.candidate_questions import (
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.engine import facts_of, find_gaps, find_hits
 from ckpt_tools.planning.equal_files import Contradiction, EqualFiles
-from ckpt_tools.planning.evidence import FileEvidence
-from ckpt_tools.planning.facts import Evidence, SavesFacts
+from ckpt_tools.planning.facts import Evidence, OwnFile, SavesFacts, Tensors
 from ckpt_tools.planning.lost_files import hollow, lost, without_model, zeroed
-from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.rules.rule import error_of, finding_of
 from ckpt_tools.planning.rules.save import (
     groups_needed,
@@ -48,6 +48,79 @@ from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.reading.prefetch import LEAST, prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
+
+_CUT = frozenset({"truncated", "bad-header", "bad-pickle", "trailing-data"})
+"""Findings of a file whose list of tensors may have lost its end."""
+
+
+class FileEvidence:
+    """Answers from the files of one run. ``level`` is how deep they are inspected for it."""
+
+    def __init__(self, session: Session, selection: Selection, run: Run) -> None:
+        self.session, self.selection, self.run = session, selection, run
+        self.level = min(Level.STRUCTURE, selection.level)  # at presence the names must do
+
+    def tensors(self, part: Part) -> Tensors:
+        """Return what a file says about its tensors."""
+        report = self.session.report(part, self.level)
+        return Tensors(report.signature, why_partial(report.metadata), saved_sizes([report]))
+
+    def differences(self, a: Part, b: Part) -> list[str]:
+        """Return tensors that differ between two replicas, but no random numbers: each rank has its own."""
+        from ckpt_tools.inspection.digests import tensor_digests  # only before a replica stands in
+
+        s = self.session
+        slow = s.reader.rate.took if s.reader.rate else None
+        one, other = (
+            tensor_digests(
+                p.path, s.inspect(p.path, Level.STRUCTURE)[1], slow, jobs=s.options.jobs, io=s.reader.io
+            )
+            for p in (a, b)
+        )
+        names = (name for name in one.keys() | other.keys() if "rng" not in name.lower())
+        return sorted(name for name in names if one.get(name) != other.get(name))
+
+    def own_files(self, candidate: Candidate, bad: Bad, rank: int, part: Part) -> Iterator[OwnFile]:
+        """Yield what a rank wrote in the place of a part: in the candidate, else at the nearest other step.
+
+        Of a file with ``signature-changed`` some tensors are gone, and what is left proves nothing.
+        """
+        c = candidate.whole
+        others = (other.parts for other in self.run.find_nearest(candidate.named) if other.run == c.run)
+        for p in chain(c.parts, chain.from_iterable(others)):
+            if p.rank != rank or p.role != part.role or p.size <= 0 or p.path == part.path:
+                continue
+            if any(f.code == "signature-changed" for f in bad.get(p.path, ())):
+                continue
+            report = self.session.report(p, self.level)
+            if report.signature and not any(f.code in _CUT for f in report.findings):
+                name = os.path.relpath(p.path, self.session.root)
+                yield OwnFile(f"rank {rank}'s own file {name}", report.signature)
+
+    def unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
+        """Yield replicas with other tensors than most, each with one that holds the usual ones: some files
+        cut at a record's end show nothing else. Groups are those that the caller or the strategy files tell,
+        and not those that a layout implies.
+        """
+        flags, topology = self.selection.replica_groups, self.run.topology
+        everyone = (range(topology.world_size),) if self.selection.replicas_all else ()
+        for role in {p.role for p in c.parts}:
+            parts = [p for p in c.parts if p.role == role and p.size > 0]
+            by_rank = {p.rank: p for p in parts if not self.session.layouts.piece_of(p).readers.sharded}
+            groups = flags.get(role, flags.get("", ())) or topology.strategy or everyone
+            for group in groups:
+                yield from self._find_unlike([p for rank in group if (p := by_rank.get(rank))])
+
+    def _find_unlike(self, replicas: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
+        """Yield those with other tensors than most; where as many have either, than the one with most."""
+        told = ((p, self.tensors(p)) for p in replicas)
+        known = [(p, t.signature) for p, t in told if t.signature and not t.partial]
+        count = Counter(signature for _, signature in known)
+        if len(count) > 1:
+            reports = self.session.reports
+            typical, usual = max(known, key=lambda row: (count[row[1]], reports[row[0].path].tensors))
+            yield from ((p, typical) for p, signature in known if signature != usual)
+
 
 _UNUSABLE = (Verdict.BROKEN, Verdict.UNKNOWN)
 _NEAR = 3

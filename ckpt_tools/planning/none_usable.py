@@ -19,7 +19,6 @@ from ckpt_tools.model.plan import Choice, LoadPlan, Rejected
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.candidates import number
 from ckpt_tools.planning.first_launch import in_no_layout
-from ckpt_tools.planning.order import SmallerJob
 from ckpt_tools.planning.rules.choice import none_usable
 from ckpt_tools.planning.rules.choice.none_usable import UnusableFacts
 from ckpt_tools.planning.rules.rule import error_of, finding_of
@@ -77,8 +76,8 @@ def _describe_ranks(choice: Choice, layouts: Layouts) -> str:
     return f"no save is whole: {'; '.join(lacks[:_NAMED])}{more}. Nothing was started: {todo}"
 
 
-def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> SmallerJob | None:
-    """Return the job of fewer ranks of which at least two newer saves lack nothing."""
+def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> tuple[int, Checkpoint] | None:
+    """Return the ranks of a smaller job of which at least two newer saves lack nothing, and the newest."""
     saves: dict[int, list[Checkpoint]] = defaultdict(list)
     for rejected in choice.rejected:
         c = rejected.checkpoint
@@ -87,8 +86,7 @@ def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> SmallerJob
         whole = ranks == set(range(len(ranks))) and all(map(_names_ranks, _find_errors(rejected)))
         if ranks and is_newer and whole:
             saves[len(ranks)].append(c)
-    jobs = (SmallerJob(n, world, of[0]) for n, of in saves.items() if len(of) > 1 and n < world)
-    return next(jobs, None)
+    return next(((n, of[0]) for n, of in saves.items() if len(of) > 1 and n < world), None)
 
 
 def _find_errors(rejected: Rejected) -> list[Finding]:

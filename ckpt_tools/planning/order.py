@@ -10,7 +10,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -165,16 +164,6 @@ def start_from_named(
     return [*named, *(c for c in ranked if c.key not in keys and places.get(c.key, c.order) <= most)]
 
 
-class SmallerJob(NamedTuple):
-    """A job of ``size`` ranks that may have written the ``newest`` of several saves, although the ``world``
-    is taken to be larger.
-    """
-
-    size: int
-    world: int
-    newest: Checkpoint
-
-
 class OrderFacts(Struct, frozen=True):
     """What the rules of the order see. ``by_time`` and ``by_step`` are the newest usable ones of ``saves``,
     in comparable places. ``named`` is the tracker that names that one of the two which loses or, where
@@ -194,7 +183,6 @@ class OrderFacts(Struct, frozen=True):
     tracked: Checkpoint | None = None
     step_flag: bool = True
     others: Sequence[Checkpoint] = ()
-    fewer: SmallerJob | None = None
 
     def place(self, c: Checkpoint) -> Order:
         """Return where in training a save was made."""

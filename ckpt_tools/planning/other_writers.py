@@ -8,21 +8,19 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from time import perf_counter
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, Rejected
 from ckpt_tools.planning.rules.choice import another_writer
-from ckpt_tools.planning.rules.choice.another_writer import How, WriterFacts
-from ckpt_tools.planning.rules.rule import finding_of
+from ckpt_tools.planning.rules.choice.another_writer import How
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.urls import is_url
-from ckpt_tools.storage.walk import SLOW, THREADS
+from ckpt_tools.storage.walk import THREADS
 
 STATS = 256
 """Files of the newest checkpoints, and entries of a directory, that are asked about a second time, at most:
@@ -33,7 +31,6 @@ SKEW_NS = 5_000_000_000
 """How far the clock of a file server may be ahead; what lies beyond says that a clock is wrong, and nothing
 of a writer.
 """
-_TRIED = 7
 _RELISTED = 8
 """Checkpoints at most that are listed again."""
 
@@ -73,14 +70,17 @@ def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, c
 
 def etag_of(path: str) -> str:
     """Return the ETag of an object as it was asked for last; "" of a file, and where there is none."""
-    if not is_url(path):
-        return ""
-    from ckpt_tools.storage.stores.refresh import object_of
+    return get_versions(path)[0]
 
-    try:
-        return object_of(path).etag
-    except OSError:
-        return ""
+
+def get_versions(path: str) -> tuple[str, str]:
+    """Return the ETag and the version that an object had when it was judged; nothing of a file."""
+    if is_url(path):
+        from ckpt_tools.storage.stores.refresh import object_of
+
+        with suppress(OSError):  # it is looked at again before anybody is told of it
+            return object_of(path).etag, object_of(path).version
+    return "", ""
 
 
 def other_writers(
@@ -117,8 +117,7 @@ def other_writers(
             pass  # the run is a prefix of names, or its files have vanished, which was said
         except OSError as e:
             unknown[directory] = str(e.strerror)
-    facts = WriterFacts(s.root, written, unknown)
-    yield from (finding_of(another_writer.RULE, hit) for hit in another_writer.check(facts))
+    yield from another_writer.describe(s.root, written, unknown)
 
 
 def _find_changed(files: Sequence[Part]) -> tuple[dict[str, How], dict[str, str]]:
@@ -160,19 +159,11 @@ def _list_files(directory: str) -> Iterator[tuple[str, int]]:
 
 
 def stats(paths: Sequence[str]) -> Iterator[tuple[str, tuple[int, int] | OSError]]:
-    """Yield each path with its size and time, or why it has none: one after the other where the file system
-    answers at once, else many at a time.
-    """
-    started = perf_counter()
-    yield from zip(paths, map(_stat, paths[:_TRIED]), strict=False)
-    rest = paths[_TRIED:]
-    if (perf_counter() - started) / _TRIED < SLOW:
-        yield from zip(rest, map(_stat, rest), strict=True)
-    elif rest:
-        from concurrent.futures import ThreadPoolExecutor
+    """Yield each path with its size and time, or why it has none: many at a time, as a network answers."""
+    from concurrent.futures import ThreadPoolExecutor
 
-        with ThreadPoolExecutor(THREADS) as pool:
-            yield from zip(rest, pool.map(_stat, rest), strict=True)
+    with ThreadPoolExecutor(THREADS) as pool:
+        yield from zip(paths, pool.map(_stat, paths), strict=True)
 
 
 def _stat(path: str) -> tuple[int, int] | OSError:

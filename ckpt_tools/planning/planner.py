@@ -4,7 +4,8 @@ choice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -30,19 +31,17 @@ from ckpt_tools.model.plan import (
     Rejected,
     Resume,
 )
-from ckpt_tools.model.report import Level
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.planning import choice_warnings, none_usable, other_writers, unfinished
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
 from ckpt_tools.planning.engine import find_gaps, find_losses
-from ckpt_tools.planning.load_plan import file_loads, fingerprint
 from ckpt_tools.planning.lost_files import find_lost_texts, headless
 from ckpt_tools.planning.order import OrderFacts, step_at
 from ckpt_tools.planning.rules.choice import export_newer
 from ckpt_tools.planning.rules.choice.none_usable import stop_without_newest
-from ckpt_tools.planning.rules.order import fewer_ranks
 from ckpt_tools.planning.rules.rule import finding_of
-from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
+from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.seals import later_and_gone
 from ckpt_tools.planning.topology import leftovers_beside
@@ -146,9 +145,8 @@ class Planner(Candidates):
         groups = self.selection.replica_groups.values()
         highest = max((rank for rows in groups for row in rows for rank in row), default=-1)
         job = none_usable.find_smaller_job(choice, self.layouts, self.topology.world_size)
-        if job and highest < job.size:
-            facts = self.facts(choice.checkpoint, choice.checkpoint)
-            self.apply_order_rules(replace(facts, fewer=job), [fewer_ranks.RULE])
+        if job and highest < job[0]:
+            raise ask_how_many(job[0], self.topology.world_size, job[1], choice.checkpoint)
 
     def _with_lost(self, choice: Choice) -> Choice:
         """The choice and what would have gone before it had it not been lost.
@@ -394,3 +392,49 @@ def _loaded_path(c: Checkpoint, loaded: Sequence[Part]) -> str:
     if named is None or named in loaded:
         return c.path
     return next((p.path for p in loaded if p.role == named.role), c.path)
+
+
+def file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[FileLoad, ...]:
+    """Return the loads of one rank with what verification saw of each file."""
+    rows = list[FileLoad]()
+    for load in loads:
+        p, report, (etag, version) = (
+            load.part,
+            reports.get(load.part.path),
+            other_writers.get_versions(load.part.path),
+        )
+        row = FileLoad(
+            role=p.role,
+            path=p.path,
+            size=p.size,
+            mtime_ns=p.mtime_ns,
+            level=report.level if report else Level.PRESENCE,
+            coverage=report.coverage if report else 0.0,
+            source_rank=p.rank,
+            substituted=load.substituted and p.rank is not None,
+            reason=load.reason,
+            etag=etag,
+            version=version,
+        )
+        rows.append(row)
+    return tuple(rows)
+
+
+def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad] = ()) -> str:
+    """Return XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the files, with the
+    ETags of those in a store, and the rank map.
+    """
+    import xxhash
+
+    def name(f: FileLoad) -> str:
+        return f.path.removeprefix(root).lstrip("/")
+
+    digest = xxhash.xxh3_128()
+    planned = chain(shared, chain.from_iterable(r.files for r in ranks))
+    for path, size, mtime_ns, etag in sorted({(name(f), f.size, f.mtime_ns, f.etag) for f in planned}):
+        tag = f"\0{etag}" if etag else ""
+        digest.update(f"{path}\0{size}\0{mtime_ns}{tag}\n".encode("utf-8", "surrogateescape"))
+    for r in ranks:
+        names = "\0".join(map(name, r.files))
+        digest.update(f"{r.rank}\0{names}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

@@ -10,9 +10,11 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools import launchers
+from ckpt_tools.cache.locks import inside
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
 from ckpt_tools.errors import UsageError
+from ckpt_tools.formats.common.format import RankGroups
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common import saved_by as in_files
 from ckpt_tools.layouts.common.rank_grid import ALONE, Topology
@@ -25,10 +27,13 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.save import mixed_counters, parallel_sizes, rank_mismatch
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
-from ckpt_tools.planning.strategy import read_groups
 from ckpt_tools.planning.writers import Rows, placed, rank_order
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage import trust
+from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.trust import Trust, Untrusted
+from ckpt_tools.storage.urls import is_url
 
 _SIZED = ("tp", "pp", "cp", "ep", "etp")
 """Axes whose size files or names may tell; the data parallel size is what the world size leaves over."""
@@ -343,3 +348,40 @@ def _told_world(selection: Selection) -> Known | None:
     if started and started.world_size:
         return Known(started.world_size.value, started.world_size.provenance)
     return None
+
+
+def read_groups(selection: Selection, root: str, world_size: int) -> RankGroups:
+    """Return groups of ranks that hold the same state, every rank in exactly one, or none if nobody asks.
+
+    Raises UsageError when the files are wrong or do not fit the number of ranks, CannotLook when they
+    cannot be read.
+    """
+    directory = selection.strategy_dir
+    if directory is None:
+        return ()
+    require_trusted(directory, root, selection.trust)
+    from ckpt_tools.formats import FORMATS  # imports all of them
+
+    read = next(f.rank_groups for f in FORMATS if f.rank_groups is not None)
+    return read(directory, world_size)
+
+
+def require_trusted(directory: str, root: str, trusted: Trust) -> None:
+    """Raises Untrusted where such files lie outside ROOT and others could have written them.
+
+    They say whose files a rank loads. Those in ROOT were written as the checkpoints were.
+    """
+    if inside(directory, root):
+        return
+    if is_url(directory):
+        raise Untrusted(
+            f"--strategy-dir {directory} lies outside {root}, and nothing tells who may write there",
+            "copy its files to a directory of your own, and name that",
+        )
+    try:
+        with trust.named("--strategy-dir"):
+            trust.check(directory, trusted)
+            for entry in entries_of(directory):
+                trust.check(entry.path, trusted)
+    except OSError:
+        return  # read_groups says what cannot be read

@@ -18,7 +18,7 @@ from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Rejected
-from ckpt_tools.planning.rules.choice.tracker_stale import RULE, TrackerFacts, check, find_missing
+from ckpt_tools.planning.rules.choice.tracker_stale import RULE, TrackerFacts, check
 from ckpt_tools.planning.rules.rule import Hit, error_of, finding_of
 from ckpt_tools.planning.rules.save import missing_part
 from ckpt_tools.planning.rules.tree import could_not_look
@@ -44,7 +44,7 @@ def tracker_findings(
         here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
         numbered = len(saves) > 1 or {saves[0].step, saves[0].epoch, saves[0].generation} != {None}
         if here and numbered and not any(declared(s, c) for c in saves):
-            yield finding_of(RULE, find_missing(layout, base))
+            yield finding_of(RULE, Hit(base, f"there is no {layout.tracker.file}", code="missing-tracker"))
     for path, says in found:
         if isinstance(says, Finding):
             yield says
@@ -217,18 +217,7 @@ def tracked_first(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkp
     """
     # a dying gasp may lie beside the run, and have no tracker
     first = next((c for c in ranked if s.layouts.of(c).tracker.file), ranked[0])
-    layout = s.layouts.of(first)
-    path, latest = _read(s, layout, first.parts[0].base)
-    named = [c for c in ranked if layout.tracker.names(c, latest)]
-    if not named:
-        hidden = any(c.layout == layout.name and layout.tracker.names(c, latest) for c in run)
-        where = "which --kind or --max-step hides" if hidden else "which is not there"
-        raise error_of(RULE, Hit(path, f"{path} names {latest}, {where}", _OTHER_ORDERS))
-    return named
-
-
-def _read(s: Session, layout: Layout, base: str) -> tuple[str, int | str]:
-    """(path, what it names) of the tracker in ``base``."""
+    layout, base = s.layouts.of(first), first.parts[0].base
     tracker = s.tracker(layout.name, base)
     if tracker is None:
         always = layout.tracker.always and layout.tracker.file
@@ -238,9 +227,14 @@ def _read(s: Session, layout: Layout, base: str) -> tuple[str, int | str]:
     if isinstance(latest, Finding) and latest.code == "unreadable":
         hint = f"make it readable, or {_OTHER_ORDERS}"
         raise error_of(could_not_look.RULE, Hit(path, f"{path}: {latest.message}", hint), CannotLook)
-    if latest is None or isinstance(latest, Finding):
+    if not isinstance(latest, int | str):
         raise error_of(RULE, Hit(path, f"{path} is empty, or not what its framework writes", _OTHER_ORDERS))
-    return path, latest
+    named = [c for c in ranked if layout.tracker.names(c, latest)]
+    if not named:
+        hidden = any(c.layout == layout.name and layout.tracker.names(c, latest) for c in run)
+        where = "which --kind or --max-step hides" if hidden else "which is not there"
+        raise error_of(RULE, Hit(path, f"{path} names {latest}, {where}", _OTHER_ORDERS))
+    return named
 
 
 def find_later_trackers(

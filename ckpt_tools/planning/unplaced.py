@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -27,10 +26,9 @@ from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.facts import UnplacedFacts, UnplacedFile
+from ckpt_tools.planning.facts import UnplacedFile
 from ckpt_tools.planning.lost_files import headless
 from ckpt_tools.planning.rules.choice import unplaced_newer
-from ckpt_tools.planning.rules.choice.unplaced_newer import RULE
 from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import file_verdict
 from ckpt_tools.reading.session import Session
@@ -54,28 +52,20 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
         return
     above = c.parts[0].base if asked.run is not None else s.root
     optimizer = _has_optimizer(s, c)
-    own = _own(c, optimizer)
-    begun = tuple(f"{f.path}/" for f in headless(s, s.members(c))) if s.found.strange else ()
+    homes = tuple({f"{p.home}/" for p in c.parts if p.home})
+    beside = "" if homes or optimizer else c.parts[0].base  # weights alone: a state may lie beside them
+    begun = tuple(f"{f.path}/" for f in headless(s, s.members(c)))
 
     def may_count(path: str) -> bool:
         return path.startswith(f"{above}/") and not path.startswith(begun)
 
-    unplaced = unplaced_files(s, c.mtime_ns, may_count, own)
-    facts = UnplacedFacts(s.root, tuple(unplaced), c, optimizer)
-    assert RULE.check is not None  # noqa: S101 - for the type checker
-    if hits := list(RULE.check(facts)):
-        hit, kept = hits[0], {p.path for p in s.parts}
-        aside = without_all(s.root, c, [h.path for h in hits], kept)
+    unplaced = unplaced_files(s, c.mtime_ns, may_count, homes, beside)
+    if hits := list(unplaced_newer.find_unplaced(s.root, unplaced, c, optimizer=optimizer)):
+        aside = without_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
         if len(hits) > _NAMED:
             aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
-        todo = "fetch it (dvc pull)" if hit.path.endswith(DVC) else how_to_place(s)
-        raise error_of(RULE, replace(hit, hint=f"{todo}; or say {aside}"))
-
-
-def _own(c: Checkpoint, optimizer: bool) -> _Own:
-    homes = {p.home for p in c.parts if p.home}
-    beside = "" if homes or optimizer else c.parts[0].base  # weights alone: a state may lie beside them
-    return _Own(tuple(f"{home}/" for home in homes), beside)
+        todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else how_to_place(s)
+        raise error_of(unplaced_newer.RULE, replace(hits[0], hint=f"{todo}; or say {aside}"))
 
 
 def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> None:
@@ -142,51 +132,37 @@ def _place(path: str) -> tuple[str, str]:
     return os.path.dirname(path), os.path.splitext(path)[1]
 
 
-class _Own(NamedTuple):
-    """The directories of the choice, and the one in which its files lie beside others."""
-
-    homes: tuple[str, ...] = ()
-    beside: str = ""
-
-    def has(self, path: str) -> bool:
-        return path.startswith(self.homes) or os.path.dirname(path) == self.beside
-
-
-_NONE = _Own()
-
-
 def unplaced_files(
-    s: Session, since_ns: int, inside: Callable[[str], bool], own: _Own = _NONE
+    s: Session, since_ns: int, inside: Callable[[str], bool], own: tuple[str, ...] = (), beside: str = ""
 ) -> Iterator[UnplacedFile]:
     """Return the files ``inside`` that no layout places and no index explains, written at ``since_ns`` or
-    later and outside of the directories of saves, the newest first; those in the choice's ``own`` whatever
-    their time. What cannot be read is noted in ``s.unplaced``.
+    later and outside of the directories of saves, the newest first; those below the choice's ``own``
+    directories, and ``beside`` its files, whatever their time. What cannot be read is noted in
+    ``s.unplaced``.
     """
-    rows = [
-        f for f in (*_bare(s), *_strange(s)) if own.has(f.path) or (f.mtime_ns >= since_ns and inside(f.path))
-    ]
+
+    def may_count(f: BareFile) -> bool:
+        mine = f.path.startswith(own) or os.path.dirname(f.path) == beside
+        return mine or (f.mtime_ns >= since_ns and inside(f.path))
+
+    rows = list(filter(may_count, (*_bare(s), *_strange(s))))
     if not rows:
         return
     explained = _explained(s)
-    homes = {p.home for p in s.parts if not f"{p.home}/".startswith(own.homes)}
+    homes = {p.home for p in s.parts if not f"{p.home}/".startswith(own)}
     left = {f.path: f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root)}
     unsaid = (f for f in left.values() if not s.indexes.hidden(f.path))  # what is wrong is its index
     for file in sorted(unsaid, key=lambda f: (-f.mtime_ns, f.path))[:_MOST]:
-        yield _read(s, file, inside=file.path.startswith(own.homes) or file.mtime_ns < since_ns)
+        yield _read(s, file, inside=file.path.startswith(own) or file.mtime_ns < since_ns)
 
 
 def _explained(s: Session) -> set[str]:
-    """Return the files that a layout, an index or a tracker accounts for."""
+    """Return the files that a layout, an index or a tracker of a known format accounts for."""
     parts = {p.path for p in s.parts}
-    known = {*parts, *_trackers(s), *s.indexes.members(parts), *(f.path for f in s.found.lone)}
+    known = {*parts, *s.indexes.members(parts), *(f.path for f in s.found.lone)}
+    trackers = {(name, p.base) for p in s.parts if (name := s.layouts.of(p).tracker.state_copy)}
+    known |= {told[0] for row in trackers if (told := s.state_tracker(*row)) is not None}
     return known | {p.path for p in s.companions if not s.layouts.piece_of(p).loaded}
-
-
-def _trackers(s: Session) -> Iterator[str]:
-    """Return the trackers that are files of a known format."""
-    for name, base in {(s.layouts.of(p).tracker.state_copy, p.base) for p in s.parts}:
-        if name and (told := s.state_tracker(name, base)) is not None:
-            yield told[0]
 
 
 def _has_optimizer(s: Session, c: Checkpoint) -> bool:
@@ -225,27 +201,27 @@ def _directory_elsewhere(path: str) -> bool:
 
 def _strange(s: Session) -> Iterator[BareFile]:
     """Files of names that no format has."""
+    keep = partial(s.found.excluded.keep, s.root)
     for directory in s.found.strange:
         try:
-            yield from _files_in(directory, s)
+            for entry in entries_of(directory, keep):
+                if is_set_aside(entry.name) or (is_other(entry.name) and not unpacked_state(entry.name)):
+                    continue
+                st = _status(entry)
+                if st is not None and stat.S_ISREG(st.st_mode) and st.st_size:
+                    yield BareFile(entry.path, st.st_size, st.st_mtime_ns, ())
         except OSError as e:
             s.unplaced.append(Unseen(e.filename or directory, e.strerror or str(e)))
 
 
-def _files_in(directory: str, s: Session) -> Iterator[BareFile]:
-    for entry in entries_of(directory, partial(s.found.excluded.keep, s.root)):
-        if is_set_aside(entry.name) or (is_other(entry.name) and not unpacked_state(entry.name)):
-            continue
-        try:
-            st = patiently(entry.stat)
-        except ABSENT:  # a dangling link, or gone since
-            continue
-        except OSError as e:
-            if e.errno == errno.ELOOP:  # a link that leads to itself
-                continue
-            raise
-        if stat.S_ISREG(st.st_mode) and st.st_size:
-            yield BareFile(entry.path, st.st_size, st.st_mtime_ns, ())
+def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Return what is known of an entry; None of one that is gone, and of a link that leads nowhere."""
+    try:
+        return patiently(entry.stat)
+    except OSError as e:
+        if isinstance(e, ABSENT) or e.errno == errno.ELOOP:  # a link that leads to itself
+            return None
+        raise
 
 
 def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:

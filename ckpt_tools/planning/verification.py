@@ -16,8 +16,8 @@ from ckpt_tools.discovery.unrecognised import remains, unpacked
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.answers import FileReport, Summary, Verification
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict, blind, worst
-from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.planning import seals
@@ -194,16 +194,20 @@ def _nothing_to_load(
     layout may hold a state: no save is whole, and none is being written, or only files are left that a
     framework writes beside others.
     """
-    saves = group(s.parts, s.layouts) if s.found.tree else []
-    if _is_broken(s, findings) or _may_hold_state(bare):
+    held = (f.report.format for f in bare if f.report.format)
+    if not s.found.tree or _is_broken(s, findings) or any(map(formats.names.holds_state, held)):
         return
-    if saves and all(c.unfinished or any(_lacks_index(s, p) for p in c.parts) for c in saves):
-        if not any(hint_of(s, c) for c in saves):
-            last = s.layouts.of(saves[-1])
-            lost = say_hidden(last, last.complete.commit) or "bring back what they lack"
-            yield unfinished.describe_none_whole(len(saves), s.root, lost)
-    elif s.found.tree and not saves and (own := _remains(s)):
+    saves = group(s.parts, s.layouts)
+    if not saves and (own := _remains(s)):
         yield missing_part.describe_remains(own.title, s.root, say_hidden(own))
+    if (
+        saves
+        and all(c.unfinished or _lacks_index(s, c) for c in saves)
+        and not any(hint_of(s, c) for c in saves)
+    ):
+        last = s.layouts.of(saves[-1])
+        lost = say_hidden(last, last.complete.commit) or "bring back what they lack"
+        yield unfinished.describe_none_whole(len(saves), s.root, lost)
 
 
 def _remains(s: Session) -> Layout | None:
@@ -219,13 +223,8 @@ def _is_broken(s: Session, findings: Sequence[Finding]) -> bool:
     return Verdict.BROKEN in {worst(list(findings)), *(s.known(p).verdict for p in s.parts)}
 
 
-def _may_hold_state(bare: Sequence[FileReport]) -> bool:
-    """Return True if a file that no layout places is of a format that holds a state."""
-    return any(f.report.format and formats.names.holds_state(f.report.format) for f in bare)
-
-
-def _lacks_index(s: Session, p: Part) -> bool:
-    return any(f.code == "unfinished-save" for f in s.known(p).findings)
+def _lacks_index(s: Session, c: Checkpoint) -> bool:
+    return any(f.code == "unfinished-save" for p in c.parts for f in s.known(p).findings)
 
 
 def _verdict(files: Sequence[FileReport], findings: tuple[Finding, ...]) -> Verdict:

@@ -31,10 +31,9 @@ from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import plan as table
 from ckpt_tools.output import story
 from ckpt_tools.output.page import View
-from ckpt_tools.planning.assign import assign
+from ckpt_tools.planning.assign import Groups, assign
 from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.facts import Evidence, Tensors
-from ckpt_tools.planning.replicas import Groups
 
 WORLD = 1024
 _LIST = re.compile(r"\brank (\d+)|[\d,]+ of 1,024 ranks: ([\d–, ]*\d)")

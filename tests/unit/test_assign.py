@@ -17,9 +17,8 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, Resume
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.assign import assign
+from ckpt_tools.planning.assign import Groups, assign
 from ckpt_tools.planning.facts import Evidence, Tensors
-from ckpt_tools.planning.replicas import Groups
 
 TOY = Layout(
     name="toy",

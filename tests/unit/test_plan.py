@@ -20,9 +20,8 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection
-from ckpt_tools.planning.assign import assign
+from ckpt_tools.planning.assign import Groups, assign
 from ckpt_tools.planning.facts import Evidence, OwnFile, Tensors
-from ckpt_tools.planning.replicas import Groups
 from ckpt_tools.planning.rules.save.topology_mismatch import find_mismatch
 from ckpt_tools.planning.topology import find_topology
 from ckpt_tools.planning.writers import Placed, rank_order

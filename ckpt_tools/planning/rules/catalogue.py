@@ -30,11 +30,8 @@ def codes_of(rule: Rule) -> tuple[str, ...]:
     return (rule.code, *rule.more) if rule.code else rule.more
 
 
-BY_CODE: dict[str, str] = {
-    **{code: r.id for r in reversed(RULES.values()) for code in r.more},
-    **{r.code: r.id for r in reversed(RULES.values()) if r.code},
-}
-"""The rule of a finding that names none: the first whose ``code`` it has, else the first that has it too."""
+BY_CODE: dict[str, str] = {code: r.id for r in RULES.values() for code in codes_of(r)}
+"""The rule of each code."""
 
 
 def rule_of(finding: Finding) -> str:
@@ -43,6 +40,5 @@ def rule_of(finding: Finding) -> str:
 
 
 def rules_of(code: str) -> list[Rule]:
-    """Return the rules whose findings may have this code, the one of findings that name none first."""
-    found = [r for r in RULES.values() if code in codes_of(r)]
-    return sorted(found, key=lambda r: r.id != BY_CODE[code])
+    """Return the rules whose findings may have this code."""
+    return [RULES[BY_CODE[code]]]

@@ -13,7 +13,6 @@ from msgspec import Struct
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.flaw import Flaw
 from ckpt_tools.model.plan import LoadPlan
 
 
@@ -99,11 +98,6 @@ def error_of(
 ) -> CkptError:
     """Return the error that asks (exit 2), or stops, for a hit."""
     return (hit.error or of)(hit.message, hit.hint, plan, rule=rule.id)
-
-
-def hit_of(f: Flaw | Finding, path: str) -> Hit:
-    """Return what a layout finds wrong with the file at ``path``."""
-    return Hit(path, f.message, f.hint, f.severity, code=f.code, of_file=True, offset=f.offset)
 
 
 class Rule(Struct, frozen=True):

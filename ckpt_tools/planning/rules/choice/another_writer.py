@@ -2,30 +2,22 @@
 
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 _NAMED = 8
 How = int | tuple[int, int | None] | None
 """By its time (ns after ckpt began), its sizes before and now (None: gone), or its directory's time."""
 
 
-class WriterFacts(Struct, frozen=True):
-    """What was ``written`` while ckpt looked, by path, and why that is ``unknown`` of others."""
-
-    root: str
-    written: Mapping[str, How]
-    unknown: Mapping[str, str]
-
-
-def check(facts: WriterFacts) -> Iterator[Hit]:
-    """Yield what somebody else has written, or may have."""
-    yield from (Hit(path, _say(how)) for path, how in list(facts.written.items())[:_NAMED])
-    if (more := len(facts.written) - _NAMED) > 0:
-        yield Hit(facts.root, f"{more} more files and directories were written while ckpt looked")
-    for path, why in list(facts.unknown.items())[:_NAMED]:
-        yield Hit(path, f"whether something else writes there is unknown: {why}", code="unreadable")
+def describe(root: str, written: Mapping[str, How], unknown: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what was written while ckpt looked, by path, and why that is unknown of others."""
+    yield from (finding_of(RULE, Hit(path, _say(how))) for path, how in list(written.items())[:_NAMED])
+    if (more := len(written) - _NAMED) > 0:
+        yield finding_of(RULE, Hit(root, f"{more} more files and directories were written while ckpt looked"))
+    for path, why in list(unknown.items())[:_NAMED]:
+        text = f"whether something else writes there is unknown: {why}"
+        yield finding_of(RULE, Hit(path, text, code="unreadable"))
 
 
 def _say(how: How) -> str:
@@ -48,5 +40,4 @@ RULE = Rule(
 Something wrote in the run while it was looked at. If it is a second job, the saves of both mix.
 For: processes that a killed launcher leaves behind.
 """,
-    check=check,
 )

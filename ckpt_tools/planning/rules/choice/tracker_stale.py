@@ -81,11 +81,6 @@ def _explain_number(facts: TrackerFacts, says: int | str) -> str:
     return f"; its first digits name {likely}, which is: a longer number may have been written over"
 
 
-def find_missing(layout: Layout, base: str) -> Hit:
-    """Return that the tracker is not there that a framework writes with each save."""
-    return Hit(base, f"there is no {layout.tracker.file}", code="missing-tracker")
-
-
 def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
     """Return that the save that the file ``by`` names as the best of its run is not there, only one that is
     called so ``beside`` it.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from shlex import quote
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.planning.facts import UnplacedFacts, UnplacedFile
+from ckpt_tools.planning.facts import UnplacedFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, FRESH, name_paths, say_each
 
@@ -16,18 +16,20 @@ _LARGE = 64 << 20
 """Bytes of a file in no known format that may be a state where there is no save."""
 
 
-def find_unplaced(facts: UnplacedFacts) -> Iterator[Hit]:
+def find_unplaced(
+    root: str, files: Iterable[UnplacedFile], chosen: Checkpoint | None = None, *, optimizer: bool = False
+) -> Iterator[Hit]:
     """Return the files that may hold a training state, and are not older than the choice; where there is
     none all of them, and large ones in no known format. Weights alone are none where the choice has an
-    optimizer's state, unless they tell a later step; in the directory of the choice a file with an
+    ``optimizer``'s state, unless they tell a later step; in the directory of the choice a file with an
     optimizer's state is one whatever its time.
     """
-    chosen = facts.chosen
-    for file in facts.unplaced:
-        if not (_may_be_later(file, chosen, facts.optimizer) if chosen else _may_be_one(file)):
+    for file in files:
+        large = file.format is None and file.size >= _LARGE
+        if not (_may_be_later(file, chosen, optimizer) if chosen else file.state or large):
             continue
-        name = file.path.removeprefix(f"{facts.root}/")
         content = file.format or "of no known format"
+        name = file.path.removeprefix(f"{root}/")
         text = f"no layout places {name}, which may be a training state (its content is {content})"
         if chosen:
             where = "lies in the directory of" if file.inside else "is not older than"
@@ -36,9 +38,9 @@ def find_unplaced(facts: UnplacedFacts) -> Iterator[Hit]:
         yield Hit(file.path, text)
 
 
-def find_at_launch(root: str, unplaced: tuple[UnplacedFile, ...], describe: str) -> Iterator[Hit]:
+def find_at_launch(root: str, unplaced: Sequence[UnplacedFile], describe: str) -> Iterator[Hit]:
     """Yield that there is no save, and files that may be one: exit 4 if all of them are damaged."""
-    paths = [hit.path for hit in find_unplaced(UnplacedFacts(root, unplaced))]
+    paths = [hit.path for hit in find_unplaced(root, unplaced)]
     if paths:
         text = f"{root} holds files that may be training states, and no layout places them: "
         broken = all(file.broken for file in unplaced if file.path in paths)
@@ -46,10 +48,6 @@ def find_at_launch(root: str, unplaced: tuple[UnplacedFile, ...], describe: str)
         hint = f"if they are saves, {describe}; {BYSTANDERS}; {FRESH}"
         yield Hit(root, text, hint, error=error)
         yield from say_each(RULE.code, "its content may be a training state, and no layout places it", paths)
-
-
-def _may_be_one(file: UnplacedFile) -> bool:
-    return file.state or (file.format is None and file.size >= _LARGE)
 
 
 def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bool:
@@ -95,5 +93,4 @@ alone that tell no later step are none where the choice has an optimizer's state
 weights alone a file with an optimizer's state is one however old it is.
 For: loops of one's own, and saves that were renamed by hand.
 """,
-    check=find_unplaced,
 )

@@ -10,7 +10,7 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.planning.facts import Gap
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 
 def ask(c: Checkpoint, findings: Sequence[Finding]) -> CkptError:
@@ -31,15 +31,23 @@ def check(gaps: Iterable[Gap]) -> Iterator[Hit]:
             yield Hit(gap.path, text, ranks=gap.ranks)
 
 
+def describe_failed(rank: int, path: str) -> Finding:
+    """Return that a rank failed while it saved a file of a dying gasp."""
+    text = f"rank {rank} failed while this checkpoint was saved, so its file is not trusted"
+    return finding_of(RULE, Hit(path, text, code="fault-rank"))
+
+
 RULE = Rule(
     id="save/groups-needed",
     code="replica-groups-needed",
+    more=("fault-rank",),
     effect=Effect.ASK,
     answer="--replica-groups GROUPS, --strategy-dir DIR, --parallel tp=N,pp=N, or --replica-groups all",
     check=check,
     why="""\
 A rank has no file, and which ranks hold the same state is not known. The parallel sizes, a strategy
-file or the caller can tell; a guess would hand a rank another one's shard.
+file or the caller can tell; a guess would hand a rank another one's shard. So it is with the file of a
+device that --fault-ranks says had failed: what it computed may be wrong although its bytes are in order.
 For: MindSpore's *_breakpoint.ckpt and MindIO TTP, which save one replica of each state.
 """,
 )

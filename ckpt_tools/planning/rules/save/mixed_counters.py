@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ckpt_tools.discovery.completeness import label, left_over, where
+from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Layout, whole
 from ckpt_tools.layouts.common.counters import SHARED
 from ckpt_tools.model import ranges
@@ -14,7 +15,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 from ckpt_tools.planning.rules.save.parallel_sizes import sizes_by_save
 
 
@@ -37,24 +38,16 @@ def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) 
     told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
         report = reports.get(p.path)
-        for key, n in _shared(report) if report and _is_in_place(report) else ():
-            told[p.piece, key][n].append(p)
+        if report is None or report.verdict is Verdict.BROKEN:
+            continue
+        if any(f.code in ("step-mismatch", "epoch-mismatch") for f in report.findings):
+            continue
+        for key, value in report.metadata.items():
+            if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
+                told[p.piece, key][n].append(p)
     for (_, key), values in told.items():
         if len(values) > 1:
             yield from _find_minority(key, values)
-
-
-def _is_in_place(report: Report) -> bool:
-    """Return True if nothing says that a file is damaged or of another step."""
-    elsewhere = any(f.code in ("step-mismatch", "epoch-mismatch") for f in report.findings)
-    return report.verdict is not Verdict.BROKEN and not elsewhere
-
-
-def _shared(report: Report) -> Iterator[tuple[str, int]]:
-    """The counters in a file that are the same in all files of its save."""
-    for key, value in report.metadata.items():
-        if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
-            yield key, n
 
 
 def _find_minority(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[Hit]:
@@ -116,13 +109,12 @@ def _find_two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Iterator[Hit
 def _other_job(job: Mapping[str, int], other: Mapping[str, int]) -> str:
     """How the job that wrote some files differs from the one that wrote the rest of their checkpoint."""
     rest = "wrote it, other files of its checkpoint one"
-    if job["world"] == other["world"]:
-        return f"a job with {_named(job)} {rest} with {_named(other)}"
-    return f"a job of {job['world']} ranks {rest} of {other['world']}"
-
-
-def _named(sizes: Mapping[str, int]) -> str:
-    return " ".join(f"{axis}={sizes[axis]}" for axis in ("tp", "pp") if axis in sizes)
+    if job["world"] != other["world"]:
+        return f"a job of {job['world']} ranks {rest} of {other['world']}"
+    mine, theirs = (
+        " ".join(f"{axis}={sizes[axis]}" for axis in ("tp", "pp") if axis in sizes) for sizes in (job, other)
+    )
+    return f"a job with {mine} {rest} with {theirs}"
 
 
 def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:
@@ -137,16 +129,24 @@ def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> I
         yield finding_of(RULE, Hit(where(c), text, hint, code="mixed-attempts"))
 
 
+def ask_which_is_meant(c: Checkpoint, path: str, other: str, hint: str) -> CkptError:
+    """Return the question which of two models of one save is meant."""
+    text = f"{path} and {other} are of {label(c)}, and hold other weights than each other"
+    return error_of(RULE, Hit(path, f"{text}: nothing tells which is meant", hint))
+
+
 RULE = Rule(
     id="save/mixed-counters",
     code="generation-mismatch",
     more=("mixed-attempts",),
-    effect=Effect.REJECT,
+    effect=Effect.ASK,
     answer="restore the files of one attempt, or --exclude this save",
     check=check,
     why="""\
 Files of one save disagree on counters that all of them share, or on how often the job was
-restarted. Two attempts to save the same step were mixed.
-For: deepspeedai/DeepSpeed#1793: a directory that a job of one rank saved over.
+restarted. Two attempts to save the same step were mixed. Where both hold a whole model, which of them is
+meant is not written anywhere, and it is a question.
+For: deepspeedai/DeepSpeed#1793: a directory that a job of one rank saved over;
+a run that was rolled back and saved the step again under another name.
 """,
 )

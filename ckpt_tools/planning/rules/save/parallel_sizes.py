@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Piece
 from ckpt_tools.layouts.common.saved_by import saved_sizes
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 from ckpt_tools.planning.writers import count_of_one_model, counts_experts
 
 HIGHEST = "highest rank on disk"
@@ -54,6 +56,18 @@ def _why(part: Part, said: Mapping[str, int], piece: Piece) -> str:
     return ""
 
 
+def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) -> CkptError:
+    """Return the question how many ranks the job has: several saves newer than the ``chosen`` one, of
+    which this is the ``newest``, are of ``size`` ranks, and ``world`` is only the highest rank on disk.
+    """
+    text = (
+        f"how many ranks the job has is in doubt: several newer saves, the last of them {newest.path}"
+        f" ({newest.label}), have files of {size} ranks, and {world} is only the highest rank on disk"
+    )
+    hint = f"say --world-size {size} if the job has {size} ranks now, or --world-size {world}"
+    return error_of(RULE, Hit(newest.path, text, f"{hint} to resume from {chosen.label}"))
+
+
 def warn_of_inferred(world: Known, pieces: Iterable[Piece], root: str) -> Iterator[Finding]:
     """Yield that only names tell the number of ranks, where some rank has a required file of its own."""
     if world.provenance == HIGHEST and any(piece.required and not piece.readers.shared for piece in pieces):
@@ -65,12 +79,15 @@ RULE = Rule(
     id="save/parallel-sizes",
     code="parallel-sizes",
     more=("world-size-inferred", "lone-number"),
-    effect=Effect.WARN,
+    effect=Effect.ASK,
     answer="--world-size N, --parallel tp=N,pp=N",
     check=check,
     why="""\
 How many ranks there are is not told, or told in two ways. A lost highest rank cannot be seen where
-only the highest name on disk tells the number.
-For: Megatron's args (tp, pp, cp) after a conversion; directories thinned out by hand.
+only the highest name on disk tells the number. One newer save without its highest ranks was cut off;
+at least two with all files of a smaller job are a question: the job may have fewer ranks now, and would
+start from an older save.
+For: Megatron's args (tp, pp, cp) after a conversion; directories thinned out by hand;
+elastic jobs that went on with fewer nodes.
 """,
 )

@@ -8,7 +8,7 @@ from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.counters import schedules
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of, hit_of
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
@@ -18,7 +18,8 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     rows = [(p, r) for p, r in facts.rows if r.format or facts.layouts.piece_of(p).changes is Changes.MARK]
     found = list(facts.layouts.of(facts.files[0]).check(rows))
     found += schedules(rows, {path for path, _ in found})
-    yield from (hit_of(f, path) for path, f in found)
+    for path, f in found:
+        yield Hit(path, f.message, f.hint, f.severity, code=f.code, of_file=True, offset=f.offset)
 
 
 def describe_led_elsewhere(path: str, to: str) -> Finding:
