@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from ckpt_tools.model.plan import Choice, FileLoad, Known, LoadPlan, RankLoad, Rejected, Resume, Rollback
     from ckpt_tools.model.report import Guard, Level, Region, Report
     from ckpt_tools.model.seal import SealedOne, Sealing
-    from ckpt_tools.model.selection import Selection, Trust
-    from ckpt_tools.model.stores import StoreOptions
+    from ckpt_tools.model.selection import Selection, StoreOptions, Trust
     from ckpt_tools.model.tensor import Stats, Tensor
 
 __all__ = [
@@ -129,8 +128,7 @@ _HOME = {
         "Rollback",
     ),
     "ckpt_tools.model.report": ("Guard", "Level", "Region", "Report"),
-    "ckpt_tools.model.selection": ("Selection", "Trust"),
-    "ckpt_tools.model.stores": ("StoreOptions",),
+    "ckpt_tools.model.selection": ("Selection", "StoreOptions", "Trust"),
     "ckpt_tools.model.tensor": ("Stats", "Tensor"),
     "ckpt_tools.errors": (
         "CannotLook",

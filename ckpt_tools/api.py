@@ -16,8 +16,7 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.selection import ReadOptions, Selection
-from ckpt_tools.model.stores import StoreOptions
+from ckpt_tools.model.selection import ReadOptions, Selection, StoreOptions
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.paths import Path, Paths, names, one, several
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from ckpt_tools.model.answers import Scan, Verification
     from ckpt_tools.reading.engines import Engine
     from ckpt_tools.reading.sampling import Asked
-    from ckpt_tools.settings.sample_size import Share
+    from ckpt_tools.settings.parsers import Share
 
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
 
@@ -156,7 +155,7 @@ def _asked(sample: Share | str | None, max_duration: float | None, level: Level)
     if sample is None and max_duration is None:
         return None
     from ckpt_tools.reading.sampling import Asked
-    from ckpt_tools.settings.sample_size import share
+    from ckpt_tools.settings.parsers import share
 
     try:
         return Asked(share(sample) if isinstance(sample, str) else sample, max_duration, level)

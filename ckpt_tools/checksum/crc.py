@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.sums import Deflated
 from ckpt_tools.storage import Source
-from ckpt_tools.storage.buffers import BUFFER, buffer
+from ckpt_tools.storage.local import BUFFER, buffer
 
 __all__ = ["BUFFER", "UNIT", "InflateError", "Progress", "buffer", "crc_of_deflated", "crc_of_extent", "step"]
 

@@ -22,7 +22,7 @@ def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] =
     found = config.resolve(flags, roots)
     # said also where stores are opened no more as an earlier command of this process said
     if found.stores is not None or "ckpt_tools.storage.stores.mounts" in sys.modules:
-        from ckpt_tools.model.stores import StoreOptions
+        from ckpt_tools.model.selection import StoreOptions
         from ckpt_tools.storage.stores import mounts
 
         mounts.forget()

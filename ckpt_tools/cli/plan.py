@@ -73,7 +73,7 @@ def _with_arguments(plan: LoadPlan, wanted: Sequence[str], *, needed: bool) -> L
     """Return the plan with the arguments that --resume-args wants in place of the layout's. Raise UsageError
     if they are ``needed`` and cannot be filled.
     """
-    from ckpt_tools.output.arguments import EACH_RANK, explain_silence, fill_arguments
+    from ckpt_tools.output.shell import EACH_RANK, explain_silence, fill_arguments
 
     assert plan.checkpoint is not None  # noqa: S101 - for the type checker
     known = {"path": plan.resume.path, "step": plan.resume_step, "epoch": plan.checkpoint.epoch}

@@ -82,7 +82,7 @@ def run(request: options.Request) -> int:
 def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
     """Return the line by which the command would learn of the checkpoint."""
     from ckpt_tools.launchers import line_of
-    from ckpt_tools.output.arguments import EXAMPLE
+    from ckpt_tools.output.shell import EXAMPLE
 
     given = any(word.partition("=")[0] == EXAMPLE[0] for word in job_options.words)
     ours = [*job_options.words, *(() if given else EXAMPLE)]

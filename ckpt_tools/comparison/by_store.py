@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ckpt_tools.checksum import Progress
 from ckpt_tools.checksum.store_sums import Agreement, compared, to_work_out, work_out
 from ckpt_tools.comparison.pairs import File
-from ckpt_tools.formats.seals.whole_digests import known_digests
+from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.model.store_checksum import StoreChecksums
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, opened

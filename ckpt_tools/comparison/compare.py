@@ -22,8 +22,7 @@ from ckpt_tools.layouts import Claim, Layouts
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import SealedFile
-from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.model.stores import StoreOptions
+from ckpt_tools.model.selection import ReadOptions, StoreOptions
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import not_seen

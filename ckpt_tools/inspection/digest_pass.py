@@ -15,7 +15,7 @@ from ckpt_tools.checksum.sums import ASKED
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Claim
 from ckpt_tools.formats.common.zero_pages import watching
-from ckpt_tools.formats.seals.whole_digests import hash_of
+from ckpt_tools.formats.seals.document import hash_of
 from ckpt_tools.inspection.check import Inspection, Told
 from ckpt_tools.inspection.digests import tensor_digests
 from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ckpt_tools.checksum.store_sums import compared, of_chunks, told_of_whole
-from ckpt_tools.formats.seals.whole_digests import known_digests
+from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.store_checksum import NAMES, StoreChecksums
 from ckpt_tools.storage.stores import mounts

@@ -12,8 +12,7 @@ from typing import NoReturn
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import Decision
-from ckpt_tools.output.arguments import explain_silence, fill_arguments
-from ckpt_tools.output.shell import words
+from ckpt_tools.output.shell import explain_silence, fill_arguments, words
 
 _OURS = ("PYTHONSAFEPATH",)
 """What is set for ckpt alone: with it a training script would not find the modules beside it."""

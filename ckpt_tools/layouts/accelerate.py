@@ -16,8 +16,7 @@ from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Readers, nest
 from ckpt_tools.layouts.hf_trainer import ST, TORCH, fsdp_pieces
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory,
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.common.piece import Claim, Piece, Where
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
 

@@ -14,7 +14,7 @@ from ckpt_tools.layouts.common.layout import Complete, Counting, Layout, whole
 from ckpt_tools.layouts.common.lost_files import without_index
 from ckpt_tools.layouts.common.piece import Claim, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

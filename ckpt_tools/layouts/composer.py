@@ -13,7 +13,7 @@ from ckpt_tools.layouts.common.counters import first, named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Steps, resume_file
 from ckpt_tools.layouts.common.lost_files import lost_shards
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, nest
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, resume_directory
 from ckpt_tools.layouts.common.piece import Piece, nest
 from ckpt_tools.layouts.files import named, read_tracker
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

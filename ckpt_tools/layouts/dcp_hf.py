@@ -11,8 +11,7 @@ from ckpt_tools.layouts.common.lost_files import lost_shards
 from ckpt_tools.layouts.common.piece import Piece, Where
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.ranges import gaps, words
 
 

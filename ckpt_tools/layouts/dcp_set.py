@@ -18,7 +18,7 @@ from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, Where, nest
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

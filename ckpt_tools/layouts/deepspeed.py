@@ -11,8 +11,7 @@ from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, Tracker, whole
 from ckpt_tools.layouts.common.piece import SHARDED, SHARED, Content, Piece, Readers, nest
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import names as names_of

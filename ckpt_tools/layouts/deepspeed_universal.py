@@ -12,7 +12,7 @@ from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker
 from ckpt_tools.layouts.common.piece import Content, Piece
 from ckpt_tools.layouts.deepspeed import FORMATS, lacking, missed, tag
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

@@ -12,7 +12,7 @@ from ckpt_tools.layouts.common.counters import first, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Ranks, Steps, Tracker, resume_file
 from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece, Readers, Stage, nest
 from ckpt_tools.layouts.dcp import read_number
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, Steps, resume_file, whole
 from ckpt_tools.layouts.common.piece import COPIES, TELLS_STEP, UNTOLD, Changes, Claim, Piece
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

@@ -26,8 +26,7 @@ from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Piece, n
 from ckpt_tools.layouts.files import OBJECTS
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

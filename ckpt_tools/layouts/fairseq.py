@@ -13,8 +13,7 @@ from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, 
 from ckpt_tools.layouts.common.piece import Piece, Readers
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.layouts.common.layout import Counting, Layout
 from ckpt_tools.layouts.common.piece import COPIES, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.plan import Resume
 
 _FILES = {

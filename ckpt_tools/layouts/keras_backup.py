@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, resume_file, whole
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Piece, Where
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

@@ -12,7 +12,7 @@ from ckpt_tools.layouts.common.piece import TELLS_STEP, UNTOLD, Claim, Content, 
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.layouts.keras import WORDS
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

@@ -14,8 +14,7 @@ from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory,
 from ckpt_tools.layouts.common.lost_files import without_names
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

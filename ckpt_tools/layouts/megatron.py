@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.layout import Complete, Layout, Ranks, Tracker, whole
 from ckpt_tools.layouts.common.piece import SHARDED, Piece, Readers, Stage, nest
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

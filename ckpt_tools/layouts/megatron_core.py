@@ -19,7 +19,7 @@ from ckpt_tools.layouts.common.piece import Changes, Piece, nest
 from ckpt_tools.layouts.dcp import FORMATS, without_common
 from ckpt_tools.layouts.megatron import read_tracker, resume
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
 

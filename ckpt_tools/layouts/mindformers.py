@@ -24,7 +24,7 @@ from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.common.piece import Claim, Piece
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.ranges import gaps, words
 from ckpt_tools.model.report import Report

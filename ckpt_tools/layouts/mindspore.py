@@ -27,8 +27,7 @@ from ckpt_tools.layouts.common.layout import (
 )
 from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Content, Piece, Readers
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Finding, Flaw, Severity
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume

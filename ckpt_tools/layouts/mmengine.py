@@ -12,7 +12,7 @@ from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.layouts.detectron2 import file_name, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

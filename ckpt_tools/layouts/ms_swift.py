@@ -13,8 +13,7 @@ from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, Metadata, resume_directory, whole
 from ckpt_tools.layouts.common.piece import Claim, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity, Verdict
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
 

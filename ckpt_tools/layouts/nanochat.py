@@ -20,7 +20,7 @@ from ckpt_tools.layouts.common.layout import (
     whole,
 )
 from ckpt_tools.layouts.common.piece import SHARDED, Claim, Piece
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

@@ -17,8 +17,7 @@ from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.common.piece import Changes, Claim, Piece
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.ranges import ranges, words
 from ckpt_tools.model.report import Report

@@ -14,7 +14,7 @@ from ckpt_tools.layouts.common.loop_counters import told_otherwise
 from ckpt_tools.layouts.common.piece import OWN, Changes, Piece, Stage, nest
 from ckpt_tools.layouts.dcp import without_common
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

@@ -14,8 +14,7 @@ from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, Metadata, Steps, resume_directory, whole
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Readers, Stage, nest
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.ranges import ranges, words
 from ckpt_tools.model.report import Report

@@ -12,7 +12,7 @@ from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker
 from ckpt_tools.layouts.common.piece import Piece, Where, nest
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Resume
 

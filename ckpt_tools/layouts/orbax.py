@@ -16,8 +16,7 @@ from ckpt_tools.layouts.common.lost_files import lost, without_names
 from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, nest
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 
 JSON = ("json_member",)
 DEEPEST = 7

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.layouts.common.layout import Compared, Counting, Layout, Metadata, Ranks, Steps, whole
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Piece, Readers
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

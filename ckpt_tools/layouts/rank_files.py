@@ -28,7 +28,7 @@ from ckpt_tools.layouts.common.lost_files import lost, without_names
 from ckpt_tools.layouts.common.piece import OWN, SHARDED, SHARED, TELLS_STEP, Claim, Content, Piece, nest
 from ckpt_tools.layouts.files import FORMATS
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

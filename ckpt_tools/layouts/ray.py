@@ -16,7 +16,7 @@ from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Content,
 from ckpt_tools.layouts.files import OBJECTS, TORCH
 from ckpt_tools.layouts.rank_files import DATE, DATED
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 

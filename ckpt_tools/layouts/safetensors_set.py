@@ -14,8 +14,7 @@ from ckpt_tools.layouts.common.layout import Complete, Layout, Purpose, resume_d
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import Claim, Piece, Where
 from ckpt_tools.layouts.dcp import NUMBERED
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

@@ -15,7 +15,7 @@ from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, whole
 from ckpt_tools.layouts.common.piece import Claim, Piece, nest
 from ckpt_tools.layouts.verl import FORMATS, config_of, of_fsdp, without_kinds
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

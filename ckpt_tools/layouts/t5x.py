@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.arrays import ROLE, array, fewer_than_listed, los
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, resume_directory, whole
 from ckpt_tools.layouts.common.piece import Claim, Piece, Stage, nest
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

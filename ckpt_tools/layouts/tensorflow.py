@@ -11,7 +11,7 @@ from ckpt_tools.layouts.common.counters import first
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, Tracker
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

@@ -13,7 +13,7 @@ from ckpt_tools.layouts.common.layout import Complete, Layout, Ranks, resume_dir
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.common.piece import SHARDED, SHARED, Changes, Claim, Piece, Stage
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 
 FORMATS = ("torch_zip", "torch_legacy")
 _HOMES = (

@@ -12,7 +12,7 @@ from ckpt_tools.layouts.common.counters import borrowed, last_word
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, resume_directory
 from ckpt_tools.layouts.common.piece import Claim, Content, Piece, nest
 from ckpt_tools.layouts.dcp import HOMES
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 

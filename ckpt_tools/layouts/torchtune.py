@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, whole
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 

@@ -17,7 +17,7 @@ from ckpt_tools.layouts.common.layout import Compared, Complete, Counting, Layou
 from ckpt_tools.layouts.common.piece import Changes, Piece, Readers, Stage, Where
 from ckpt_tools.layouts.common.templates import COORDS, TEXTS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

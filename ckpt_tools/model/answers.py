@@ -15,6 +15,26 @@ from ckpt_tools.model.report import Level, Report
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
 
+# ---- What ``ckpt watch`` says: one event after the other.
+
+
+TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "pruned", "problem", "stopped")
+
+
+class Event(Struct, frozen=True):
+    """One thing that was seen. ``time`` in seconds since the epoch, ``root`` is None where it is about no
+    directory alone; ``fields`` depend on the ``type`` (docs/json.md).
+    """
+
+    type: str
+    time: float
+    root: str | None = None
+    fields: Mapping[str, object] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+# ----
+
 
 class FileReport(Struct, frozen=True):
     """A report, with the part that a layout made of the file; ``part`` is None for a file that was recognised

@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.output.arguments import EACH_RANK, explain_silence
 from ckpt_tools.output.words import printable
 
 if TYPE_CHECKING:
     from ckpt_tools.output.failure import Failure
     from ckpt_tools.output.page import View
+
+# ---- The arguments by which a command learns which checkpoint was chosen, as --resume-args says them.
+
+
+_FIELD = re.compile(r"(?<!\$)\{(\w+)\}")  # ${HOME} is the shell's
+EXAMPLE = ("--resume-args", "--resume {path}")
+EACH_RANK = (
+    "ask for each rank with --rank N, or start each with 'ckpt run ROOT --worker' inside the launcher;"
+    " --format json lists all files"
+)
+
+
+def fill_arguments(wanted: Sequence[str], known: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the words of --resume-args with what is ``known`` filled in, none if something is not known."""
+    if any(known[name] is None for word in wanted for name in _FIELD.findall(word)):
+        return ()
+    return tuple(_FIELD.sub(lambda m: str(known[m[1]]), word) for word in wanted)
+
+
+def explain_silence(layout: str, path: str | None, wanted: Sequence[str]) -> str:
+    """Return why a command would start from nothing although a checkpoint was chosen."""
+    if path is None:
+        why = "no one path leads to its files (each rank loads its own, or several)"
+        why += "" if wanted else f", and the layout {layout} has no arguments"
+    elif wanted:
+        why = f"its step or epoch, which --resume-args asks for, is not known: {' '.join(wanted)}"
+    else:
+        why = f"the layout {layout} has no arguments, so '{{ckpt.args}}' is empty"
+    return f"a checkpoint was chosen, and the command would not learn of it: {why}"
+
+
+# ----
 
 
 def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - as every output

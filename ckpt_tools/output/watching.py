@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_tools.model.watching import Event
+from ckpt_tools.model.answers import Event
 from ckpt_tools.output import json
 
 

@@ -14,7 +14,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.sidecars import NOTES
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
-from ckpt_tools.formats.common.tensor_pieces import incomplete
+from ckpt_tools.formats.common.tensors import incomplete
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst

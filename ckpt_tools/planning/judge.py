@@ -11,7 +11,7 @@ from itertools import chain, filterfalse, islice
 from msgspec.structs import replace
 
 from ckpt_tools.errors import CkptError
-from ckpt_tools.formats.common.tensor_pieces import incomplete
+from ckpt_tools.formats.common.tensors import incomplete
 from ckpt_tools.layouts.common.saved_by import saved_sizes, why_partial
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict

@@ -22,7 +22,7 @@ from ckpt_tools.storage.threads import Threads
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from ckpt_tools.model.stores import StoreOptions
+    from ckpt_tools.model.selection import StoreOptions
 
 CONNECT = 15.0
 """Seconds until a scheduler must have answered."""

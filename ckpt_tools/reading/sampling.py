@@ -22,7 +22,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.reading.prefetch import unknown_requests
 from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session
-from ckpt_tools.settings.sample_size import Share
+from ckpt_tools.settings.parsers import Share
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage.retry import status
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ckpt_tools.errors import UsageError, cut
-from ckpt_tools.settings import fault_file, parsers, sample_size
+from ckpt_tools.settings import fault_file, parsers
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 
 
@@ -72,7 +72,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_JOBS", "--jobs", "number of threads that read (or processes, if there are many small files); default: from the number of CPUs that this process may use (affinity, quotas of its control groups)", parsers.whole(0, 1024)),
     Variable("CKPT_IO", "--io", "how contents are read: auto (the default) or direct (from the disk, past the page cache); pread and mmap of earlier versions mean auto", parsers.one_of("auto", "pread", "mmap", "direct"), use="CKPT_IO={}"),
     Variable("CKPT_LIMIT_RATE", "--limit-rate", "read at most this many bytes of contents per second, such as 200MB, to leave bandwidth on shared file systems", parsers.size),
-    Variable("CKPT_SAMPLE", "--sample", "read only a part of the contents: a fraction such as 2/7 (all 7 make up the whole), a percentage such as 10%, or a size such as 50GiB; the least recently checked first", sample_size.share, set="--sample {}"),
+    Variable("CKPT_SAMPLE", "--sample", "read only a part of the contents: a fraction such as 2/7 (all 7 make up the whole), a percentage such as 10%, or a size such as 50GiB; the least recently checked first", parsers.share, set="--sample {}"),
     Variable("CKPT_MAX_DURATION", "--budget", "stop reading contents after this time, such as 2h; the next run continues there, with the least recently checked first", parsers.duration, set="--budget {}", called="max-duration"),
     Variable("CKPT_SCHEDULER", "--scheduler", "who reads for 'ckpt verify' and 'ckpt seal': threads (the default), tcp://HOST:PORT or file:FILE of a Dask scheduler, or mpi; docs/scale.md", parsers.scheduler, set="--scheduler {}"),
     Variable("CKPT_ORDER", "--order", "what newest means: mtime (which follows a rollback), step, or tracker (what the framework's own tracker names); default: mtime, unless the times look copied or wrong", parsers.one_of("mtime", "step", "tracker")),

@@ -23,9 +23,9 @@ from ckpt_tools.guard.prune import Policy
 from ckpt_tools.guard.watch import loop, records, root
 from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.model.answers import Event
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.model.watching import Event
 from ckpt_tools.storage import Identity, counted
 
 FILE = "iter_0000020/mp_rank_00/model_optim_rng.pt"

@@ -33,7 +33,7 @@ from ckpt_tools.api import plan, verify
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.format import structure
-from ckpt_tools.formats.common.tensor_pieces import incomplete
+from ckpt_tools.formats.common.tensors import incomplete
 from ckpt_tools.formats.common.tiling import untiled
 from ckpt_tools.formats.dcp import byte_map, dcp
 from ckpt_tools.formats.json_files import mcore_integrity

@@ -24,8 +24,7 @@ from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage import IO, ShortRead, opened
-from ckpt_tools.storage.buffers import BUFFER
-from ckpt_tools.storage.local import DirectSource
+from ckpt_tools.storage.local import BUFFER, DirectSource
 from ckpt_tools.storage.rate import Rate
 
 MIB = 1 << 20

@@ -19,9 +19,9 @@ from ckpt_tools.guard.watch.loop import watch
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.pending import listed
 from ckpt_tools.guard.watch.root import WatchedRoot
+from ckpt_tools.model.answers import Event
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.model.watching import Event
 from ckpt_tools.reading.opening import open_session
 
 CASES = sorted((FIXTURES / "layouts").glob("*/*/tree"))

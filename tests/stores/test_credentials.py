@@ -390,7 +390,7 @@ def test_an_engine_is_told_no_secrets_and_no_options(desk: Desk) -> None:
 
     from ckpt_tools import verify
     from ckpt_tools.errors import UsageError
-    from ckpt_tools.model.stores import StoreOptions
+    from ckpt_tools.model.selection import StoreOptions
     from ckpt_tools.reading.engines import Engine
 
     engine = Engine(ThreadPoolExecutor(1), "threads of the test")

@@ -27,7 +27,7 @@ from ckpt_tools.comparison.difference import Difference
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.stores import StoreOptions
+from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.output import difference as output
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.object_store import ObjectStore

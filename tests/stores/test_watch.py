@@ -22,8 +22,8 @@ from ckpt_tools.guard.prune import Policy
 from ckpt_tools.guard.watch.loop import watch
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.root import WatchedRoot
+from ckpt_tools.model.answers import Event
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.model.watching import Event
 from ckpt_tools.storage.stores import mounts
 
 PORTAL = Status(200, (("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT"),), b"<html>welcome</html>")

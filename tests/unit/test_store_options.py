@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.stores import StoreOptions
+from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stores import options
 from ckpt_tools.storage.stores.options import checked, open_options
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.model.stores import StoreOptions
+from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.settings import resolve as config
 
 KEYS = dict.fromkeys(config.BY_KEY)

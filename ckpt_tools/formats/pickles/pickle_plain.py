@@ -12,7 +12,7 @@ from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
 from ckpt_tools.formats.pickles.scalars import scalar, scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
-from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
+from ckpt_tools.formats.torch.names import also_tar, legacy_magic
 from ckpt_tools.formats.torch.tensors import tensors
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level

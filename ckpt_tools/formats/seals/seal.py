@@ -12,7 +12,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, Format
 from ckpt_tools.formats.common.json_text import read_text
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.seals import document, names
-from ckpt_tools.formats.seals.whole_digests import hash_of
+from ckpt_tools.formats.seals.document import hash_of
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level, Scalar
 from ckpt_tools.model.seal import Seal, SealedFile

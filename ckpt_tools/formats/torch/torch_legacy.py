@@ -17,8 +17,8 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.contents import too_new
-from ckpt_tools.formats.torch.legacy_magic import NUMBER as _NUMBER
-from ckpt_tools.formats.torch.legacy_magic import also_tar, legacy_magic
+from ckpt_tools.formats.torch.names import NUMBER as _NUMBER
+from ckpt_tools.formats.torch.names import also_tar, legacy_magic
 from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of, storages, tensors
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level

@@ -30,7 +30,7 @@ from ckpt_tools.formats.pickles.judged import RUNS, read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch import torch_legacy
 from ckpt_tools.formats.torch.contents import Contents, read_contents
-from ckpt_tools.formats.torch.legacy_magic import is_proto, legacy_magic
+from ckpt_tools.formats.torch.names import is_proto, legacy_magic
 from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
 from ckpt_tools.formats.torch.tensors import Place, Storage
 from ckpt_tools.model.finding import Finding

@@ -16,8 +16,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
 from ckpt_tools.formats.common.json_text import integers, mapping, read_json, sequence
 from ckpt_tools.formats.common.limited import limited
-from ckpt_tools.formats.common.tensor_pieces import incomplete
-from ckpt_tools.formats.common.tensors import MAX_NAME, near_miss, remember
+from ckpt_tools.formats.common.tensors import MAX_NAME, incomplete, near_miss, remember
 from ckpt_tools.formats.common.tiling import untiled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.formats.torchsnapshot.data_files import PLAIN, SAVED, Entry, check

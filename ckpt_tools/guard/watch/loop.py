@@ -15,7 +15,7 @@ from ckpt_tools.guard.watch.metrics import Metrics
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, SEAL_ELSEWHERE, require_writable
-from ckpt_tools.model.watching import Event
+from ckpt_tools.model.answers import Event
 from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 

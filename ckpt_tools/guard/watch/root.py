@@ -24,10 +24,10 @@ from ckpt_tools.guard.watch.metrics import STATES, Tally
 from ckpt_tools.guard.watch.options import DAY, WatchOptions
 from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, listed, stamp_now
 from ckpt_tools.guard.watch.records import Record, Records, Starts, State
+from ckpt_tools.model.answers import Event
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.watching import Event
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.scan import step_in_contents
 from ckpt_tools.reading.opening import open_session

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from ckpt_tools.layouts.common.held import Holds, held_by
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Kind, Part
 
 _Place = tuple[str, tuple[tuple[str, int], ...]]

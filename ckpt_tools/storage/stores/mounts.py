@@ -9,7 +9,7 @@ import os
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools.model.stores import StoreOptions
+from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stores.options import open_options
 from ckpt_tools.storage.stores.store import CLOUDS
 from ckpt_tools.storage.urls import split

@@ -20,7 +20,7 @@ from ckpt_tools.errors import CannotLook, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ckpt_tools.model.stores import StoreOptions
+    from ckpt_tools.model.selection import StoreOptions
 
     Provider = Callable[[], Any]
     """What obstore calls for credentials, and again when they have expired."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ckpt_tools.model.stores import StoreOptions
+from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stores import mounts
 from stores.bucket import Bucket
 from stores.s3_contents import ACCESS, REGION, SECRET

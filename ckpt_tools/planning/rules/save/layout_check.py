@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ckpt_tools.findings import finding
-from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.flaw import Flaw
+from ckpt_tools.model.finding import Finding, Flaw
 from ckpt_tools.planning.rules.rule import Effect, Rule
 
 
