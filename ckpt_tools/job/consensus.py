@@ -382,8 +382,12 @@ class _Node:
             )
             return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))
         mine = self._find(lambda: self.planner.judge.judge(c))
-        lacks = [] if mine.usable else self._find_lost(c)
-        said = Judged(mine.usable, mine.read, list(mine.findings), lacks)
+        lacks = set[int]()
+        if not mine.usable:  # the ranks of this node that have no sound file of their own here
+            bad, reports = (Verdict.BROKEN, Verdict.UNKNOWN), self.planner.session.reports
+            sound = [p for p in c.parts if p.path not in reports or reports[p.path].verdict not in bad]
+            lacks = set(self.ranks) - {r for p in sound for r in self._ranks_of(p)}
+        said = Judged(mine.usable, mine.read, list(mine.findings), sorted(lacks))
         answer = self.meeting.exchange(said, self._conclude, Judged)
         if answer.ok:
             return replace(mine, read=answer.read)
@@ -399,12 +403,6 @@ class _Node:
         ]
         lacks = sorted({r for v in values for r in v.lacks})
         return Judged(all(v.ok for v in values), any(v.read for v in values), rows, lacks)
-
-    def _find_lost(self, c: Checkpoint) -> list[int]:
-        """Return the ranks of this node that have no sound file of their own here."""
-        bad, reports = (Verdict.BROKEN, Verdict.UNKNOWN), self.planner.session.reports
-        sound = [p for p in c.parts if p.path not in reports or reports[p.path].verdict not in bad]
-        return sorted(set(self.ranks) - {r for p in sound for r in self._ranks_of(p)})
 
     def _ranks_of(self, p: Part) -> Sequence[int]:
         """Return the ranks that load a part: the one in its name, or those at its coordinates."""

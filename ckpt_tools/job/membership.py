@@ -45,7 +45,14 @@ class Membership(Struct, frozen=True):
 def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank: int | None) -> Membership:
     """The membership of one rank. Raises UsageError when nothing says which rank this is."""
     if started is None or (started.rank is None and not started.skip and rank is None):
-        raise _rank_unknown(started)
+        seen = (started.unclear if started else "") or "no launcher's variables are set"
+        hint = (
+            "--worker is for a command that torchrun, msrun, srun or mpirun starts; "
+            "'ckpt launchers' shows what is seen"
+        )
+        raise UsageError(
+            f"the rank of this worker is unknown: {seen}", (started.hint if started else "") or hint
+        )
     if rank is None:
         rank = _value(started.rank)
     elif job:  # several launchers may start the ranks of a job that somebody else numbers
@@ -61,17 +68,6 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
         ranks=_ranks_beside(started, rank, nodes),
     )
     return _by_launcher(process, started, env, job)
-
-
-def _rank_unknown(started: Started | None) -> UsageError:
-    seen = (started.unclear if started else "") or "no launcher's variables are set"
-    hint = (
-        "--worker is for a command that torchrun, msrun, srun or mpirun starts; "
-        "'ckpt launchers' shows what is seen"
-    )
-    return UsageError(
-        f"the rank of this worker is unknown: {seen}", (started.hint if started else "") or hint
-    )
 
 
 def _nodes(started: Started) -> int:

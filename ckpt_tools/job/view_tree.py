@@ -190,7 +190,10 @@ class Tree(Struct, dict=True):
         # even where it is broken: several are copies, of which the rank keeps the one in its own directory
         if own:
             nearest = min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part))
-            return self._at_home(nearest, rank) or self.name_of(nearest)
+            home = None  # what it calls its file where it looks for it, though another keeps the only copy
+            if self.layout.ranks.keepers:
+                home = named_for(self.layout.piece(nearest.piece), nearest, rank, {"node": rank})
+            return home or self.name_of(nearest)
         if base := self.base_of(part, rank):
             return base + self.name_of(part).partition("/")[2]
         if name := named_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
@@ -200,12 +203,6 @@ class Tree(Struct, dict=True):
             " cannot have one",
             "start without --view",
         )
-
-    def _at_home(self, part: Part, rank: int) -> str | None:
-        """What a rank calls its file where it looks for it, though another rank keeps the only copy."""
-        if not self.layout.ranks.keepers:
-            return None
-        return named_for(self.layout.piece(part.piece), part, rank, {"node": rank})
 
     # ---- filling it
 
@@ -227,23 +224,14 @@ class Tree(Struct, dict=True):
             return self.link(_below(f.path, self.above).rstrip("/"), f.path)  # data that an index names
         name = self.named(part, rank)
         link = self.link(name, f.path)
-        piece, base = (
-            self.layout.piece(part.piece),
-            f"{self.directory}/{name}".rsplit("/", self.layout.piece(part.piece).depth + 1)[0],
-        )
-        home = (
-            "/".join(link.split("/")[: base.count("/") + 1 + piece.home])
-            if piece.home
-            else link.rsplit("/", piece.depth + 1)[0]
-            if piece.where is Where.HERE
-            else ""
-        )
-        self.moved.setdefault(
-            name,
-            part._replace(
-                path=link, base=base, home=home, rank=part.rank if rank is None or part.rank is None else rank
-            ),
-        )
+        piece = self.layout.piece(part.piece)
+        base = link.rsplit("/", piece.depth + 1)[0]
+        home = base if piece.where is Where.HERE else ""
+        if piece.home:
+            home = "/".join(link.split("/")[: base.count("/") + 1 + piece.home])
+        if rank is None or part.rank is None:
+            rank = part.rank
+        self.moved.setdefault(name, part._replace(path=link, base=base, home=home, rank=rank))
         return link
 
     def fill(self) -> None:

@@ -136,15 +136,10 @@ def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dic
     if scheme == "http" or _endpoint(scheme, own, env).startswith("http://"):
         client.setdefault("allow_http", "true")  # it was asked for by its name
     if client and scheme in _VARIABLES:  # else obstore reads them; what it is given replaces all of them
-        client = {**_of_environment(_VARIABLES[scheme], env), **client}
+        said = {key: env.get(f"{_VARIABLES[scheme]}{key.upper()}", "") for key in sorted(CLIENT)}
+        client = {**{key: value for key, value in said.items() if value}, **client}
     made |= {"config": own, "client_options": client, "retry_config": _retry(given)}
     return {name: value for name, value in made.items() if value}
-
-
-def _of_environment(prefix: str, env: Mapping[str, str]) -> dict[str, str]:
-    """Options of the HTTP client that variables such as AWS_ALLOW_HTTP hold."""
-    said = {key: env.get(f"{prefix}{key.upper()}", "") for key in sorted(CLIENT)}
-    return {key: value for key, value in said.items() if value}
 
 
 def _endpoint(scheme: str, own: Mapping[str, str], env: Mapping[str, str]) -> str:
@@ -319,7 +314,18 @@ def _credentials(session: Any, profile: str) -> Provider:
         raise _failed(e, profile) from None
     if found is None:
         raise CannotLook("there are no credentials for S3", NONE_HINT)
-    return _provider(found)
+    from datetime import datetime, timedelta, timezone
+
+    def provider() -> dict[str, Any]:
+        frozen = found.get_frozen_credentials()
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": datetime.now(timezone.utc) + timedelta(seconds=_KEEP),
+        }
+
+    return provider
 
 
 def _failed(e: Exception, profile: str) -> CannotLook:
@@ -331,21 +337,6 @@ def _failed(e: Exception, profile: str) -> CannotLook:
     return CannotLook(
         f"credentials{of} could not be obtained ({name})", f"'aws sts get-caller-identity' says more; {login}"
     )
-
-
-def _provider(found: Any) -> Provider:
-    from datetime import datetime, timedelta, timezone
-
-    def credentials() -> dict[str, Any]:
-        frozen = found.get_frozen_credentials()
-        return {
-            "access_key_id": frozen.access_key,
-            "secret_access_key": frozen.secret_key,
-            "token": frozen.token,
-            "expires_at": datetime.now(timezone.utc) + timedelta(seconds=_KEEP),
-        }
-
-    return credentials
 
 
 def _of_profile(session: Any, env: Mapping[str, str]) -> dict[str, str]:

@@ -352,8 +352,13 @@ class Tree:
             return _stat(url, both) if both is not None and both.size else self.stat_directory(url)
         if (facts := self._file(key)) is not None:
             return _stat(url, facts)
-        if not self._known(key) and key not in self._whole and self._any_below(key):
-            return self.stat_directory(url)
+        if not self._known(key) and key not in self._whole:
+            try:
+                if next(iter(self.store.objects(key)), None) is not None:  # one page tells
+                    return self.stat_directory(url)
+            except OSError as e:
+                if e.errno != errno.EOPNOTSUPP:  # a web server: what is no object there is nothing
+                    raise
         raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
 
     def stat_directory(self, url: str) -> os.stat_result:
@@ -405,15 +410,6 @@ class Tree:
         with self._lock:
             self._directories.setdefault(home, _Directory({}, {})).objects[name] = facts
         return facts
-
-    def _any_below(self, key: str) -> bool:
-        """Whether a key lies below; one page tells."""
-        try:
-            return next(iter(self.store.objects(key)), None) is not None
-        except OSError as e:
-            if e.errno == errno.EOPNOTSUPP:  # a web server: what is no object there is nothing
-                return False
-            raise
 
     def _newest(self, key: str) -> int:
         here = self._directories.get(key)
