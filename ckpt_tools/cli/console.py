@@ -17,7 +17,7 @@ def out(text: str, file: str | None = None) -> None:
     still tells the verdict.
     """
     if file is not None:
-        from ckpt_tools.storage.whole_file import write_whole
+        from ckpt_tools.storage.writes import write_whole
 
         write_whole(file, encoded(text, "utf-8"))
         return

@@ -110,7 +110,7 @@ def _file(given: Mapping[str, Any]) -> str | None:
     if path is None or path == "-":
         return None
     from ckpt_tools.storage.urls import is_url
-    from ckpt_tools.storage.whole_file import check_writable
+    from ckpt_tools.storage.writes import check_writable
 
     if is_url(path):
         raise UsageError(f"-o {path} lies in a store", "name a FILE of this machine, and upload that")

@@ -11,7 +11,7 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.background import Pending
-    from ckpt_tools.guard.options import SealOptions
+    from ckpt_tools.guard.sealed_files import SealOptions
     from ckpt_tools.model.seal import SealedOne, Sealing
     from ckpt_tools.reading.engines import Engine
 
@@ -66,7 +66,7 @@ def seal(
     Raises UsageError for digests that are not known or need a package that is not installed, and CannotLook
     when a path cannot be listed or a seal cannot be written, and when the engine is gone.
     """
-    from ckpt_tools.guard.options import SealOptions
+    from ckpt_tools.guard.sealed_files import SealOptions
     from ckpt_tools.guard.sealing import seal_below
     from ckpt_tools.model.seal import Fragment
     from ckpt_tools.model.selection import ReadOptions

@@ -14,8 +14,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals import document, names
-from ckpt_tools.guard.options import SealOptions
-from ckpt_tools.guard.sealed_files import digest_pass, identities, sealed_files, state_of
+from ckpt_tools.guard.sealed_files import SealOptions, digest_pass, identities, sealed_files, state_of
 from ckpt_tools.guard.targets import described, files_of
 from ckpt_tools.guard.writing import opened_home, put, tidy
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen

@@ -17,8 +17,8 @@ from ckpt_tools.discovery.quarantined import QUARANTINE
 from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.groups import Group, groups, named
 from ckpt_tools.guard.journal import Operation, State, Status, Step
+from ckpt_tools.guard.targets import Group, groups, named
 from ckpt_tools.guard.trackers import Pointed, naming, pointed
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.finding import Finding, Severity, Verdict

@@ -4,19 +4,47 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.guard.options import SealOptions
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.model.seal import Fragment, SealedFile
+from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.local import Identity
 from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.urls import is_url
+
+if TYPE_CHECKING:
+    from ckpt_tools.reading.engines import Engine
+
+
+class SealOptions(Struct, frozen=True):
+    """``algorithm`` is that of whole files, ``also`` are further ones; with ``tensors`` each tensor has a
+    digest too. ``again`` replaces seals without asking whether the files fit them, ``compare`` reads what is
+    sealed already and holds it to its seals, ``dry_run`` writes nothing. ``merge`` makes one seal of
+    fragments, ``fragment`` seals what one rank wrote, of which ``files`` are named (relative to the
+    checkpoint) or told by the layout. ``sign_key`` is the file of a private key. The workers of an
+    ``engine`` read.
+    """
+
+    read: ReadOptions = ReadOptions()
+    algorithm: str = "xxh3"
+    also: tuple[str, ...] = ()
+    tensors: bool = False
+    again: bool = False
+    compare: bool = False
+    dry_run: bool = False
+    merge: bool = False
+    fragment: Fragment | None = None
+    files: tuple[str, ...] = ()
+    sign_key: str | None = None
+    engine: Engine | None = None
+
 
 _BLIND = frozenset({"unreadable", "unread-pickle"})
 _CHANGED = "it was changed while its checkpoint was read"

@@ -21,8 +21,14 @@ from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.names import NAME
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import merged, of_one_rank, remove_fragments
-from ckpt_tools.guard.options import SealOptions
-from ckpt_tools.guard.sealed_files import Identities, digest_pass, identities, sealed_files, state_of
+from ckpt_tools.guard.sealed_files import (
+    Identities,
+    SealOptions,
+    digest_pass,
+    identities,
+    sealed_files,
+    state_of,
+)
 from ckpt_tools.guard.targets import Target, described, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
 from ckpt_tools.inspection.digest_pass import DigestPass, Seen

@@ -25,7 +25,7 @@ from small_runs import FILE, lost, plain
 from ckpt_tools.cli import console
 from ckpt_tools.cli.app import COMMANDS, command
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.storage.whole_file import check_writable, write_whole
+from ckpt_tools.storage.writes import check_writable, write_whole
 
 
 @pytest.fixture

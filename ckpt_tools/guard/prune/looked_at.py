@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.guard.groups import Group, groups
+from ckpt_tools.guard.targets import Group, groups
 from ckpt_tools.guard.verifying import Checked, verify_all
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict, blind

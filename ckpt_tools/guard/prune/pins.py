@@ -13,8 +13,8 @@ from msgspec import Struct
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, NoCheckpoint
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.groups import groups, named
 from ckpt_tools.guard.journal import Store
+from ckpt_tools.guard.targets import groups, named
 from ckpt_tools.model.change import Change, Changes
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
