@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory, whole
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import Claim, Piece, Where
+from ckpt_tools.layouts.common.piece import Claim, Piece, Where, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
@@ -40,19 +40,17 @@ def _networks(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.name.rpartition("_")[0] for p in c.parts if p.piece == "network")
 
 
-def _pieces() -> Iterator[Piece]:
-    state = Piece("state", "state", "training_states/{step}.state", TORCH, where=Where.APART)
-    yield replace(state, unasked=True)
-    network = replace(state, name="network", role="model", template="models/net_{name}_{step}.pth")
-    yield replace(network, unasked=True)
-    last = replace(network, name="latest", template="models/net_{name}_latest.pth", kind=Kind.RELEASE)
-    yield replace(last, claim=Claim.COMPANION, unasked=True, required=False)
-
-
+_PIECES = (
+    Piece("state", "state", "training_states/{step}.state", TORCH),
+    Piece("network", "model", "models/net_{name}_{step}.pth", TORCH),
+)
+_LATEST = Piece("latest", "model", "models/net_{name}_latest.pth", TORCH, Kind.RELEASE, required=False)
 LAYOUT = Layout(
     name="basicsr",
     title="BasicSR",
-    pieces=tuple(_pieces()),
+    pieces=tuple(
+        nest("", (*_PIECES, replace(_LATEST, claim=Claim.COMPANION)), where=Where.APART, unasked=True)
+    ),
     resume=resume_directory,  # the directory of the experiment
     check=_check,
     lacks=_lacks,

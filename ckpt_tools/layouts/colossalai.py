@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -50,42 +51,32 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 def _pieces(modeling: str) -> Iterator[Piece]:
-    torch = Piece("", "", "", TORCH, unasked=True)
-    index = Piece("", "", "", ("safetensors_index",))
-    for role, at, names in (
-        ("model", modeling, ("pytorch_model.bin", "model.safetensors")),
-        ("optimizer", "optimizer", ("pytorch_optim.bin", "optimizer.safetensors")),
+    torch, index = partial(Piece, formats=TORCH, unasked=True), partial(Piece, formats=("safetensors_index",))
+    for role, at, binary, arrays in (
+        ("model", modeling, "pytorch_model", "model"),
+        ("optimizer", "optimizer", "pytorch_optim", "optimizer"),
     ):
-        for name in names:
-            stem, _, suffix = name.partition(".")
-            formats = TORCH if suffix == "bin" else ST
-            shard = f"{at}/{stem}{_SHARD}.{suffix}"
-            yield replace(torch, name=f"{role}_{suffix}", role=role, template=shard, formats=formats)
-            said = f"{at}/{name}.index.json"
-            yield replace(index, name=f"{role}_{suffix}_index", role=f"{role}_index", template=said)
-    groups = "optimizer/pytorch_optim_group.bin"
-    yield replace(torch, name="groups", role="groups", template=groups)
-    adapter = f"{modeling}/adapter_model"
-    lora = replace(torch, name="adapter", role="model", template=f"{adapter}.safetensors", formats=ST)
-    yield lora
-    yield replace(lora, name="adapter_bin", template=f"{adapter}.bin", formats=TORCH)
-    described = Piece("", "config", "", ("json_member",), claim=Claim.COMPANION, required=False)
+        yield torch(f"{role}_bin", role, f"{at}/{binary}{_SHARD}.bin")
+        yield index(f"{role}_bin_index", f"{role}_index", f"{at}/{binary}.bin.index.json")
+        yield torch(f"{role}_safetensors", role, f"{at}/{arrays}{_SHARD}.safetensors", formats=ST)
+        yield index(f"{role}_safetensors_index", f"{role}_index", f"{at}/{arrays}.safetensors.index.json")
+    yield torch("groups", "groups", "optimizer/pytorch_optim_group.bin")
+    yield torch("adapter", "model", f"{modeling}/adapter_model.safetensors", formats=ST)
+    yield torch("adapter_bin", "model", f"{modeling}/adapter_model.bin")
     config = f"{modeling}/<config|generation_config|adapter_config>.json"
-    yield replace(described, name="config", template=config, loaded=False)
-    yield replace(torch, name="scheduler", role="scheduler", template="lr_scheduler")
-    state = "running_states.json"
-    yield Piece("state", "state", state, ("json_member",))
+    described = Piece("config", "config", config, ("json_member",), claim=Claim.COMPANION)
+    yield replace(described, required=False, loaded=False)
+    yield torch("scheduler", "scheduler", "lr_scheduler")
+    yield Piece("state", "state", "running_states.json", ("json_member",))
 
 
-def _beside(home: str) -> Iterator[Piece]:
-    """What Open-Sora saves of an average, of the sampler and of master weights."""
-    torch = Piece("", "", "", TORCH, unasked=True)
-    for at, mark in ((home, "sora"), (_HOMES[2][0], "example")):  # before it counted steps of all epochs
-        yield replace(torch, name=f"ema_{mark}", role="ema", template=f"{at}/ema.pt")
-    yield replace(torch, name="sampler_sora", role="sampler", template=f"{home}/sampler")
-    for role in ("ema", "master"):
-        arrays = f"{home}/{role}.safetensors"
-        yield replace(torch, name=f"{role}_arrays_sora", role=role, template=arrays, formats=ST)
+_EMA = Piece("ema", "ema", "ema.pt", TORCH)
+_OF_SORA = (
+    Piece("sampler", "sampler", "sampler", TORCH),
+    Piece("ema_arrays", "ema", "ema.safetensors", ST),
+    Piece("master_arrays", "master", "master.safetensors", ST),
+)
+"""What Open-Sora saves of an average, of the sampler and of master weights."""
 
 
 def _own(p: Piece) -> Piece:
@@ -99,7 +90,10 @@ LAYOUT = Layout(
     title="ColossalAI applications",
     pieces=(
         *(_own(p) for home, modeling, mark in _HOMES for p in nest(home, _pieces(modeling), mark)),
-        *map(_own, _beside(_HOMES[1][0])),
+        *nest(_HOMES[1][0], [_EMA], "_sora", unasked=True),
+        # before it counted steps of all epochs
+        *map(_own, nest(_HOMES[2][0], [_EMA], "_example", unasked=True)),
+        *nest(_HOMES[1][0], _OF_SORA, "_sora", unasked=True),
     ),
     resume=_resume,
     check=_check,

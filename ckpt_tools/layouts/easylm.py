@@ -5,12 +5,11 @@ number that is written over.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-from msgspec.structs import replace
+from functools import partial
 
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, Steps, resume_file, whole
-from ckpt_tools.layouts.common.piece import COPIES, TELLS_STEP, UNTOLD, Changes, Claim, Piece
+from ckpt_tools.layouts.common.piece import COPIES, TELLS_STEP, Changes, Claim, Piece
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
@@ -28,26 +27,26 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(parts, _step, "step")
 
 
-def _pieces() -> Iterator[Piece]:
-    for name in ("train_state", "params"):
-        saved = Piece(
-            name, "model", f"streaming_{name}", ("msgpack_stream",), readers=COPIES, content=TELLS_STEP
-        )
-        yield replace(saved, name=f"{name}_milestone", template=f"streaming_{name}_{{step}}", content=UNTOLD)
-        yield saved
-    for name in ("metadata", "dataset"):
-        template = f"{name}_{{step}}.pkl"
-        beside = Piece(
-            name, name, template, ("pickle_plain",), claim=Claim.COMPANION, loaded=False, required=False
-        )
-        yield beside
-        yield replace(beside, name=f"{name}_last", template=f"{name}.pkl", changes=Changes.ROLLING)
-
-
+_STREAM, _PICKLE = ("msgpack_stream",), ("pickle_plain",)
+_BESIDE = partial(Piece, formats=_PICKLE, claim=Claim.COMPANION, loaded=False, required=False)
+_PIECES = tuple(
+    piece
+    for name in ("train_state", "params")
+    for piece in (
+        Piece(f"{name}_milestone", "model", f"streaming_{name}_{{step}}", _STREAM, readers=COPIES),
+        Piece(name, "model", f"streaming_{name}", _STREAM, readers=COPIES, content=TELLS_STEP),
+    )
+)
 LAYOUT = Layout(
     name="easylm",
     title="EasyLM",
-    pieces=tuple(_pieces()),
+    pieces=(
+        *_PIECES,
+        _BESIDE("metadata", "metadata", "metadata_{step}.pkl"),
+        _BESIDE("metadata_last", "metadata", "metadata.pkl", changes=Changes.ROLLING),
+        _BESIDE("dataset", "dataset", "dataset_{step}.pkl"),
+        _BESIDE("dataset_last", "dataset", "dataset.pkl", changes=Changes.ROLLING),
+    ),
     resume=resume_file,
     steps=_steps,
     check=_check,

@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-from msgspec.structs import replace
+from functools import partial
 
 from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, whole
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Piece
@@ -52,26 +51,19 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path or checkpoint.path, ("--resume", "true"))
 
 
-def _pieces() -> Iterator[Piece]:
-    chosen = Piece("best", "model", f"{CRITERION}.best.pth", TORCH, Kind.BEST, required=False)
-    mean = replace(chosen, name="average", template=f"{CRITERION}.ave.pth", kind=Kind.RELEASE)
-    beside = replace(mean, claim=Claim.INSIDE)
-    yield chosen
-    yield mean
-    yield replace(mean, name="averaged", template=f"{CRITERION}.ave_{{shard}}best[.{{name}}].pth")
-    yield replace(beside, name="weights", template="{epoch}epoch.pth")
-    yield replace(
-        beside, name="latest", template="latest.pth", changes=Changes.CONSTANT
-    )  # a link to Nepoch.pth, or its copy
-    yield replace(
-        beside, name=STATE, template="checkpoint.pth", kind=Kind.PERIODIC, required=True, content=TELLS_STEP
-    )
-
-
+_OPTIONAL = partial(Piece, formats=TORCH, kind=Kind.RELEASE, required=False)
 LAYOUT = Layout(
     name="espnet",
     title="ESPnet 2",
-    pieces=tuple(_pieces()),
+    pieces=(
+        _OPTIONAL("best", "model", f"{CRITERION}.best.pth", kind=Kind.BEST),
+        _OPTIONAL("average", "model", f"{CRITERION}.ave.pth"),
+        _OPTIONAL("averaged", "model", f"{CRITERION}.ave_{{shard}}best[.{{name}}].pth"),
+        _OPTIONAL("weights", "model", "{epoch}epoch.pth", claim=Claim.INSIDE),
+        # a link to Nepoch.pth, or its copy
+        _OPTIONAL("latest", "model", "latest.pth", claim=Claim.INSIDE, changes=Changes.CONSTANT),
+        Piece(STATE, "model", "checkpoint.pth", TORCH, claim=Claim.INSIDE, content=TELLS_STEP),
+    ),
     resume=_resume,
     steps=_steps,
     check=_check,

@@ -55,19 +55,14 @@ def _weights(name: str, template: str, where: Where = Where.NAMED) -> Piece:
     return Piece(name, "model", template, ("hdf5",), where=where, content=TELLS_STEP)
 
 
+_PROGRESS = "training_metadata.json"
 LAYOUT = Layout(
     name="keras-backup",
     title="Keras BackupAndRestore",
     pieces=(
         _weights("weights", "latest.weights.h5", Where.HERE),
-        Piece(
-            "progress",
-            "progress",
-            "training_metadata.json",
-            ("json_member",),
-            where=Where.HERE,
-            required=False,  # only beside latest.weights.h5
-        ),
+        # only beside latest.weights.h5
+        Piece("progress", "progress", _PROGRESS, ("json_member",), where=Where.HERE, required=False),
         _weights(_BEFORE, "latest.weights.h5.bkp"),
     ),
     resume=resume_file,  # BackupAndRestore(backup_dir=path)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory, whole
 from ckpt_tools.layouts.common.lost_files import without_names
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Piece
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
@@ -20,8 +20,6 @@ from ckpt_tools.model.report import Report
 
 ST, JSON = ("safetensors",), ("json_member",)
 HOME = "{step:06d}"
-_MODEL = f"{HOME}/pretrained_model"
-_STATE = f"{HOME}/training_state"
 _OPTIMIZER = ("optimizer_state.safetensors", "optimizer_param_groups.json")
 """What each optimizer is saved as; several have a directory each."""
 _PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safetensors")
@@ -80,36 +78,32 @@ def _saved_with(name: str) -> str:
     return f"{home}/{processor[1]}.json" if processor else ""
 
 
-def _pieces() -> Iterator[Piece]:
-    model = Piece("model", "model", f"{_MODEL}/model.safetensors", ST)
-    yield model
-    yield replace(model, name="adapter", template=f"{_MODEL}/adapter_model.safetensors")
-    config = replace(model, name="config", role="config", formats=JSON)
-    yield replace(config, template=f"{_MODEL}/train_config.json")
-    policy = f"{_MODEL}/<config|adapter_config>.json"
-    yield replace(config, name="policy", role="policy", template=policy)
-    around = (
-        f"{_MODEL}/policy_<preprocessor|postprocessor>"  # what is done to data before and after the policy
-    )
-    yield replace(config, name="processor", role="processor", template=f"{around}.json")
-    processor = f"{around}_step_{{layer}}_{{name}}.safetensors"
-    statistics = replace(model, name="statistics", role="statistics", changes=Changes.CONSTANT)  # of the data
-    yield replace(statistics, template=processor)
-    progress = replace(config, name="progress", role="progress", content=TELLS_STEP)
-    yield replace(progress, template=f"{_STATE}/training_step.json")
-    yield replace(model, name="rng", role="rng", template=f"{_STATE}/rng_state.safetensors")
-    for mark, below in (("", ""), ("_each", "{name}/")):
-        state, groups = (f"{_STATE}/{below}{name}" for name in _OPTIMIZER)
-        yield replace(model, name=f"optimizer{mark}", role="optimizer", template=state)
-        yield replace(config, name=f"groups{mark}", role="groups", template=groups)
-    schedule = f"{_STATE}/scheduler_state.json"
-    yield replace(config, name="scheduler", role="scheduler", template=schedule)
-
-
+_AROUND = "policy_<preprocessor|postprocessor>"
+"""What is done to data before and after the policy."""
+_STATISTICS = Piece("statistics", "statistics", f"{_AROUND}_step_{{layer}}_{{name}}.safetensors", ST)
+_MODEL = (
+    Piece("model", "model", "model.safetensors", ST),
+    Piece("adapter", "model", "adapter_model.safetensors", ST),
+    Piece("config", "config", "train_config.json", JSON),
+    Piece("policy", "policy", "<config|adapter_config>.json", JSON),
+    Piece("processor", "processor", f"{_AROUND}.json", JSON),
+    replace(_STATISTICS, changes=Changes.CONSTANT),  # of the data
+)
+_OF_OPTIMIZER = (
+    Piece("optimizer", "optimizer", _OPTIMIZER[0], ST),
+    Piece("groups", "groups", _OPTIMIZER[1], JSON),
+)
+_STATE = (
+    Piece("progress", "progress", "training_step.json", JSON, content=TELLS_STEP),
+    Piece("rng", "rng", "rng_state.safetensors", ST),
+    *_OF_OPTIMIZER,
+    *nest("{name}", _OF_OPTIMIZER, "_each"),
+    Piece("scheduler", "scheduler", "scheduler_state.json", JSON),
+)
 LAYOUT = Layout(
     name="lerobot",
     title="LeRobot",
-    pieces=tuple(_pieces()),
+    pieces=(*nest(f"{HOME}/pretrained_model", _MODEL), *nest(f"{HOME}/training_state", _STATE)),
     resume=resume_directory,
     check=_check,
     lost=_lost,

@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from ckpt_tools.layouts.common.layout import (
     Steps,
     whole,
 )
-from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Content, Piece, Readers
+from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Content, Piece, Readers, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Flaw, Severity
 from ckpt_tools.model.notes import Notes
@@ -342,39 +343,24 @@ def _write_record(part: Part) -> bytes:
     return f'{{{counters}, "last_ckpt_file": {name}}}'.encode()
 
 
-def _pieces(home: str, mark: str, prefix: str) -> Iterator[Piece]:
-    moment = "-{epoch}_{step_in_epoch}"
+def _pieces(prefix: str) -> Iterator[Piece]:
+    saved, moment = partial(Piece, role="model", formats=CKPT, readers=OWN), "-{epoch}_{step_in_epoch}"
     # of MindCV and MindYOLO, beside weights with a number
-    yield Piece(
-        f"optimizer{mark}",
-        "optimizer",
-        f"{home}optim_{prefix}.ckpt",
-        CKPT,
-        required=False,
-        readers=Readers(survivable=True),
-        changes=Changes.ROLLING,
-    )
-    gasp = Piece(f"breakpoint{mark}", "model", f"{home}{prefix}{moment}_breakpoint.ckpt", CKPT, readers=OWN)
-    gasp = replace(gasp, kind=Kind.DYING_GASP)
-    yield gasp
-    yield replace(gasp, name=f"iteration{mark}", template=f"{home}iteration{moment}[{{tmp}}].ckpt")
+    optimizer = Piece("optimizer", "optimizer", f"optim_{prefix}.ckpt", CKPT, changes=Changes.ROLLING)
+    yield replace(optimizer, readers=Readers(survivable=True), required=False)
+    gasp = f"{prefix}{moment}_breakpoint.ckpt"
+    yield saved("breakpoint", template=gasp, kind=Kind.DYING_GASP)
+    yield saved("iteration", template=f"iteration{moment}[{{tmp}}].ckpt", kind=Kind.DYING_GASP)
     for kind, suffix, formats in (("", "ckpt", CKPT), ("_st", "safetensors", ST)):
+        released = partial(saved, formats=formats, kind=Kind.RELEASE)
         # of the weights alone, which MindFormers saves into checkpoint_network/ and checkpoint_trainable/
-        export = f"{home}{prefix}-<network|trainable_params>{moment}.{suffix}"
-        yield Piece(f"export{kind}{mark}", "model", export, formats, kind=Kind.RELEASE, readers=OWN)
+        weights = f"{prefix}-<network|trainable_params>{moment}.{suffix}"
+        yield released(f"export{kind}", template=weights)
         # of MindYOLO's average of the weights, which it saves beside them
-        average = f"{home}EMA_{prefix}{moment}.{suffix}"
-        yield Piece(f"average{kind}{mark}", "model", average, formats, kind=Kind.RELEASE, readers=OWN)
+        yield released(f"average{kind}", template=f"EMA_{prefix}{moment}.{suffix}")
         # of MindCV's best weights so far, of whatever epoch (mindcv/utils/callbacks.py)
-        yield Piece(
-            f"best{kind}{mark}",
-            "model",
-            f"{home}{prefix}_best.{suffix}",
-            formats,
-            kind=Kind.RELEASE,
-            readers=OWN,
-        )
-        yield Piece(f"model{kind}{mark}", "model", f"{home}{prefix}{moment}.{suffix}", formats, readers=OWN)
+        yield released(f"best{kind}", template=f"{prefix}_best.{suffix}")
+        yield saved(f"model{kind}", template=f"{prefix}{moment}.{suffix}", formats=formats)
 
 
 _CALLABLE = replace(
@@ -386,8 +372,8 @@ LAYOUT = Layout(
     name="mindspore",
     title="MindSpore ModelCheckpoint",
     pieces=(
-        *_pieces("rank_{rank}/", "_rank", "{prefix}[_rank_{rank}][_{generation}]"),
-        *_pieces("", "", "{prefix}[_{generation}]"),
+        *nest("rank_{rank}", _pieces("{prefix}[_rank_{rank}][_{generation}]"), "_rank"),
+        *_pieces("{prefix}[_{generation}]"),
         replace(_CALLABLE, name="callable_rank", template="rank_{rank}/{name}.ckpt"),
         _CALLABLE,
     ),

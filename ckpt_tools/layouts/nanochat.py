@@ -7,8 +7,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import (
     Beside,
@@ -33,19 +31,14 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 
-def _pieces() -> Iterator[Piece]:
-    optimizer = Piece("optimizer", "optimizer", "optim_{step:06d}_rank{rank}.pt", TORCH, readers=SHARDED)
-    yield optimizer
-    model = Piece("model", "model", "model_{step:06d}.pt", TORCH, claim=Claim.INSIDE)
-    yield model
-    meta = replace(model, name="meta", role="metadata", template="meta_{step:06d}.json")
-    yield replace(meta, formats=("json_member",))
-
-
 LAYOUT = Layout(
     name="nanochat",
     title="nanochat",
-    pieces=tuple(_pieces()),
+    pieces=(
+        Piece("optimizer", "optimizer", "optim_{step:06d}_rank{rank}.pt", TORCH, readers=SHARDED),
+        Piece("model", "model", "model_{step:06d}.pt", TORCH, claim=Claim.INSIDE),
+        Piece("meta", "metadata", "meta_{step:06d}.json", ("json_member",), claim=Claim.INSIDE),
+    ),
     resume=resume_directory,  # base_train's --resume-from-step takes the step below it
     check=_check,
     beside=Beside(

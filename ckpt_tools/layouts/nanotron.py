@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import prod
 
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, resume_directory, whole
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import Changes, Claim, Piece
+from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, nest
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
@@ -71,37 +72,24 @@ def _missing_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, Flaw]]:
 
 
 def _pieces() -> Iterator[Piece]:
-    model = Piece("", "model", "", ("safetensors",))
     for depth in range(_DEEPEST + 1):
-        path = "/".join(["{step}/model", *["{name}"] * depth, "model_{name}.safetensors"])
-        yield replace(model, name=f"model{depth}", template=path)
-    state = Piece("", "", "", TORCH, unasked=True)
-    for role in ("optimizer", "lr_scheduler"):
-        yield replace(state, name=role, role=role, template=f"{{step}}/{role}/{role}_{{name}}.pt")
-    random = replace(state, name="random", role="random", template="{step}/random/tp-{name}.pt")
-    yield replace(random, loaded=False, required=False, unasked=False)
-    config = Piece("", "config", "", ("json_member",))
-    for name, role, path in (
-        ("metadata", "metadata", "checkpoint_metadata.json"),
-        ("optimizer_config", "optimizer_config", "optimizer/optimizer_config.json"),
-        ("model_config", "model_config", "model_config.json"),
-    ):
-        yield replace(config, name=name, role=role, template=f"{{step}}/{path}", claim=Claim.COMPANION)
-    yield Piece(
-        "config",
-        "config",
-        "{step}/config.yaml",
-        claim=Claim.COMPANION,
-        changes=Changes.MARK,
-        required=False,
-        loaded=False,
-    )
+        path = "/".join(["model", *["{name}"] * depth, "model_{name}.safetensors"])
+        yield Piece(f"model{depth}", "model", path, ("safetensors",))
+    yield Piece("optimizer", "optimizer", "optimizer/optimizer_{name}.pt", TORCH, unasked=True)
+    yield Piece("lr_scheduler", "lr_scheduler", "lr_scheduler/lr_scheduler_{name}.pt", TORCH, unasked=True)
+    yield Piece("random", "random", "random/tp-{name}.pt", TORCH, loaded=False, required=False)
+    config = partial(Piece, formats=("json_member",), claim=Claim.COMPANION)
+    yield config("metadata", "metadata", "checkpoint_metadata.json")
+    yield config("optimizer_config", "optimizer_config", "optimizer/optimizer_config.json")
+    yield config("model_config", "model_config", "model_config.json")
+    mark = Piece("config", "config", "config.yaml", claim=Claim.COMPANION, changes=Changes.MARK)
+    yield replace(mark, required=False, loaded=False)
 
 
 LAYOUT = Layout(
     name="nanotron",
     title="nanotron",
-    pieces=tuple(_pieces()),
+    pieces=tuple(nest("{step}", _pieces())),
     resume=resume_directory,  # checkpoints.resume_checkpoint_path of the YAML file
     check=_check,
     lost=_lost,

@@ -58,33 +58,25 @@ def _lost(c: Checkpoint, _beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
         yield Flaw("missing-part", text, path=c.path)
 
 
-def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    """A rank without a file loads that of rank 0. Where nothing else is there, the ranks' files are those of
-    some other loop: OLMo's own, before OLMo-core, had them beside ``model/rank0.pt``.
-    """
-    yield from nest(f"{home}/model_and_optim", dcp.of_role("model", "index"), mark)
-    each = Piece(f"trainer{mark}", "trainer", f"{home}/train/rank{{rank}}.pt", TORCH, unasked=True)
-    each = replace(each, readers=Readers(shared=True, sharded=True, survivable=True))
-    each = each if mark == "_tmp" else replace(each, claim=Claim.COMPANION)
-    yield replace(each, content=TELLS_STEP) if mark == "_any" else each
-    yield Piece(f"done{mark}", "done", f"{home}/.metadata.json", JSON)
-
-
-def _config(home: str, mark: str) -> Piece:
-    """What a callback adds; of a directory of any name it would be anybody's."""
-    config = Piece(f"config{mark}", "config", f"{home}/config.json", JSON, claim=Claim.COMPANION)
-    return replace(config, claim=Claim.INSIDE, required=False, loaded=False)
-
-
+_MODEL = tuple(nest("model_and_optim", dcp.of_role("model", "index")))
+_OF_RANKS = Readers(shared=True, sharded=True, survivable=True)
+"""A rank without a file loads that of rank 0."""
+_TRAINER = Piece("trainer", "trainer", "train/rank{rank}.pt", TORCH, readers=_OF_RANKS, unasked=True)
+_BESIDE = replace(_TRAINER, claim=Claim.COMPANION)
+"""Where nothing else is there, the ranks' files are those of some other loop: OLMo's own, before OLMo-core,
+had them beside ``model/rank0.pt``.
+"""
+_DONE = Piece("done", "done", ".metadata.json", JSON)
+_CONFIG = Piece("config", "config", "config.json", JSON, required=False, loaded=False, claim=Claim.INSIDE)
+"""What a callback adds; of a directory of any name it would be anybody's."""
 LAYOUT = Layout(
     name="olmo-core",
     title="OLMo-core",
     pieces=(
-        *_pieces("step{step}", ""),
-        _config("step{step}", ""),
-        *(replace(piece, stage=Stage.UNDER_WAY) for piece in _pieces("step{step}-tmp", "_tmp")),
-        replace(_config("step{step}-tmp", "_tmp"), stage=Stage.UNDER_WAY),
-        *_pieces("{name}", "_any"),  # one that was renamed
+        *nest("step{step}", (*_MODEL, _BESIDE, _DONE, _CONFIG)),
+        *nest("step{step}-tmp", (*_MODEL, _TRAINER, _DONE, _CONFIG), "_tmp", stage=Stage.UNDER_WAY),
+        # one that was renamed
+        *nest("{name}", (*_MODEL, replace(_BESIDE, content=TELLS_STEP), _DONE), "_any"),
     ),
     resume=resume_directory,  # Trainer.load_checkpoint(dir)
     steps=_steps,

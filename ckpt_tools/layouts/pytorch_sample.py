@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.layout import Compared, Counting, Layout, Metadata, Ranks, Steps, whole
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Piece, Readers
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -53,27 +55,14 @@ def _resume(_checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path, ("--resume", path) if path else ())
 
 
+_COPIED = Readers(replicated_over=("dp",))
+_SAVED = Piece("", "model", "", FORMATS, readers=_COPIED, content=TELLS_STEP)
 LAYOUT = Layout(
     name="pytorch-sample",
     title="PyTorch data-parallel sample",
     pieces=(
-        Piece(
-            "checkpoint",
-            "model",
-            "rank_{rank}/checkpoint.pth.tar",
-            FORMATS,
-            readers=Readers(replicated_over=("dp",)),
-            content=TELLS_STEP,
-        ),
-        Piece(
-            "model_best",
-            "model",
-            "rank_{rank}/model_best.pth.tar",
-            FORMATS,
-            kind=Kind.BEST,
-            readers=Readers(replicated_over=("dp",)),
-            content=TELLS_STEP,
-        ),
+        replace(_SAVED, name="checkpoint", template="rank_{rank}/checkpoint.pth.tar"),
+        replace(_SAVED, name="model_best", template="rank_{rank}/model_best.pth.tar", kind=Kind.BEST),
     ),
     resume=_resume,
     ranks=Ranks(own_files=True),  # main.py: torch.load(args.resume), and nothing else

@@ -5,6 +5,7 @@ with Train V2 ``checkpoint_2026-11-26_08-53-44.772248/``, called by its time. Wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import product
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, Tracker
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Content, Piece, Readers
+from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Content, Piece, Readers, nest
 from ckpt_tools.layouts.files import OBJECTS, TORCH
 from ckpt_tools.layouts.rank_files import DATE, DATED
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -97,48 +98,44 @@ def _pieces() -> Iterator[Piece]:
 
 def _trainer() -> Iterator[Piece]:
     """What RayTrainReportCallback copies of a checkpoint of the Trainer, where it is not a model."""
-    for top, mark in _HOMES:
-        home, json_member = f"{top}/checkpoint", ("json_member",)
-        yield Piece(
-            f"trainer_state{mark}", "state", f"{home}/trainer_state.json", json_member, claim=Claim.COMPANION
-        )
-        for end in ("", "_{rank}"):
-            rng = Piece(f"rng{end}{mark}", "rng", f"{home}/rng_state{end}.pth", TORCH)
-            readers = Readers(shared=True, sharded=bool(end), survivable=True)
-            yield replace(rng, readers=readers, claim=Claim.GENERIC)
+    yield Piece("trainer_state", "state", "trainer_state.json", ("json_member",), claim=Claim.COMPANION)
+    for end in ("", "_{rank}"):
+        readers = Readers(shared=True, sharded=bool(end), survivable=True)
+        yield Piece(f"rng{end}", "rng", f"rng_state{end}.pth", TORCH, readers=readers, claim=Claim.GENERIC)
 
 
 def _algorithm() -> Iterator[Piece]:
     """What Algorithm.save_to_path() of RLlib writes into a directory of any name: a file of each component,
     below directories that are called after it.
     """
-    top = Piece("rllib", "metadata", "{name}/rllib_checkpoint.json", ("json_member",))
-    of_policy = "policies/{name}/rllib_checkpoint.json"
+    top = Piece("rllib", "metadata", "rllib_checkpoint.json", ("json_member",), claim=Claim.INSIDE)
+    of_policy = replace(top, name="rllib_policy", template="policies/{name}/rllib_checkpoint.json")
     for home, mark in (*_HOMES, ("{name}", "_any")):
-        template = f"{home}/{of_policy}"
-        yield replace(top, name=f"rllib_policy{mark}", template=template, claim=Claim.INSIDE)
+        yield from nest(home, [of_policy], mark)
     for home, mark in _HOMES:
-        template = f"{home}/rllib_checkpoint.json"
-        yield replace(top, name=f"rllib_in{mark}", template=template, claim=Claim.INSIDE)
-    yield replace(top, claim=Claim.GENERIC)
-    state = Piece("rllib_state", "model", "{name}/algorithm_state.pkl", OBJECTS, claim=Claim.GENERIC)
-    yield replace(state, content=TELLS_STEP)  # of either of the two the other one is missed
-    for i, component in enumerate(_COMPONENTS):  # a save that has lost both is one all the same
-        template = f"{{name}}/{component}/<state|module_state>.pkl"
-        yield replace(state, name=f"rllib_component_{i}", template=template, content=TELLS_STEP)
-    inside = Piece("", "model", "", (*OBJECTS, *TORCH), claim=Claim.INSIDE)
+        yield from nest(home, [replace(top, name="rllib_in")], mark)
+    yield from nest("{name}", [top], claim=Claim.GENERIC)
+    # of either of the two the other one is missed; a save that has lost both is one all the same
+    told = partial(Piece, formats=OBJECTS, claim=Claim.GENERIC, content=TELLS_STEP)
+    yield told("rllib_state", "model", "{name}/algorithm_state.pkl")
+    for i, component in enumerate(_COMPONENTS):
+        yield told(f"rllib_component_{i}", "model", f"{{name}}/{component}/<state|module_state>.pkl")
+    inside = partial(Piece, formats=(*OBJECTS, *TORCH), claim=Claim.INSIDE)
+    state = inside("", "model", "<state|module_state|policy_state>.pkl")
+    maker = inside("_maker", "maker", "class_and_ctor_args.pkl", changes=Changes.CONSTANT)
     for depth in range(_DEEP + 1):
-        home = "/".join(["{name}"] * (depth + 1))
-        states = "<state|module_state|policy_state>.pkl"
-        yield replace(inside, name=f"rllib_{depth}", template=f"{home}/{states}")
-        maker = replace(inside, name=f"rllib_{depth}_maker", template=f"{home}/class_and_ctor_args.pkl")
-        yield replace(maker, role="maker", changes=Changes.CONSTANT)
+        for p in nest("/".join(["{name}"] * (depth + 1)), [state, maker]):
+            yield replace(p, name=f"rllib_{depth}{p.name}")
 
 
 LAYOUT = Layout(
     name="ray",
     title="Ray Train and Tune",
-    pieces=(*_trainer(), *_pieces(), *_algorithm()),
+    pieces=(
+        *(p for home, mark in _HOMES for p in nest(f"{home}/checkpoint", _trainer(), mark)),
+        *_pieces(),
+        *_algorithm(),
+    ),
     resume=_resume,
     steps=_steps,
     lost=_lost,

@@ -8,11 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts.common.layout import Complete, Layout, Purpose, resume_directory
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
-from ckpt_tools.layouts.common.piece import Claim, Piece, Where
+from ckpt_tools.layouts.common.piece import Claim, Piece, Where, nest
 from ckpt_tools.layouts.dcp import NUMBERED
 from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
@@ -67,28 +65,17 @@ def _several_sets(shards: Sequence[_Shard], index: Part | None) -> Iterator[tupl
             yield shard.part.path, Flaw("extra-file", text)
 
 
-def _pieces(home: str, mark: str) -> Iterator[Piece]:
-    """The files of a checkpoint in the directory ``home``; those of an empty ``home`` may lie anywhere."""
-    at, where = (f"{home}/", Where.NAMED) if home else ("", Where.HERE)
-    for suffix, formats, kind in (
-        ("safetensors", ("safetensors",), ""),
-        ("bin", ("torch_zip", "torch_legacy"), "_bin"),
-    ):
-        index, shard = f"{{prefix}}.{suffix}.index.json", f"{{prefix}}-{{shard:05d}}-of-{{of:05d}}.{suffix}"
-        yield Piece(
-            f"index{kind}{mark}",
-            "index",
-            f"{at}{index}",
-            ("safetensors_index",),
-            where=where,
-            claim=Claim.INDEX,
-        )
-        yield Piece(f"shard{kind}{mark}", "model", f"{at}{shard}", formats, where=where)
-    if home:  # what consolidation made the others of: nobody loads it again
-        sharded = f"{at}sharded/shard-{{node:05d}}-{{prefix}}-{{shard:05d}}-of-{{of:05d}}.safetensors"
-        yield Piece(f"sharded{mark}", "sharded", sharded, ("safetensors",), required=False, loaded=False)
-
-
+_ST, _TORCH, _INDEX = ("safetensors",), ("torch_zip", "torch_legacy"), ("safetensors_index",)
+_SHARD = "{prefix}-{shard:05d}-of-{of:05d}"
+_MODEL = (
+    Piece("index", "index", "{prefix}.safetensors.index.json", _INDEX, claim=Claim.INDEX),
+    Piece("shard", "model", f"{_SHARD}.safetensors", _ST),
+    Piece("index_bin", "index", "{prefix}.bin.index.json", _INDEX, claim=Claim.INDEX),
+    Piece("shard_bin", "model", f"{_SHARD}.bin", _TORCH),
+)
+_SHARDED = f"sharded/shard-{{node:05d}}-{_SHARD}.safetensors"
+_CONSOLIDATED = Piece("sharded", "sharded", _SHARDED, _ST, required=False, loaded=False)
+"""What consolidation made the others of: nobody loads it again."""
 _STATES = (
     ("optimizer", "optimizer|optimizer_state|optimizer_states|optim", True),
     ("training", "training_state|train_state|trainer_state", True),
@@ -99,21 +86,18 @@ where one has.
 """
 
 
-def _beside(home: str, mark: str) -> Iterator[Piece]:
-    """The files of a training state in the directory of the model."""
-    for role, names, required in _STATES:
-        template = f"{home}/<{names}>.<pt|pth|bin>"
-        beside = Piece(f"{role}{mark}", role, template, ("torch_zip", "torch_legacy"))
-        yield replace(beside, required=required, claim=Claim.FOLLOWS)
-
-
+_BESIDE = tuple(
+    Piece(role, role, f"<{names}>.<pt|pth|bin>", _TORCH, required=required, claim=Claim.FOLLOWS)
+    for role, names, required in _STATES
+)
+"""The files of a training state in the directory of the model."""
 LAYOUT = Layout(
     name="sharded-safetensors",
     title="Sharded safetensors or torch model",
     pieces=(
-        *(piece for home, mark in NUMBERED for piece in _pieces(home, mark or "_step")),
-        *_pieces("", ""),
-        *(piece for home, mark in NUMBERED for piece in _beside(home, mark)),
+        *(p for home, mark in NUMBERED for p in nest(home, (*_MODEL, _CONSOLIDATED), mark or "_step")),
+        *nest("", _MODEL, where=Where.HERE),
+        *(p for home, mark in NUMBERED for p in nest(home, _BESIDE, mark)),
     ),
     resume=resume_directory,  # from_pretrained(path)
     check=_check,

@@ -35,6 +35,7 @@ def _beside(role: str) -> Piece:
     return Piece(role, role, template, ("pickle_plain",), readers=COPIES, unasked=True)
 
 
+_BEST = Piece("best", "model", "best_model.zip", ("zip_archive",), Kind.BEST, COPIES)
 LAYOUT = Layout(
     name="stable-baselines3",
     title="Stable-Baselines3 callbacks",
@@ -42,16 +43,7 @@ LAYOUT = Layout(
         Piece("model", "model", "{prefix}_{step}_steps.zip", ("zip_archive",), readers=COPIES),
         replace(_beside("replay_buffer"), changes=Changes.MOVES),
         _beside("vecnormalize"),  # may be frozen
-        Piece(
-            "best",
-            "model",
-            "best_model.zip",
-            ("zip_archive",),
-            kind=Kind.BEST,
-            readers=COPIES,
-            claim=Claim.WEAK,
-            content=Content(step=True, proof=_COUNT),
-        ),
+        replace(_BEST, claim=Claim.WEAK, content=Content(step=True, proof=_COUNT)),
     ),
     # what ``PPO.load`` takes; ``load_replay_buffer`` and ``VecNormalize.load`` take the files beside it
     resume=resume_file,

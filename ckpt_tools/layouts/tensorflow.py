@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts.common.counters import first
 from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Steps, Tracker
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Claim, Piece, Stage
@@ -84,21 +86,14 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 def _pieces() -> Iterator[Piece]:
-    yield Piece(
-        "temp",
-        "model",
-        "{prefix}-{generation}_temp/{name}",
-        stage=Stage.UNDER_WAY,
-        required=False,
-        loaded=False,
-    )
+    temporary = Piece("temp", "model", "{prefix}-{generation}_temp/{name}", stage=Stage.UNDER_WAY)
+    yield replace(temporary, required=False, loaded=False)
     for name, mark in (("{prefix}-{epoch:04d}.ckpt", "_epoch"), ("{prefix}-{generation}", "")):
         yield Piece(f"index{mark}", "index", f"{name}.index", FORMATS)
         yield Piece(f"data{mark}", "model", f"{name}.data-{{shard:05d}}-of-{{of:05d}}", FORMATS)
     # written over at every save: cp.ckpt of Keras' ModelCheckpoint, my_checkpoint of save_weights()
-    yield Piece(
-        "index_alone", "index", "{prefix}.index", FORMATS, claim=Claim.WEAK, content=TELLS_STEP
-    )  # which names its data files
+    alone = Piece("index_alone", "index", "{prefix}.index", FORMATS, claim=Claim.WEAK)
+    yield replace(alone, content=TELLS_STEP)  # which names its data files
 
 
 LAYOUT = Layout(

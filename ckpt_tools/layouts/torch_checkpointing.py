@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.layout import Complete, Layout, Ranks, resume_directory
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import SHARDED, SHARED, Changes, Claim, Piece, Stage
+from ckpt_tools.layouts.common.piece import SHARDED, Changes, Claim, Piece, Stage, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 
@@ -33,25 +33,14 @@ _ITEMS = (
 
 def _pieces() -> Iterator[Piece]:
     """What an optimizer's files lie beside: else the number in ``model_0.pt`` may count anything."""
-    for home, mark in _HOMES:
-        for under_way, tag in (("", ""), ("tmp_", "_begun")):
-            at = f"{under_way}{home}"
-            saved = Piece("", "", "", FORMATS, readers=SHARDED, unasked=True)
-            saved = replace(saved, stage=Stage.UNDER_WAY) if under_way else saved
-            beside = replace(saved, claim=Claim.INSIDE)
-            for role, words in _ITEMS:
-                item = replace(saved, claim=Claim.GENERIC) if role == "optimizer" else beside
-                item = replace(item, changes=Changes.MOVES) if role == "state" else item
-                yield replace(
-                    item, name=f"{role}{mark}{tag}", role=role, template=f"{at}/<{words}>_{{rank}}.pt"
-                )
-            yield replace(
-                beside, name=f"other{mark}{tag}", role="other", template=f"{at}/{{name}}_{{rank}}.pt"
-            )
-            once = replace(
-                beside, name=f"metadata{mark}{tag}", role="metadata", template=f"{at}/metadata.pkl"
-            )
-            yield replace(once, formats=("pickle_plain",), readers=SHARED, required=False)
+    for role, words in _ITEMS:
+        claim = Claim.GENERIC if role == "optimizer" else Claim.INSIDE
+        changes = Changes.MOVES if role == "state" else Changes.PER_SAVE
+        item = Piece(role, role, f"<{words}>_{{rank}}.pt", FORMATS, readers=SHARDED)
+        yield replace(item, claim=claim, changes=changes)
+    yield Piece("other", "other", "{name}_{rank}.pt", FORMATS, readers=SHARDED, claim=Claim.INSIDE)
+    once = Piece("metadata", "metadata", "metadata.pkl", ("pickle_plain",), claim=Claim.INSIDE)
+    yield replace(once, required=False)
 
 
 def _items(c: Checkpoint) -> frozenset[str]:
@@ -67,7 +56,14 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
 LAYOUT = Layout(
     name="torch-checkpointing",
     title="torch_checkpointing",
-    pieces=tuple(_pieces()),
+    pieces=tuple(
+        p
+        for home, mark in _HOMES
+        for p in (
+            *nest(home, _pieces(), mark, unasked=True),
+            *nest(f"tmp_{home}", _pieces(), f"{mark}_begun", unasked=True, stage=Stage.UNDER_WAY),
+        )
+    ),
     resume=resume_directory,
     complete=Complete(needs=("model",)),
     # checkpoint_reader.py: the files of its rank, unless the items are resharded
