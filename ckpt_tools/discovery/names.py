@@ -11,7 +11,7 @@ from os.path import basename, relpath
 
 from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.safetensors.index_of_shards import names_of_whole
+from ckpt_tools.formats.lost_indexes import names_of_whole
 from ckpt_tools.layouts import Claim, NameFields, Place, Stage
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.layouts.files import numbers_named

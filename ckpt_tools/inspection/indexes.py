@@ -276,7 +276,7 @@ class Indexes:
 
     def _whole_beside(self, index: str, found: list[Finding]) -> str:
         """The file beside an index of a model that holds it in one; "" where there is none."""
-        from ckpt_tools.formats.safetensors.index_of_shards import names_of_whole  # few lack their shards
+        from ckpt_tools.formats.lost_indexes import names_of_whole  # few lack their shards
 
         home, name = os.path.split(index)
         return next((n for n in names_of_whole(name) if self._there(os.path.join(home, n), found)), "")

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ckpt_tools.checksum import Sum, mismatches
 from ckpt_tools.checksum.combine import crc32
 from ckpt_tools.checksum.single_bit import flipped_bit, odds
-from ckpt_tools.formats.safetensors.index_of_shards import text_of, whole_sets
+from ckpt_tools.formats.lost_indexes import text_of, whole_sets
 from ckpt_tools.guard.repair.damage import Bench, Damaged, crc_of, crcs_of_chunks, extents_of, length_of
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
