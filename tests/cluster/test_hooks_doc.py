@@ -181,9 +181,9 @@ def test_what_the_page_names_is_there() -> None:
         assert re.search(
             rf"^\| (?:\d+, )*{code}(?:, \d+)* \|", PAGE.partition("## Exit codes")[2], re.MULTILINE
         ), code
-    assert f"After {KEPT_DAYS} days" in PAGE
+    assert f"After {KEPT_DAYS} days" in PAGE and "`--allow fresh`" in PAGE
     assert all(
         v.name in PAGE or v.flag in PAGE
         for v in resolve.ENV
-        if v.key in ("plan-dir", "agree", "meet", "view", "allow-fresh", "require-mount")
+        if v.key in ("plan-dir", "agree", "meet", "view", "require-mount")
     )
