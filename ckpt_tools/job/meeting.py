@@ -6,7 +6,6 @@ Where they meet is trusted: a directory that others cannot write, or a store on 
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import secrets
@@ -29,13 +28,13 @@ from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.decision_log import safe
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
+from ckpt_tools.storage.retry import patiently
 from ckpt_tools.storage.trust import OURS, Trust
 
 V = TypeVar("V")
 A = TypeVar("A")
 SAME = "run the same version of ckpt with the same options on every node"
 _DAY = 86400
-_TRIES = 3
 _FAREWELL = 5.0
 """Seconds that nodes wait longer than the first one, to hear from it who is missing; and that the first one
 keeps a store after it has failed.
@@ -109,20 +108,14 @@ class Files:
 
     def get(self, key: str) -> bytes | None:
         path = os.path.join(self.directory, safe(key))
-        for tries in range(_TRIES):
-            try:
-                with trust.named(self.flag):
-                    return trust.read_in(self.at, path, decision_log.MOST, self.trusted)
-            except FileNotFoundError:
-                return None
-            except OSError as e:
-                # NFS says ESTALE of a file that was replaced while we opened it
-                if e.errno != errno.ESTALE or tries == _TRIES - 1:
-                    raise CannotLook(
-                        f"{path} cannot be read: {e.strerror}",
-                        f"is the file system of {self.flag} still there?",
-                    ) from e
-        return None
+        try:
+            with trust.named(self.flag):  # NFS says ESTALE of a file that was replaced while we opened it
+                return patiently(trust.read_in, self.at, path, decision_log.MOST, self.trusted)
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            hint = f"is the file system of {self.flag} still there?"
+            raise CannotLook(f"{path} cannot be read: {e.strerror}", hint) from e
 
     def drop(self, prefix: str) -> None:
         """Forget a session, and what killed nodes left a day ago."""

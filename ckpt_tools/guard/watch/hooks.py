@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import BinaryIO
+from io import BufferedReader
 
 from msgspec import Struct
 
@@ -38,7 +38,7 @@ def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
     What was found in a tree goes into variables and never into the command, so no name in it can be one.
     Where this process is ended meanwhile, so is the command.
     """
-    started, tail = time.monotonic(), _Tail()
+    started, last, over = time.monotonic(), [b""], threading.Event()
     try:
         process = subprocess.Popen(  # noqa: S603 - the words of whoever started this process
             ["/bin/sh", "-c", command],
@@ -51,8 +51,15 @@ def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
     except OSError as e:
         return Ended(None, True, 0.0, str(e))
     assert process.stdout is not None  # noqa: S101 - for the type checker: it was asked for
+
+    def read(stream: BufferedReader) -> None:
+        with stream:
+            while data := stream.read1(1 << 16):
+                last[0] = (last[0] + data)[-_TAIL:]
+        over.set()
+
     # Not joined: what the command left running may hold the pipe open for ever.
-    threading.Thread(target=tail.read, args=(process.stdout,), daemon=True).start()
+    threading.Thread(target=read, args=(process.stdout,), daemon=True).start()
     in_time = True
     try:
         process.wait(timeout)
@@ -62,8 +69,9 @@ def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
     except BaseException:
         _end(process)
         raise
-    tail.over.wait(1.0)
-    return Ended(process.returncode, in_time, round(time.monotonic() - started, 6), tail.text())
+    over.wait(1.0)
+    output = last[0].decode("utf-8", "replace")
+    return Ended(process.returncode, in_time, round(time.monotonic() - started, 6), output)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -76,19 +84,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-class _Tail:
-    """The last bytes of a stream that is read to its end, however much it is."""
-
-    def __init__(self) -> None:
-        self._last, self.over = b"", threading.Event()
-
-    def read(self, stream: BinaryIO) -> None:
-        with stream:
-            while data := stream.read1(1 << 16) if hasattr(stream, "read1") else stream.read(1 << 16):
-                self._last = (self._last + data)[-_TAIL:]
-        self.over.set()
-
-    def text(self) -> str:
-        return self._last.decode("utf-8", "replace")

@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import struct
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
@@ -32,12 +31,7 @@ from ckpt_tools.storage.stores.copies import Copy, Ledger, copying, fetch_rest
 from ckpt_tools.storage.stores.mounts import store_of, tree_of
 from ckpt_tools.storage.stores.store import Replaced, other_than
 from ckpt_tools.storage.threads import Threads
-from ckpt_tools.storage.writes import write_all
 
-_CELL = struct.Struct("<Q8s")
-"""The number of a cell, and its XXH3-64."""
-_MOST = 64 << 20
-"""Bytes of such rows: sixteen terabytes of a file."""
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -85,7 +79,7 @@ class Aside:
         try:
             cells = os.open(self._cells(wanted), _FLAGS | os.O_APPEND, 0o644)
             try:
-                yield fd, _Cells(cells)
+                yield fd, Ledger(cells)
             finally:
                 os.close(cells)
         finally:
@@ -101,22 +95,6 @@ class Aside:
     def remove(self) -> None:
         """What is left, once all files have their names."""
         shutil.rmtree(self._home, ignore_errors=True)
-
-
-class _Cells(Ledger):
-    """A row for each cell that arrived. The machine may have died since: a row whose cell has another digest
-    by now counts for nothing, nor does one that was cut off.
-    """
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        data = os.pread(fd, _MOST, 0)
-        whole = len(data) - len(data) % _CELL.size
-        os.ftruncate(fd, whole)
-        super().__init__(dict(_CELL.iter_unpack(data[:whole])))
-
-    def arrived(self, number: int, digest: bytes) -> None:
-        write_all(self._fd, _CELL.pack(number, digest))
 
 
 FILES = 4

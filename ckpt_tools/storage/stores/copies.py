@@ -8,6 +8,7 @@ for in smaller pieces is asked for again.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -16,9 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.source import CHUNK, StoreSource
 from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.writes import write_all
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Object, Store
+
+
+_CELL = struct.Struct("<Q8s")
+"""The number of a cell, and its XXH3-64."""
+_MOST = 64 << 20
+"""Bytes of such rows: sixteen terabytes of a file."""
 
 
 class Cell(NamedTuple):
@@ -30,13 +38,20 @@ class Cell(NamedTuple):
 
 
 class Ledger:
-    """Digests of cells that lie in a file, by number, as an earlier attempt has left them."""
+    """The digests of cells that lie in a file, by number, as rows of the file ``fd``. The machine may have
+    died since: a row whose cell has another digest by now counts for nothing, nor does one that was cut off.
+    """
 
-    def __init__(self, cells: dict[int, bytes] | None = None) -> None:
-        self.cells = cells or {}
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        data = os.pread(fd, _MOST, 0)
+        whole = len(data) - len(data) % _CELL.size
+        os.ftruncate(fd, whole)
+        self.cells: dict[int, bytes] = dict(_CELL.iter_unpack(data[:whole]))
 
     def arrived(self, number: int, digest: bytes) -> None:
         """One more lies there. Raises OSError."""
+        write_all(self._fd, _CELL.pack(number, digest))
 
 
 class Copy:
@@ -45,10 +60,8 @@ class Copy:
     called with each number of bytes that was. Safe for several threads.
     """
 
-    def __init__(
-        self, of: Object, fd: int, arrived: Callable[[int], object], ledger: Ledger | None = None
-    ) -> None:
-        self.object, self.fd, self.arrived, self.ledger = of, fd, arrived, ledger or Ledger()
+    def __init__(self, of: Object, fd: int, arrived: Callable[[int], object], ledger: Ledger) -> None:
+        self.object, self.fd, self.arrived, self.ledger = of, fd, arrived, ledger
         self.error: OSError | None = None
         self.version = of.version
         self._digests: dict[int, bytes] = {}
