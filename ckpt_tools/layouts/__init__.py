@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from importlib import import_module
 
@@ -216,22 +216,6 @@ def package_of(name: str) -> str | None:
     return str(plugin.package) if plugin else None
 
 
-class _ActiveByName(Mapping[str, Layout]):
-    """The active layouts by their names."""
-
-    def __getitem__(self, name: str) -> Layout:
-        return _active[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return (one.name for one in _active.in_order)
-
-    def __len__(self) -> int:
-        return len(_active.in_order)
-
-
-BY_NAME = _ActiveByName()
-
-
 def use(own: Iterable[Layout]) -> None:
     """Try the user's own layouts before those of ckpt, for the rest of this process; those of an earlier call
     are dropped.
@@ -252,7 +236,6 @@ def layouts_of(options: Selection | ReadOptions) -> Layouts:
 
 __all__ = [
     "BUILT_IN",
-    "BY_NAME",
     "COORDS",
     "LAYOUTS",
     "Changes",

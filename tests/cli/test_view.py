@@ -578,13 +578,13 @@ def test_a_view_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 def test_a_rank_without_a_name_is_refused(tmp_path: Path) -> None:
     """A user's own template in which nothing says the rank."""
-    from ckpt_tools.layouts import BY_NAME
+    from ckpt_tools.layouts import BUILT_IN
 
     _, made = tree("pytorch-sample", "imagenet", tmp_path)
     assert made.checkpoint is not None
     parts = tuple(p._replace(layout="deepspeed", piece="model_any") for p in made.checkpoint.parts)
     odd = replace(made, checkpoint=replace(made.checkpoint, layout="deepspeed", parts=parts))
-    assert BY_NAME["deepspeed"].piece("model_any")
+    assert BUILT_IN["deepspeed"].piece("model_any")
     with pytest.raises(UsageError, match="no view can be made"):
         build(odd, str(tmp_path / "v"))
     assert not (tmp_path / "v").exists()

@@ -8,7 +8,7 @@ import pytest
 from fixture_trees import TREES
 
 from ckpt_tools.api import scan
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 
 ALONE = {"espnet"}
@@ -20,7 +20,7 @@ ALONE = {"espnet"}
 def test_arguments_tell_which_of_several_checkpoints_is_meant(case: Path) -> None:
     said: dict[tuple[object, ...], Checkpoint] = {}
     for c in scan(case.parent / "tree").checkpoints:
-        resume = BY_NAME[c.layout].resume(c, None)
+        resume = BUILT_IN[c.layout].resume(c, None)
         if (resume.args or resume.env) and not c.unfinished and c.layout not in ALONE:
             told = (c.layout, c.run, resume.args, *sorted(resume.env.items()))
             assert said.setdefault(told, c) is c, resume.args

@@ -16,7 +16,7 @@ from small_files import dcp, lightning, saved, tensor
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError, NoneUsable
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 
 FIRST, PACE = 1_790_000_000, 600
@@ -182,7 +182,7 @@ def test_a_save_without_a_rank_that_others_have_is_passed_over(
             os.utime(file, (FIRST + PACE * step,) * 2)
     file.unlink()
     (seen,) = [c for c in scan(str(tmp_path)).checkpoints if c.step == 30]
-    found = [f.code for f in BY_NAME[seen.layout].lost(seen, _others(tmp_path))]
+    found = [f.code for f in BUILT_IN[seen.layout].lost(seen, _others(tmp_path))]
     assert found == ([] if fewer else ["missing-part"])
     if not fewer:
         made = plan(str(tmp_path))

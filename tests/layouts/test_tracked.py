@@ -18,7 +18,7 @@ from places import FIXTURES, LAYOUT_TREES
 
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import NoneUsable, NotNewest, UsageError
-from ckpt_tools.layouts import BY_NAME
+from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
@@ -57,7 +57,7 @@ class Run:
                 p for p in Path(home or c.path).rglob("*") if p.is_file()
             ]:
                 os.utime(path, (at, at))
-        layout = BY_NAME[self.newest.layout]
+        layout = BUILT_IN[self.newest.layout]
         assert layout.tracker.file and layout.tracker.name(self.newest) is not None
         said = layout.tracker.name(self.newest)
         assert said is not None
@@ -82,7 +82,7 @@ def subsets(c: Checkpoint, seed: int) -> Iterator[list[str]]:
     commits = [
         p.path
         for p in c.parts
-        if p.role in ("metadata", "common", "state", BY_NAME[c.layout].complete.commit)
+        if p.role in ("metadata", "common", "state", BUILT_IN[c.layout].complete.commit)
     ]
     yield from (rng.sample(paths, rng.randint(1, len(paths))) for _ in range(3))
     yield commits or paths
@@ -91,7 +91,7 @@ def subsets(c: Checkpoint, seed: int) -> Iterator[list[str]]:
 
 def test_every_layout_with_a_tracker_is_asked_about() -> None:
     asked = {name.partition("/")[0] for name in (*TRACKED, *OTHERS)}
-    assert asked == {layout.name for layout in BY_NAME.values() if layout.tracker.file}
+    assert asked == {layout.name for layout in BUILT_IN if layout.tracker.file}
 
 
 @pytest.mark.share(18)

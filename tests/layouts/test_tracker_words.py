@@ -13,7 +13,7 @@ from recorded import TREES as PLANNED
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, UsageError
-from ckpt_tools.layouts import BY_NAME, LAYOUTS
+from ckpt_tools.layouts import BUILT_IN, LAYOUTS
 from ckpt_tools.model.plan import LoadPlan
 
 TRACKERS = {layout.name: layout.tracker.file for layout in LAYOUTS if layout.tracker.file}
@@ -33,7 +33,7 @@ def findings(made: LoadPlan) -> set[tuple[str, str]]:
 def written(made: LoadPlan, word: str) -> bytes | None:
     """What the tracker holds then; None where there is no such checkpoint to name."""
     newest, *older = made.candidates
-    layout = BY_NAME[newest.layout]
+    layout = BUILT_IN[newest.layout]
     if word == "behind":
         said = layout.tracker.name(older[0]) if older else None
     elif word == "ahead":
