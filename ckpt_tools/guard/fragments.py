@@ -52,7 +52,7 @@ def of_one_rank(home: str, options: SealOptions) -> Iterator[SealedOne]:
     read = sealed_files(paths, one, identities(paths))
     done = replace(done, size=sum(f.size for f in read.files), findings=read.wrong)
     if read.wrong:
-        yield replace(done, state=read.state)
+        yield replace(done, state=state_of(read.wrong))
         return
     if not options.dry_run:
         sealed = Seal(__version__, _of_home(s, home), options.algorithm, read.files, fragment)

@@ -56,11 +56,6 @@ class SealedFiles(NamedTuple):
     files: tuple[SealedFile, ...]
     wrong: tuple[Finding, ...]
 
-    @property
-    def state(self) -> str:
-        """How the checkpoint ends, by what is wrong with it."""
-        return state_of(self.wrong)
-
 
 def digest_pass(s: Session, options: SealOptions) -> DigestPass:
     """How the files of a session are read to be sealed."""

@@ -132,77 +132,6 @@ def batches(targets: Iterable[Target], sizes: Mapping[str, int], width: int) -> 
         yield some
 
 
-class Soundness:
-    """Judges targets by reports that have been made; each checkpoint and run is looked at once. With
-    ``again`` what earlier seals say does not count.
-    """
-
-    def __init__(self, session: Session, again: bool) -> None:
-        self.session, self.again = session, again
-        self._expected: dict[tuple[str, str], completeness.Expected] = {}
-        self._gaps: dict[CheckpointKey, list[Finding]] = {}
-
-    def against(self, target: Target) -> list[Finding]:
-        """Why a target must not be sealed; nothing where it may be."""
-        if target.checkpoint is not None and (gaps := self._lacks(target.checkpoint, target)):
-            return gaps
-        return [f for path in target.files for f in self._wrong(path)] + self._contradicted(target)
-
-    def _lacks(self, c: Checkpoint, target: Target) -> list[Finding]:
-        """What the checkpoint lacks, or that its save goes on."""
-        if c.key not in self._gaps:
-            self._gaps[c.key] = self._look(c, target)
-        return self._gaps[c.key]
-
-    def _look(self, c: Checkpoint, target: Target) -> list[Finding]:
-        s, siblings = self.session, target.siblings
-        if c.unfinished:
-            return [finding("unfinished-save", "the save never finished", path=c.path, hint=hint_of(s, c))]
-        run = c.layout, c.run
-        if run not in self._expected:
-            finished = [o for o in siblings if not o.unfinished]
-            self._expected[run] = completeness.expected(finished, s.layouts)
-        found = find_gaps(c, self._expected[run]) or [*without_model(s, c)]
-        gaps = [f for f in found if f.severity is not Severity.NOTE]
-        torn = any(map(self._is_torn, c.parts))
-        if (gaps or torn) and s.unfinished(c, siblings):
-            why = gaps[0].message if gaps else "its newest files end early: it may still be written"
-            return [finding("unfinished-save", why, path=c.path, hint=hint_of(s, c))]
-        return [f for f in gaps if f.severity is Severity.ERROR]
-
-    def _is_torn(self, part: Part) -> bool:
-        """Whether a file ends early of which nobody says that it was finished."""
-        report = self.session.reports.get(part.path)
-        return report is not None and any(
-            f.code in TORN and f.severity is Severity.WARNING for f in report.findings
-        )
-
-    def _wrong(self, path: str) -> list[Finding]:
-        """What keeps a file from being sealed, as far as its structure tells."""
-        report = self.session.reports.get(path)
-        if report is None or report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN):
-            return []
-        if report.verdict is Verdict.UNKNOWN and _is_gone(path):
-            return [finding("in-use", "it was removed after it was listed", path=path)]
-        found = [f for f in report.findings if f.severity is not Severity.NOTE]
-        errors = {f.code for f in found if f.severity is Severity.ERROR}
-        if self.again and report.verdict is Verdict.BROKEN and errors == {CODE}:
-            return []
-        return [replace(f, path=path) for f in found]
-
-    def _contradicted(self, target: Target) -> list[Finding]:
-        """Files that an earlier seal names and that are gone; an earlier seal that cannot be used: what it
-        said is not known.
-        """
-        seals = self.session.indexes.seals
-        if seals is None or self.again:
-            return []
-        seals.read_all()
-        found = [replace(f, path=target.seal) for f in seals.findings.get(target.seal, ())]
-        found += (f for path in (target.path, *target.files) for f in seals.about.get(path, ()))
-        return [f for f in dict.fromkeys(found) if f.severity is Severity.ERROR or f.code == "seal-broken"]
-
-
 def _is_gone(path: str) -> bool:
     """Whether nothing is there any more: who prunes meanwhile hides nothing."""
     try:
@@ -254,7 +183,9 @@ class Sealer:
         self.session = s = open_session(root, options.read)
         s.add_members()
         self._parts: dict[str, Part] = {p.path: p for p in s.parts}
-        self._pass, self._soundness = digest_pass(s, options), Soundness(s, options.again)
+        self._pass = digest_pass(s, options)
+        self._expected: dict[tuple[str, str], completeness.Expected] = {}
+        self._gaps: dict[CheckpointKey, list[Finding]] = {}  # each checkpoint and run is looked at once
         self._signer, self._alone = _signer(options.sign_key), set[str]()
 
     def outcomes(self) -> Iterator[SealedOne]:
@@ -297,7 +228,7 @@ class Sealer:
             len(target.files),
             sum(_size(path) for path in target.files),
         )
-        if wrong := self._soundness.against(target):
+        if wrong := self._against(target):
             return replace(done, state=state_of(wrong), findings=tuple(wrong)), False
         if not self.options.again and self._is_sealed(target):
             return replace(done, state="already"), self.options.compare
@@ -317,7 +248,7 @@ class Sealer:
         """Why a target is not sealed, or its seal, written: ``file`` reads one of its files."""
         read = sealed_files(target.files, file, before)
         if read.wrong:
-            return replace(done, state=read.state, findings=read.wrong)
+            return replace(done, state=state_of(read.wrong), findings=read.wrong)
         if done.state == "already":
             return done
         if self.options.dry_run:
@@ -359,6 +290,68 @@ class Sealer:
         if self._signer is not None and not self._signer.is_signed(target):
             return False
         return sealed == {_name(target, path): _size(path) for path in target.files}
+
+    # ---- why not
+
+    def _against(self, target: Target) -> list[Finding]:
+        """Why a target must not be sealed; nothing where it may be."""
+        if target.checkpoint is not None and (gaps := self._lacks(target.checkpoint, target)):
+            return gaps
+        return [f for path in target.files for f in self._wrong(path)] + self._contradicted(target)
+
+    def _lacks(self, c: Checkpoint, target: Target) -> list[Finding]:
+        """What the checkpoint lacks, or that its save goes on."""
+        if c.key not in self._gaps:
+            self._gaps[c.key] = self._look(c, target)
+        return self._gaps[c.key]
+
+    def _look(self, c: Checkpoint, target: Target) -> list[Finding]:
+        s, siblings = self.session, target.siblings
+        if c.unfinished:
+            return [finding("unfinished-save", "the save never finished", path=c.path, hint=hint_of(s, c))]
+        run = c.layout, c.run
+        if run not in self._expected:
+            finished = [o for o in siblings if not o.unfinished]
+            self._expected[run] = completeness.expected(finished, s.layouts)
+        found = find_gaps(c, self._expected[run]) or [*without_model(s, c)]
+        gaps = [f for f in found if f.severity is not Severity.NOTE]
+        torn = any(map(self._is_torn, c.parts))
+        if (gaps or torn) and s.unfinished(c, siblings):
+            why = gaps[0].message if gaps else "its newest files end early: it may still be written"
+            return [finding("unfinished-save", why, path=c.path, hint=hint_of(s, c))]
+        return [f for f in gaps if f.severity is Severity.ERROR]
+
+    def _is_torn(self, part: Part) -> bool:
+        """Whether a file ends early of which nobody says that it was finished."""
+        report = self.session.reports.get(part.path)
+        return report is not None and any(
+            f.code in TORN and f.severity is Severity.WARNING for f in report.findings
+        )
+
+    def _wrong(self, path: str) -> list[Finding]:
+        """What keeps a file from being sealed, as far as its structure tells."""
+        report = self.session.reports.get(path)
+        if report is None or report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN):
+            return []
+        if report.verdict is Verdict.UNKNOWN and _is_gone(path):
+            return [finding("in-use", "it was removed after it was listed", path=path)]
+        found = [f for f in report.findings if f.severity is not Severity.NOTE]
+        errors = {f.code for f in found if f.severity is Severity.ERROR}
+        if self.options.again and report.verdict is Verdict.BROKEN and errors == {CODE}:
+            return []
+        return [replace(f, path=path) for f in found]
+
+    def _contradicted(self, target: Target) -> list[Finding]:
+        """Files that an earlier seal names and that are gone; an earlier seal that cannot be used: what it
+        said is not known.
+        """
+        seals = self.session.indexes.seals
+        if seals is None or self.options.again:
+            return []
+        seals.read_all()
+        found = [replace(f, path=target.seal) for f in seals.findings.get(target.seal, ())]
+        found += (f for path in (target.path, *target.files) for f in seals.about.get(path, ()))
+        return [f for f in dict.fromkeys(found) if f.severity is Severity.ERROR or f.code == "seal-broken"]
 
     # ---- read and swear
 

@@ -87,7 +87,7 @@ class Limit:
 
     def call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One system call by a thread that may be left behind. Raises Stalled."""
-        return self.away(_noted, call, args, kwargs)
+        return self.away(lambda: watched(call, *args, **kwargs))
 
     def away(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """``work(*args)`` by a thread that is left behind when a call in it is overdue. Raises Stalled then,
@@ -147,12 +147,6 @@ def _path(args: tuple[Any, ...]) -> str:
 def _work(task: Task, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
     _guard.set(task)
     return work(*args, **kwargs)
-
-
-def _noted(call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-    guard = _guard.get()
-    assert isinstance(guard, Task)  # noqa: S101 - away() has set it; for the type checker
-    return guard.call(call, *args, **kwargs)
 
 
 def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -445,7 +445,7 @@ def test_any_error_of_a_write_is_exit_5_with_the_next_step(
     with pytest.raises(CannotLook) as raised:
         guard.seal(root, again=True)
     monkeypatch.undo()
-    assert raised.value.exit_code == 5 and "--seal-dir" in raised.value.hint
+    assert raised.value.exit_code == 5 and "CKPT_SEAL_DIR" in raised.value.hint
     assert seal_of(root).read_bytes() == old and not list(root.rglob("*.tmp"))
 
 
@@ -467,5 +467,5 @@ def refused(root: Path, tmp_path: Path) -> None:
     )
     line = [sys.executable, "-c", code, str(root), str(tmp_path / "away")]
     done = subprocess.run(line, env=CLEAN, capture_output=True, text=True)
-    assert done.stdout.startswith("5 ") and "--seal-dir" in done.stdout, done.stderr
+    assert done.stdout.startswith("5 ") and "CKPT_SEAL_DIR" in done.stdout, done.stderr
     assert not list(root.rglob(".ckpt-seal*"))

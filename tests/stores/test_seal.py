@@ -138,7 +138,7 @@ def test_without_the_right_to_write_it_says_what_can_be_done(
     proxy, before = proxy_of(s3), s3.keys()
     proxy.add(Rule(Status(403), method="PUT"))
     done = ckpt("seal", f"{s3.url}/run", env=env(s3.through(proxy.endpoint), tmp_path))
-    assert done.returncode == 5 and "--seal-dir" in done.stderr and s3.keys() == before
+    assert done.returncode == 5 and "CKPT_SEAL_DIR" in done.stderr and s3.keys() == before
 
 
 @pytest.mark.share(2)

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -34,6 +34,8 @@ from ckpt_tools.storage.stores.copies import digest_of_data
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import take_lock, write_all, written_aside
 
+__all__ = ["Damaged", "How", "Staged", "bring", "described"]
+
 OWN = ".ckpt-stage"
 """The directory of locks, and of what is on its way out."""
 PART = ".part"
@@ -48,13 +50,6 @@ def _not_ours(path: str) -> UsageError:
         f"{path} was not put there by ckpt: the staged checkpoint is not used",
         "move it, and let the job save elsewhere",
     )
-
-
-class _Earlier(NamedTuple):
-    """Another staged checkpoint, and when it was used last (ns)."""
-
-    used_ns: int
-    name: str
 
 
 class Place(Struct, frozen=True):
@@ -130,7 +125,7 @@ class Place(Struct, frozen=True):
         """
         removed: list[str] = []
         while needed > (free := shutil.disk_usage(self.home).free):
-            name = next(self._removable(keep), None) if keep is not None else None
+            name = next(self.remove_idle(keep), None) if keep is not None else None
             if name is None:
                 more = "" if keep else "; --keep N removes those that were used least recently"
                 raise CannotLook(
@@ -141,26 +136,23 @@ class Place(Struct, frozen=True):
             removed.append(name)
         return removed
 
-    def prune(self, keep: int) -> list[str]:
-        """Remove what was used least recently, but for ``keep`` checkpoints with this one, and those in use.
-        Returns their names. Raises OSError.
+    def remove_idle(self, keep: int | None) -> Iterator[str]:
+        """Remove the least recently used one, but for ``keep`` checkpoints with this one and those in use,
+        and say which, as often as somebody asks. Raises OSError.
         """
-        return list(self._removable(keep))
-
-    def _removable(self, keep: int | None) -> Iterator[str]:
-        """Remove the least recently used one, and say which, as often as somebody asks."""
         others = sorted(self._others())
         for _, name in others[: max(0, len(others) - max(0, (keep or 1) - 1))]:
             with suppress(OSError):  # what cannot be removed stays, and stops no job
                 if self._remove(name):
                     yield name
 
-    def _others(self) -> Iterator[_Earlier]:
+    def _others(self) -> Iterator[tuple[int, str]]:
+        """(when it was used last, in ns; its name) of each other one."""
         names = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
         for name in names - {self.name}:
             if _NAME.fullmatch(name):
                 with suppress(FileNotFoundError):  # nobody else than us makes such a lock
-                    yield _Earlier(os.stat(self._lock_at(name, "use")).st_mtime_ns, name)
+                    yield os.stat(self._lock_at(name, "use")).st_mtime_ns, name
 
     def _remove(self, name: str) -> bool:
         """Remove a checkpoint that nobody uses or brings, and that holds nothing but what was brought."""
@@ -175,21 +167,15 @@ class Place(Struct, frozen=True):
                 self.require_ours(known, name, name + PART)
             except UsageError:
                 return False
-            gone = [self._aside(path) for path in (whole, part) if os.path.isdir(path)]
+            gone = list[str]()
+            for path in filter(os.path.isdir, (whole, part)):  # in one step: nobody meets a half of it
+                gone.append(os.path.join(self.home, OWN, f"{_GONE}{secrets.token_hex(8)}"))
+                os.rename(path, gone[-1])
             for what in ("use", "work"):
                 os.unlink(self._lock_at(name, what))
         for path in gone:
             shutil.rmtree(path, ignore_errors=True)
         return True
-
-    def _aside(self, path: str) -> str:
-        """Rename it in one step, so that nobody meets a half of it."""
-        aside = os.path.join(self.home, OWN, f"{_GONE}{secrets.token_hex(8)}")
-        os.rename(path, aside)
-        return aside
-
-
-__all__ = ["Damaged", "How", "Staged", "bring", "described"]
 
 
 class How(Struct, frozen=True):
@@ -278,7 +264,7 @@ def _bring(
         have |= _write_texts(place.part, texts)
         have = _put(place, have, how.about)
     if how.keep is not None:
-        removed += place.prune(how.keep)
+        removed += place.remove_idle(how.keep)
     files = tuple(have[w.name] for w in wanted)
     return Staged(place.whole, files, len(missing), size, tuple(removed), lock)
 

@@ -178,7 +178,9 @@ class ObjectStore:
         if of.version:
             options["version"] = of.version
         data, now = self._asked(of.key, self._body, of, options)
-        if not self._may_prove(of, data):
+        # that of a large one is compared where all of its content is read
+        may_prove = self.digests is not False and len(data) == of.size <= _PROVEN
+        if not may_prove or _MD5.fullmatch(of.etag) is None:
             return data, now
         if is_md5(of.etag, data):
             self.digests = True
@@ -202,16 +204,6 @@ class ObjectStore:
         if contradicts(self, of, data):
             raise OSError(errno.EIO, NOT_KEPT, joined(self.url, of.key))
         self.digests = bool(self.digests)
-
-    def _may_prove(self, of: Object, data: memoryview) -> bool:
-        """Whether the ETag can tell of a whole object that these are its bytes. That of a large one is
-        compared where all of its content is read.
-        """
-        return (
-            self.digests is not False
-            and len(data) == of.size <= _PROVEN
-            and _MD5.fullmatch(of.etag) is not None
-        )
 
     def _body(self, of: Object, options: Mapping[str, Any]) -> tuple[memoryview, Object]:
         client, path = self._of(of.key)
