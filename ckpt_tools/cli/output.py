@@ -217,9 +217,3 @@ def report(plan: LoadPlan, to: Output, error: str = "") -> None:
             "warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --verbose names them"
         )
     console.findings(plan.warnings, plan.root)
-    if to.verbose and plan.checkpoint:
-        console.problem(
-            "note",
-            f"chosen: {plan.checkpoint.path} (step {plan.checkpoint.step}, {plan.checkpoint.kind}, layout"
-            f" {plan.checkpoint.layout})",
-        )

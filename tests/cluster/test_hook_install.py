@@ -46,7 +46,7 @@ def test_an_unknown_one_is_a_usage_error_with_the_nearest() -> None:
     done = run_helpers.ckpt("hook", "install", "torchrn")
     # what is redirected into a file must not look like a script
     assert (done.returncode, done.stdout) == (2, "")
-    assert "did you mean torchrun?" in done.stderr
+    assert "did you mean 'torchrun'?" in done.stderr
     assert "one of: " in run_helpers.ckpt("hook", "install", "x").stderr
 
 

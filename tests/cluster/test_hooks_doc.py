@@ -183,7 +183,7 @@ def test_what_the_page_names_is_there() -> None:
         ), code
     assert f"After {KEPT_DAYS} days" in PAGE and "`--allow fresh`" in PAGE
     assert all(
-        v.name in PAGE or v.flag in PAGE
+        v.name in PAGE or v.said in PAGE
         for v in resolve.ENV
         if v.key in ("plan-dir", "agree", "meet", "view", "require-mount")
     )

@@ -228,10 +228,10 @@ def test_a_tracker_may_name_a_release(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "code"),
     [
-        (["--order", "tracker", "--order", "step"], 2),
-        (["--order", "tracker", "--order", "mtime"], 2),
-        (["--order", "step", "--order", "mtime"], 2),
-        (["--order", "step", "--order", "step"], 0),
+        (["--resume-from", "tracker", "--order", "step"], 2),
+        (["--resume-from", "tracker", "--order", "mtime"], 2),
+        (["--resume-from", "step", "--order", "mtime"], 2),
+        (["--resume-from", "step", "--order", "step"], 0),
         (["--resume-from", "tracked"], 2),
     ],
 )

@@ -1,4 +1,4 @@
-"""The story of a plan (--explain), word for word: what was considered, why each lost, who stands in for whom,
+"""The story of a plan (--verbose), word for word: what was considered, why each lost, who stands in for whom,
 and what was not looked at.
 """
 
@@ -249,7 +249,7 @@ def test_none_usable_has_a_story_too(tmp_path: Path) -> None:
         "  1 other checkpoint: 'ckpt verify' looks at all of them",
         "Warnings",
         (
-            "  attempts-exhausted: the one checkpoint that was read is not usable; --max-attempts 1 stopped"
+            "  attempts-exhausted: the one checkpoint that was read is not usable; CKPT_MAX_ATTEMPTS=1 stopped"
             " the search (.)"
         ),
     ]
@@ -351,7 +351,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_plan_tells_it_below_the_table(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, plain, _ = run(capfd, "plan", str(tree))
     assert code == 0
-    code, out, err = run(capfd, "plan", str(tree), "--explain")
+    code, out, err = run(capfd, "plan", str(tree), "-v")
     assert (code, err) == (0, "")
     assert out == f"{plain}\n{story.render(plan(str(tree)))}"
 
@@ -359,7 +359,7 @@ def test_plan_tells_it_below_the_table(tree: Path, capfd: pytest.CaptureFixture[
 @pytest.mark.parametrize("form", ["json", "shell"])
 def test_what_programs_read_stays_as_it_is(tree: Path, capfd: pytest.CaptureFixture[str], form: str) -> None:
     assert (
-        run(capfd, "plan", str(tree), "--explain", "--format", form)[:2]
+        run(capfd, "plan", str(tree), "-v", "--format", form)[:2]
         == run(capfd, "plan", str(tree), "--format", form)[:2]
     )
 
@@ -375,7 +375,7 @@ def test_json_has_the_same_facts(tree: Path, capfd: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_latest_tells_it_on_stderr_only(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "--explain")
+    code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "-v")
     assert (code, out) == (0, f"{tree}/iter_0000020/mp_rank_00/model_optim_rng.pt\n")
     assert err == story.render(latest(str(tree), Selection(rank=0)))
     assert run(capfd, "latest", str(tree), "--rank", "0") == (0, out, "")
@@ -387,11 +387,11 @@ def test_a_failure_tells_it_as_well(tree: Path, capfd: pytest.CaptureFixture[str
         put(tree, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)
     expected = story.render(failed(tree, Selection()))
     assert "rejected" in expected
-    code, out, err = run(capfd, "plan", str(tree), "--explain")
+    code, out, err = run(capfd, "plan", str(tree), "-v")
     assert (code, out) == (4, expected)
     assert "none is usable" in err
-    code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "--explain")
+    code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "-v")
     assert (code, out) == (4, "")
     assert err.startswith(expected)
-    code, out, _ = run(capfd, "plan", str(tree), "--explain", "--json")
+    code, out, _ = run(capfd, "plan", str(tree), "-v", "--json")
     assert (code, json.loads(out)["checkpoint"]) == (4, None)
