@@ -25,7 +25,7 @@ from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.cli.seal import exit_code
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, aside
-from ckpt_tools.guard import sealed_files
+from ckpt_tools.guard import sealed_files, sealing
 from ckpt_tools.model.answers import Verification
 
 
@@ -380,7 +380,8 @@ def test_what_changes_while_it_is_sealed_is_in_use(
         asked.append(found)
         return found
 
-    monkeypatch.setattr(sealed_files, "identities", harmed)
+    for module in (sealing, sealed_files):
+        monkeypatch.setattr(module, "identities", harmed)
     done = guard.seal(root / "iter_0000010")
     assert len(asked) == 2 and [x.state for x in done.checkpoints] == ["in-use"]
     assert not seal_of(root).exists()
