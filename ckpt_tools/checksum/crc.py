@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.sums import Deflated
 from ckpt_tools.storage import Source
 from ckpt_tools.storage.local import BUFFER, buffer
 
-__all__ = ["BUFFER", "UNIT", "InflateError", "Progress", "buffer", "crc_of_deflated", "crc_of_extent", "step"]
+__all__ = ["BUFFER", "UNIT", "InflateError", "Progress", "crc_of_deflated", "crc_of_extent", "read_parts"]
 
 UNIT = 64 * 1024 * 1024
 """Bytes per unit of work handed to a thread."""
@@ -23,33 +23,36 @@ class InflateError(Exception):
     """A deflated piece is damaged, or inflates to another size than its directory says."""
 
 
-def step(at: int, end: int) -> int:
-    """How many bytes to read at ``at``: up to where a buffer would end that began with the file, so that all
-    reads but the first begin with a page.
+def read_parts(
+    source: Source, offset: int, length: int, progress: Progress | None
+) -> Iterator[memoryview | bytes]:
+    """Yield the bytes of a range, each part valid until the next one is asked for. Raises ShortRead and
+    OSError. All reads but the first begin where a buffer would that began with the file, which is a page.
     """
-    return min(BUFFER - at % BUFFER, end - at)
+    end, views = offset + length, getattr(source, "views", None)
+    if views is not None:  # what has come is in memory
+        for part in views(offset, length):
+            yield part
+            if progress:
+                progress(len(part))
+        return
+    view = buffer()
+    while offset < end:
+        n = min(BUFFER - offset % BUFFER, end - offset)
+        source.readinto(offset, view[:n])
+        yield view[:n]
+        offset += n
+        if progress:
+            progress(n)
 
 
 def crc_of_extent(
     crc: Crc, source: Source, offset: int, length: int, progress: Progress | None = None
 ) -> int:
-    """The CRC of a byte range, read in BUFFER-sized pieces by this thread. Raises ShortRead and OSError."""
-    value, update, end = 0, crc.update, offset + length
-    if (views := getattr(source, "views", None)) is not None:  # what has come is in memory
-        for part in views(offset, length):
-            value = update(part, value)
-            if progress:
-                progress(len(part))
-        return value
-    view = buffer()
-    while offset < end:
-        n = step(offset, end)
-        part = view[:n]
-        source.readinto(offset, part)
-        value = update(part, value)
-        offset += n
-        if progress:
-            progress(n)
+    """The CRC of a byte range. Raises ShortRead and OSError."""
+    value = 0
+    for part in read_parts(source, offset, length, progress):
+        value = crc.update(part, value)
     return value
 
 

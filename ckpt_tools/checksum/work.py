@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum.chunks import ChunkDigests
 from ckpt_tools.checksum.combine import CRC32, Crc, crc32, crc32_combine, crc32c
-from ckpt_tools.checksum.crc import InflateError, Progress, buffer, crc_of_deflated, crc_of_extent, step
+from ckpt_tools.checksum.crc import InflateError, Progress, crc_of_deflated, crc_of_extent, read_parts
 from ckpt_tools.checksum.riding import seated
-from ckpt_tools.checksum.sums import Deflated, Extent, Hash, Piece, Riders, Sum, Unit, xxh3
+from ckpt_tools.checksum.sums import Deflated, Extent, Piece, Riders, Sum, Unit, xxh3
 from ckpt_tools.storage import Source, Stopped
 
 # ---- A chunk and the CRCs that ride on it: the chunk's own digest, and the CRC-32 of the pieces between
@@ -34,7 +34,7 @@ class Segments:
         self._left, self._crcs, self._first = list(lengths), [0] * len(lengths), 0
         self._xxh3, self._crc32c = xxh3(), 0
 
-    def update(self, data: memoryview) -> None:
+    def update(self, data: memoryview | bytes) -> None:
         for at in range(0, len(data), STEP):
             part = data[at : at + STEP]
             self._cut(part)  # first: of all digests it waits least for memory
@@ -42,7 +42,7 @@ class Segments:
                 self._crc32c = crc32c(part, self._crc32c)
             self._xxh3.update(part)
 
-    def _cut(self, data: memoryview) -> None:
+    def _cut(self, data: memoryview | bytes) -> None:
         """Add ``data`` to the CRC-32 of the pieces that it belongs to."""
         while len(data):
             i = self._first
@@ -116,27 +116,14 @@ def _feed(
     progress: Progress | None,
 ) -> None:
     """All bytes of ``pieces``, in order, to ``update``."""
-    view, views = buffer(), getattr(source, "views", None)
     for piece in pieces:
+        if isinstance(piece, Deflated):
+            raise TypeError("deflated data is only ever covered by a CRC")
         if isinstance(piece, bytes):
             update(piece)
             continue
-        if isinstance(piece, Deflated):
-            raise TypeError("deflated data is only ever covered by a CRC")
-        at, end = piece.offset, piece.offset + piece.length
-        if views is not None:
-            for part in views(at, piece.length):
-                update(part)
-                if progress:
-                    progress(len(part))
-            continue
-        while at < end:
-            n = step(at, end)
-            source.readinto(at, view[:n])
-            update(view[:n])
-            at += n
-            if progress:
-                progress(n)
+        for part in read_parts(source, piece.offset, piece.length, progress):
+            update(part)
 
 
 def work(
@@ -289,7 +276,7 @@ def ridden(
     if (joined := segments(sums, host, riders)) is None:
         running, seats = make(), _Seats(sums, riders, watch)
         _feed_both(source, host, running.update, seats, progress)
-        return [(host, _digest(running)), *seats.outcomes()]
+        return [(host, running.digest()), *seats.outcomes()]
     seats = _Seats(sums, [u for u in riders if u.sum < 0], watch)
     _feed_both(source, host, joined.update, seats, progress)
     return [*joined.outcomes(), *seats.outcomes()]
@@ -298,24 +285,16 @@ def ridden(
 def _feed_both(
     source: Source,
     host: Unit,
-    update: Callable[[memoryview], object],
+    update: Callable[[memoryview | bytes], object],
     seats: _Seats,
     progress: Progress | None,
 ) -> None:
     """The bytes of a unit to its digest, and to what rides on it."""
-    view, at, end = buffer(), host.offset, host.offset + host.length
-    while at < end:
-        part = view[: step(at, end)]
-        source.readinto(at, part)
+    at = host.offset
+    for part in read_parts(source, at, host.length, progress):
         update(part)
         seats.update(at, part)
         at += len(part)
-        if progress:
-            progress(len(part))
-
-
-def _digest(running: Hash) -> int | bytes:
-    return running.digest()
 
 
 class _Seats:
@@ -325,7 +304,7 @@ class _Seats:
         self._riders, self._values, self._watch, self._first = riders, [0] * len(riders), watch, 0
         self._crcs = [sums[u.sum].hash if u.sum >= 0 else None for u in riders]
 
-    def update(self, at: int, data: memoryview) -> None:
+    def update(self, at: int, data: memoryview | bytes) -> None:
         """``data`` lies at ``at`` of the file."""
         stop, i = at + len(data), self._first
         while i < len(self._riders) and self._riders[i].offset < stop:
