@@ -17,7 +17,7 @@ import terminal  # noqa: E402
 
 from ckpt_tools.findings import CODES  # noqa: E402 - needs the path above when the package is not installed
 from ckpt_tools.model.finding import Severity  # noqa: E402
-from ckpt_tools.planning.rules.catalogue import RULES, codes_of  # noqa: E402
+from ckpt_tools.planning.rules.catalogue import RULES  # noqa: E402
 from ckpt_tools.planning.rules.rule import MEANING, Scope  # noqa: E402
 from ckpt_tools.settings.resolve import ENV  # noqa: E402
 
@@ -78,7 +78,7 @@ def rules() -> str:
         out.append(f"## {str(scope).capitalize()}: {MEANING[scope]}\n")
         for r in RULES.values():
             if r.scope is scope:
-                codes = ", ".join(f"`{code}`" for code in codes_of(r))
+                codes = ", ".join(f"`{code}`" for code in r.codes)
                 out += [f"### {r.id}\n", f"{r.why.strip()}\n"]
                 out += [f"* effect: {r.effect}{f'; codes: {codes}' if codes else ''}"]
                 out += [f"* what settles it: {r.answer}\n"]

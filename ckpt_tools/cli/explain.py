@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from ckpt_tools.cli import offers, options, output
 from ckpt_tools.cli.options import argument
 from ckpt_tools.findings import CODES
-from ckpt_tools.planning.rules.catalogue import RULES, codes_of, rules_of
+from ckpt_tools.planning.rules.catalogue import RULES, rules_of
 from ckpt_tools.settings.resolve import require_known
 
 EXAMPLES = """
@@ -48,7 +48,7 @@ def _document(name: str) -> str:
     from ckpt_tools.output import json as emit
 
     rule = RULES.get(name)
-    codes = [CODES[code] for code in (codes_of(rule) if rule else (name,))]
+    codes = [CODES[code] for code in (rule.codes if rule else (name,))]
     entries = [
         {
             "code": c.id,

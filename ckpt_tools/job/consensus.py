@@ -24,6 +24,7 @@ from ckpt_tools.model.plan import Choice, EarlierStart, LoadPlan, RankLoad
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.choose import Judgement, choose, rank
 from ckpt_tools.planning.planner import Planner
+from ckpt_tools.planning.rules.tree import first_launch_leftovers
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.retry import is_directory
 from ckpt_tools.storage.stalls import limited
@@ -154,7 +155,7 @@ def _require_leave_for_nothing(values: Sequence[Listing], planner: Planner) -> N
     """Raises CkptError unless no node may have a checkpoint: the question allows it, and none was there."""
     earlier = next((v.earlier for v in values if v.earlier), None)
     if earlier:
-        raise decision_log.gone(planner.root, earlier)
+        raise first_launch_leftovers.stop_without_earlier(earlier, planner.root)
     if not (planner.selection.allow_none or planner.selection.allow_fresh):
         raise NoCheckpoint("there is no checkpoint on any node")
 

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from ckpt_tools.findings import CODES
 from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known
-from ckpt_tools.planning.rules.catalogue import codes_of, rules_of
+from ckpt_tools.planning.rules.catalogue import rules_of
 from ckpt_tools.planning.rules.rule import Effect, Rule
 
 MEANING = {
@@ -74,6 +74,6 @@ def rule(r: Rule, view: View = PLAIN) -> str:
         page.text(f"  {line}")
     page.text(f"  effect: {r.effect} ({EFFECT[r.effect]})")
     page.text(f"  what settles it: {r.answer}")
-    if codes := codes_of(r):
+    if codes := r.codes:
         page.text(f"  codes: {', '.join(codes)}")
     return page.done()

@@ -17,7 +17,7 @@ from ckpt_tools.discovery.roots import absent
 from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.discovery.unrecognised import unpacked
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.layouts import Purpose, layouts_of
+from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
@@ -29,7 +29,6 @@ from ckpt_tools.planning import other_writers as writers
 from ckpt_tools.planning import unfinished as under_way
 from ckpt_tools.planning.choose import rank
 from ckpt_tools.planning.engine import find_gaps
-from ckpt_tools.planning.facts import RunFacts
 from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.order import (
     OrderFacts,
@@ -173,7 +172,14 @@ class Candidates:
         self.expected = completeness.expected(
             self.checkpoints, s.layouts, selection.world_size, lambda c: saved_sizes(s, c, self.names)
         )
-        self.ranked = self._best_first(candidates)
+        # the rules of the order have the last word
+        if selection.resume_from == "tracker":
+            ranked = order_saves(candidates, "step", selection.prefer, self.places)
+            named = tracked_first(s, ranked, self.checkpoints)
+            self.ranked = start_from_named(ranked, named, self.places)
+        else:
+            self.order = selection.resume_from or selection.order or "mtime"
+            self.ranked = order_saves(candidates, self.order, selection.prefer, self.places)
         self.topology, self.saved, notes = find_topology(s, self.ranked, self.expected, selection)
         self.warnings += notes
         run = Run(
@@ -184,16 +190,6 @@ class Candidates:
             saved=self.saved,
         )
         self.judge = Judge(s, selection, run)
-
-    def _best_first(self, candidates: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """In the order that the caller named, else by time; the rules of the order have the last word."""
-        selection = self.selection
-        if selection.resume_from == "tracker":
-            ranked = order_saves(candidates, "step", selection.prefer, self.places)
-            named = tracked_first(self.session, ranked, self.checkpoints)
-            return start_from_named(ranked, named, self.places)
-        self.order = selection.resume_from or selection.order or "mtime"
-        return order_saves(candidates, self.order, selection.prefer, self.places)
 
     @property
     def ordered(self) -> bool:
@@ -207,30 +203,21 @@ class Candidates:
         alike = [c for c in ranked if c is newest or comparable(self.places.get(c.key, c.order), place)]
         return ranked, alike
 
-    def facts(self, by_time: Checkpoint, by_step: Checkpoint, *, step_flag: bool = True) -> OrderFacts:
+    def facts(self, by_time: Checkpoint, by_step: Checkpoint) -> OrderFacts:
         """What the rules of the order see of the newest by time and by step."""
         s = self.session
-        made = OrderFacts(
-            s.root,
-            s.now_ns,
-            self.ranked,
-            by_time,
-            by_step,
-            self.places,
-            self._exclude,
-            step_flag=step_flag,
-        )
+
+        def exclude(kept: Checkpoint, other: Checkpoint) -> str:
+            same, path = kept.label == other.label, os.path.relpath(kept.path, s.root)
+            said = without(s.root, kept, other.path, label=path if same else kept.label)
+            return said if said.startswith("--") else ""
+
+        made = OrderFacts(s.root, s.now_ns, self.ranked, by_time, by_step, self.places, exclude)
         if not made.differ:
             return made
         loser = by_time if made.newest is by_step else by_step
         named = None if trackers.declared(s, made.newest) else trackers.declared(s, loser)
         return replace(made, named=named or "")
-
-    def _exclude(self, kept: Checkpoint, other: Checkpoint) -> str:
-        """The flag that leads to one of two checkpoints by leaving out the other; "" where none does."""
-        same, path = kept.label == other.label, os.path.relpath(kept.path, self.root)
-        said = without(self.root, kept, other.path, label=path if same else kept.label)
-        return said if said.startswith("--") else ""
 
     def apply_order_rules(self, facts: OrderFacts) -> None:
         """Raises UsageError where only the caller can say which checkpoint is the newest."""
@@ -311,10 +298,9 @@ class Candidates:
     def _of_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
         """Those that were asked for. Raises UsageError for several runs."""
         runs = self._runs_asked_for(finished)
-        facts = [self._run_facts(*key, saves) for key, saves in runs.items()]
-        for hit in several_runs.check(facts):
-            raise error_of(several_runs.RULE, replace(hit, message=f"{self.root} holds {hit.message}"))
-        own = {(r.layout, r.name) for r in several_runs.find_runs(facts)}
+        own = several_runs.find_runs(runs, self.layouts)
+        if question := several_runs.ask_which(own, runs, self.layouts, self.root):
+            raise question
         if not own:
             raise none_usable.stop_without_state(self.root, completeness.listed(runs), self.nothing())
         kept = [c for c in finished if (c.layout, c.run) in own]
@@ -333,21 +319,6 @@ class Candidates:
             return runs
         linked = choice_warnings.runs_of_links(runs)
         return {key: saves for key, saves in runs.items() if key not in linked}
-
-    def _run_facts(self, layout: str, name: str, saves: Sequence[Checkpoint]) -> RunFacts:
-        """What decides whether training can go on from a run."""
-        known, pieces = self.layouts[layout], (self.layouts.piece_of(p) for c in saves for p in c.parts)
-        return RunFacts(
-            layout=layout,
-            name=name,
-            kinds=frozenset(c.kind for c in saves),
-            states=known.purpose is not Purpose.MODELS or any(piece.claim.needs_company for piece in pieces),
-            of_replica=bool(known.beside.shares and known.beside.shares.fullmatch(os.path.basename(name))),
-            named=not known.is_last_resort,
-            keeps=known.beside.layouts,
-            places=frozenset(os.path.dirname(c.parts[0].home or c.parts[0].path) for c in saves),
-            newest_ns=max(c.mtime_ns for c in saves),
-        )
 
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""

@@ -20,8 +20,8 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
-from ckpt_tools.planning.rules.rule import finding_of
-from ckpt_tools.planning.rules.save import layout_check, missing_part, step_mismatch
+from ckpt_tools.planning.rules.rule import finding_of, make_finding
+from ckpt_tools.planning.rules.save import missing_part, step_mismatch
 from ckpt_tools.planning.trackers import written_ns
 from ckpt_tools.planning.unfinished import is_called_alike, numbers_in, pattern_of
 from ckpt_tools.reading.session import Session
@@ -124,7 +124,7 @@ def of_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Ite
     found = list(_find_left(s, c, others))
     yield from found
     if others and all(map(is_weights_alone, others)):  # of a lone save its layout says it
-        yield from map(layout_check.make_finding, weights_of_a_trainer(c, ()))
+        yield from map(make_finding, weights_of_a_trainer(c, ()))
     if not found and _lost_optimizer(s, c):
         yield missing_part.describe_no_optimizer(c.path)
 

@@ -9,7 +9,7 @@ import os
 import re
 from contextlib import suppress
 
-from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.tree import could_not_look, first_launch_leftovers
@@ -104,12 +104,7 @@ def earlier(root: str, selection: Selection) -> EarlierStart | None:
     return before
 
 
-def gone(root: str, before: EarlierStart, plan: LoadPlan | None = None) -> CkptError:
-    """Return the error that nothing is there where an earlier start resumed from a checkpoint."""
-    return first_launch_leftovers.stop_without_earlier(before, root, plan)
-
-
 def first_launch(root: str, selection: Selection, plan: LoadPlan | None) -> None:
     """Raise NoneUsable unless this may be the first launch."""
     if before := earlier(root, selection):
-        raise gone(root, before, plan)
+        raise first_launch_leftovers.stop_without_earlier(before, root, plan)

@@ -32,9 +32,8 @@ from ckpt_tools.planning.lost_files import (
     without_model,
     zeroed,
 )
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
-    layout_check,
     missing_part,
     missing_rank,
     mixed_counters,
@@ -168,9 +167,7 @@ class _Run:
             # directories that were checkpoints until their indexes were lost, or before they had one
             out += headless(s, s.members(newest)) if s.found.strange else ()
             out += begun_later(s, self.finished[-1])
-            out += map(
-                layout_check.make_finding, s.layouts.of(self.finished[0]).records.check(self.finished, NOTES)
-            )
+            out += map(make_finding, s.layouts.of(self.finished[0]).records.check(self.finished, NOTES))
         return out
 
     def _check_files(self, level: Level) -> list[Finding]:

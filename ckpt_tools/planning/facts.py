@@ -19,28 +19,6 @@ from ckpt_tools.model.report import Report
 from ckpt_tools.model.tensor import Tensor
 
 
-class RunFacts(Struct, frozen=True):
-    """The finished saves of one layout in one directory: ``name`` is its path below ROOT, with the prefix of
-    its files if the layout tells runs by it. ``places`` are the directories of its saves, ``newest_ns`` is
-    when the newest was written. ``keeps`` are the layouts of which its framework keeps saves beside its own,
-    and never goes on from them.
-
-    By the layout, ``states`` says that training can go on from a save, ``of_replica`` that the directory is
-    that in which a replica keeps what only it needs, and ``named`` that its files have names which place
-    them.
-    """
-
-    layout: str
-    name: str
-    kinds: frozenset[Kind]
-    states: bool = True
-    of_replica: bool = False
-    named: bool = True
-    keeps: tuple[str, ...] = ()
-    places: frozenset[str] = frozenset()
-    newest_ns: int = 0
-
-
 class UnplacedFile(Struct, frozen=True):
     """A file below ROOT that no layout places. ``format`` is that of its content, None where that is none
     that is known; ``state`` says whether such a format can hold a training state, ``optimizer`` whether an

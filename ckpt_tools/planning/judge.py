@@ -32,17 +32,15 @@ from ckpt_tools.planning.engine import facts_of, find_gaps, find_hits
 from ckpt_tools.planning.equal_files import Contradiction, EqualFiles
 from ckpt_tools.planning.facts import Evidence, OwnFile, SavesFacts, Tensors
 from ckpt_tools.planning.lost_files import hollow, lost, without_model, zeroed
-from ckpt_tools.planning.rules.rule import error_of, finding_of
+from ckpt_tools.planning.rules.rule import error_of, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
     groups_needed,
-    layout_check,
     missing_rank,
     mixed_counters,
     seal_mismatch,
     signature_changed,
     topology_mismatch,
 )
-from ckpt_tools.planning.rules.save.topology_mismatch import LoadFacts
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.run import Candidate, Run
 from ckpt_tools.reading.prefetch import LEAST, prefetch
@@ -196,7 +194,7 @@ class Review:
             if self.selection.ranks is None and assigned.groupless:  # else another node may have their files
                 raise groups_needed.ask(c, assigned.findings)
             if not self.bad:
-                for hit in topology_mismatch.check(LoadFacts(c, assigned, self.run, self.selection)):
+                for hit in topology_mismatch.check(c, assigned, self.run, self.selection):
                     raise error_of(topology_mismatch.RULE, hit)
             if any(map(_is_error, assigned.findings)):
                 self._require_known(assigned)
@@ -248,7 +246,7 @@ class Review:
         absent = absent or [*filter(_is_error, self._about_seals()), *without_model(s, c)]
         absent += [*filter(_is_error, self.lost), *self._find_mixed()]
         known = {(f.code, f.path) for f in absent}
-        more = map(layout_check.make_finding, layout.lacks(self.candidate.named, self.run.candidates))
+        more = map(make_finding, layout.lacks(self.candidate.named, self.run.candidates))
         absent += [f for f in more if (f.code, f.path) not in known]
         return absent or self._find_unlisted(c.parts[0].home)
 

@@ -20,7 +20,8 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.planning.equal_files import place
-from ckpt_tools.planning.rules.save import layout_check, missing_part, unfinished, values
+from ckpt_tools.planning.rules.rule import make_finding
+from ckpt_tools.planning.rules.save import missing_part, unfinished, values
 from ckpt_tools.planning.unfinished import is_tracked
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, Source, opened
@@ -51,7 +52,7 @@ Find = Callable[[Source, Sequence[Tensor]], Iterable[Tensor]]
 def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Level) -> Iterator[Finding]:
     """What is gone of a checkpoint, beside others of its run and, deeper than by names, its own list."""
     if not c.unfinished:
-        yield from map(layout_check.make_finding, s.layouts.of(c).lost(c, beside))
+        yield from map(make_finding, s.layouts.of(c).lost(c, beside))
         yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
         yield from _undescribed(s, c) if s.found.strange else ()
         yield from _unlisted(s, c) if level > Level.PRESENCE else ()

@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from shlex import quote
 
-from msgspec.structs import replace
-
 from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CkptError
 from ckpt_tools.findings import filled
@@ -20,8 +18,6 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.candidates import number
 from ckpt_tools.planning.first_launch import in_no_layout
 from ckpt_tools.planning.rules.choice import none_usable
-from ckpt_tools.planning.rules.choice.none_usable import UnusableFacts
-from ckpt_tools.planning.rules.rule import error_of, finding_of
 from ckpt_tools.reading.session import Session
 
 _NAMED = 4
@@ -36,12 +32,12 @@ def failure(
     """
     errors = [f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR]
     reasons = "; ".join(dict.fromkeys(f.code for f in errors))
-    facts = UnusableFacts(session.root, choice, selection, number(ranked), reasons)
-    if not (choice.exhausted or selection.no_fallback):
-        facts = replace(facts, way_out=_find_way_out(choice, session, errors))
-    error, *said = none_usable.check(facts)
-    warnings = (*plan.warnings, *(finding_of(none_usable.RULE, hit) for hit in said))
-    return error_of(none_usable.RULE, error, plan=replace(plan, warnings=warnings))
+    if choice.exhausted:
+        return none_usable.stop_search(session.root, choice, selection.max_attempts, plan)
+    if selection.no_fallback:
+        return none_usable.stop_without_newest(f"the newest checkpoint is not usable ({reasons})", plan)
+    text = f"{number(ranked)}, none is usable ({reasons})"
+    return none_usable.stop_at_none(text, _find_way_out(choice, session, errors), choice, selection, plan)
 
 
 def _find_way_out(choice: Choice, session: Session, errors: Sequence[Finding]) -> str:

@@ -40,7 +40,6 @@ from ckpt_tools.planning.lost_files import find_lost_texts, headless
 from ckpt_tools.planning.order import OrderFacts, step_at
 from ckpt_tools.planning.rules.choice import export_newer
 from ckpt_tools.planning.rules.choice.none_usable import stop_without_newest
-from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.seals import later_and_gone
@@ -341,10 +340,8 @@ class Planner(Candidates):
     def _passed_over(self, choice: Choice, c: Checkpoint) -> Iterator[Finding]:
         """Exports that were written after the choice, and what --save-interval leaves out."""
         lost = {r.checkpoint.key for r in choice.rejected}
-        exports = [o for o in (*self.ranked, *self.exports) if o.key not in lost]
-        said = {f.path for f in self.warnings}
-        for hit in export_newer.check(export_newer.ExportFacts(c, exports, said)):
-            yield finding_of(export_newer.RULE, hit)
+        exports = (o for o in (*self.ranked, *self.exports) if o.key not in lost)
+        yield from export_newer.find_exports(c, exports, {f.path for f in self.warnings})
         if choice.left_out:
             yield export_newer.describe_left_out(choice.left_out, self.selection.save_interval)
 

@@ -139,18 +139,11 @@ def leftovers_beside(session: Session, c: Checkpoint, expected: completeness.Exp
         yield from mixed_counters.find_leftovers(there, session.layouts.of(c), expected.sizes_in_files(c))
 
 
-class Found(NamedTuple):
-    """The topology of a job, how many ranks wrote the files where these or their names tell, and warnings."""
-
-    topology: Topology
-    saved: int | None
-    warnings: Sequence[Finding]
-
-
 def find_topology(
     session: Session, ranked: Sequence[Checkpoint], expected: completeness.Expected, selection: Selection
-) -> Found:
-    """Return how many ranks there are and how they are arranged.
+) -> tuple[Topology, int | None, list[Finding]]:
+    """Return how many ranks there are and how they are arranged, how many wrote the files where these or
+    their names tell, and warnings.
 
     Order of trust: flag, launcher, file content, names on disk (docs/design.md section 5); but of contents
     that contradict the names, or each other, the names are right.
@@ -162,10 +155,12 @@ def find_topology(
     rows, in_contents = _ask_files(session, ranked, first, selection)
     known = _find_sizes(newest, [r for _, r in rows], selection)
     sizes = {axis: size.value for axis, size in known.items()}
-    _require_order(selection, sizes)
+    order = selection.rank_order
+    if axis := next((a for a in _PLACED if a not in order.split("-") and sizes.get(a, 1) > 1), None):
+        text = f"--parallel order={order} does not say where {axis} is, whose size is {sizes[axis]}"
+        raise UsageError(text, "name every axis whose size is above 1, fastest first")
     worlds = _find_worlds(newest, expected, in_contents, sizes, selection)
     known["world_size"] = world = _count_ranks(selection, worlds)
-    order = selection.rank_order
     pieces = map(session.layouts.piece_of, first.parts)
     warnings = [*parallel_sizes.warn_of_inferred(world, pieces, session.root)]
     if order == Selection().rank_order:
@@ -174,7 +169,7 @@ def find_topology(
             warnings.append(rank_mismatch.describe_other_order(order, first.path))
     strategy = read_groups(selection, session.root, world.value)
     saved = _saved_by(first, worlds, session.layouts.of(first))
-    return Found(Topology(world.value, sizes, order, known, strategy), saved, warnings)
+    return Topology(world.value, sizes, order, known, strategy), saved, warnings
 
 
 # ---- which files are asked
@@ -256,16 +251,6 @@ def _find_size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report
 def _named_size(axis: str, saves: Sequence[Checkpoint]) -> int:
     """Return how many places of an axis the names of files show, 0 where they show none."""
     return 1 + max((at for c in saves for p in c.parts for a, at in p.coords if a == axis), default=-1)
-
-
-def _require_order(selection: Selection, sizes: Mapping[str, int]) -> None:
-    """Raises UsageError when --parallel order= leaves out an axis."""
-    order = selection.rank_order.split("-")
-    axis = next((axis for axis in _PLACED if axis not in order and sizes.get(axis, 1) > 1), None)
-    if axis is not None:
-        flag = f"--parallel order={selection.rank_order}"
-        text = f"{flag} does not say where {axis} is, whose size is {sizes[axis]}"
-        raise UsageError(text, "name every axis whose size is above 1, fastest first")
 
 
 def _find_rank_order(session: Session, ranked: Sequence[Checkpoint], rows: Rows, selection: Selection) -> str:

@@ -482,7 +482,7 @@ def test_another_world_is_not_asked_about_where_files_are_wrong(world: World) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "ckpt_tools.planning.rules.save.topology_mismatch.check",
-            lambda facts: [asked.append(any(x.substituted for x in loads_of(facts.assignment)))][:0],
+            lambda _c, made, *_: [asked.append(any(x.substituted for x in loads_of(made)))][:0],
         )
         assert judge.judge(world.judged).usable
     assert asked == [False]

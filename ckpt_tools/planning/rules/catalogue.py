@@ -25,12 +25,7 @@ RULES: dict[str, Rule] = _collected()
 """In the order of their scopes."""
 
 
-def codes_of(rule: Rule) -> tuple[str, ...]:
-    """Return the codes of its findings."""
-    return (rule.code, *rule.more) if rule.code else rule.more
-
-
-BY_CODE: dict[str, str] = {code: r.id for r in RULES.values() for code in codes_of(r)}
+BY_CODE: dict[str, str] = {code: r.id for r in RULES.values() for code in r.codes}
 """The rule of each code."""
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding, Flaw, Severity
 from ckpt_tools.model.plan import LoadPlan
 
 
@@ -58,7 +58,7 @@ class Effect(IntEnum):
 class Hit(Struct, frozen=True):
     """One place where a rule holds: ``path`` is what it is about, ``hint`` what to do next where that is not
     the rule's ``answer``. ``severity`` is that of the code and ``effect`` that of the rule unless they are
-    given, ``code`` that of the rule. With ``of_file`` it belongs to the report on the file at ``path``.
+    given, ``code`` the first of the rule. With ``of_file`` it belongs to the report on the file at ``path``.
     ``ranks``, ``offset`` and ``follows`` are those of a finding. Of a pair ``other`` is the other file.
     ``error`` is the class of the error if the hit asks or stops.
     """
@@ -79,7 +79,7 @@ class Hit(Struct, frozen=True):
 
 def finding_of(rule: Rule, hit: Hit) -> Finding:
     """Return what a hit says: of one on a file without its path, which is that of the report it goes to."""
-    code = hit.code or rule.code
+    code = hit.code or rule.codes[0]
     return finding(
         code,
         hit.message,
@@ -89,8 +89,15 @@ def finding_of(rule: Rule, hit: Hit) -> Finding:
         hint=hit.hint,
         ranks=hit.ranks,
         follows=hit.follows,
-        rule=rule.id if code in (rule.code, *rule.more) else "",
+        rule=rule.id if code in rule.codes else "",
     )
+
+
+def make_finding(flaw: Flaw | Finding) -> Finding:
+    """Return the finding of what a layout finds wrong; what a plug-in gives as a finding stays one."""
+    if isinstance(flaw, Finding):
+        return flaw
+    return finding(**{name: getattr(flaw, name) for name in Flaw.__match_args__})
 
 
 def error_of(
@@ -101,19 +108,18 @@ def error_of(
 
 
 class Rule(Struct, frozen=True):
-    """``id`` is ``scope/name``, stable, and the path of its file below planning/rules; ``code`` is the code
-    of its findings, "" where it only asks or stops, and ``more`` are further ones. ``answer`` is the flag or
-    the lines of ckpt.toml that settle it, ``why`` its page: what it says, and the incident or line of a
-    framework's source that it exists for, in at most ten lines. Without ``check`` others find what it says.
+    """``id`` is ``scope/name``, stable, and the path of its file below planning/rules; ``codes`` are those of
+    its findings, first that of a hit that names none; a rule without only asks or stops. ``answer`` is the
+    flag or the lines of ckpt.toml that settle it, ``why`` its page: what it says, and the incident or line of
+    a framework's source that it exists for, in at most ten lines. Without ``check`` others find what it says.
     """
 
     id: str
-    code: str
     effect: Effect
     answer: str
     why: str
     check: Callable[[Any], Iterable[Hit]] | None = None
-    more: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
 
     @property
     def scope(self) -> Scope:

@@ -33,7 +33,7 @@ def _say(how: How) -> str:
 
 RULE = Rule(
     id="choice/another-writer",
-    code="another-writer",
+    codes=("another-writer",),
     effect=Effect.WARN,
     answer="end the other process before this job starts",
     why="""\

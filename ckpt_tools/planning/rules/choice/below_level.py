@@ -20,8 +20,7 @@ def describe_budget(files: str, level: Level, root: str, budget: float | None) -
 
 RULE = Rule(
     id="choice/below-level",
-    code="below-level",
-    more=("budget-spent",),
+    codes=("below-level", "budget-spent"),
     effect=Effect.WARN,
     answer="run it without the limit, or a lower --level",
     why="""\

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-
-from msgspec import Struct
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
@@ -12,22 +10,14 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
-class ExportFacts(Struct, frozen=True):
-    """The ``chosen`` save, all ``saves`` and exports, and the paths of which something is ``said``."""
-
-    chosen: Checkpoint
-    saves: Sequence[Checkpoint]
-    said: Collection[str]
-
-
-def check(facts: ExportFacts) -> Iterator[Hit]:
-    """Yield exports that were written after the choice."""
-    chosen = facts.chosen
-    for c in facts.saves:
-        said = any(path in facts.said for path in (c.path, *(p.path for p in c.parts)))
-        if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not said:
+def find_exports(chosen: Checkpoint, saves: Iterable[Checkpoint], said: Collection[str]) -> Iterator[Finding]:
+    """Yield exports that were written after the choice, but those of which something is ``said``."""
+    for c in saves:
+        known = any(path in said for path in (c.path, *(p.path for p in c.parts)))
+        if c.kind is Kind.RELEASE is not chosen.kind and c.mtime_ns >= chosen.mtime_ns and not known:
             text = f"it was written no earlier than {chosen.label}, but is an export"
-            yield Hit(c.path, text, severity=Severity.WARNING if c.order > chosen.order else None)
+            severity = Severity.WARNING if c.order > chosen.order else None
+            yield finding_of(RULE, Hit(c.path, text, severity=severity))
 
 
 def find_newer_models(finished: Sequence[Checkpoint], kept: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -60,9 +50,8 @@ def describe_left(p: Part, why: str) -> Finding:
 
 RULE = Rule(
     id="choice/export-newer",
-    code="passed-over",
+    codes=("passed-over",),
     effect=Effect.NOTE,
-    check=check,
     answer="nothing, unless training went on from it: --kind, CKPT_PREFER; leave --save-interval out",
     why="""\
 A release, an export or the best so far is no older than the choice, and is passed over. It holds no

@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from msgspec import Struct
+from msgspec.structs import replace
 
 from ckpt_tools.errors import CkptError, NoneUsable, NotNewest
 from ckpt_tools.findings import CODES, filled
 from ckpt_tools.model.plan import Choice, LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.choice import export_newer
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 
-class UnusableFacts(Struct, frozen=True):
-    """A choice of none of the saves that exist: how many, and the codes of what is wrong with them."""
+def stop_search(root: str, choice: Choice, most: int, plan: LoadPlan) -> CkptError:
+    """Return that none of the saves that were read is usable, and that the search ended there."""
+    read = f"none of {choice.attempts} checkpoints that were read is usable"
+    if choice.attempts == 1:
+        read = "the one checkpoint that was read is not usable"
+    text = f"{read}; CKPT_MAX_ATTEMPTS={most} stopped the search"
+    hint = filled(CODES[RULE.codes[0]].hint_at(root), root, root)
+    plan = replace(plan, warnings=(*plan.warnings, finding_of(RULE, Hit(root, text))))
+    return error_of(RULE, Hit(root, text, hint), NoneUsable, plan)
 
-    root: str
-    choice: Choice
-    asked: Selection
-    number: str
-    reasons: str
-    way_out: str = ""
 
-
-def check(facts: UnusableFacts) -> Iterator[Hit]:
-    """Yield that none of the saves is usable, none of those that were read, or not the newest (exit 6)."""
-    choice, asked = facts.choice, facts.asked
-    if choice.exhausted:
-        read = f"none of {choice.attempts} checkpoints that were read is usable"
-        if choice.attempts == 1:
-            read = "the one checkpoint that was read is not usable"
-        text = f"{read}; CKPT_MAX_ATTEMPTS={asked.max_attempts} stopped the search"
-        hint = filled(CODES[RULE.code].hint_at(facts.root), facts.root, facts.root)
-        yield Hit(facts.root, text, hint, error=NoneUsable)
-        yield Hit(facts.root, text)
-    elif asked.no_fallback:
-        yield Hit(facts.root, f"the newest checkpoint is not usable ({facts.reasons})", error=NotNewest)
-    else:
-        text = f"{facts.number}, none is usable ({facts.reasons})"
-        if choice.left_out:
-            text += f"; {export_newer.describe_left_out(choice.left_out, asked.save_interval).message}"
-        yield Hit(facts.root, text, facts.way_out, error=NoneUsable)
+def stop_at_none(text: str, way_out: str, choice: Choice, asked: Selection, plan: LoadPlan) -> CkptError:
+    """Return that none of the saves is usable (exit 4)."""
+    if choice.left_out:
+        text += f"; {export_newer.describe_left_out(choice.left_out, asked.save_interval).message}"
+    return error_of(RULE, Hit("", text, way_out), NoneUsable, plan)
 
 
 def stop_without_newest(why: str, plan: LoadPlan) -> CkptError:
@@ -59,7 +44,7 @@ def stop_without_state(root: str, runs: str, plan: LoadPlan) -> CkptError:
 
 RULE = Rule(
     id="choice/none-usable",
-    code="attempts-exhausted",
+    codes=("attempts-exhausted",),
     effect=Effect.STOP,
     answer="ckpt verify ROOT shows the damage; CKPT_MAX_ATTEMPTS=N looks further; --allow fresh begins anew;"
     " drop --no-fallback to accept the older save",
@@ -69,5 +54,4 @@ takes a word of its own. So does an older save with --no-fallback (exit 6): step
 somebody's decision.
 For: a full disk, on which every later save is cut short.
 """,
-    check=check,
 )

@@ -19,7 +19,7 @@ def check(facts: tuple[int, str]) -> Iterator[Hit]:
 
 RULE = Rule(
     id="choice/restart-loop",
-    code="restart-loop",
+    codes=("restart-loop",),
     effect=Effect.WARN,
     answer="look at how those jobs ended: ckpt plan ROOT --history",
     why="""\

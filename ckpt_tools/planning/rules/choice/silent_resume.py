@@ -4,7 +4,6 @@ from ckpt_tools.planning.rules.rule import Effect, Rule
 
 RULE = Rule(
     id="choice/silent-resume",
-    code="",
     effect=Effect.ASK,
     answer="the form that is named: {ckpt.path}, {ckpt.args}, or the variables",
     why="""\

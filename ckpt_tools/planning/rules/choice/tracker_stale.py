@@ -103,8 +103,7 @@ def ask_which_is_meant(c: Checkpoint, name: object, told: dict[str, int | str]) 
 
 RULE = Rule(
     id="choice/tracker-stale",
-    code="stale-tracker",
-    more=("dangling-tracker", "bad-tracker", "missing-tracker"),
+    codes=("stale-tracker", "dangling-tracker", "bad-tracker", "missing-tracker"),
     effect=Effect.WARN,
     check=check,
     answer="start with the arguments of the plan, or ckpt repair ROOT --tracker --apply",

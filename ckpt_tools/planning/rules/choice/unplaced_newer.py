@@ -47,7 +47,9 @@ def find_at_launch(root: str, unplaced: Sequence[UnplacedFile], describe: str) -
         text, error = text + name_paths(root, paths), NoneUsable if broken else NotRecognised
         hint = f"if they are saves, {describe}; {BYSTANDERS}; {FRESH}"
         yield Hit(root, text, hint, error=error)
-        yield from say_each(RULE.code, "its content may be a training state, and no layout places it", paths)
+        yield from say_each(
+            RULE.codes[0], "its content may be a training state, and no layout places it", paths
+        )
 
 
 def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bool:
@@ -83,7 +85,7 @@ def ask_whose_part(c: Checkpoint, path: str, name: str, hint: str) -> CkptError:
 
 RULE = Rule(
     id="choice/unplaced-newer",
-    code="no-layout",
+    codes=("no-layout",),
     effect=Effect.ASK,
     answer="its layout in ckpt.toml (ckpt layouts --guess ROOT), or --exclude with exactly that path",
     why="""\

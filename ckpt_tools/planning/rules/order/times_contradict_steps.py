@@ -49,7 +49,7 @@ def _when(c: Checkpoint) -> str:
 
 RULE = Rule(
     id="order/times-contradict-steps",
-    code="mtime-disagrees-with-step",
+    codes=("mtime-disagrees-with-step",),
     effect=Effect.ASK,
     answer="--order mtime, --order step or --order tracker",
     why="""\

@@ -43,8 +43,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
 
 RULE = Rule(
     id="order/times-mute",
-    code="mtime-not-kept",
-    more=("mtime-in-future",),
+    codes=("mtime-not-kept", "mtime-in-future"),
     effect=Effect.ASK,
     answer="--order step; copy with times: cp -a, rsync -t",
     why="""\

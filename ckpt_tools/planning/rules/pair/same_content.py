@@ -229,7 +229,7 @@ def ask_which_is_the_copy(first: str, second: str, homes: Sequence[str], answers
 
 RULE = Rule(
     id="pair/same-content",
-    code="same-content",
+    codes=("same-content",),
     effect=Effect.ASK,
     answer="--max-step N for the older save, --exclude for the one that is not trusted",
     why="""\

@@ -23,8 +23,8 @@ def describe_unneeded(path: str) -> Finding:
 
 RULE = Rule(
     id="save/file-verdict",
-    code="bad-header",
-    more=(
+    codes=(
+        "bad-header",
         "truncated",
         "empty-file",
         "crc-mismatch",

@@ -15,8 +15,8 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 def ask(c: Checkpoint, findings: Sequence[Finding]) -> CkptError:
     """Return the question whose state ranks need that have neither a file nor a replica group."""
-    text = "; ".join(f.message for f in findings if f.code == RULE.code)
-    return error_of(RULE, Hit(c.path, f"{text} ({c.path})", CODES[RULE.code].hint))
+    text = "; ".join(f.message for f in findings if f.code == RULE.codes[0])
+    return error_of(RULE, Hit(c.path, f"{text} ({c.path})", CODES[RULE.codes[0]].hint))
 
 
 def check(gaps: Iterable[Gap]) -> Iterator[Hit]:
@@ -39,8 +39,7 @@ def describe_failed(rank: int, path: str) -> Finding:
 
 RULE = Rule(
     id="save/groups-needed",
-    code="replica-groups-needed",
-    more=("fault-rank",),
+    codes=("replica-groups-needed", "fault-rank"),
     effect=Effect.ASK,
     answer="--replica-groups GROUPS, --strategy-dir DIR, --parallel tp=N,pp=N, or --replica-groups all",
     check=check,

@@ -125,8 +125,7 @@ def describe_nothing_loaded(c: Checkpoint, unknown: Sequence[Part]) -> Finding:
 
 RULE = Rule(
     id="save/missing-part",
-    code="missing-part",
-    more=("dangling-link", "symlink-loop"),
+    codes=("missing-part", "dangling-link", "symlink-loop"),
     effect=Effect.REJECT,
     answer="restore the file that is named from a copy of this save, or --exclude this save",
     check=check,

@@ -179,7 +179,7 @@ def describe_new_ranks(gap: Gap) -> Finding:
 
 RULE = Rule(
     id="save/missing-rank",
-    code="missing-rank",
+    codes=("missing-rank",),
     effect=Effect.REJECT,
     answer="restore the file of the rank, or say --world-size N if the job was smaller",
     check=check,

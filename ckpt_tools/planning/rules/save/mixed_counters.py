@@ -137,8 +137,7 @@ def ask_which_is_meant(c: Checkpoint, path: str, other: str, hint: str) -> CkptE
 
 RULE = Rule(
     id="save/mixed-counters",
-    code="generation-mismatch",
-    more=("mixed-attempts",),
+    codes=("generation-mismatch", "mixed-attempts"),
     effect=Effect.ASK,
     answer="restore the files of one attempt, or --exclude this save",
     check=check,

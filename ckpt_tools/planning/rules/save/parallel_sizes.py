@@ -77,8 +77,7 @@ def warn_of_inferred(world: Known, pieces: Iterable[Piece], root: str) -> Iterat
 
 RULE = Rule(
     id="save/parallel-sizes",
-    code="parallel-sizes",
-    more=("world-size-inferred", "lone-number"),
+    codes=("parallel-sizes", "world-size-inferred", "lone-number"),
     effect=Effect.ASK,
     answer="--world-size N, --parallel tp=N,pp=N",
     check=check,

@@ -106,8 +106,7 @@ def find_doubled(c: Checkpoint, layout: Layout) -> Iterator[Finding]:
 
 RULE = Rule(
     id="save/rank-mismatch",
-    code="rank-mismatch",
-    more=("extra-file",),
+    codes=("rank-mismatch", "extra-file"),
     effect=Effect.REJECT,
     answer="put the files of the two ranks back in their places",
     check=check,

@@ -127,8 +127,7 @@ def _name(part: Part) -> str:
 
 RULE = Rule(
     id="save/replica-mismatch",
-    code="replica-mismatch",
-    more=("replica-unproven", "size-outlier"),
+    codes=("replica-mismatch", "replica-unproven", "size-outlier"),
     effect=Effect.REJECT,
     answer="correct --replica-groups; --strict refuses what is not proven",
     check=check,

@@ -47,8 +47,8 @@ def describe_unnamed(paths: Sequence[str], base: str, signature: str = "") -> It
 
 RULE = Rule(
     id="save/seal-mismatch",
-    code="seal-mismatch",
-    more=(
+    codes=(
+        "seal-mismatch",
         "seal-missing",
         "seal-broken",
         "seal-incomplete",

@@ -117,7 +117,7 @@ def _differences(odd: Part, typical: Part, facts: SavesFacts) -> str:
 
 RULE = Rule(
     id="save/signature-changed",
-    code="signature-changed",
+    codes=("signature-changed",),
     effect=Effect.WARN,
     answer="ckpt diff A B shows what changed",
     check=check,

@@ -30,8 +30,7 @@ def describe_led_elsewhere(path: str, to: str) -> Finding:
 
 RULE = Rule(
     id="save/step-mismatch",
-    code="step-mismatch",
-    more=("epoch-mismatch",),
+    codes=("step-mismatch", "epoch-mismatch"),
     effect=Effect.REJECT,
     answer="restore the file of the right step",
     check=check,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from math import prod
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.discovery import completeness
@@ -27,28 +26,18 @@ _PLACES = ("tp", "pp")
 """Those of them that names of files show."""
 
 
-class LoadFacts(Struct, frozen=True):
-    """A save, the job that is to load it, and which rank would load which file."""
-
-    save: Checkpoint
-    assignment: Assignment
-    run: Run
-    selection: Selection
-
-
-def check(facts: LoadFacts) -> Iterator[Hit]:
+def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection) -> Iterator[Hit]:
     """Yield why the job would leave state of the save unread: it has another number of ranks than saved this
     very save, or another grid of them. Only the first counts.
     """
-    c, run, selection = facts.save, facts.run, facts.selection
     layout = run.expected.layouts.of(c)
-    yield from _find_lone_place(facts)
+    yield from _find_lone_place(c, assignment, run)
     reshardable = _is_reshardable(c, layout)
     own = {} if reshardable else _find_own_sizes(c, run)
     told = completeness.named_world(c) or _world_of(own)
-    if not (told or reshardable or _tells_replicas(facts)):
+    if not (told or reshardable or _tells_replicas(c, run, selection)):
         yield from _find_larger_gasp(c, run)
-    text = find_mismatch(c, facts.assignment, run.topology, told or _saved_by(c, run), layout)
+    text = find_mismatch(c, assignment, run.topology, told or _saved_by(c, run), layout)
     if text := text or _find_other_size(own, run.topology.sizes, selection.sizes):
         hint = "start with the saved world size"
         if not (selection.replicas_all or selection.replica_groups):
@@ -56,13 +45,13 @@ def check(facts: LoadFacts) -> Iterator[Hit]:
         yield Hit(c.path, f"topology-mismatch: {text} ({c.path})", hint)
 
 
-def _find_lone_place(facts: LoadFacts) -> Iterator[Hit]:
+def _find_lone_place(c: Checkpoint, assignment: Assignment, run: Run) -> Iterator[Hit]:
     """Yield one file that is the model for all ranks, and is told to be that of one place."""
-    models = [load.part for load in facts.assignment.shared if load.part.role == "model"]
+    models = [load.part for load in assignment.shared if load.part.role == "model"]
     if len(models) != 1:
         return  # a set, of which each rank takes what it needs
     path = models[0].path
-    sizes = facts.run.expected.sizes_in_files(replace(facts.save, parts=(models[0],)))
+    sizes = run.expected.sizes_in_files(replace(c, parts=(models[0],)))
     if place := told_place(path, sizes):
         text = f"{path} holds the state of {place}, and its name does not tell which ranks load it"
         yield Hit(
@@ -84,11 +73,11 @@ def _is_reshardable(c: Checkpoint, layout: Layout) -> bool:
     )
 
 
-def _tells_replicas(facts: LoadFacts) -> bool:
+def _tells_replicas(c: Checkpoint, run: Run, selection: Selection) -> bool:
     """Return True if the caller says which ranks hold the same state, also those that the job lacks."""
-    selection, world = facts.selection, facts.run.topology.world_size
+    world = run.topology.world_size
     grouped = set(chain.from_iterable(chain.from_iterable(selection.replica_groups.values())))
-    beyond = {p.rank for p in facts.save.parts if p.rank is not None and p.rank >= world}
+    beyond = {p.rank for p in c.parts if p.rank is not None and p.rank >= world}
     told = grouped and beyond <= grouped
     return bool(selection.replicas_all or told or selection.strategy_dir or selection.sizes)
 
@@ -184,10 +173,9 @@ def _is_left_unread(c: Checkpoint, assignment: Assignment, world: int, layout: L
 
 RULE = Rule(
     id="save/topology-mismatch",
-    code="topology-mismatch",
+    codes=("topology-mismatch",),
     effect=Effect.ASK,
     answer="start the job with the saved world size, or convert the checkpoint",
-    check=check,
     why="""\
 The save was written by another number of ranks than the job has, and its layout cannot be loaded by
 another number. Loading part of it trains on part of the state.

@@ -108,8 +108,7 @@ def describe_headless(home: str, c: Checkpoint) -> Finding:
 
 RULE = Rule(
     id="save/unfinished",
-    code="unfinished-save",
-    more=("mode-not-final",),
+    codes=("unfinished-save", "mode-not-final"),
     effect=Effect.REJECT,
     answer="wait if its job still writes it (--settle); else nothing can resume from it",
     check=check,

@@ -13,8 +13,7 @@ def ask(path: str, text: str, hint: str) -> CkptError:
 
 RULE = Rule(
     id="save/unknown-global",
-    code="unknown-global",
-    more=("unsafe-pickle", "suspect-call", "unread-pickle", "needs-trust"),
+    codes=("unknown-global", "unsafe-pickle", "suspect-call", "unread-pickle", "needs-trust"),
     effect=Effect.REJECT,
     answer="--trust global='mycompany.*' for code of your own; else do not load the file",
     why="""\

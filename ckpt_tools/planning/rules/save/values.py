@@ -38,8 +38,8 @@ def describe_without_elements(path: str, names: Collection[str]) -> Finding:
 
 RULE = Rule(
     id="save/values",
-    code="zero-filled",
-    more=(
+    codes=(
+        "zero-filled",
         "missing-tensor",
         "extra-tensor",
         "newer-index",

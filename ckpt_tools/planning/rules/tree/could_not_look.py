@@ -89,8 +89,7 @@ def describe_first_launch(root: str) -> Finding:
 
 RULE = Rule(
     id="tree/could-not-look",
-    code="unreadable",
-    more=("in-use", "broken-plugin", "missing-root", "on-other-node"),
+    codes=("unreadable", "in-use", "broken-plugin", "missing-root", "on-other-node"),
     effect=Effect.STOP,
     answer="repair what is named and run it again; --allow unreadable or CKPT_NO_PLUGINS=1 goes on without;"
     " --allow none,missing for a first launch where there is no ROOT",

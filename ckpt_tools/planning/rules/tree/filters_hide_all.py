@@ -32,7 +32,6 @@ def stop(count: str, plan: LoadPlan) -> CkptError:
 
 RULE = Rule(
     id="tree/filters-hide-all",
-    code="",
     effect=Effect.STOP,
     answer="loosen the option that is named: --kind, --layout, --max-step, --exclude",
     why="""\

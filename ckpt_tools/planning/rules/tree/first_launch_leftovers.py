@@ -120,7 +120,7 @@ def find_remains(root: str, layout: Layout | None, homes: Sequence[str]) -> Iter
         return
     text = f"{root} holds {what}: only you know whether it is left over from one"
     yield Hit(root, text, f"{todo}; {BYSTANDERS}; {FRESH}", error=NotRecognised)
-    yield from say_each(RULE.code, "called as a save's directory, with nothing of one in it", homes)
+    yield from say_each(RULE.codes[0], "called as a save's directory, with nothing of one in it", homes)
 
 
 def find_headless(begun: Sequence[Checkpoint], layouts: Layouts) -> Iterator[Hit]:
@@ -180,7 +180,7 @@ def say_each(code: str, text: str, paths: Sequence[str]) -> Iterator[Hit]:
         yield Hit(above, f"{len(paths) - _LISTED:,} more such files", code=code)
 
 
-def stop_without_earlier(before: EarlierStart, root: str, plan: LoadPlan | None) -> CkptError:
+def stop_without_earlier(before: EarlierStart, root: str, plan: LoadPlan | None = None) -> CkptError:
     """Return that nothing is where an earlier start resumed from a checkpoint: a file system that is not
     mounted looks like a first launch (exit 4).
     """
@@ -193,8 +193,7 @@ def stop_without_earlier(before: EarlierStart, root: str, plan: LoadPlan | None)
 
 RULE = Rule(
     id="tree/first-launch-leftovers",
-    code="unrecognised-file",
-    more=("set-aside", "in-quarantine", "versions-kept"),
+    codes=("unrecognised-file", "set-aside", "in-quarantine", "versions-kept"),
     effect=Effect.STOP,
     answer="bring back, rename, finish or move away what is named, or --allow fresh to start from nothing",
     why="""\

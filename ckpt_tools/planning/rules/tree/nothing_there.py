@@ -41,7 +41,7 @@ def describe_nothing(root: str, *, packed: bool) -> Finding:
 
 RULE = Rule(
     id="tree/nothing-there",
-    code="not-inspected",
+    codes=("not-inspected",),
     effect=Effect.STOP,
     answer="--allow none for a first launch; else correct the path",
     why="""\

@@ -3,45 +3,63 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from posixpath import dirname
+from collections.abc import Iterator, Mapping, Sequence
+from posixpath import basename, dirname
 from shlex import quote
 
 from ckpt_tools.discovery.completeness import listed
-from ckpt_tools.errors import UsageError
+from ckpt_tools.errors import CkptError, UsageError
+from ckpt_tools.layouts import Layouts, Purpose
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.facts import RunFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 _FEW = 8
 """Runs of which the flags that name them are printed."""
 
 
-def find_runs(runs: Sequence[RunFacts]) -> list[RunFacts]:
+Runs = Mapping[tuple[str, str], Sequence[Checkpoint]]
+"""The finished saves of one layout in one directory, by the layout and the path of that directory below
+ROOT, with the prefix of their files if the layout tells runs by it.
+"""
+
+
+def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
     """Return the runs that training can go on from. What holds no state of training is none beside one that
-    does, and a lone run of dying gasps belongs to the lone periodic one.
+    does, and what a framework keeps beside the state that it goes on from is none, if it is no later.
     """
-    own = [r for r in runs if not r.of_replica]
-    states = [r for r in own if r.states and not r.kinds <= {Kind.RELEASE, Kind.BEST}]
-    keepers = [r for r in states if r.keeps]
-    return [r for r in states if not any(_keeps(o, r) for o in keepers)] or own
+
+    def holds_state(run: tuple[str, str]) -> bool:
+        pieces = (layouts.piece_of(p) for c in runs[run] for p in c.parts)
+        of_models = layouts[run[0]].purpose is Purpose.MODELS
+        exports = {c.kind for c in runs[run]} <= {Kind.RELEASE, Kind.BEST}
+        return not exports and (not of_models or any(piece.claim.needs_company for piece in pieces))
+
+    def keeps(framework: tuple[str, str], run: tuple[str, str]) -> bool:
+        if run[0] not in layouts[framework[0]].beside.layouts:
+            return False
+        places, beside = (
+            {dirname(c.parts[0].home or c.parts[0].path) for c in runs[of]} for of in (framework, run)
+        )
+        later = max(c.mtime_ns for c in runs[run]) > max(c.mtime_ns for c in runs[framework])
+        return not later and places <= {*beside, *map(dirname, beside)}
+
+    # a replica keeps in a directory of its own what only it needs
+    shares = {run: layouts[run[0]].beside.shares for run in runs}
+    own = [run for run, share in shares.items() if not (share and share.fullmatch(basename(run[1])))]
+    states = list(filter(holds_state, own))
+    return [run for run in states if not any(keeps(o, run) for o in states)] or own
 
 
-def _keeps(framework: RunFacts, r: RunFacts) -> bool:
-    """Return whether a run is what a framework keeps beside the state that it goes on from, and no later."""
-    beside = {*r.places, *map(dirname, r.places)}
-    return r.layout in framework.keeps and framework.places <= beside and r.newest_ns <= framework.newest_ns
-
-
-def check(runs: Sequence[RunFacts]) -> Iterator[Hit]:
-    """Yield the question which of several runs is meant."""
-    own = find_runs(runs)
-    gasps = [r for r in own if r.kinds == {Kind.DYING_GASP}]
+def ask_which(own: Sequence[tuple[str, str]], runs: Runs, layouts: Layouts, root: str) -> CkptError | None:
+    """Return the question which of several runs is meant; None where a lone run of dying gasps belongs to the
+    lone periodic one.
+    """
+    gasps = [run for run in own if {c.kind for c in runs[run]} == {Kind.DYING_GASP}]
     if len(own) < 2 or (len(own) == 2 and len(gasps) == 1):
-        return
-    yield Hit("", listed((r.layout, r.name) for r in own), hint=name_one(own))
+        return None
+    return error_of(RULE, Hit(root, f"{root} holds {listed(own)}", name_one(own, layouts)))
 
 
 def find_no_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> Iterator[Hit]:
@@ -59,25 +77,25 @@ def find_no_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> Ite
     yield Hit(root, text, hint, error=UsageError)
 
 
-def name_one(runs: Sequence[RunFacts]) -> str:
+def name_one(runs: Sequence[tuple[str, str]], layouts: Layouts) -> str:
     """Return the flags that name each run; none is offered that may be the part of one rank: names that are
     alike but for a number may be those of ranks that no layout declares.
     """
-    names, layouts = sorted({r.name or "." for r in runs}), {r.layout for r in runs}
+    names, of = sorted({name or "." for _, name in runs}), {layout for layout, _ in runs}
     alike = len({re.sub("[0-9]+", "", name) for name in names}) < len(names)
-    flags = ["--run RUN"] * (len(names) > 1) + ["--layout LAYOUT"] * (len(layouts) > 1)
-    if alike or len(runs) > _FEW or not all(r.named for r in runs):
+    flags = ["--run RUN"] * (len(names) > 1) + ["--layout LAYOUT"] * (len(of) > 1)
+    if alike or len(runs) > _FEW or any(layouts[layout].is_last_resort for layout in of):
         return f"say which one with {' and '.join(flags)}"
     each = []
-    for r in sorted(runs, key=lambda r: (r.name, r.layout)):
-        said = [f"--run {quote(r.name or '.')}"] * (len(names) > 1)
-        each.append(" ".join([*said, *([f"--layout {r.layout}"] * (len(layouts) > 1))]))
+    for layout, name in sorted(runs, key=lambda run: run[::-1]):
+        said = [f"--run {quote(name or '.')}"] * (len(names) > 1)
+        each.append(" ".join([*said, *([f"--layout {layout}"] * (len(of) > 1))]))
     return f"say which one: {', '.join(each)}"
 
 
 RULE = Rule(
     id="tree/several-runs",
-    code="missing-run",
+    codes=("missing-run",),
     effect=Effect.ASK,
     answer="--run NAME",
     why="""\
@@ -87,5 +105,4 @@ continues is known to its owner only. Exports, the best so far and what a framew
 states are no runs beside one, nor is a lone run of dying gasps beside the lone periodic one.
 For: sweeps and repeated experiments that save below one directory.
 """,
-    check=check,
 )
