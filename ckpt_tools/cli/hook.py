@@ -8,9 +8,8 @@ import os
 import sys
 from typing import Any
 
-from ckpt_tools.cli import options, output
-from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.run import reporter
+from ckpt_tools.cli import options
+from ckpt_tools.cli.run import listening
 from ckpt_tools.errors import UsageError
 
 UNTOLD = (
@@ -53,13 +52,8 @@ def hook(request: options.Request) -> int:
         taken = job.taken(read(path, request.selection.trust), request.selection.rank, needed=False)
     else:
         job_options = job.Options(worker=request.given["worker"], **request.job)
-        with output.explaining_failure(request.output), progress(request.output) as meter:
-            taken = job.decide(
-                request.root,
-                request.selection,
-                job_options,
-                listener=job.Listener(reporter(request), meter, output.cache_notes(request.output)),
-            )
+        with listening(request) as listener:
+            taken = job.decide(request.root, request.selection, job_options, listener=listener)
     values = environment(taken.decision, taken.rank, request.resume_args)
     if request.output.format == "json":
         from ckpt_tools.output import json

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
+
+if TYPE_CHECKING:
+    from ckpt_tools.job import Listener
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that cannot be started."""
@@ -47,14 +51,8 @@ def run(request: options.Request) -> int:
         raise UsageError("there is no command to start", AFTER_DASHES)
     own = console.named(console.own(sys.argv[2:]))
     job_options = job.Options(words=["ckpt", "run", *own], worker=request.given["worker"], **request.job)
-    with output.explaining_failure(request.output), progress(request.output) as meter:
-        taken = job.decide(
-            request.root,
-            request.selection,
-            job_options,
-            command,
-            listener=job.Listener(reporter(request), meter, output.cache_notes(request.output)),
-        )
+    with listening(request) as listener:
+        taken = job.decide(request.root, request.selection, job_options, command, listener=listener)
     if taken.staged is not None:
         os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
     wanted = request.resume_args
@@ -103,8 +101,10 @@ def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
     return f"each rank learns of its own file with: {line}, {flag}; or build one tree for all with --view DIR"
 
 
-def reporter(request: options.Request) -> Any:
-    """Reports what led to a plan, in the process that makes it."""
+@contextmanager
+def listening(request: options.Request) -> Iterator[Listener]:
+    """Show how far a decision is, and what led to it, in the process that makes it."""
+    from ckpt_tools.job import Listener
 
     def report(plan: LoadPlan) -> None:
         output.report(plan, request.output)
@@ -113,7 +113,9 @@ def reporter(request: options.Request) -> Any:
 
             console.err(story.render(plan))
 
-    return report
+    to = request.output
+    with output.explaining_failure(to), progress(to) as meter:
+        yield Listener(report, meter, output.cache_notes(to))
 
 
 def _what(taken: Any) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ckpt_tools.cli import options, output
+from ckpt_tools.cli import options
 from ckpt_tools.cli.options import argument
-from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.run import reporter
+from ckpt_tools.cli.run import listening
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute, is_url
@@ -42,20 +41,15 @@ def stage(request: options.Request) -> int:
     When there is no answer, the exit code says why, as for plan: 3 no checkpoint exists, 4 none is usable, 5
     something could not be looked at, or there is no room.
     """
-    from ckpt_tools import job
     from ckpt_tools.job.staged_start import Copies
     from ckpt_tools.job.staged_start import stage as bring
 
     to, home = request.output, str(request.given["directory"])
     if is_url(home):
         raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "say ckpt stage URL DIR")
-    with output.explaining_failure(to), progress(to) as meter:
-        copied = bring(
-            request.root,
-            request.selection,
-            Copies(os.path.abspath(home), _ranks(request), request.job.get("keep")),
-            job.Listener(reporter(request), meter, output.cache_notes(to)),
-        )
+    copies = Copies(os.path.abspath(home), _ranks(request), request.job.get("keep"))
+    with listening(request) as listener:
+        copied = bring(request.root, request.selection, copies, listener)
     to.out(_answer(copied, request))
     return 0
 

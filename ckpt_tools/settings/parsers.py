@@ -95,6 +95,7 @@ _PATH_MAX = 4096
 Groups = dict[str, tuple[tuple[int, ...], ...]]
 EVERYONE = "*"
 """The role by which groups say ``all``: every rank holds the same state."""
+_ALL: Groups = {EVERYONE: ()}
 
 
 def whole(minimum: int, maximum: int | None = None) -> Parse:
@@ -347,7 +348,7 @@ def _group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]
 
 def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
     if entry == "all":
-        return {EVERYONE: ()}
+        return _ALL
     m = re.fullmatch(r"(?:([A-Za-z_][\w-]*)=)?(.+)", entry)
     if not m:
         raise ValueError(f"{entry!r} is neither groups such as '0,4;1,5' nor a file of them")
@@ -370,6 +371,8 @@ def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Grou
     groups: Groups = {}
     for found in _group_entries(value, base, trusted):
         for role, members in found.items():
+            if role == EVERYONE and found is not _ALL:
+                raise ValueError(f"there is no role {role!r}: say all")
             if role in groups:
                 raise ValueError(f"groups of {f'role {role}' if role else 'every role'} are given twice")
             groups[role] = members

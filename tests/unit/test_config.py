@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,44 @@ def test_a_whole_selection(here):
         rank_order="tp-pp-dp", save_interval=100, require=("epoch_num", "optimizer"), settle=120.0, level=Level.STRUCTURE, allow_none=True,
         no_fallback=True, skip_unreadable=True, strict=True, jobs=3,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "values"),
+    [
+        ({"allow": ["none,missing"]}, {}, {"allow-none": True, "allow-missing": True}),
+        ({"allow": ["missing"], "allow-none": True}, {}, {"allow-none": True, "allow-missing": True}),
+        ({"allow": ["none"]}, {"CKPT_ALLOW_NONE": "0"}, {"allow-none": True}),
+        ({}, {"CKPT_ALLOW": "none", "CKPT_ALLOW_MISSING": "1"}, {"allow-none": True, "allow-missing": True}),
+        ({"parallel": ["tp=2,order=tp-dp"]}, {"CKPT_PP": "4"}, {"tp": 2, "rank-order": "tp-dp", "pp": 4}),
+        ({"parallel": ["tp=2"]}, {"CKPT_PARALLEL": "pp=4"}, {"tp": 2}),
+        ({}, {"CKPT_TRUST": "group\ndir=/a,b\ndir=/c"}, {"trust-group": True, "trust-dir": ("/a,b", "/c")}),
+        ({"trust": ["owner=1,2"], "trust-owner": ["3"]}, {}, {"trust-owner": {1, 2, 3}}),
+    ],
+)
+def test_words_are_settings_of_their_own(here, flags, env, values):
+    found = resolve(here, {**dict.fromkeys(config.WORDS), **flags}, env)
+    assert found.values == {"root": "tree"} | values
+    assert {name for name, _ in found.going} == {
+        o for o in found.origins.values() if o in ("CKPT_PP", "CKPT_ALLOW_MISSING")
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "says"),
+    [
+        ({"allow": ["nome"]}, {}, "--allow: 'nome' is not one of"),
+        ({"allow": ["none="]}, {}, "--allow: say none"),
+        ({"allow": [""]}, {}, "--allow: '' is not one of"),
+        ({"parallel": ["tp"]}, {}, "--parallel: say tp=VALUE"),
+        ({"parallel": ["tp=x"]}, {}, "--parallel tp: 'x' is not a whole number"),
+        ({"parallel": ["tp=2"], "tp": "3"}, {}, "contradict each other"),
+        ({}, {"CKPT_ALLOW": "none", "CKPT_ALLOW_NONE": "0"}, "contradict each other"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(here, flags, env, says):
+    with pytest.raises(UsageError, match=re.escape(says)):
+        resolve(here, {**dict.fromkeys(config.WORDS), **flags}, env)
 
 
 def test_every_selection_field_can_be_set():
@@ -252,6 +291,14 @@ def test_bad_replica_group_files(tmp_path, content):
     file.write_text(content)
     with pytest.raises(ValueError, match=r"\w"):
         parsers.replica_groups(str(file))
+
+
+def test_all_is_a_group_and_no_role_of_a_file(here):
+    found = resolve(here, {"replica-groups": ["all", "optimizer=0,1"]}).selection()
+    assert found.replicas_all and found.replica_groups == {"optimizer": ((0, 1),)}
+    (here / "groups.json").write_text('{"*": []}')
+    with pytest.raises(UsageError, match="there is no role"):
+        resolve(here, {"replica-groups": [str(here / "groups.json")]})
 
 
 def test_replica_groups_in_one_variable():
