@@ -3,7 +3,7 @@
     python benchmarks/prune_trainer.py [--environments DIR] [--starts 3]    # fixtures/make_real.py has the environment
 
 Each start trains on from what ``get_last_checkpoint`` finds, which must be what the start before saved last, while
-``ckpt watch ROOT --prune '--keep-last 2' --apply`` removes what it may. The Trainer itself keeps four (save_total_limit).
+``ckpt watch ROOT --prune '--keep 2' --apply`` removes what it may. The Trainer itself keeps four (save_total_limit).
 What is left must be good, the last save among it, and ``ckpt plan`` must choose that.
 """
 
@@ -52,7 +52,7 @@ def ckpt(*words: object) -> list[str]:
 
 
 def watched(root: Path, state: Path) -> subprocess.Popen[bytes]:
-    line = ckpt("watch", root, "--settle", "0s", "--rescan", "1s", "--prune", "--keep-last 2", "--apply")
+    line = ckpt("watch", root, "--settle", "0s", "--rescan", "1s", "--prune", "--keep 2", "--apply")
     out = (state / "events.jsonl").open("ab")
     return subprocess.Popen(line, stdout=out, env=os.environ | {"XDG_STATE_HOME": str(state)})
 

@@ -47,7 +47,6 @@ LINES: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "growth": ("planning.py", ("--growth",), ("--growth", "--small")),
     "many": ("many.py", (), ("--files", "4", "--mib", "128", "--rate", "200", "--runs", "3")),
     "agreement": ("agreement.py", (), ("--runs", "3")),
-    "herd": ("herd.py", (), ("--ranks", "16", "--runs", "2")),
 }
 """Name -> script, its arguments, and those for --small."""
 OTHERS = {"digests": ("model-signing",), "frameworks": ("mindspore", "tensorflow")}
@@ -128,11 +127,11 @@ def reached(goal: str, ratio: float, result: dict[str, float]) -> bool | None:
 
 
 def table(said: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """(work, who, median, best, memory, ratio, goal, reached) of every rival of one line."""
+    """(work, who, median, best, memory, ratio, goal) of every rival of one line."""
     for i, (name, r) in enumerate(said.get("results", {}).items()):
         ratio, goal = said["ratio"][name], said.get("goals", {}).get(name, "")
         ok = reached(goal, ratio, r)
-        verdict = "" if ok is None else "yes" if ok else "**no**"
+        verdict = "" if ok is None else ": yes" if ok else ": **no**"
         memory = f"{r['rss_mb']:,.0f} MB" if r["rss_mb"] else ""
         goal = re.sub("^goal:? ?", "", goal)
         yield (
@@ -142,8 +141,7 @@ def table(said: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             f"{r['best']:.3f} s",
             memory,
             f"{ratio:.2f}x",
-            goal,
-            verdict,
+            goal + verdict,
         )
 
 
@@ -180,8 +178,8 @@ def page(run: dict[str, Any]) -> str:
             " our median, so above 1 is slower than ours."
         ),
         "",
-        "| work | who | median | best | memory | ratio | goal | reached |",
-        "|---|---|---|---|---|---|---|---|",
+        "| work | who | median | best | memory | ratio | goal, reached |",
+        "|---|---|---|---|---|---|---|",
     ]
     for said in run["lines"]:
         out += ("| " + " | ".join(row) + " |" for row in table(said))
