@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from shlex import quote
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -18,7 +17,7 @@ from ckpt_tools.cli.given import read_settings
 from ckpt_tools.cli.output import Output, requested
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.settings import parsers
+from ckpt_tools.settings import declarations, parsers
 from ckpt_tools.settings import resolve as config
 from ckpt_tools.storage.urls import absolute, is_url
 
@@ -65,7 +64,7 @@ GOING = KEPT | {
 }
 """By parameter."""
 for _v in (v for v in config.BY_KEY.values() if v.use):
-    _kind = list[str] if _v.parse in config.REPEATED else str
+    _kind = list[str] if _v.parse in declarations.REPEATED else str
     GOING[_v.key.replace("-", "_")] = Going(_v.use, kind=bool if _v.parse is parsers.flag else _kind | None)
 
 
@@ -110,7 +109,7 @@ def _setting(key: str, *short: str, panel: str | None = None, **more: Any) -> An
     )
 
 
-def _help(declared: config.Variable | config.Words) -> str:
+def _help(declared: config.Variable | declarations.Words) -> str:
     gone = isinstance(declared, config.Variable) and not declared.exported
     return f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{'' if gone else f' [{declared.name}]'}"
 
@@ -339,7 +338,7 @@ def _taking(function: Callable[..., int], parameters: Sequence[Parameter]) -> Ca
 def _replace(given: dict[str, Any], name: str, going: Going, flag: str) -> None:
     """Say what to use in place of a flag that goes, and let the parameter that it becomes say it."""
     values = given[name] if isinstance(given[name], list) else [given[name]]
-    use = " ".join(going.use.replace("{}", quote(str(value))) for value in values)
+    use = declarations.fill(going.use, [str(value) for value in values])
     if not given.get("quiet"):
         console.going(flag, use)
     if going.becomes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.errors import UsageError, cut
@@ -173,6 +175,15 @@ class Words(NamedTuple):
                 variable.key,
                 Said([value] if variable.parse in REPEATED else value or "1", f"{origin} {word}"),
             )
+
+
+def fill(use: str, values: Sequence[str]) -> str:
+    """Return what to say in place of a flag or a variable that goes, as a shell reads it."""
+    if len(values) == 1 or not use.startswith("CKPT_"):
+        return " ".join(use.replace("{}", shlex.quote(value)) for value in values)
+    name, _, word = use.partition("=")
+    lines = (word.replace("{}", re.sub(r"(['\\])", r"\\\1", value)) for value in values)
+    return f"{name}=$'" + r"\n".join(lines) + "'"
 
 
 class Said(NamedTuple):

@@ -14,17 +14,8 @@ from msgspec import Struct, field
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.selection import Pairs, Selection, StoreOptions
-from ckpt_tools.settings.declarations import (
-    BY_KEY,
-    ENV,
-    REPEATED,
-    SIZES,
-    WORDS,
-    Variable,
-    Words,
-    find_said,
-    trusted,
-)
+from ckpt_tools.settings import declarations
+from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, WORDS, Variable
 from ckpt_tools.settings.parsers import EVERYONE, nearest
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_file, there
@@ -90,19 +81,7 @@ def _text(value: object) -> str:
 # ----
 
 
-__all__ = [
-    "BY_KEY",
-    "ENV",
-    "REPEATED",
-    "SIZES",
-    "WORDS",
-    "Settings",
-    "Variable",
-    "Words",
-    "nearest",
-    "require_known",
-    "resolve",
-]
+__all__ = ["BY_KEY", "ENV", "SIZES", "WORDS", "Settings", "Variable", "nearest", "require_known", "resolve"]
 
 
 class Settings(Struct, frozen=True):
@@ -362,7 +341,7 @@ def resolve(
     """
     env = os.environ if env is None else env
     cwd = cwd or _current_directory()
-    believed = trusted(flags, env)
+    believed = declarations.trusted(flags, env)
     given = _Given(believed)
     going = given.take_said(flags, env)
     scanned = [*roots, *([given.values.get("root", ".")] if "root" in flags else [])]
@@ -412,12 +391,15 @@ class _Given(Struct):
     def take_said(self, flags: Mapping[str, object], env: Mapping[str, str]) -> list[tuple[str, str]]:
         """Take what flags and variables say. Return each variable that goes, with what to say instead."""
         going = []
-        for key, said in find_said(flags, env).items():
+        for key, said in declarations.find_said(flags, env).items():
             self._take(key, said.raw, said.origin)
             variable = BY_KEY[key]
             if variable.set and said.origin == variable.name:
                 off = self.values[key] is False
-                instead = f"{key} = false in ckpt.toml" if off else variable.set.replace("{}", str(said.raw))
+                values = (
+                    str(said.raw).splitlines() if variable.parse in declarations.REPEATED else [str(said.raw)]
+                )
+                instead = f"{key} = false in ckpt.toml" if off else declarations.fill(variable.set, values)
                 going.append((variable.name, instead))
         return going
 

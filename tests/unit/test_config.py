@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.settings import parsers
+from ckpt_tools.settings import declarations, parsers
 from ckpt_tools.settings import resolve as config
 
 ALL = dict.fromkeys(config.BY_KEY)
@@ -453,3 +454,10 @@ def test_every_variable_is_declared_once():
         assert v.since
         if v.flag.startswith("--"):
             assert v.name == f"CKPT_{v.key.upper().replace('-', '_')}"
+
+
+@pytest.mark.parametrize("values", [["a=1"], ["/a b"], ["a=1", "b=it's"], ["dir=\\x", "n"]])
+def test_what_is_said_instead_is_what_a_shell_reads(values):
+    said = declarations.fill("CKPT_STORE_OPTION={}", values)
+    done = subprocess.run(["bash", "-c", f'{said}; printf %s "$CKPT_STORE_OPTION"'], capture_output=True)
+    assert done.stdout.decode() == "\n".join(values)
