@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import commands
+
+from ckpt_tools.settings.declarations import BY_KEY, Variable
 
 HERE = Path(__file__).resolve().parent
 EXITS = """
@@ -80,7 +82,9 @@ def page(name: str) -> str:
             ".fi",
             ".RE",
         ]
-    return "\n".join([*lines, *_end(["ckpt"], variables=any("[CKPT_" in p.help for p in command.params))])
+    keys = [p.name.replace("_", "-") for p in command.params if p.hidden]
+    alone = [v for key in keys if (v := BY_KEY.get(key)) and v.use and v.exported == v.name]
+    return "\n".join([*lines, *_end(["ckpt"], any("[CKPT_" in p.help for p in command.params), alone)])
 
 
 def _summary(name: str, first: str) -> str:
@@ -118,7 +122,7 @@ def _option(param: Any) -> Iterator[str]:
     yield from (".TP", f"{names}{value}", _text(commands.said(param.help)))
 
 
-def _end(also: list[str], variables: bool = False) -> Iterator[str]:
+def _end(also: list[str], variables: bool = False, alone: Sequence[Variable] = ()) -> Iterator[str]:
     yield ".SH EXIT STATUS"
     for line in EXITS.strip().splitlines():
         code, _, meaning = line.partition(" ")
@@ -126,7 +130,9 @@ def _end(also: list[str], variables: bool = False) -> Iterator[str]:
     if variables:
         yield from (
             ".SH ENVIRONMENT",
-            "What stands in brackets behind an option is a variable that means the same.",
+            "What stands in brackets behind an option is a variable that means the same."
+            + (" These have no option:" if alone else ""),
+            *(line for v in alone for line in (".TP", f".B {_text(v.name)}", _text(f"{v.meaning}."))),
         )
     yield from (".SH SEE ALSO", *(f".BR {_flag(name)} (1){',' * (name != also[-1])}" for name in also), "")
 
