@@ -51,7 +51,7 @@ GOING = KEPT | {
     "color": Going("set NO_COLOR=1 or FORCE_COLOR=1"),
     "all": Going("--verbose", "verbose", kind=bool),
     "explain": Going("--verbose", kind=bool),
-    "ranks": Going("--rank {}", "rank"),
+    "ranks": Going("--rank {}"),
     "hook_timeout": Going("--timeout {}", "timeout"),
     "remove": Going("--undo", "undo", kind=bool),
     "restore": Going("--undo", "undo", kind=bool),
@@ -350,9 +350,7 @@ def _replace(given: dict[str, Any], name: str, going: Going, flag: str) -> None:
 
 
 HOOK_BUDGET = 60.0
-"""Seconds that a command which decides for a job reads contents, unless --budget says otherwise: the job
-waits.
-"""
+"""Seconds that contents are read for a job, which waits, unless --budget says otherwise."""
 
 
 def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:
@@ -427,6 +425,8 @@ def choosing(
 def _request(
     formats: Sequence[str], document: str, more: Collection[str], given: Mapping[str, Any]
 ) -> Request:
+    if "ranks" in more and given["rank"] and given["ranks"]:
+        raise UsageError("--rank and --ranks contradict each other", "say --rank 0-7")
     if "ranks" in more and given["rank"] and not given["rank"].isdigit():
         given = {**given, "rank": None, "ranks": given["rank"]}
     to = requested(formats, given, document)
