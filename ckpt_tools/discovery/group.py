@@ -119,13 +119,25 @@ def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int
 
 
 def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
-    """The parts of a checkpoint whose times are its time: those that resuming needs."""
+    """The parts of a checkpoint whose times are its time: those that resuming needs, and of several of which
+    one is enough the one that is loaded first.
+    """
     optional = {piece.name for piece in layout.pieces if not (piece.required and piece.loaded)}
-    return (
+    needed = (
         [p for p in parts if p.folder.piece not in optional]
         or [p for p in parts if layout.piece(p.piece).claim is not Claim.DESCRIBED]
         or parts
     )
+    spares = len(needed) > 1 and any(layout.piece(p.folder.piece).readers.single for p in needed)
+    return list(_leave_out_spares(needed, layout)) if spares else needed
+
+
+def _leave_out_spares(parts: Iterable[Part], layout: Layout) -> Iterator[Part]:
+    order = {piece.name: i for i, piece in enumerate(layout.pieces)}
+    first = dict[tuple[str, int | None], Part]()
+    for p in sorted(parts, key=lambda p: order[p.piece]):
+        if not layout.piece(p.piece).readers.single or first.setdefault((p.role, p.rank), p) is p:
+            yield p
 
 
 def _path(parts: Sequence[Part], layout: Layout) -> str:

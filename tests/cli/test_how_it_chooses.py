@@ -55,6 +55,19 @@ def test_a_small_tree_is_answered_as_the_page_says(
         assert said["error"]["rule"] == answer
 
 
+def test_a_spare_that_is_written_later_makes_no_save_newer(tmp_path: Path) -> None:
+    """Weights that were exported from the best so far stand beside it: it is loaded from its own file."""
+    weights = {"w": tensor(1), "b": tensor(1, 1)}
+    for minute, (name, step) in enumerate((("best.pt", 12), ("last.pt", 37))):
+        (tmp_path / name).write_bytes(saved({"model": weights, "optimizer": adam(step), "epoch": step}))
+        os.utime(tmp_path / name, (SAVED + 3600 * minute, SAVED + 3600 * minute))
+    (tmp_path / "best.pth").write_bytes(saved(weights))
+    os.utime(tmp_path / "best.pth", (SAVED + 7200, SAVED + 7200))
+    ran = ckpt("plan", str(tmp_path), "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert [os.path.basename(f["path"]) for f in json.loads(ran.stdout)["shared"]] == ["last.pt"]
+
+
 def test_the_names_of_the_table_are_declared_and_the_others_are_not() -> None:
     _, table = PAGE.read_text().split("| names of people's own loops | are |")
     rows, _, none = table.partition("`final.pt`")
