@@ -128,16 +128,11 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
         or [p for p in parts if layout.piece(p.piece).claim is not Claim.DESCRIBED]
         or parts
     )
-    spares = len(needed) > 1 and any(layout.piece(p.folder.piece).readers.single for p in needed)
-    return list(_leave_out_spares(needed, layout)) if spares else needed
-
-
-def _leave_out_spares(parts: Iterable[Part], layout: Layout) -> Iterator[Part]:
-    order = {piece.name: i for i, piece in enumerate(layout.pieces)}
-    first = dict[tuple[str, int | None], Part]()
-    for p in sorted(parts, key=lambda p: order[p.piece]):
-        if not layout.piece(p.piece).readers.single or first.setdefault((p.role, p.rank), p) is p:
-            yield p
+    single = {piece.name: i for i, piece in enumerate(layout.pieces) if piece.readers.single}
+    first = dict[object, Part]()
+    for p in sorted(needed, key=lambda p: (single.get(p.piece, 0), -p.mtime_ns)) if single else ():
+        first.setdefault((p.role, p.rank) if p.piece in single else p.path, p)
+    return list(first.values()) or needed
 
 
 def _path(parts: Sequence[Part], layout: Layout) -> str:

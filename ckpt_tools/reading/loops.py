@@ -196,13 +196,11 @@ def _with_roles(states: Sequence[State]) -> list[State]:
     for f in states:
         loop = loop_of(f.part)
         # of two that hold everything and have no names of their own one is enough
-        is_named = f.role in several and not (_is_whole(f) and "{name}" not in loop.templates[0])
+        is_named = f.role in several and not (
+            bool(f.holds and f.holds[:2] == (True, True)) and "{name}" not in loop.templates[0]
+        )
         out.append(replace(f, role=(_label(f) if is_named else "") or loop.role or f.role))
     return out
-
-
-def _is_whole(f: State) -> bool:
-    return f.holds is not None and f.holds.weights and f.holds.optimizer
 
 
 # --- saves

@@ -236,9 +236,7 @@ def _mark_exports(s: Session, parts: Parts) -> Parts:
     """Make a save of a model alone a release. Where nothing is certain, it stays what its name says."""
     telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
     mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
-    exported = {*_find_without_key(s, mine)}
-    exported |= {*_find_without_counters(s, mine)}
-    exported |= {*_find_without_word(s, mine)}
+    exported = {*_find_without_key(s, mine), *_find_without_counters(s, mine), *_find_without_word(s, mine)}
     if not exported:
         return parts
     return [p._replace(kind=Kind.RELEASE) if exported & {p.path, p.home} else p for p in parts]
@@ -268,10 +266,7 @@ def _find_models_alone(s: Session, run: Parts) -> Iterator[str]:
     if without and len(without) == len(read):  # the very newest may be damaged
         unread = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)
         without = without if any(_counts_updates(s, p) for p in unread[:_NEWEST]) else []
-    key = s.layouts.piece_of(run[0]).content.state_key
-    for p in without:
-        if (keys := s.inspect(p.path, Level.STRUCTURE)[1].keys) and key not in keys:
-            yield p.path
+    yield from (p.path for p in without if s.known(p).tensors and not s.known(p).held.optimizer)
 
 
 def _counts_updates(s: Session, p: Part) -> bool:
