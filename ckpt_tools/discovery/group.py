@@ -119,20 +119,20 @@ def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int
 
 
 def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
-    """The parts of a checkpoint whose times are its time: those that resuming needs, and of several of which
-    one is enough the one that is loaded first.
-    """
+    """The parts of a checkpoint whose times are its time: those that resuming needs."""
     optional = {piece.name for piece in layout.pieces if not (piece.required and piece.loaded)}
-    needed = (
-        [p for p in parts if p.folder.piece not in optional]
-        or [p for p in parts if layout.piece(p.piece).claim is not Claim.DESCRIBED]
-        or parts
-    )
+    needed = [p for p in parts if p.folder.piece not in optional]
+    needed = needed or [p for p in parts if layout.piece(p.piece).claim is not Claim.DESCRIBED]
+    return _leave_out_spares(needed or parts, layout)
+
+
+def _leave_out_spares(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
+    """The parts, with the one that is loaded first of those of which one is enough."""
     single = {piece.name: i for i, piece in enumerate(layout.pieces) if piece.readers.single}
-    first = dict[object, Part]()
-    for p in sorted(needed, key=lambda p: (single.get(p.piece, 0), -p.mtime_ns)) if single else ():
-        first.setdefault((p.role, p.rank) if p.piece in single else p.path, p)
-    return list(first.values()) or needed
+    if not single:
+        return parts
+    ordered = sorted(parts, key=lambda p: (-single.get(p.piece, 0), p.mtime_ns))
+    return list({(p.role, p.rank) if p.piece in single else p.path: p for p in ordered}.values())
 
 
 def _path(parts: Sequence[Part], layout: Layout) -> str:
