@@ -164,7 +164,7 @@ def diff(a: str, b: str, level: Level = Level.STRUCTURE) -> Difference:
 
 
 def said(found: Difference) -> str:
-    return output.table(found)
+    return output.render(found)
 
 
 @pytest.fixture
