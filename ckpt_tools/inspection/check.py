@@ -19,7 +19,7 @@ from ckpt_tools.formats.common.held import find_held
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.formats.common.zeros import zero_tensors
 from ckpt_tools.formats.named import MANIFESTS
-from ckpt_tools.inspection.digests import Runs, digests_of, placed
+from ckpt_tools.inspection.digests import Runs, digests_of, page_digests, placed
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged, not_kept
 from ckpt_tools.model import ranges
@@ -248,7 +248,7 @@ class Inspection:
         self.anatomy = Anatomy(key=key, regions=[] if explain else None)
         self.format: Format | None = None
         self.reached = Level.PRESENCE
-        self.zeros, self.held = 0, Held()
+        self.zeros, self.held, self.pages = 0, Held(), b""
         self.found: list[Finding] = []
 
     def run(self, read: Read, *, hold: bool = False) -> tuple[Report, Anatomy]:
@@ -291,10 +291,10 @@ class Inspection:
             self.reached = Level.STRUCTURE
         if self.level >= Level.CONTENT and not cut_short(found, source.size):
             self._content(source, read)
-            if worst(self.found) is not Verdict.BROKEN:  # of each tensor in a store: a request
-                every = not is_url(self.path)
-                done = source.bytes_read
-                self.zeros = sum(1 for _ in zero_tensors(source, self.anatomy.tensors, every=every))
+            if worst(self.found) is not Verdict.BROKEN:
+                here, done = not is_url(self.path), source.bytes_read  # of each tensor in a store: a request
+                self.zeros = sum(1 for _ in zero_tensors(source, self.anatomy.tensors, every=here))
+                self.pages = page_digests(source) if here else b""
                 source.bytes_read = done  # no byte counts twice
             self.reached = Level.CONTENT
         if self.level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
@@ -452,6 +452,7 @@ def _report(of: Inspection, size: int, found: list[Finding], source: OpenFile | 
         stats=tuple(anatomy.stats),
         unlisted=tuple(anatomy.unlisted),
         held=of.held,
+        pages=of.pages,
         blank=Blank(sum(0 in t.shape for t in anatomy.tensors), of.zeros),
     )
 

@@ -12,7 +12,8 @@ import errno
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+
+import xxhash
 
 from ckpt_tools.checksum import Progress, digests
 from ckpt_tools.checksum.chunks import chunks, whole
@@ -25,6 +26,13 @@ SHARED = 4
 file has many.
 """
 
+PAGE = 4096
+_AT = (2, 4, 6, 8)
+"""Where pages lie, in eighths of the file: at its end, where archives keep their checksums, and between."""
+_SMALL = 1 << 16
+"""Of files up to this size all is read, in quarters: all that differs may lie between four pages."""
+PAGES = f"pages {PAGE} {_AT}, all of {_SMALL}"
+"""What ``page_digests`` says, for those who keep it."""
 Runs = tuple[tuple[int, int], ...]
 """(offset, nbytes) of bytes in the file, in the order of the tensor's elements."""
 
@@ -55,6 +63,20 @@ def placed(tensors: Iterable[Tensor], size: int) -> dict[str, Runs]:
     }
 
 
+def page_digests(source: Source) -> bytes:
+    """Return digests of four pages of a file, or of its quarters if it is small. Files of one size whose
+    digests differ are different. Raises ShortRead and OSError.
+    """
+    size = source.size
+    quarter = -(-size // 4)
+    if size <= _SMALL:
+        begins = (min(quarter * i, size) for i in range(4))
+        ranges = [(at, min(quarter, size - at)) for at in begins]
+    else:
+        ranges = [(min(size * eighths // 8, size - PAGE), PAGE) for eighths in _AT]
+    return b"".join(xxhash.xxh3_64_digest(source.read(*where)) for where in ranges)
+
+
 def tensor_digests(
     path: str, anatomy: Anatomy, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto"
 ) -> dict[str, str]:
@@ -75,32 +97,15 @@ def tensor_digests(
         return found
 
 
-class Chunks(NamedTuple):
-    """A file of ``size`` bytes by the digests of its chunks, 32 hexadecimal digits each."""
-
-    size: int
-    digests: tuple[str, ...]
-
-    @property
-    def digest(self) -> str:
-        """That of the file, from those of its chunks."""
-        return whole(self.size, self.digests)
-
-
-def file_chunks(path: str, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> Chunks:
-    """Digests of all bytes of a file, by ``jobs`` threads at a time. Raises as ``tensor_digests`` does."""
+def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> str:
+    """The digest of a file (32 hexadecimal digits), by ``jobs`` threads: equal for equal bytes, but not what
+    ``xxhsum`` says of the whole. Raises as ``tensor_digests`` does.
+    """
     with opened(path, io) as source:
         wanted = [((c.offset, c.length),) for c in chunks(source.size)]
         found = digests(source, wanted, jobs=jobs, progress=progress)
         _unchanged(source)
-        return Chunks(source.size, tuple(d.hex() for d in found))
-
-
-def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> str:
-    """The digest of a file (32 hexadecimal digits): equal for equal bytes, but not what ``xxhsum`` says of
-    the whole. As ``file_chunks``.
-    """
-    return file_chunks(path, progress, jobs=jobs, io=io).digest
+        return whole(source.size, [d.hex() for d in found])
 
 
 def digests_of(

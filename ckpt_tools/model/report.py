@@ -98,7 +98,8 @@ class Report(Struct, frozen=True):
     none). ``mode`` holds the permission bits. ``regions`` cover the whole file if they were requested
     (--explain-bytes). ``stats`` are the statistics of its tensors, from level values on. ``unlisted`` are the
     names in its pickles that are in no list. Of ``blank`` the zeros are counted from level content on;
-    ``held`` is known from the structure on.
+    ``held`` is known from the structure on. ``pages`` are digests of some of its pages, "" where nobody has
+    looked at them: files whose pages differ are different.
     """
 
     path: str
@@ -119,3 +120,4 @@ class Report(Struct, frozen=True):
     unlisted: tuple[Unlisted, ...] = ()
     blank: Blank = Blank()
     held: Held = Held()
+    pages: bytes = b""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.inspection.digests import PAGE, PAGES, page_digests
 from ckpt_tools.inspection.recognise import by_layout
 from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.loop_counters import steps_told
@@ -38,12 +39,6 @@ _FEW = 32
 """Bytes of a file that may hold no more than a number."""
 _NO_STATE = ("rng", "scheduler", "metadata", "index", "data")
 _COUNTED = re.compile(r"/(?:iter|iteration|step|global_step|checkpoint)[_-]?([0-9]{1,18})(?=/)")
-_SAMPLE = 4096
-_AT = (2, 4, 6, 8)
-"""Where pages lie, in eighths of the file: at its end, where archives keep their checksums, and between."""
-_SMALL = 1 << 16
-"""Of files up to this size all is read, in quarters: all that differs may lie between four pages."""
-_QUESTION = f"pages {_SAMPLE} {_AT}, all of {_SMALL}"
 _ASKED = 64
 """Tensors of a file in a store that are compared at most: each is a request."""
 _BLOCK = 1 << 20
@@ -220,6 +215,8 @@ def digest_pages(
             out[p.path] = str(p.size).encode()
         elif p.path in known:
             out[p.path] = known[p.path]
+        elif (report := s.reports.get(p.path)) is not None and report.pages:
+            out[p.path] = known[p.path] = report.pages
         else:
             left -= i >= len(parts)
             if left >= 0:
@@ -228,7 +225,7 @@ def digest_pages(
     for p in wanted:
         read = ahead[p.path].result if p.path in ahead else partial(_digests, p.path)
         try:
-            out[p.path] = known[p.path] = s.reader.keep(p.path, _QUESTION, read)
+            out[p.path] = known[p.path] = s.reader.keep(p.path, PAGES, read)
         except (OSError, ShortRead) as e:
             s.unread[p.path] = f"cannot be compared with others: {getattr(e, 'strerror', None) or e}"
     return out
@@ -247,7 +244,7 @@ def _ask_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[byte
     missing = list[Part]()
     for p in parts:
         try:
-            s.reader.keep(p.path, _QUESTION, unknown)
+            s.reader.keep(p.path, PAGES, unknown)
         except _Unknown:
             missing.append(p)
     pool = Threads(s.options.jobs or FILES_OF_STORE)
@@ -259,18 +256,8 @@ def _ask_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[byte
 
 
 def _digests(path: str) -> tuple[bytes, Identity | None]:
-    """Those of the pages, one after the other: of a small file of its quarters."""
-    import xxhash
-
     with opened(path) as source:
-        size = source.size
-        quarter = -(-size // 4)
-        if size <= _SMALL:
-            begins = (min(quarter * i, size) for i in range(4))
-            ranges = [(at, min(quarter, size - at)) for at in begins]
-        else:
-            ranges = [(min(size * part // 8, size - _SAMPLE), _SAMPLE) for part in _AT]
-        return b"".join(xxhash.xxh3_64_digest(source.read(*where)) for where in ranges), source.identity()
+        return page_digests(source), source.identity()
 
 
 def equal(a: Part, b: Part, s: Session) -> bool:
@@ -322,7 +309,7 @@ def _weights(p: Part, s: Session) -> dict[str, Tensor]:
 
 
 def _begin(source: Source, t: Tensor) -> bytes:
-    return source.read(t.offset or 0, min(t.nbytes, _SAMPLE))
+    return source.read(t.offset or 0, min(t.nbytes, PAGE))
 
 
 def _not_compared(a: Part, b: Part, e: OSError | ShortRead, s: Session) -> bool:
