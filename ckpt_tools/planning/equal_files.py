@@ -88,6 +88,8 @@ class EqualFiles:
         return self._confirmed[pair]
 
     def _facts(self, parts: Sequence[Part], others: Sequence[Part]) -> list[StateFile]:
+        reports = [self.session.reports.get(p.path) for p in (*parts, *others)]
+        self._pages |= {r.path: r.pages for r in reports if r is not None and r.pages}
         contents = digest_pages(parts, others, self.session, self._pages)
         each, mine = files_for_each_tensor(parts, self.session), {p.path for p in parts}
         files = defaultdict[bytes, list[Part]](list)
@@ -215,8 +217,6 @@ def digest_pages(
             out[p.path] = str(p.size).encode()
         elif p.path in known:
             out[p.path] = known[p.path]
-        elif (report := s.reports.get(p.path)) is not None and report.pages:
-            out[p.path] = known[p.path] = report.pages
         else:
             left -= i >= len(parts)
             if left >= 0:
