@@ -139,6 +139,11 @@ _TEXT: dict[str, Any] = {
     "output_file": option(
         "--output", "-o", metavar="FILE", help="Write the answer to FILE, whole or not at all; - is stdout."
     ),
+    "home": option(
+        "--root",
+        metavar="DIR",
+        help="Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in.",
+    ),
     "kind": _setting("kind", metavar="KIND", panel=_WHICH, offer=offers.kinds),
     "layout": _setting("layout", metavar="NAME", panel=_WHICH, offer=offers.layouts),
     "order": _setting(

@@ -19,15 +19,11 @@ ckpt pin run/iter_0000010 --dry-run --json  # the same for a program (docs/json.
 """
 
 
-@options.asking(("table", "json"), "remove", options.TRUST, options.PRINT, of="paths")
+@options.asking(("table", "json"), "home remove", options.TRUST, options.PRINT, of="paths")
 def pin(
     asked: options.Asked,
     paths: Annotated[list[str], argument("PATH", "Checkpoints.")],
     undo: Annotated[bool, option("--undo", help="Remove the pins of PATH.")] = False,
-    root: Annotated[
-        str | None,
-        option("--root", metavar="DIR", help="Directory that is pruned; default: the one that PATH lies in."),
-    ] = None,
     dry_run: Annotated[bool, option("--dry-run", help="Only say what would be done.")] = False,
 ) -> int:
     """Pin checkpoints, so that 'ckpt prune' never removes them. A pin is a file in .ckpt/pins of the
@@ -37,6 +33,7 @@ def pin(
     checkpoint, or no such pin; 5 something could not be looked at or written.
     """
     output.broken_plugins()
+    root = asked.given["home"]
     options.on_this_machine([*paths, root], _WHY, _INSTEAD)
     names = [os.path.abspath(path) for path in paths]
     home = os.path.abspath(root) if root else options.home_of(names)

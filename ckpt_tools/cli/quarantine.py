@@ -22,7 +22,11 @@ ckpt quarantine run/iter_0000020 --json  # the same for a program (docs/json.md)
 
 
 @options.asking(
-    ("table", "json"), "apply settle no_cache state_dir restore", options.TRUST, options.PRINT, of="paths"
+    ("table", "json"),
+    "home apply settle no_cache state_dir restore",
+    options.TRUST,
+    options.PRINT,
+    of="paths",
 )
 def quarantine(
     asked: options.Asked,
@@ -31,14 +35,6 @@ def quarantine(
     ],
     damaged: Annotated[bool, option("--damaged", help="All damaged checkpoints below PATH.")] = False,
     undo: Annotated[bool, option("--undo", help="Bring back the checkpoint that was at PATH.")] = False,
-    root: Annotated[
-        str | None,
-        option(
-            "--root",
-            metavar="DIR",
-            help="Directory in which the quarantine lies; default: the one that PATH lies in.",
-        ),
-    ] = None,
 ) -> int:
     """Move checkpoints to ROOT/.ckpt/quarantine, where their framework does not look but ckpt does. They
     still count as existing: if nothing else is left, a job does not start from nothing. A tracker that names
@@ -50,6 +46,7 @@ def quarantine(
     if damaged and undo:
         raise UsageError("--damaged and --undo contradict each other", "say one of them")
     output.broken_plugins()
+    root = asked.given["home"]
     options.on_this_machine([*paths, root], options.RENAMES, _INSTEAD)
     home = os.path.abspath(root) if root else options.home_of(paths, whole=damaged)
     names = [os.path.abspath(path) for path in paths]

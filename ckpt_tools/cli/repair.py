@@ -20,7 +20,7 @@ ckpt repair run --json  # the same for a program (docs/json.md)
 
 
 @options.asking(
-    ("table", "json"), "apply state_dir settle key_file jobs", options.TRUST, options.PRINT, of="paths"
+    ("table", "json"), "home apply state_dir settle key_file jobs", options.TRUST, options.PRINT, of="paths"
 )
 def repair(
     asked: options.Asked,
@@ -36,14 +36,6 @@ def repair(
     tracker: Annotated[
         bool, option("--tracker", help="Make the tracker in PATH name what 'ckpt plan' chooses.")
     ] = False,
-    root: Annotated[
-        str | None,
-        option(
-            "--root",
-            metavar="DIR",
-            help="Directory in whose .ckpt the old files are kept; default: PATH, or the one it lies in.",
-        ),
-    ] = None,
 ) -> int:
     """Repair damaged files at and below PATH: flip back the one bit that a CRC locates, if a seal, a second
     checksum or --accept-odds confirms it; write the lost directory of a torch archive and the index of a
@@ -54,6 +46,7 @@ def repair(
     answer; 3 nothing recognised; 5 something could not be looked at or written: nothing is lost.
     """
     output.broken_plugins()
+    root = asked.given["home"]
     options.on_this_machine([*paths, root], options.RENAMES, options.DOWNLOAD)
     # a directory with several checkpoints is meant itself
     home = os.path.abspath(root or options.lone(_root_of(os.path.abspath(path)) for path in paths))
