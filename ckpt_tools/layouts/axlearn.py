@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.layouts.common.arrays import ROLE, array, fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, resume_directory, whole
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, resume_directory
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
@@ -21,8 +21,7 @@ _DEEPEST = 12
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    rows = [row for row in parts if row[0].piece == "index"]
-    yield from named_steps(rows, lambda m: whole(m.get("step")), "step")
+    yield from named_steps(parts, "step", role="index")
     yield from fewer_than_listed(parts)
 
 

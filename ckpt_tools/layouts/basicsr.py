@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.common.piece import Claim, Piece, Where, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
-from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.report import Report
+from ckpt_tools.model.part import Kind
 
 TORCH = ("torch_zip", "torch_legacy")
-
-
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    """``iter`` in the state against its name; a network tells no step."""
-    yield from named_steps(parts, lambda m: whole(m.get("iter")), "iter")
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
@@ -52,7 +47,7 @@ LAYOUT = Layout(
         nest("", (*_PIECES, replace(_LATEST, claim=Claim.COMPANION)), where=Where.APART, unasked=True)
     ),
     resume=resume_directory,  # the directory of the experiment
-    check=_check,
+    check=partial(named_steps, read="iter"),
     lacks=_lacks,
     lost=_lost,
     complete=Complete(needs=("model",), saved_with=(("network", "state"),)),

@@ -33,12 +33,10 @@ _SHARD = "[-stage-{layer:05d}-shard]-{shard:05d}[-of-{of:05d}]"
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """running_states.json against the directory's name."""
-    states = [row for row in parts if row[0].role == "state"]
-    yield from named_epochs(states, lambda m: whole(m.get("epoch")), "epoch")
-    counted = [row for row in states if row[0].step is not None]
-    yield from named_steps(counted, lambda m: whole(m.get("global_step")), "global_step")
-    for part, report in states:
-        said = whole(report.metadata.get("step"))
+    yield from named_epochs(parts, "epoch", role="state")
+    yield from named_steps(parts, "global_step", role="state")
+    for part, report in parts:
+        said = whole(report.metadata.get("step")) if part.role == "state" else None
         if None not in (said, part.step_in_epoch) and said != part.step_in_epoch:
             text = f"the name says step {part.step_in_epoch}, the file's step is {said}"
             yield part.path, Flaw("step-mismatch", text)

@@ -4,25 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, resume_directory
 from ckpt_tools.layouts.common.piece import Piece, nest
 from ckpt_tools.layouts.files import named, read_tracker
-from ckpt_tools.model.finding import Flaw
-from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Report
 
 _HOME = "iter_{step:09d}"
 _ROLES = ("model", "optim", "scheduler", "trainer")
-
-
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    """The trainer's own count against the directory's name."""
-    trainers = [row for row in parts if row[0].role == "trainer_index"]
-    yield from named_steps(trainers, dcp.step_of, "iteration")
 
 
 def _pieces() -> Iterator[Piece]:
@@ -37,7 +29,7 @@ LAYOUT = Layout(
     title="Cosmos (Imaginaire)",
     pieces=tuple(_pieces()),
     resume=resume_directory,  # checkpoint.load_path, with load_training_state
-    check=_check,
+    check=partial(named_steps, read=dcp.step_of, what="iteration", role="trainer_index"),
     complete=Complete(needs=("model_index", "optim_index", "trainer_index")),
     tracker=Tracker(file="latest_checkpoint.txt", read=read_tracker, name=named, always=False),
     reshardable=True,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
-from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Tracker, resume_directory, whole
+from ckpt_tools.layouts.common.layout import Counting, Layout, Tracker, resume_directory, whole
 from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, Where, nest
 from ckpt_tools.layouts.dcp import STATE_FORMATS, STATES
@@ -47,19 +47,15 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from named_steps(indexes, dcp.step_of, "step")
     counts = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
     for key in ("global_step", "cur_step"):
-        yield from named_steps(counts, partial(_told, key), key)
+        yield from named_steps(counts, key)
     # NeMo AutoModel names saves after it
     named = [row for row in parts if row[0].name == "step_scheduler.pt"]
-    yield from named_steps(named, partial(_told, "step"), "step")
+    yield from named_steps(named, "step")
     yield from borrowed(parts, {p.piece: ("optimizer_step",) for p, _ in parts if p.role != "state"})
     done = {part.home for part, _ in parts if part.role == "complete"}
     for part, report in counts:
         if _BEGUN in report.metadata and part.home not in done:
             yield part.path, Flaw("missing-part", f"there is no {_DONE}, which is written last")
-
-
-def _told(key: str, metadata: Metadata) -> int | None:
-    return whole(metadata.get(key))
 
 
 def _read_tracker(data: bytes) -> int | None:

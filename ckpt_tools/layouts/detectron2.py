@@ -4,7 +4,7 @@ and ``last_checkpoint`` with the name of the newest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -12,9 +12,7 @@ from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Steps, Tracker, resume_file, whole
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Report
 
 _SAVED = replace(proven("iteration"), name="model", template="model_{step:07d}.pth")
 
@@ -41,17 +39,13 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
     return _iteration(metadata) if part.step is None else part.step, part.epoch, None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps(parts, _iteration, "iteration")
-
-
 LAYOUT = Layout(
     name="detectron2",
     title="Detectron2",
     pieces=(_SAVED, replace(_SAVED, name="final", template="model_final.pth")),
     resume=resume_file,  # checkpointer.load(path)
     steps=_steps,
-    check=_check,
+    check=partial(named_steps, read=_iteration, what="iteration"),
     tracker=Tracker(file="last_checkpoint", read=read_tracker, name=file_name),
     reshardable=True,
     reference=(

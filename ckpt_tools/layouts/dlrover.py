@@ -4,7 +4,8 @@ and ``._dlrover_ckpt_stage`` while shards are being counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -12,9 +13,7 @@ from ckpt_tools.layouts.common.counters import first, named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, Ranks, Steps, Tracker, resume_file
 from ckpt_tools.layouts.common.piece import OWN, SHARDED, Claim, Piece, Readers, Stage, nest
 from ckpt_tools.layouts.dcp import read_number
-from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Report
 
 FORMATS = ("torch_zip", "torch_legacy")
 _HOMES: Sequence[tuple[str, str]] = (("checkpoint-{step}", ""), ("{step}", "_plain"))
@@ -24,10 +23,6 @@ _WORDS = ("step", "iteration", "global_step")
 def _steps(part: Part, metadata: Metadata) -> Steps:
     said = first(metadata, _WORDS)
     return (part.step if part.step is not None else said), part.epoch, None
-
-
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps(parts, lambda m: first(m, _WORDS), "step")
 
 
 _OF_RANK = Piece("rank", "model", "rank_{rank}.pt", FORMATS, readers=SHARDED, claim=Claim.GENERIC)
@@ -45,7 +40,7 @@ LAYOUT = Layout(
     ),
     resume=resume_file,
     steps=_steps,
-    check=_check,
+    check=partial(named_steps, read=partial(first, keys=_WORDS), what="step"),
     tracker=Tracker(file="dlrover_latest.txt", read=read_number, always=False),
     # FullCheckpointEngine._gen_restore_checkpoint_path: rank_0.pt, or the rank's own
     ranks=Ranks(own_files=True),

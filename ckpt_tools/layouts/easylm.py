@@ -4,15 +4,12 @@ number that is written over.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, Steps, resume_file, whole
 from ckpt_tools.layouts.common.piece import COPIES, TELLS_STEP, Changes, Claim, Piece
-from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Report
 
 
 def _step(metadata: Metadata) -> int | None:
@@ -21,10 +18,6 @@ def _step(metadata: Metadata) -> int | None:
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
     return _step(metadata) if part.step is None else part.step, None, None
-
-
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps(parts, _step, "step")
 
 
 _STREAM, _PICKLE = ("msgpack_stream",), ("pickle_plain",)
@@ -49,7 +42,7 @@ LAYOUT = Layout(
     ),
     resume=resume_file,
     steps=_steps,
-    check=_check,
+    check=partial(named_steps, read=_step, what="step"),
     complete=Complete(needs=("model",)),
     compared=Compared.BY_ROLE,
     reshardable=True,

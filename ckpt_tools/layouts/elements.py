@@ -55,7 +55,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """An agent counts the actions that it took, of which each is a step of an environment."""
-    yield from named_steps([row for row in parts if row[0].piece == "step"], _count, "count")
+    yield from named_steps(parts, _count, "count", role="progress")
     taken = {p.home: n for p, r in parts if (n := whole(r.metadata.get(_ACTIONS))) is not None}
     counted = [row for row in parts if row[0].home in taken and row[0].piece == "step"]
     told = {p.home: n for p, r in counted if (n := _count(r.metadata)) is not None}

@@ -26,7 +26,7 @@ def _step(metadata: Metadata) -> int | None:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps([row for row in parts if row[0].role == "trainer"], _step, "step_nr")
+    yield from named_steps(parts, _step, "step_nr", role="trainer")
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 

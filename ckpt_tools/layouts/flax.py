@@ -4,24 +4,17 @@ the arrays that lie on several hosts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Layout, Metadata, resume_file, whole
 from ckpt_tools.layouts.common.piece import TELLS_STEP, UNTOLD, Claim, Piece, Stage
-from ckpt_tools.model.finding import Flaw
-from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Report
 
 
 def _step(metadata: Metadata) -> int | None:
     return whole(metadata.get("step"))
-
-
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps(parts, _step, "step")
 
 
 def _piece(name: str, template: str) -> Piece:
@@ -37,7 +30,7 @@ LAYOUT = Layout(
         replace(_piece("temporary", "checkpoint_tmp"), stage=Stage.UNDER_WAY, content=UNTOLD),
     ),
     resume=resume_file,  # restore_checkpoint(path, target)
-    check=_check,
+    check=partial(named_steps, read=_step, what="step"),
     reshardable=True,
     reference=(
         "flax/training/checkpoints.py save_checkpoint(), save_checkpoint_multiprocess(), "

@@ -51,11 +51,8 @@ def _steps(part: Part, _metadata: Metadata) -> Steps:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps(
-        [row for row in parts if row[0].piece == "state"],
-        lambda m: whole(m.get("global_step")),
-        "global_step",
-    )
+    own = [row for row in parts if row[0].piece == "state"]
+    yield from named_steps(own, "global_step")
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
     yield from _behind(parts)
 

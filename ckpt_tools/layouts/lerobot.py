@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory
 from ckpt_tools.layouts.common.lost_files import without_names
 from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Piece, nest
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -27,8 +27,7 @@ _PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safe
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """training_step.json against the directory's name."""
-    steps = [row for row in parts if row[0].piece == "progress"]
-    yield from named_steps(steps, lambda m: whole(m.get("step")), "step")
+    yield from named_steps(parts, "step", role="progress")
     yield from _untold(parts)
 
 

@@ -10,12 +10,10 @@ from functools import partial
 
 from ckpt_tools.layouts.common.arrays import LIST, ROLE, array, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, resume_directory, whole
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, resume_directory
 from ckpt_tools.layouts.common.piece import Claim, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
-from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Report
 
 _HOME = "<step|run>-{step}"
 _ARRAYS = "opt_state|model|_step|training_key|tx"
@@ -23,11 +21,6 @@ _ARRAYS = "opt_state|model|_step|training_key|tx"
 _OPTIMIZERS = "opt_state", "tx"
 _DEEPEST = 9
 """Components of an array's path: opt_state/inner_state/1/mu/transformer/layers/attn/q_proj/weight."""
-
-
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    rows = [row for row in parts if row[0].piece == "metadata"]
-    yield from named_steps(rows, lambda m: whole(m.get("step")), "step")
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
@@ -60,7 +53,7 @@ LAYOUT = Layout(
     title="Levanter",
     pieces=tuple(_pieces()),
     resume=resume_directory,  # trainer.load_checkpoint_path
-    check=_check,
+    check=partial(named_steps, read="step", role="metadata"),
     complete=Complete(commit="metadata", needs=(ROLE,)),
     beside=Beside(
         written=re.compile("_step"),

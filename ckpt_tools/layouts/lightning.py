@@ -50,7 +50,7 @@ def _steps(_part: Part, metadata: Metadata) -> Steps:
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps(parts, lambda m: whole(m.get("global_step")), "global_step")
+    yield from named_steps(parts, "global_step")
     for part, report in parts:
         said = whole(report.metadata.get("epoch"))
         if said is not None and part.epoch is not None and said != part.epoch:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.arrays import array
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
-from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Ranks, Tracker, whole
+from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, Metadata, Ranks, Tracker
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.common.piece import Changes, Piece, nest
 from ckpt_tools.layouts.dcp import FORMATS, without_common
@@ -55,8 +55,7 @@ def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from without_common(parts)
     yield from without_metadata(parts)
     yield from named_steps(parts, _iteration, "iteration")
-    trained = [row for row in parts if row[0].role == "train_state"]
-    yield from named_steps(trained, lambda metadata: whole(metadata.get("step")), "step")
+    yield from named_steps(parts, "step", role="train_state")
     yield from borrowed(parts, {"data": ("optimizer_step",), "prefixed": ("optimizer_step",)})
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -18,16 +19,13 @@ from ckpt_tools.layouts.common.layout import (
     Layout,
     Tracker,
     resume_directory,
-    whole,
 )
 from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.common.piece import Claim, Piece
 from ckpt_tools.layouts.dcp import read_number
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
-from ckpt_tools.model.part import Part
 from ckpt_tools.model.ranges import gaps, words
-from ckpt_tools.model.report import Report
 
 _HOME = "iteration_{step:08d}"
 
@@ -51,11 +49,6 @@ def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
     yield from without_optimizer(c, beside, ("model",))
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    common = [row for row in parts if row[0].role == "common"]
-    yield from named_steps(common, lambda m: whole(m.get("global_step")), "global_step")
-
-
 def _pieces() -> Iterator[Piece]:
     saved = Piece("", "", "", ("safetensors",))
     for role, word in (("model", "model"), ("optimizer", "opt")):
@@ -73,7 +66,7 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=resume_directory,  # load_checkpoint: PATH, resume_training: True
     lost=_lost,
-    check=_check,
+    check=partial(named_steps, read="global_step", role="common"),
     tracker=Tracker(file="latest_checkpointed_iteration.txt", read=read_number),
     beside=Beside(listed=("index", re.compile(r"storage_data\.(.+)"))),
     complete=Complete(commit="index", commit_alone="common", needs=("model", "common")),

@@ -15,7 +15,6 @@ from ckpt_tools.layouts.common.layout import (
     Layout,
     Ranks,
     resume_directory,
-    whole,
 )
 from ckpt_tools.layouts.common.piece import SHARDED, Claim, Piece
 from ckpt_tools.model.finding import Flaw
@@ -26,8 +25,7 @@ TORCH = ("torch_zip", "torch_legacy")
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    meta = [row for row in parts if row[0].piece == "meta"]
-    yield from named_steps(meta, lambda m: whole(m.get("step")), "step")
+    yield from named_steps(parts, "step", role="metadata")
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 

@@ -13,7 +13,7 @@ from math import prod
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, resume_directory, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, resume_directory
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, nest
 from ckpt_tools.layouts.dcp import read_number
@@ -31,7 +31,7 @@ _BLOCK = re.compile(r"(?:^|/)decoder/([0-9]{1,5})/")
 
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps(parts, lambda m: whole(m.get("metas.last_train_step")), "last_train_step")
+    yield from named_steps(parts, "metas.last_train_step", "last_train_step")
     yield from _missing_ranks([part for part, _ in parts if part.role != "random"])
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp, megatron_core
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, resume_directory
 from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Piece, Stage, nest
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
@@ -24,8 +24,7 @@ _MODELS = "policy", "value"
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from dcp.without_common(parts)
     yield from megatron_core.without_metadata(parts)
-    told = [row for row in parts if row[0].role == "info"]
-    yield from named_steps(told, lambda m: whole(m.get("step")), "step")
+    yield from named_steps(parts, "step", role="info")
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:

@@ -32,7 +32,7 @@ def _steps(part: Part, metadata: Metadata) -> Steps:
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     """What each rank counted against the directory's name."""
     ranks = [row for row in parts if row[0].role == "trainer"]
-    yield from named_steps(ranks, lambda m: whole(m.get("global_step")), "step")
+    yield from named_steps(ranks, "global_step", "step")
     yield from _fewer_ranks(ranks)
 
 

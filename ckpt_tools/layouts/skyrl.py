@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker, whole
+from ckpt_tools.layouts.common.layout import Complete, Layout, Tracker
 from ckpt_tools.layouts.common.piece import Claim, Piece, nest
 from ckpt_tools.layouts.verl import FORMATS, config_of, of_fsdp, without_kinds
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -25,8 +25,7 @@ _HOME = "global_step_{step}"
 
 def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
     yield from dcp.without_common(parts)
-    told = [row for row in parts if row[0].role == "trainer"]
-    yield from named_steps(told, lambda m: whole(m.get("global_step")), "global_step")
+    yield from named_steps(parts, "global_step", role="trainer")
 
 
 def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:

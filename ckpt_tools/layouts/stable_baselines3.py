@@ -4,16 +4,14 @@ statistics of VecNormalize where they are kept; ``best_model.zip`` of EvalCallba
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import Compared, Complete, Layout, Metadata, Steps, resume_file, whole
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Content, Piece
-from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.report import Report
 
 _COUNT = "num_timesteps"
 
@@ -24,10 +22,6 @@ def _said(metadata: Metadata) -> int | None:
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
     return part.step if part.step is not None else _said(metadata), None, None
-
-
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps(parts, _said, _COUNT)
 
 
 def _beside(role: str) -> Piece:
@@ -48,7 +42,7 @@ LAYOUT = Layout(
     # what ``PPO.load`` takes; ``load_replay_buffer`` and ``VecNormalize.load`` take the files beside it
     resume=resume_file,
     steps=_steps,
-    check=_check,
+    check=partial(named_steps, read=_said, what=_COUNT),
     complete=Complete(needs=("model",)),
     compared=Compared.BY_PIECE,
     reshardable=True,

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -13,10 +14,8 @@ from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, 
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.layouts.common.whole_files import proven
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
-from ckpt_tools.model.report import Report
 
 
 def _epoch(metadata: Metadata) -> int | None:
@@ -25,10 +24,6 @@ def _epoch(metadata: Metadata) -> int | None:
 
 def _steps(part: Part, metadata: Metadata) -> Steps:
     return None, _epoch(metadata) if part.epoch is None else part.epoch, part.step_in_epoch
-
-
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    yield from named_epochs(parts, _epoch, "epoch")
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
@@ -50,7 +45,7 @@ LAYOUT = Layout(
     pieces=tuple(_pieces()),
     resume=_resume,
     steps=_steps,
-    check=_check,
+    check=partial(named_epochs, read=_epoch, what="epoch"),
     counting=Counting(first_epoch=0),
     reshardable=True,
     reference="timm 1.0.31: utils/checkpoint_saver.py, models/_helpers.py resume_checkpoint()",

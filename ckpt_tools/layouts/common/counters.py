@@ -22,6 +22,7 @@ all ranks of one save write the same number.
 """
 Rows = Sequence[tuple[Part, Report]]
 Counter = Callable[[Metadata], "int | None"]
+Found = Iterator[tuple[str, Flaw]]
 
 
 def first(metadata: Metadata, keys: Sequence[str]) -> int | None:
@@ -38,24 +39,23 @@ def last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
     return None
 
 
-def named_steps(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Flaw]]:
-    """A step that a file tells for certain must be the step in its name."""
+def named_steps(
+    parts: Rows, read: Counter | str, what: str = "", role: str = "", unit: str = "step"
+) -> Found:
+    """A step that a file (of a ``role``) tells for certain must be the step in its name. What tells it is the
+    entry ``read``, or what that returns.
+    """
     for part, report in parts:
-        said = read(report.metadata)
-        if said is not None and part.step is not None and said != part.step:
-            yield (
-                part.path,
-                Flaw("step-mismatch", f"the name says step {part.step}, the file's {what} is {said}"),
-            )
+        said = whole(report.metadata.get(read)) if isinstance(read, str) else read(report.metadata)
+        named = part.step if unit == "step" else part.epoch
+        if part.role == (role or part.role) and None not in (said, named) and said != named:
+            text = f"the name says {unit} {named}, the file's {what or read} is {said}"
+            yield part.path, Flaw("step-mismatch" if unit == "step" else "epoch-mismatch", text)
 
 
-def named_epochs(parts: Rows, read: Counter, what: str) -> Iterator[tuple[str, Flaw]]:
-    """An epoch that a file tells for certain must be the epoch in its name."""
-    for part, report in parts:
-        said = read(report.metadata)
-        if said is not None and part.epoch is not None and said != part.epoch:
-            text = f"the name says epoch {part.epoch}, the file's {what} is {said}"
-            yield part.path, Flaw("epoch-mismatch", text)
+def named_epochs(parts: Rows, read: Counter | str, what: str = "", role: str = "") -> Found:
+    """The same of epochs."""
+    return named_steps(parts, read, what, role, "epoch")
 
 
 def borrowed(
@@ -65,7 +65,7 @@ def borrowed(
     *,
     growing: bool = True,
     beside: str = "",
-) -> Iterator[tuple[str, Flaw]]:
+) -> Found:
     """Files whose counter belongs to another checkpoint of the run.
     ``keys`` maps a piece to the names of its counter.
 
@@ -94,7 +94,7 @@ class _Counted(NamedTuple):
     part: Part
 
 
-def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Flaw]]:
+def schedules(parts: Rows, told: Collection[str]) -> Found:
     """Schedulers' states of another checkpoint of the run, in any layout; of those ``told`` more is known."""
     by_name: dict[str, list[tuple[Part, Report]]] = {}
     for p, r in parts:
@@ -108,7 +108,7 @@ def schedules(parts: Rows, told: Collection[str]) -> Iterator[tuple[str, Flaw]]:
             yield path, f if rows[0][0].home else replace(f, severity=Severity.WARNING)
 
 
-def _of_schedules(rows: Rows, taken: Mapping[object, int]) -> Iterator[tuple[str, Flaw]]:
+def _of_schedules(rows: Rows, taken: Mapping[object, int]) -> Found:
     """The same of files of one name, beside optimizers that have ``taken`` so many steps."""
     if all(_save(p) in taken for p, _ in rows):  # in one unit, whether their names tell steps or epochs
         said = ((p, first(r.metadata, ("last_epoch",))) for p, r in rows)
@@ -138,7 +138,7 @@ def place_in_run(p: Part) -> int | None:
     return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
 
 
-def _borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Iterator[tuple[str, Flaw]]:
+def _borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Found:
     numbers, exact = {row.number for row in rows}, _exact(rows)
     may_stop = not growing or (bool(exact) and not _by_epochs(rows))
     interval = gcd(*numbers) if beside else 0
