@@ -9,10 +9,9 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from ckpt_tools.discovery.completeness import Expected
-from ckpt_tools.layouts import Layout, Layouts, Piece
+from ckpt_tools.layouts import Layouts, Piece
 from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint, Order
-from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.ranges import Ranges
 from ckpt_tools.model.report import Report
@@ -161,16 +160,3 @@ class Gap(Struct, frozen=True):
     damaged: bool = False
     asked: bool = False
     ranks: Ranges = ()
-
-
-class LeftTracker(Struct, frozen=True):
-    """A tracker where there is no checkpoint, and what it names, or the lost ``target`` of a link. ``sure``:
-    only trackers are called so. ``writer`` is the layout that writes the file, if it is no tracker there.
-    """
-
-    path: str
-    sure: bool
-    names: int | str | None = None
-    target: str | None = None
-    damage: Finding | None = None
-    writer: Layout | None = None

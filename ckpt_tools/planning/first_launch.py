@@ -8,8 +8,6 @@ from contextlib import suppress
 from functools import cache, partial
 from itertools import chain
 
-from msgspec.structs import replace
-
 from ckpt_tools import formats
 from ckpt_tools.discovery.quarantined import origins
 from ckpt_tools.discovery.sidecars import read_tracker
@@ -21,7 +19,6 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.facts import LeftTracker
 from ckpt_tools.planning.rules.choice import unplaced_newer
 from ckpt_tools.planning.rules.rule import Hit, Rule, error_of, finding_of
 from ckpt_tools.planning.rules.tree import (
@@ -43,6 +40,8 @@ from ckpt_tools.storage.urls import is_url
 
 _DESCRIBES = (".json", ".yaml", ".yml", ".toml")
 """Endings of texts that are saved beside a model."""
+_Reader = tuple[str, Callable[..., int | str | None], Sequence[str]]
+"""The name of a tracker, what reads its bytes, and what else that is given."""
 Scope = Callable[[str], bool]
 """Whether a path matters to the question."""
 Outcome = tuple[CkptError | None, list[Finding]]
@@ -151,8 +150,8 @@ def _was_inside(aside: Finding, inside: Scope) -> bool:
     return True
 
 
-def _read_trackers(s: Session, inside: Scope) -> Iterator[LeftTracker]:
-    """Yield the trackers of any layout, and what they say."""
+def _read_trackers(s: Session, inside: Scope) -> Iterator[Hit]:
+    """Yield what the trackers of any layout say."""
     readers, own_names = list(_find_readers(s.layouts)), {layout.tracker.file for layout in s.layouts}
     known = {name for name, *_ in readers}
     for (name, directory), path in s.found.trackers.items():
@@ -161,20 +160,24 @@ def _read_trackers(s: Session, inside: Scope) -> Iterator[LeftTracker]:
         with suppress(OSError):  # whoever reads it learns why
             if is_directory(path):
                 continue
-        own = s.found.placed.get(path)
-        tracker = LeftTracker(
-            path, name in own_names, writer=own if own and own.tracker.file != name else None
-        )
-        if target := _find_lost_target(path):
-            yield replace(tracker, target=target)
-        elif isinstance(data := read_tracker(path, TRACKER_LIMIT), Finding):
-            yield replace(tracker, damage=data)
-        else:
-            told = (read(data, *more) for of, read, more in readers if of == name)
-            yield replace(tracker, names=next((said for said in told if said is not None), None))
+        own, target = s.found.placed.get(path), _find_lost_target(path)
+        says = None if target else _read_tracker(path, [row for row in readers if row[0] == name])
+        writer = own if own and own.tracker.file != name else None
+        sure = name in own_names
+        if hit := first_launch_leftovers.say_tracker(path, target, says, writer, sure=sure):
+            yield hit
 
 
-def _find_readers(layouts: Layouts) -> Iterator[tuple[str, Callable[..., int | str | None], Sequence[str]]]:
+def _read_tracker(path: str, readers: Iterable[_Reader]) -> int | str | Finding | None:
+    """Return what the first of the readers that understands a tracker reads in it."""
+    data = read_tracker(path, TRACKER_LIMIT)
+    if isinstance(data, Finding):
+        return data
+    told = (read(data, *more) for _, read, more in readers)
+    return next((said for said in told if said is not None), None)
+
+
+def _find_readers(layouts: Layouts) -> Iterator[_Reader]:
     for layout in layouts:
         if layout.tracker.file and layout.tracker.read:
             yield layout.tracker.file, layout.tracker.read, ()

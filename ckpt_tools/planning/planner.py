@@ -156,10 +156,13 @@ class Planner(Candidates):
         told = None if c is None or c.counted else replace(c, step=self.step(c))
         before = [r for r in self.lost if c is None or _goes_before(r.checkpoint, told or c)]
         choice = replace(choice, rejected=(*before, *choice.rejected))
-        if before and c is not None and self.selection.no_fallback:
-            raise stop_without_newest(
-                before[0].findings[0].message, self.empty(replace(choice, checkpoint=None))
-            )
+        return choice if c is None else self._require_best(choice, before)
+
+    def _require_best(self, choice: Choice, lost: Sequence[Rejected]) -> Choice:
+        """The choice; raises NotNewest where something better is lost, and the caller wants no older one."""
+        if lost and self.selection.no_fallback:
+            plan = self.empty(replace(choice, checkpoint=None))
+            raise stop_without_newest(lost[0].findings[0].message, plan)
         return choice
 
     def _choice(self, ranked: Sequence[Checkpoint]) -> Choice:
@@ -221,12 +224,7 @@ class Planner(Candidates):
         self.apply_order_rules(replace(facts, others=[usable] if usable else ()))
         known = {r.checkpoint.key for r in choice.rejected}
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
-        choice = _with_more(choice, lost)
-        if lost and self.selection.no_fallback:
-            raise stop_without_newest(
-                lost[0].findings[0].message, self.empty(replace(choice, checkpoint=None))
-            )
-        return choice
+        return self._require_best(_with_more(choice, lost), lost)
 
     def _chosen(self, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]) -> Choice:
         """The first of those ranked that is usable."""
@@ -309,7 +307,10 @@ class Planner(Candidates):
             told = layout.steps(p, self.session.known(p).metadata)
             step = told[0] if step is None else step
             epoch = told[1] if epoch is None else epoch
-        path = self.session.found.resolved(_loaded_path(c, parts))
+        # where its path is one of its files, and another one is loaded in its place, that of this one
+        named = next((p for p in c.parts if p.path == c.path and p not in parts), None)
+        path = next((p.path for p in parts if named and p.role == named.role), c.path)
+        path = self.session.found.resolved(path)
         step = step_at(self.step(c) if step is None else step, c, self.places)
         return replace(c, step=step, epoch=epoch, path=path)
 
@@ -379,16 +380,6 @@ def _joined(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Findi
     """Both, and what is said of a file already not once more."""
     known = {(f.code, f.path) for f in warnings}
     return tuple(dict.fromkeys((*warnings, *(f for f in more if (f.code, f.path) not in known))))
-
-
-def _loaded_path(c: Checkpoint, loaded: Sequence[Part]) -> str:
-    """The path of a checkpoint; where that is one of its files, and another one is loaded in its place, of
-    that one.
-    """
-    named = next((p for p in c.parts if p.path == c.path), None)
-    if named is None or named in loaded:
-        return c.path
-    return next((p.path for p in loaded if p.role == named.role), c.path)
 
 
 def file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[FileLoad, ...]:

@@ -28,7 +28,6 @@ from ckpt_tools.model.part import Unseen
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import first_launch as launching
-from ckpt_tools.planning.facts import LeftTracker
 from ckpt_tools.planning.rules.rule import Hit
 from ckpt_tools.planning.rules.tree import could_not_look, nothing_there, several_runs
 from ckpt_tools.planning.rules.tree import first_launch_leftovers as leftovers
@@ -162,7 +161,8 @@ def test_the_rules_of_first_launches_need_no_files() -> None:
     def ask(found: Iterable[Hit]) -> list[type[errors.CkptError] | str]:
         return [hit.error or hit.code for hit in found]
 
-    tracker = LeftTracker("/runs/latest", sure=True, names=20)
+    tracker = leftovers.say_tracker("/runs/latest", "", 20, None, sure=True)
+    assert tracker
     assert ask(nothing_there.find_nothing("/runs", Selection(), (), 0, 0)) == [errors.NoCheckpoint]
     assert ask(leftovers.find_trackers("/runs", [tracker])) == [errors.NoneUsable, "dangling-tracker"]
     links = ask(leftovers.find_links("/runs", ["/runs/a", "/runs/b"]))

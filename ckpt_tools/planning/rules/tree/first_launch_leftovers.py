@@ -14,7 +14,6 @@ from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
-from ckpt_tools.planning.facts import LeftTracker
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 FRESH = "to start from nothing anyway say --allow fresh"
@@ -52,9 +51,8 @@ def find_interrupted(
             yield Hit(c.path, f"it {why}", WAIT if c.path in young else lost, code="unfinished-save")
 
 
-def find_trackers(root: str, trackers: Sequence[LeftTracker]) -> Iterator[Hit]:
+def find_trackers(root: str, hits: Sequence[Hit]) -> Iterator[Hit]:
     """Yield what trackers say: each was written because there was a checkpoint."""
-    hits = [hit for tracker in trackers if (hit := _say_tracker(tracker))]
     dangling = [hit for hit in hits if hit.code == "dangling-tracker"]
     text = "; ".join(f"{hit.path}: {hit.message}" for hit in dangling or hits)
     if dangling:
@@ -65,20 +63,25 @@ def find_trackers(root: str, trackers: Sequence[LeftTracker]) -> Iterator[Hit]:
     yield from hits
 
 
-def _say_tracker(t: LeftTracker) -> Hit | None:
-    """Return what a tracker says; None if it says nothing, and may be another file."""
-    if t.target is not None:
-        return Hit(t.path, f"it leads to {t.target}, which is not there", code="dangling-tracker")
-    if t.names is not None:
-        text = f"the tracker names {t.names}, which is not there or was never finished"
-        return Hit(t.path, text, code="dangling-tracker")
+def say_tracker(
+    path: str, target: str, says: int | str | Finding | None, writer: Layout | None, *, sure: bool
+) -> Hit | None:
+    """Return what a tracker says, or where a link leads whose ``target`` is lost; None if it says nothing,
+    and may be another file. ``sure``: only trackers are called so. ``writer`` is the layout that writes the
+    file, if it is no tracker there.
+    """
+    if target:
+        return Hit(path, f"it leads to {target}, which is not there", code="dangling-tracker")
+    if isinstance(says, int | str):
+        text = f"the tracker names {says}, which is not there or was never finished"
+        return Hit(path, text, code="dangling-tracker")
     code, text, hint = "bad-tracker", "the tracker is empty, or not what its framework writes", ""
-    if t.damage:
-        code, text, hint = t.damage.code, t.damage.message, t.damage.hint
-    if code == "bad-tracker" and t.writer:
-        text = f"{t.writer.title} writes it, and what belongs to it is not there"
-        return Hit(t.path, text, say_hidden(t.writer), code="missing-part")
-    return Hit(t.path, text, hint, code=code) if t.sure or code != "bad-tracker" else None
+    if says:
+        code, text, hint = says.code, says.message, says.hint
+    if code == "bad-tracker" and writer:
+        text = f"{writer.title} writes it, and what belongs to it is not there"
+        return Hit(path, text, say_hidden(writer), code="missing-part")
+    return Hit(path, text, hint, code=code) if sure or code != "bad-tracker" else None
 
 
 def find_links(root: str, dangling: Sequence[str]) -> Iterator[Hit]:
