@@ -659,7 +659,7 @@ def test_the_file_stays_bounded(tmp_path: Path, home: Path, monkeypatch: pytest.
 
 
 def command(root: Path, rank: int, *more: str) -> list[str]:
-    options = ["--tp", "8", "--world-size", "8", "--level", "content", "--json", "--max-age", "1d", *more]
+    options = ["--parallel", "tp=8", "--world-size", "8", "--level", "content", "--json", *more]
     return [sys.executable, "-m", "ckpt_tools", "latest", str(root), "--rank", str(rank), *options]
 
 
@@ -669,7 +669,7 @@ def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
     size = sum(p.stat().st_size for p in root.rglob("*.pt"))
     settle()
     with ThreadPoolExecutor(64) as pool:
-        calls = list(pool.map(lambda i: ckpt(*command(root, i % 8)[3:]), range(64)))
+        calls = list(pool.map(lambda i: ckpt(*command(root, i % 8)[3:], CKPT_MAX_AGE="1d"), range(64)))
     answers = []
     for i, call in enumerate(calls):
         assert (call.returncode, call.stderr) == (0, "")
