@@ -54,7 +54,7 @@ def test_a_close_that_fails_is_no_bug(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code, calls = closes(command, tmp_path / "all", 0, monkeypatch)
-    assert code == 0 and calls > 5
+    assert code == 0 and calls >= 4  # each file is opened once
     said = {nth: closes(command, tmp_path / str(nth), nth, monkeypatch)[0] for nth in range(1, calls + 1, 7)}
     assert set(said.values()) <= {0, 5}, said
     assert "Traceback" not in capfd.readouterr().err
