@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -54,6 +55,9 @@ page of help has no place for the last group.
 """
 COMMANDS = tuple(name for rows in GROUPS.values() for name in rows)
 _NAMES = {"help_option_names": ["-h", "--help"]}
+AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
+_ENTRIES = 10_000
+"""Entries of this directory that a mistyped word is compared with, at most."""
 _LOOKS_LIKE_MARKUP = re.compile(r"\[(?=[a-z#/@])")
 
 
@@ -68,6 +72,12 @@ class _Verbatim:
 
 class _Line:
     """A command or the group of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, [*args])  # type: ignore[misc,no-any-return] # it empties the list
+        except typer.TyperException as error:
+            raise _mistake(error, ctx, args) from error
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
@@ -94,10 +104,23 @@ class Commands(_Line, TyperGroup):
         return command(name) if name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that a line begins with, which has one word or two."""
+        """Return the command that a line begins with, which has one word or two. Raise UsageError where the
+        second of two is mistyped, which would be taken for a directory.
+        """
         if (name := " ".join(args[:2])) in COMMANDS and len(args) > 1:
             return name, command(name), args[2:]
-        return super().resolve_command(ctx, args)
+        if ctx.resilient_parsing:  # of a shell that completes
+            return super().resolve_command(ctx, args)
+        first, second = [*args, "-"][:2]
+        if first not in COMMANDS:
+            raise _no_command(first)
+        if not second.startswith("-") and not os.path.lexists(second):
+            from ckpt_tools.settings.resolve import nearest
+
+            if meant := nearest(name, [known for known in COMMANDS if known.startswith(f"{first} ")], 0.85):
+                text = f"there is no 'ckpt {name}', and no such directory"
+                raise UsageError(text, f"did you mean 'ckpt {meant}'?")
+        return first, command(first), args[1:]
 
 
 class Command(_Line, TyperCommand):
@@ -107,12 +130,60 @@ class Command(_Line, TyperCommand):
         if self.name != "run":
             return super().parse_args(ctx, args)
         at = args.index("--") if "--" in args else len(args)
+        ctx.meta["undashed"] = at == len(args)
         rest, started = super().parse_args(ctx, args[:at]), args[at + 1 :]
         if started and (more := ctx.params["command"]) and not ctx.resilient_parsing:
             text = f"there are more words before -- than '{ctx.command_path}' takes: {' '.join(more)}"
             raise UsageError(text, f"'{ctx.command_path} -h' shows how it is called")
         ctx.params["command"] = started
         return rest
+
+
+def _mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
+    """Return what typer says of a line, said as ours is."""
+    message, command = error.format_message().rstrip("."), ctx.command_path
+    hint = f"'{command} -h' shows how it is called"
+    undashed = ctx.meta.get("undashed", False)  # its flag may be one of the command to start
+    flag = getattr(error, "option_name", "")
+    if "No such option" in message:
+        known = [name for param in ctx.command.params for name in param.opts]
+        meant = _flag_meant(flag, known, args, 0.8 if undashed else 0.5)
+        message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
+    elif "requires an argument" in message:
+        message = f"{flag} needs a value"
+    elif "unexpected extra argument" in message:
+        message = f"there are more words than '{command}' takes: {message.partition('(s) (')[2].rstrip(')')}"
+    if undashed:
+        hint = f"{AFTER_DASHES}; {hint}"
+    return UsageError(message, hint)
+
+
+def _flag_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: float) -> str | None:
+    """The flag that was probably meant: one that has it as a word, or is like it. Of -rank the parser names
+    one letter.
+    """
+    from ckpt_tools.settings.resolve import nearest
+
+    single = [word for word in args if word[:1] == "-" and word[1:2] != "-" and flag[-1] in word]
+    short = [f"-{word.partition('=')[0]}" for word in single]
+    word = flag.strip("-").rstrip("s")
+    within = [name for name in known if word in name.strip("-").split("-")] if len(word) > 1 else []
+    meant = next((name for name in short if name in known), None) or next(iter(within), None)
+    return meant or nearest(flag, known, alike)
+
+
+def _no_command(word: str) -> UsageError:
+    """What to say of a first word that is no command, and no path alone."""
+    from shlex import quote
+
+    from ckpt_tools.settings.resolve import nearest
+
+    if os.path.lexists(word):
+        return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
+    meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_ENTRIES], 0.6)
+    text = f"there is no command {word!r}, and no file or directory"
+    hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
+    return UsageError(text, hint)
 
 
 @cache
@@ -148,12 +219,9 @@ def examples(name: str) -> Iterator[tuple[str, str]]:
         yield line, why
 
 
-def parameters(name: str, said: Sequence[str]) -> dict[str, Any]:
-    """Return what a line of one command says, flag by flag, without running it. Raise ValueError."""
-    try:
-        return dict(command(name).make_context(f"ckpt {name}", list(said)).params)
-    except typer.TyperException as error:
-        raise ValueError(error.format_message()) from error
+def parameters(name: str, said: Sequence[str], **lenient: bool) -> dict[str, Any]:
+    """Return what a line of one command says, flag by flag, without running it. Raise UsageError."""
+    return dict(command(name).make_context(f"ckpt {name}", list(said), **lenient).params)
 
 
 def _joined(text: str) -> str:

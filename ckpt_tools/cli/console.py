@@ -116,40 +116,6 @@ def named(argv: Sequence[str]) -> list[str]:
     return list(argv)
 
 
-def requested_format(argv: Sequence[str]) -> str:
-    """The output format of a command line that may be wrong elsewhere, so that even its error can answer in
-    that format.
-    """
-    if "--json" in own(argv):
-        return "json"
-    return _value(argv, "--format") or (
-        "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
-    )  # its first format: eval must see that it failed
-
-
-def requested_file(argv: Sequence[str]) -> str | None:
-    """The same of the file that the answer is to go to; None for stdout."""
-    path = _value(argv, "--output", "-o")
-    return None if path in ("", "-") else path
-
-
-def own(argv: Sequence[str]) -> list[str]:
-    return list(argv[: argv.index("--")]) if "--" in argv else list(argv)
-
-
-def _value(argv: Sequence[str], flag: str, short: str = "") -> str:
-    """The last value of a flag; empty where it has none."""
-    options, value = own(argv), ""
-    for i, option in enumerate(options):
-        if option in (flag, short or flag):
-            value = options[i + 1] if i + 1 < len(options) else ""
-        elif option.startswith(f"{flag}="):
-            value = option.partition("=")[2]
-        elif short and option.startswith(short) and not option.startswith("--"):
-            value = option.removeprefix(short)
-    return value
-
-
 def terminal(stream: TextIO | None) -> bool:
     """Whether a person reads the stream."""
     try:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from ckpt_tools.cli import console
-from ckpt_tools.cli.app import COMMANDS, line
+from ckpt_tools.cli.app import COMMANDS, line, parameters
 from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.storage.urls import is_url
 
 COMMON = ("json", "jsonl", "shell")
 """Formats in which every command says that it failed."""
-_NAMES = 10_000
-"""Entries of this directory that a mistyped word is compared with, at most."""
 DOCUMENTS = ("verify", "plan")
 """Commands that have all formats of the registry."""
 
@@ -61,8 +58,6 @@ def execute(argv: Sequence[str]) -> int:
             return _fail(argv, error)
         except OSError as error:
             return _fail(argv, _of_the_system(error))
-        except typer.TyperException as error:
-            return _usage(argv, error)
         except Exception as error:
             return _bug(argv, error)
     except KeyboardInterrupt:
@@ -82,7 +77,6 @@ def _dispatch(argv: list[str]) -> int:
         from ckpt_tools.cli.look import look
 
         return look(path)
-    _require_known(argv)
     if not argv:  # the help is part of an error here
         with redirect_stdout(sys.stderr):
             _read(["--help"])
@@ -97,22 +91,6 @@ def _read(argv: list[str]) -> int:
             return int(line().invoke(context) or 0)
     except typer.Exit as done:  # no command has run: typer showed something, or knows no such shell
         return UsageError.exit_code if done.exit_code else 0
-
-
-def _require_known(argv: Sequence[str]) -> None:
-    """Raises UsageError for a first word that is no command, and where the second word of two is mistyped,
-    which would be taken for a directory.
-    """
-    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        raise _no_command(argv[0])
-    if len(argv) > 1 and not argv[1].startswith("-") and not os.path.lexists(argv[1]):
-        from ckpt_tools.settings.resolve import nearest
-
-        said = " ".join(argv[:2])
-        seconds = [name for name in COMMANDS if name.startswith(f"{argv[0]} ") and name != said]
-        if meant := nearest(said, seconds, 0.85):
-            text = f"there is no 'ckpt {said}', and no such directory"
-            raise UsageError(text, f"did you mean 'ckpt {meant}'?")
 
 
 def _only_a_path(argv: Sequence[str]) -> str | None:
@@ -134,8 +112,9 @@ def _only_a_path(argv: Sequence[str]) -> str | None:
 
 
 def _fail(argv: Sequence[str], error: CkptError) -> int:
-    verbose = not {"-v", "--verbose"}.isdisjoint(argv)
-    rule = f"rule {error.rule} ('ckpt explain {error.rule}' tells it)" if error.rule and verbose else ""
+    rule = ""
+    if error.rule and read_answer_flags(argv).get("verbose"):
+        rule = f"rule {error.rule} ('ckpt explain {error.rule}' tells it)"
     console.problem("error", str(error), error.hint, also=rule)
     return _answer(argv, type(error).__name__, error)
 
@@ -162,60 +141,6 @@ def _debug(error: Exception) -> None:
         console.err(redacted("".join(traceback.format_exception(error)), os.environ))
 
 
-def _usage(argv: Sequence[str], error: typer.TyperException) -> int:
-    """A mistake that typer has found, said as ours are."""
-    message = error.format_message().rstrip(".")
-    context = getattr(error, "ctx", None)
-    called = next((name for name in (" ".join(argv[:2]), *argv[:1]) if name in COMMANDS), "")
-    command = getattr(context, "command_path", f"ckpt {called}".rstrip())
-    hint = f"'{command} -h' shows how it is called"
-    undashed = "run" in argv[:1] and "--" not in argv  # its flag may be one of the command to start
-    if flag := getattr(error, "option_name", None) if "No such option" in message else None:
-        known = [name for p in context.command.params for name in p.opts] if context else []
-        meant = _flag_meant(flag, known, argv, 0.8 if undashed else 0.5)
-        message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
-    elif found := _NEEDS_VALUE.match(message):
-        message = f"{found[1]} needs a value"
-    elif "unexpected extra argument" in message:
-        message = f"there are more words than '{command}' takes: {message.partition('(s) (')[2].rstrip(')')}"
-    if undashed:
-        from ckpt_tools.cli.run import AFTER_DASHES
-
-        hint = f"{AFTER_DASHES}; {hint}"
-    return _fail(argv, UsageError(message, hint))
-
-
-_NEEDS_VALUE = re.compile(r"Option '([^']+)' requires an argument")
-
-
-def _flag_meant(flag: str, known: Sequence[str], argv: Sequence[str], alike: float) -> str | None:
-    """The flag that was probably meant: one that has it as a word, or is like it. Of -rank the parser names
-    one letter.
-    """
-    from ckpt_tools.settings.resolve import nearest
-
-    single = [word for word in argv if word[:1] == "-" and word[1:2] != "-" and flag[-1] in word]
-    short = [f"-{word.partition('=')[0]}" for word in single]
-    word = flag.strip("-").rstrip("s")
-    within = [name for name in known if word in name.strip("-").split("-")] if len(word) > 1 else []
-    meant = next((name for name in short if name in known), None) or next(iter(within), None)
-    return meant or nearest(flag, known, alike)
-
-
-def _no_command(word: str) -> UsageError:
-    """What to say of a first word that is no command, and no path alone."""
-    from shlex import quote
-
-    from ckpt_tools.settings.resolve import nearest
-
-    if os.path.lexists(word):
-        return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
-    meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_NAMES], 0.6)
-    text = f"there is no command {word!r}, and no file or directory"
-    hint = f"did you mean 'ckpt {quote(meant)}'?" if meant else "'ckpt -h' lists all commands"
-    return UsageError(text, hint)
-
-
 def _bug(argv: Sequence[str], error: Exception) -> int:
     """A traceback would end in exit 1, which means damage: a bug of ours must never look like a broken
     checkpoint.
@@ -230,11 +155,28 @@ def _bug(argv: Sequence[str], error: Exception) -> int:
     return _answer(argv, "Bug", CkptError(what, hint))
 
 
+def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
+    """Return how a line wants its answer, which may be wrong elsewhere, or name no command."""
+    said: dict[str, Any] = {}
+    with suppress(Exception):  # a plain error is better than a second one
+        said = parameters("plan", argv, resilient_parsing=True, ignore_unknown_options=True)
+    if file := said.get("output_file"):
+        from ckpt_tools.cli.output import is_same_file
+
+        # A failure must not replace what the command reads. -world is a mistake, and no -o rld.
+        named = [text for word in argv for text in (word, word.partition("=")[2], word[2:])]
+        if file not in named or sum(is_same_file(text, file) for text in named) > 1:
+            said["output_file"] = None
+    return said
+
+
 def _answer(argv: Sequence[str], name: str, error: CkptError) -> int:
     """Whoever asked for a format to be read by a program gets the failure in that format too, on stdout;
     ``name`` is that of its class.
     """
-    requested, command = console.requested_format(argv), "".join(argv[:1])
+    said, command = read_answer_flags(argv), "".join(argv[:1])
+    eager = "shell" if command == "hook" and argv[1:2] != ["install"] else ""  # eval must see that it failed
+    requested = "json" if said.get("json") else said.get("format") or eager
     if requested == "slurm":
         from ckpt_tools.output import shell
 
@@ -253,8 +195,8 @@ def _answer(argv: Sequence[str], name: str, error: CkptError) -> int:
             text = found.render(failure, View(now=time.time())) if found else ""
     else:
         return error.exit_code
-    file = console.requested_file(argv)
-    if text and file is None:
+    file = said.get("output_file")
+    if text and file in (None, "", "-"):
         console.out(text)
     elif text:
         with suppress(CannotLook):  # where nothing can be written, that has been said: it is why we are here

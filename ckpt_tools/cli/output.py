@@ -115,7 +115,7 @@ def _file(given: Mapping[str, Any]) -> str | None:
     if is_url(path):
         raise UsageError(f"-o {path} lies in a store", "name a FILE of this machine, and upload that")
     asked = [*given.get("paths", ()), *(given.get(name) for name in ("root", "file", "a", "b"))]
-    if any(one is not None and _same(one, path) for one in asked):
+    if any(one is not None and is_same_file(one, path) for one in asked):
         raise UsageError(f"-o {path} would overwrite a file that the command reads", "name another FILE")
     check_writable(path)
     return path
@@ -132,7 +132,8 @@ def _registered(choice: str, kind: str) -> tuple[str, ...]:
     return registry.names(kind)
 
 
-def _same(one: str, other: str) -> bool:
+def is_same_file(one: str, other: str) -> bool:
+    """Return whether both are one file, which is no directory."""
     try:
         return os.path.samefile(one, other) and not os.path.isdir(one)
     except OSError:

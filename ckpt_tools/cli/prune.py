@@ -95,7 +95,7 @@ def _words_of_flags(flag: str, text: str) -> list[str]:
 
     try:
         given = {name: value for name, value in parameters("prune", shlex.split(text)).items() if value}
-    except ValueError as e:
+    except (UsageError, ValueError) as e:
         raise UsageError(f"{flag}: {text!r} cannot be read: {e}") from e
     words = ["damaged"] if given.pop("damaged", False) else []
     for name, value in given.items():

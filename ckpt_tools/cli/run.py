@@ -7,9 +7,11 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.cli import console, options, output, signals
+from ckpt_tools.cli.app import AFTER_DASHES
 from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that cannot be started."""
-AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
 EXAMPLES = """
 ckpt run run --rank 0 -- echo start  # plan, then become the command
 ckpt run run --rank 0 -- sh -c 'python train.py --load "$CKPT_PATH"'  # pass the path as an argument
@@ -49,7 +50,7 @@ def run(request: options.Request) -> int:
     command = request.given["command"] or []
     if not command or not command[0]:
         raise UsageError("there is no command to start", AFTER_DASHES)
-    own = console.named(console.own(sys.argv[2:]))
+    own = console.named(list(takewhile("--".__ne__, sys.argv[2:])))
     job_options = job.Options(words=["ckpt", "run", *own], worker=request.given["worker"], **request.job)
     with listening(request) as listener:
         taken = job.decide(request.root, request.selection, job_options, command, listener=listener)

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 import ckpt_tools
 from ckpt_tools import __version__, api, cli
-from ckpt_tools.cli import console
+from ckpt_tools.cli import console, dispatch
 from ckpt_tools.cli.app import COMMANDS, GROUPS, command
 from ckpt_tools.cli.progress import Meter
 from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, UsageError
@@ -516,13 +516,22 @@ def test_colour_of_a_command(answer, capfd):
         (["plan", "--json"], "json"),
         (["plan", "--format", "shell"], "shell"),
         (["plan", "--format=shell"], "shell"),
+        (["plan", "--nosuch", "x", "--json"], "json"),
+        (["nosuch", "--format", "shell"], "shell"),
         (["plan", "--format"], ""),
         (["verify", "--", "--json"], ""),
         ([], ""),
     ],
 )
 def test_requested_format(argv, requested):
-    assert console.requested_format(argv) == requested
+    said = dispatch.read_answer_flags(argv)
+    assert ("json" if said["json"] else said["format"] or "") == requested
+
+
+def test_a_mistyped_flag_names_no_file():
+    assert dispatch.read_answer_flags(["plan", "-world", "8", "--json"])["output_file"] is None
+    for words in (["-o", "x"], ["-ox"], ["--output", "x"], ["--output=x"]):
+        assert dispatch.read_answer_flags(["verify", "--nosuch", *words])["output_file"] == "x"
 
 
 def test_progress_on_a_terminal_waits_until_it_is_worth_it(monkeypatch, capfd):

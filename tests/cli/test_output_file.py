@@ -203,4 +203,7 @@ def test_what_is_asked_about_is_never_replaced(asker: Asker, tmp_path: Path) -> 
         for place in (f"run/{FILE}", "link"):
             code, out, err = asker.execute(*line.split(), "-o", place)
             assert (code, out) == (2, "") and "would overwrite a file that the command reads" in err
+            for mistaken in ([], ["--nosuch"]):  # nor by the failure, for a program
+                code, out, _ = asker.execute(*line.split(), f"-o{place}", "--json", *mistaken)
+                assert code == 2 and json.loads(out)["error"]["code"] == "usage-error"
     assert (root / FILE).read_bytes() == (plain(tmp_path / "again") / FILE).read_bytes()
