@@ -25,13 +25,14 @@ ckpt hook install slurm  # print a job script
 """
 
 
-@options.choosing(
-    "shell",
-    "json",
-    "slurm",
-    takes=f"resume_args output_file worker read by_rank {options.JOB} {options.STAGE}",
+@options.asking(
+    ("shell", "json", "slurm"),
+    options.SELECTION,
+    "resume_args output_file worker read by_rank",
+    options.JOB,
+    options.STAGE,
 )
-def hook(request: options.Request) -> int:
+def hook(asked: options.Asked) -> int:
     """Choose and verify a checkpoint once per job, and print what the job needs to know: decision="$(ckpt
     hook ROOT)" || exit; eval "$decision".
 
@@ -42,49 +43,47 @@ def hook(request: options.Request) -> int:
     from ckpt_tools.job.command import arguments, environment
     from ckpt_tools.job.decision import read
 
-    if request.given["read"]:
+    if asked.given["read"]:
         path = os.environ.get("CKPT_PLAN")
         if not path:
             raise UsageError(
                 "CKPT_PLAN is not set, so there is no decision to read",
                 'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"',
             )
-        taken = job.taken(read(path, request.selection.trust), request.selection.rank, needed=False)
+        taken = job.taken(read(path, asked.selection.trust), asked.selection.rank, needed=False)
     else:
-        job_options = job.Options(worker=request.given["worker"], **request.job)
-        with listening(request) as listener:
-            taken = job.decide(request.root, request.selection, job_options, listener=listener)
-    values = environment(taken.decision, taken.rank, request.resume_args)
-    if request.output.format == "json":
+        job_options = job.Options(worker=asked.given["worker"], **asked.job)
+        with listening(asked) as listener:
+            taken = job.decide(asked.found.root, asked.selection, job_options, listener=listener)
+    values = environment(taken.decision, taken.rank, asked.resume_args)
+    if asked.to.format == "json":
         from ckpt_tools.output import json
 
         body = {**taken.body, "path": taken.decision.path, "env": values}
         if taken.decision.found:
-            args = arguments(taken.decision, taken.rank, request.resume_args)
+            args = arguments(taken.decision, taken.rank, asked.resume_args)
             body["resume"] = {**body["resume"], "args": list(args)}
-        request.output.out(json.dump(body))
+        asked.to.out(json.dump(body))
     else:
         from ckpt_tools.output import shell
 
-        _require_told(request, taken)
-        request.output.out(
-            shell.exports(values) if request.output.format == "shell" else shell.task_prolog(values)
-        )
+        _require_told(asked, taken)
+        asked.to.out(shell.exports(values) if asked.to.format == "shell" else shell.task_prolog(values))
     sys.stdout.flush()
     return 0
 
 
-def _require_told(request: options.Request, taken: Any) -> None:
+def _require_told(asked: options.Asked, taken: Any) -> None:
     """Raise UsageError if the job would not learn of the chosen checkpoint, or one of its ranks where each
     reads its part later.
     """
     from ckpt_tools.job.command import is_told, why_untold
 
     ranks: list[int | None] = [taken.rank]
-    if request.given["by_rank"] and taken.rank is None:
+    if asked.given["by_rank"] and taken.rank is None:
         ranks = [r["rank"] for r in taken.decision.body.get("ranks") or ()] or ranks
     for rank in ranks:
-        if not is_told((), taken.decision, rank, request.resume_args):
+        if not is_told((), taken.decision, rank, asked.resume_args):
             raise UsageError(
-                why_untold(taken.decision, rank, request.resume_args), UNTOLD, rule="choice/silent-resume"
+                why_untold(taken.decision, rank, asked.resume_args), UNTOLD, rule="choice/silent-resume"
             )

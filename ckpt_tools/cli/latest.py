@@ -19,8 +19,8 @@ eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"  # for a sc
 """
 
 
-@options.choosing("text", "json", "shell", takes="output_file")
-def latest(request: options.Request) -> int:
+@options.asking(("text", "json", "shell"), options.SELECTION, "output_file")
+def latest(asked: options.Asked) -> int:
     """Print the file(s) that rank N must load, one path per line and nothing else. For a set that every rank
     loads, print its directory or prefix.
 
@@ -29,19 +29,19 @@ def latest(request: options.Request) -> int:
     """
     from ckpt_tools import api
 
-    to = request.output
-    if os.environ.get("CKPT_PLAN") and (decided := _decided(request)) is not None:
+    to = asked.to
+    if os.environ.get("CKPT_PLAN") and (decided := _decided(asked)) is not None:
         to.out(decided)
         return 0
     try:
-        with output.explaining_failure(request.output, request.explain), progress(to) as meter:
-            plan = api.latest(request.root, request.selection, progress=meter, note=output.cache_notes(to))
+        with output.explaining_failure(to, asked.explain), progress(to) as meter:
+            plan = api.latest(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
     except CkptError as error:
         if error.plan is not None:
-            _explain(request, error.plan)
+            _explain(asked, error.plan)
         raise
     output.report(plan, to)
-    _explain(request, plan)
+    _explain(asked, plan)
     if to.format == "json":
         from ckpt_tools.output import json
 
@@ -57,31 +57,31 @@ def latest(request: options.Request) -> int:
     return 0
 
 
-def _decided(request: options.Request) -> str | None:
+def _decided(asked: options.Asked) -> str | None:
     """The answer that the job's decision gives to this rank; None when CKPT_PLAN is about another root."""
     from ckpt_tools.job import taken
     from ckpt_tools.job.command import environment
     from ckpt_tools.job.decision import read
 
-    decision = read(os.environ["CKPT_PLAN"], request.selection.trust)
-    if request.rooted and real_path(request.root) != real_path(decision.about["root"]):
+    decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
+    if "root" in asked.found.origins and real_path(asked.found.root) != real_path(decision.about["root"]):
         return None
-    mine = taken(decision, request.selection.rank)
-    if request.output.format == "json":
+    mine = taken(decision, asked.selection.rank)
+    if asked.to.format == "json":
         from ckpt_tools.output import json
 
         return json.dump(mine.body)
-    if request.output.format == "shell":
+    if asked.to.format == "shell":
         from ckpt_tools.output import shell
 
         return shell.exports(environment(mine.decision, mine.rank))
     from ckpt_tools.output import text
 
-    return text.lines(mine.paths, terminal=request.output.terminal)
+    return text.lines(mine.paths, terminal=asked.to.terminal)
 
 
-def _explain(request: options.Request, plan: LoadPlan) -> None:
-    if request.explain:  # stdout is for the paths alone
+def _explain(asked: options.Asked, plan: LoadPlan) -> None:
+    if asked.explain:  # stdout is for the paths alone
         from ckpt_tools.output import story
 
         console.err(story.render(plan))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console, offers
@@ -188,6 +188,7 @@ _TEXTS: dict[str, Any] = {
     "fault_ranks": _setting("fault-ranks", metavar="RANKS", panel=_REPLICAS),
     "replica_groups": _setting("replica-groups", metavar="GROUPS", panel=_REPLICAS),
     "parallel": option("--parallel", metavar="SIZES", help=_help(config.WORDS["parallel"]), panel=_REPLICAS),
+    "command": argument("-- COMMAND", "What to start, after --."),
     "trust": option("--trust", metavar="WHAT", help=_help(config.WORDS["trust"]), panel=_TRUST),
 }
 _SWITCH: dict[str, Any] = {
@@ -241,7 +242,8 @@ SHARED: dict[str, Parameter] = {
     )
     for name, told in all_told.items()
 }
-"""Each parameter that more than one command has, declared once."""
+"""Each parameter that is shared, or stands behind one that is."""
+SHARED["directory"] = own("directory", str, argument("DIR", "Directory on this machine for all copies."), ...)
 for _name, _going in GOING.items():
     _switch = _going.kind is bool
     _flag = _going.flag or f"--{_name.replace('_', '-')}"
@@ -273,6 +275,34 @@ class Asked(Struct, frozen=True):
     found: config.Settings
     given: Mapping[str, Any]
 
+    @property
+    def selection(self) -> Selection:
+        """Return what to choose by. A job waits, and so reads contents for a bounded time."""
+        selection = self.found.selection(cache=True)
+        if "job" in self.given and selection.budget is None:
+            return replace(selection, budget=HOOK_BUDGET)
+        return selection
+
+    @property
+    def explain(self) -> bool:
+        """Return whether to say what led to the answer."""
+        return bool(self.given["explain"] or self.to.verbose)
+
+    @property
+    def names_rank(self) -> bool:
+        """Return whether the line names one rank."""
+        return self.given["rank"] is not None
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """Return the settings about the job that decides."""
+        return self.found.named(f"plan_dir {JOB} {STAGE}".split())
+
+    @property
+    def resume_args(self) -> tuple[str, ...]:
+        """Return the arguments that the user wants for the command."""
+        return tuple(self.found.values.get("resume-args", ()))
+
     def answer(self, emit: Any, result: Any) -> int:
         """Write the result as JSON, or as the module shows it to people. Return 0."""
         to = self.to
@@ -300,6 +330,11 @@ def asking(
         _, *own = _parameters(function)
 
         def command(**given: Any) -> int:
+            if "ranks" in given and given["rank"]:
+                if given["ranks"]:
+                    raise UsageError("--rank and --ranks contradict each other", "say --rank 0-7")
+                if not given["rank"].isdigit():
+                    given |= {"rank": None, "ranks": given["rank"]}
             to = requested(formats, given, document)
             trees = [given[name] for name in of.split()]
             roots = tuple(root for tree in trees for root in (tree if isinstance(tree, list) else [tree]))
@@ -389,64 +424,3 @@ def lone(directories: Iterable[str]) -> str:
     if len(homes) > 1:
         raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")
     return homes.pop()
-
-
-class Request(Struct, frozen=True):
-    """What ``latest``, ``plan``, ``run`` and ``hook`` are to do. ``rooted``: ROOT was named, ``ranked``: the
-    rank was. ``job`` holds the settings about the job that decides, ``given`` the command's own parameters.
-    ``resume_args`` are those that the user wants for the command.
-    """
-
-    root: str
-    selection: Selection
-    output: Output
-    explain: bool = False
-    rooted: bool = False
-    ranked: bool = False
-    job: Mapping[str, Any] = field(default_factory=dict)
-    resume_args: tuple[str, ...] = ()
-    given: Mapping[str, Any] = field(default_factory=dict)
-
-
-def choosing(
-    *formats: str, takes: str = "", document: str = "", **own: Parameter
-) -> Callable[[Callable[[Request], int]], Callable[..., int]]:
-    """Make a command of a function that answers a request. It takes the flags of every command that chooses,
-    the shared ones that ``takes`` names, and its ``own``; the first format is its default. One that answers
-    with a ``document`` has the formats of the registry too.
-    """
-    more = {name: SHARED[name] for name in takes.split()} | own
-
-    def decorate(answer: Callable[[Request], int]) -> Callable[..., int]:
-        def command(**given: Any) -> int:
-            return answer(_request(formats, document, more, given))
-
-        command.__doc__ = answer.__doc__
-        return _taking(command, [*(SHARED[name] for name in SELECTION.split()), *more.values()])
-
-    return decorate
-
-
-def _request(
-    formats: Sequence[str], document: str, more: Collection[str], given: Mapping[str, Any]
-) -> Request:
-    if "ranks" in more and given["rank"] and given["ranks"]:
-        raise UsageError("--rank and --ranks contradict each other", "say --rank 0-7")
-    if "ranks" in more and given["rank"] and not given["rank"].isdigit():
-        given = {**given, "rank": None, "ranks": given["rank"]}
-    to = requested(formats, given, document)
-    found = read_settings(given, to)
-    selection = found.selection(cache=True)
-    if "job" in more and selection.budget is None:
-        selection = replace(selection, budget=HOOK_BUDGET)
-    return Request(
-        found.root,
-        selection,
-        to,
-        explain=given["explain"] or to.verbose,
-        rooted="root" in found.origins,
-        ranked=given["rank"] is not None,
-        job=found.named({*more, "plan_dir"} - {"resume_args"}),
-        resume_args=found.values.get("resume-args", ()),
-        given={name: given.get(name) for name in more},
-    )

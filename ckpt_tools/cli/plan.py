@@ -22,14 +22,13 @@ ckpt plan run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.choosing(
-    "table",
-    "json",
-    "shell",
+@options.asking(
+    ("table", "json", "shell"),
+    options.SELECTION,
+    "resume_args output_file fail_on history",
     document="plan",
-    takes="resume_args output_file fail_on history",
 )
-def plan(request: options.Request) -> int:
+def plan(asked: options.Asked) -> int:
     """Say which checkpoint the job resumes from, which file every rank loads (with --rank N only that rank),
     and why.
 
@@ -40,20 +39,19 @@ def plan(request: options.Request) -> int:
     from ckpt_tools import api
     from ckpt_tools.planning.answer import narrowed
 
-    to = request.output
-    if request.given["history"]:
-        return _history(request)
+    to = asked.to
+    if asked.given["history"]:
+        return _history(asked)
     try:
-        with output.explaining_failure(to, request.explain and to.format == "table"), progress(to) as meter:
-            result = api.plan(request.root, request.selection, progress=meter, note=output.cache_notes(to))
-        if (
-            request.ranked and request.selection.rank is not None
-        ):  # not for CKPT_RANK: each process of a job may have that
-            result = narrowed(result, request.selection.rank)
-        if result.checkpoint and request.resume_args:
-            result = _with_arguments(result, request.resume_args, needed=to.format == "shell")
+        with output.explaining_failure(to, asked.explain and to.format == "table"), progress(to) as meter:
+            result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
+        # not for CKPT_RANK: each process of a job may have that
+        if asked.names_rank and asked.selection.rank is not None:
+            result = narrowed(result, asked.selection.rank)
+        if result.checkpoint and asked.resume_args:
+            result = _with_arguments(result, asked.resume_args, needed=to.format == "shell")
     except CkptError as error:
-        if error.plan is not None and request.explain and to.format == "table":
+        if error.plan is not None and asked.explain and to.format == "table":
             from ckpt_tools.output import story
 
             to.out(story.render(error.plan))
@@ -61,7 +59,7 @@ def plan(request: options.Request) -> int:
     if to.format != "table":
         output.report(result, to)
     text = output.text_of(result, to)
-    if to.format == "table" and request.explain:
+    if to.format == "table" and asked.explain:
         from ckpt_tools.output import story
 
         text += f"\n{story.render(result)}"
@@ -92,16 +90,16 @@ def _warned(plan: LoadPlan) -> bool:
     return bool(plan.rejected or plan.rollback) or worst(plan.warnings) is not Verdict.OK
 
 
-def _history(request: options.Request) -> int:
+def _history(asked: options.Asked) -> int:
     """What 'ckpt run' and 'ckpt hook' have decided for ROOT."""
     from ckpt_tools.job.starts import history
     from ckpt_tools.output import history as told
     from ckpt_tools.planning.decision_log import place_of
 
-    root, to = absolute(request.root), request.output
-    found = history(root, place_of(root, request.selection), request.selection.trust)
+    root, to = absolute(asked.found.root), asked.to
+    found = history(root, place_of(root, asked.selection), asked.selection.trust)
     if not found.starts and not found.damaged:
-        text = f"no start of {root} is known ({place_of(root, request.selection)})"
+        text = f"no start of {root} is known ({place_of(root, asked.selection)})"
         raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")
     to.out(told.json(found) if to.format == "json" else told.render(found, to.view))
     return 0

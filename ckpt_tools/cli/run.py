@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.cli import console, options, output, signals
 from ckpt_tools.cli.app import AFTER_DASHES
-from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
@@ -31,12 +30,8 @@ ckpt run run --rank 0 --view view -- echo start  # make a directory of links to 
 """
 
 
-@options.choosing(
-    "text",
-    takes=f"resume_args worker {options.JOB} {options.STAGE}",
-    command=options.own("command", list[str] | None, argument("-- COMMAND", "What to start, after --.")),
-)
-def run(request: options.Request) -> int:
+@options.asking(("text",), options.SELECTION, "resume_args worker", options.JOB, options.STAGE, "command")
+def run(asked: options.Asked) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
 
@@ -47,16 +42,16 @@ def run(request: options.Request) -> int:
     from ckpt_tools import job
     from ckpt_tools.job.command import become, environment, inherited, is_told, substituted, why_untold
 
-    command = request.given["command"] or []
+    command = asked.given["command"] or []
     if not command or not command[0]:
         raise UsageError("there is no command to start", AFTER_DASHES)
     own = console.named(list(takewhile("--".__ne__, sys.argv[2:])))
-    job_options = job.Options(words=["ckpt", "run", *own], worker=request.given["worker"], **request.job)
-    with listening(request) as listener:
-        taken = job.decide(request.root, request.selection, job_options, command, listener=listener)
+    job_options = job.Options(words=["ckpt", "run", *own], worker=asked.given["worker"], **asked.job)
+    with listening(asked) as listener:
+        taken = job.decide(asked.found.root, asked.selection, job_options, command, listener=listener)
     if taken.staged is not None:
         os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
-    wanted = request.resume_args
+    wanted = asked.resume_args
     words = substituted(command, taken.decision, taken.rank, wanted)
     idle = job_options.worker and taken.rank is None  # a scheduler, which trains nothing
     if not idle and not is_told(command, taken.decision, taken.rank, wanted):
@@ -65,7 +60,7 @@ def run(request: options.Request) -> int:
         raise UsageError(why, form, rule="choice/silent-resume")
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
-    if not request.output.quiet and (taken.rank or 0) == 0:
+    if not asked.to.quiet and (taken.rank or 0) == 0:
         console.problem("note", _what(taken))
     console.flush()
     signals.restore()
@@ -103,18 +98,18 @@ def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
 
 
 @contextmanager
-def listening(request: options.Request) -> Iterator[Listener]:
+def listening(asked: options.Asked) -> Iterator[Listener]:
     """Show how far a decision is, and what led to it, in the process that makes it."""
     from ckpt_tools.job import Listener
 
     def report(plan: LoadPlan) -> None:
-        output.report(plan, request.output)
-        if request.explain:
+        output.report(plan, asked.to)
+        if asked.explain:
             from ckpt_tools.output import story
 
             console.err(story.render(plan))
 
-    to = request.output
+    to = asked.to
     with output.explaining_failure(to), progress(to) as meter:
         yield Listener(report, meter, output.cache_notes(to))
 

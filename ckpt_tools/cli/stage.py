@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import options
-from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.run import listening
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
@@ -24,16 +23,8 @@ ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md
 """
 
 
-@options.choosing(
-    "table",
-    "json",
-    "shell",
-    takes="keep output_file ranks",
-    directory=options.own(
-        "directory", str, argument("DIR", "Directory on this machine for all copies."), ...
-    ),
-)
-def stage(request: options.Request) -> int:
+@options.asking(("table", "json", "shell"), options.SELECTION, "keep output_file ranks directory")
+def stage(asked: options.Asked) -> int:
     """Copy the files that the ranks of this node load, and the files that go with them, from ROOT in a store
     to a directory below DIR. They are verified on the way, and the copy is complete or does not exist. Files
     that are there already are not fetched again.
@@ -44,24 +35,24 @@ def stage(request: options.Request) -> int:
     from ckpt_tools.job.staged_start import Copies
     from ckpt_tools.job.staged_start import stage as bring
 
-    to, home = request.output, str(request.given["directory"])
+    to, home = asked.to, asked.given["directory"]
     if is_url(home):
         raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "say ckpt stage URL DIR")
-    copies = Copies(os.path.abspath(home), _ranks(request), request.job.get("keep"))
-    with listening(request) as listener:
-        copied = bring(request.root, request.selection, copies, listener)
-    to.out(_answer(copied, request))
+    copies = Copies(os.path.abspath(home), _ranks(asked), asked.job.get("keep"))
+    with listening(asked) as listener:
+        copied = bring(asked.found.root, asked.selection, copies, listener)
+    to.out(_answer(copied, asked))
     return 0
 
 
-def _answer(copied: Copied | None, request: options.Request) -> str:
+def _answer(copied: Copied | None, asked: options.Asked) -> str:
     from ckpt_tools.job.command import environment
     from ckpt_tools.job.decision import Decision
     from ckpt_tools.output import shell, staging
 
-    to, root = request.output, absolute(request.root)
+    to, root = asked.to, absolute(asked.found.root)
     body = copied.body if copied else {"checkpoint": None}
-    rank = request.selection.rank if request.ranked else None
+    rank = asked.selection.rank if asked.names_rank else None
     env = environment(Decision("", body), rank)
     if to.format == "shell":
         return shell.exports(env)
@@ -72,13 +63,13 @@ def _answer(copied: Copied | None, request: options.Request) -> str:
     return staging.render(copied.staged, body, env, to.view)
 
 
-def _ranks(request: options.Request) -> frozenset[int] | range | None:
+def _ranks(asked: options.Asked) -> frozenset[int] | range | None:
     """The ranks whose files are wanted; None for all."""
     from ckpt_tools.job.staged_start import ranks_here
 
-    given, rank = request.given["ranks"], request.selection.rank
+    given, rank = asked.given["ranks"], asked.selection.rank
     if given is None:
-        return range(rank, rank + 1) if request.ranked and rank is not None else ranks_here(os.environ)
+        return range(rank, rank + 1) if asked.names_rank and rank is not None else ranks_here(os.environ)
     try:
         return frozenset(parsers.rank_set(given, ""))
     except ValueError as e:
