@@ -11,7 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.cli.given import read_settings
+from ckpt_tools.cli.output import read_settings
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.settings.resolve import Settings, require_known
 

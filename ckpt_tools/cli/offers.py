@@ -43,8 +43,7 @@ kinds = words(*map(str, Kind))
 
 def layouts(ctx: typer.Context) -> list[str]:
     """Offer the layouts, those of ckpt.toml and of plug-ins among them."""
-    from ckpt_tools.cli.given import read_settings
-    from ckpt_tools.cli.output import Output
+    from ckpt_tools.cli.output import Output, read_settings
     from ckpt_tools.layouts import BUILT_IN
 
     found = read_settings({"layout": None, "config": ctx.params.get("config")}, Output("", quiet=True))
@@ -64,8 +63,7 @@ def steps(ctx: typer.Context) -> list[str]:
 
 def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
     from ckpt_tools import api
-    from ckpt_tools.cli.given import read_settings
-    from ckpt_tools.cli.output import Output
+    from ckpt_tools.cli.output import Output, read_settings
 
     said = {name: ctx.params.get(name) for name in ("root", "store_option", "config")}
     said["root"] = said["root"] or next(iter(ctx.args), None)  # typer stops at the flag that has no value yet

@@ -13,8 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console, offers
-from ckpt_tools.cli.given import read_settings
-from ckpt_tools.cli.output import Output, requested
+from ckpt_tools.cli.output import Output, read_settings, requested
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import declarations, parsers

@@ -1,4 +1,4 @@
-"""How a command answers, and what it reports on stderr beside its answer."""
+"""What a command is told: how it answers, its settings, and what it reports on stderr beside its answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ckpt_tools.cli import console
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan, Rejected
-from ckpt_tools.settings import parsers
+from ckpt_tools.settings import parsers, plugins
+from ckpt_tools.settings import resolve as config
 
 if TYPE_CHECKING:
     from ckpt_tools.model.answers import Verification
@@ -69,10 +71,14 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
         raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
     choice = "json" if given.get("json") else choice or formats[0]
     if kind and choice not in formats:
-        from ckpt_tools.settings import plugins
-
         plugins.switch(given.get("no_plugins") or None)
-        formats = _registered(choice, kind)
+        from ckpt_tools.output import registry
+
+        if found := registry.find(choice, kind):
+            found.require()
+        else:
+            broken_plugins(("outputs",))
+        formats = registry.names(kind)
     for flag, value, allowed in (
         ("--format", choice, formats),
         ("--color", color or "auto", ("auto", "always", "never")),
@@ -92,6 +98,41 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
         _file(given),
         warnings_fail=given.get("fail_on") == "warning",
     )
+
+
+def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) -> config.Settings:
+    """The settings among a command's options, completed from variables and the configuration file."""
+    known = config.BY_KEY.keys() | config.WORDS.keys()
+    flags = {key: value for name, value in given.items() if (key := name.replace("_", "-")) in known}
+    found = config.resolve(flags, roots)
+    # said also where stores are opened no more as an earlier command of this process said
+    if found.stores is not None or "ckpt_tools.storage.stores.mounts" in sys.modules:
+        from ckpt_tools.model.selection import StoreOptions
+        from ckpt_tools.storage.stores import mounts
+
+        mounts.forget()
+        mounts.configure(found.stores or StoreOptions())
+    if "no-plugins" in flags:
+        plugins.switch(found.values.get("no-plugins"))
+    if not to.quiet:
+        for note in found.notes:
+            console.problem("note", note)
+        for name, instead in found.going:
+            console.going(name, instead)
+        if found.refused:
+            console.problem("warning", str(found.refused), found.refused.hint)
+    if to.verbose and found.file:
+        console.problem("note", f"configuration from {found.file}")
+    if found.layout_tables is None:
+        return found
+    from ckpt_tools.formats import names
+    from ckpt_tools.layouts import user
+
+    try:
+        return replace(found, layouts=user.load(found.layout_tables, names.order))
+    except ValueError as e:
+        hint = "'ckpt layouts --check ROOT' shows what each template matches"
+        raise UsageError(f"{found.file}: {e}", hint) from e
 
 
 def _instead(flag: str, allowed: Sequence[str]) -> str:
@@ -121,17 +162,6 @@ def _file(given: Mapping[str, Any]) -> str | None:
     return path
 
 
-def _registered(choice: str, kind: str) -> tuple[str, ...]:
-    """The formats of a kind of document, where one is asked for that few ask for."""
-    from ckpt_tools.output import registry
-
-    if found := registry.find(choice, kind):
-        found.require()
-    else:
-        broken_plugins(("outputs",))
-    return registry.names(kind)
-
-
 def is_same_file(one: str, other: str) -> bool:
     """Return whether both are one file, which is no directory."""
     try:
@@ -159,8 +189,6 @@ def broken_plugins(groups: Collection[str] = ()) -> None:
     """Say on stderr which plug-ins cannot be used, where the answer has no place for it: those that it
     depends on, unless ``groups`` are given.
     """
-    from ckpt_tools.settings import plugins
-
     for broken in plugins.broken(groups or plugins.DECIDING):
         console.problem("warning", str(broken), plugins.HINT)
 

@@ -29,19 +29,46 @@ INTERVAL = 0.25
 """Seconds between two lines for a wrapper, at least."""
 
 
-class Meter:
-    """Counts bytes, from any thread, and draws. Rich is imported only when a bar is really shown."""
+class _Watcher:
+    """Is told how far a run is, by any thread, and says it now and then."""
+
+    pause = INTERVAL
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.started = self.said = time.monotonic()
+        self.done = self.total = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.done, self.total = max(self.done, done), max(total, done)
+        self.tell()
+
+    def tell(self) -> None:
+        # Whoever finds it busy has nothing newer to say: reading must not wait for writing.
+        if time.monotonic() - self.said >= self.pause and self.lock.acquire(blocking=False):
+            try:
+                self.said = time.monotonic()
+                self.say("reading")
+            finally:
+                self.lock.release()
+
+    def say(self, state: str) -> None:
+        raise NotImplementedError
+
+
+class Meter(_Watcher):
+    """Counts bytes and draws. Rich is imported only when a bar is really shown."""
+
+    pause = 0.1
 
     def __init__(self, color: bool) -> None:
+        super().__init__()
         self.color = color
-        self.lock = threading.Lock()
-        self.started = time.monotonic()
-        self.drawn = self.started
         self.shown: Progress | None = None
         self.where = ""
 
     def file(self, path: str, total: int | None) -> None:  # noqa: ARG002 - as Lines.file
-        """A file is opened; any thread may say so."""
+        """A file is opened."""
         self.where = _end(path)
 
     def listing(self, path: str) -> None:
@@ -49,26 +76,17 @@ class Meter:
         self.where = f"listing {_end(path)}"
         self(0, 1)
 
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        # Whoever finds the meter busy has nothing newer to say: reading must not wait for drawing.
-        if (now - self.drawn < 0.1 and done < total) or not self.lock.acquire(blocking=False):
-            return
-        try:
-            self._draw(done, max(total, done), now)
-        finally:
-            self.lock.release()
-
-    def _draw(self, done: int, total: int, now: float) -> None:
-        self.drawn = now
-        if self.shown is None and (total >= BIG or now - self.started >= PATIENCE) and done < total:
-            self._show(done, total)
+    def say(self, state: str) -> None:  # noqa: ARG002 - as Lines.say
+        due = self.total >= BIG or self.said - self.started >= PATIENCE
+        if self.shown is None and due and self.done < self.total:
+            self._show()
         if self.shown is not None:
+            task = self.shown.task_ids[0]
             self.shown.update(
-                self.shown.task_ids[0], completed=done, total=total, description=self.where, refresh=True
+                task, completed=self.done, total=self.total, description=self.where, refresh=True
             )
 
-    def _show(self, done: int, total: int) -> None:
+    def _show(self) -> None:
         from rich.console import Console
         from rich.progress import (
             BarColumn,
@@ -83,22 +101,20 @@ class Meter:
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
         # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself
         # that read (ckpt_tools/storage/worker_processes.py).
-        columns = (
-            BarColumn(),
-            DownloadColumn(binary_units=True, table_column=Column(no_wrap=True)),
-            TransferSpeedColumn(table_column=Column(no_wrap=True)),
-            TimeRemainingColumn(table_column=Column(no_wrap=True)),
-            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-        )
+        whole = Column(no_wrap=True)
         self.shown = Progress(
-            *columns,
+            BarColumn(),
+            DownloadColumn(binary_units=True, table_column=whole),
+            TransferSpeedColumn(table_column=whole),
+            TimeRemainingColumn(table_column=whole),
+            TextColumn("{task.description}", markup=False, table_column=whole),
             console=stderr,
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self.shown.add_task("", completed=done, total=total)
+        self.shown.add_task("", completed=self.done, total=self.total)
         self.shown.start()
 
     def stop(self) -> None:
@@ -115,36 +131,22 @@ def _end(path: str) -> str:
     return text if len(text) <= _ROOM else f"…{text[1 - _ROOM :]}"
 
 
-class Lines:
+class Lines(_Watcher):
     """Says how far it is as an object per line, a few times a second, and in any case first and last."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.started = self.said = time.monotonic()
-        self.done = self.total = 0
+        super().__init__()
         self.files = set[str]()
         self.files_total: int | None = None
         self.path: str | None = None
         self.say("started")
 
-    def __call__(self, done: int, total: int) -> None:
-        self.done, self.total = max(self.done, done), max(total, done)
-        self._soon()
-
     def file(self, path: str, total: int | None) -> None:
-        """A file is opened; any thread may say so."""
+        """A file is opened."""
         with self.lock:
             self.files.add(path)
         self.path, self.files_total = path, total
-        self._soon()
-
-    def _soon(self) -> None:
-        # Whoever finds it busy has nothing newer to say: reading must not wait for writing.
-        if time.monotonic() - self.said >= INTERVAL and self.lock.acquire(blocking=False):
-            try:
-                self.say("reading")
-            finally:
-                self.lock.release()
+        self.tell()
 
     def say(self, state: str) -> None:
         import json

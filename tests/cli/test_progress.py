@@ -122,9 +122,9 @@ def test_a_terminal_sees_what_is_listed_and_read(capfd: pytest.CaptureFixture[st
     meter = Meter(False)
     meter.listing("/runs/at/once")
     assert not capfd.readouterr().err, "a short run shows no bar"
-    meter.started = meter.drawn = meter.started - 10
+    meter.started = meter.said = meter.started - 10
     meter.listing("/runs/a\x1b[2Jb")
-    meter.drawn -= 10
+    meter.said -= 10
     meter.file(f"/runs/{'x' * 99}/file.pt", 3)
     meter(1 << 20, 1 << 30)
     meter.stop()
@@ -230,7 +230,7 @@ def test_none_and_bar_are_obeyed(capfd: pytest.CaptureFixture[str]) -> None:
         assert meter is None
     with progress(Output("table", quiet=True, progress="bar")) as meter:
         assert isinstance(meter, Meter)
-        meter.drawn -= 1
+        meter.said -= 1
         meter(1, 1 << 30)
     assert "1.0 GiB" in capfd.readouterr().err
 
