@@ -56,10 +56,8 @@ def execute(argv: Sequence[str]) -> int:
             return _dispatch(console.named(argv))
         except CkptError as error:
             return _fail(argv, error)
-        except OSError as error:
-            return _fail(argv, _of_the_system(error))
         except Exception as error:
-            return _bug(argv, error)
+            return _fail(argv, _unexpected(error))
     except KeyboardInterrupt:
         return INTERRUPTED
     except Terminated:
@@ -111,48 +109,29 @@ def _only_a_path(argv: Sequence[str]) -> str | None:
         return None
 
 
-def _fail(argv: Sequence[str], error: CkptError) -> int:
-    rule = ""
-    if error.rule and read_answer_flags(argv).get("verbose"):
-        rule = f"rule {error.rule} ('ckpt explain {error.rule}' tells it)"
-    console.problem("error", str(error), error.hint, also=rule)
-    return _answer(argv, type(error).__name__, error)
+class Bug(CkptError):
+    """A bug of ours. A traceback would end in exit 1, and must never look like a broken checkpoint."""
 
 
-def _of_the_system(error: OSError) -> CannotLook:
-    """An error of a system call that nobody expected, such as a close() that fails: no bug, and no answer."""
-    from ckpt_tools.storage.signed import redacted
-
-    _debug(error)
-    where = f"{error.filename}: " if error.filename else ""
-    hint = "look for errors of the disk or the network file system (dmesg), then run this again"
-    if "://" in where:
-        hint = "see that the store answers, then run this again"
-    return CannotLook(redacted(f"{where}{error.strerror or error}", os.environ), hint)
-
-
-def _debug(error: Exception) -> None:
-    """The traceback, for whoever asks for it."""
-    if os.environ.get("CKPT_DEBUG"):
-        import traceback
-
-        from ckpt_tools.storage.signed import redacted
-
-        console.err(redacted("".join(traceback.format_exception(error)), os.environ))
-
-
-def _bug(argv: Sequence[str], error: Exception) -> int:
-    """A traceback would end in exit 1, which means damage: a bug of ours must never look like a broken
-    checkpoint.
+def _unexpected(error: Exception) -> CkptError:
+    """Return what to say of an error that nobody expected. One of a system call, such as a close() that
+    fails, is no bug.
     """
     from ckpt_tools.storage.signed import redacted
 
+    if os.environ.get("CKPT_DEBUG"):
+        import traceback
+
+        console.err(redacted("".join(traceback.format_exception(error)), os.environ))
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        hint = "look for errors of the disk or the network file system (dmesg), then run this again"
+        if "://" in where:
+            hint = "see that the store answers, then run this again"
+        return CannotLook(redacted(f"{where}{error.strerror or error}", os.environ), hint)
     what = redacted(f"{type(error).__name__}: {error}", os.environ)
     hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
-    _debug(error)
-    not_damage = "this is a bug in ckpt; it says nothing about your checkpoints"
-    console.problem("internal error", what, hint, also=not_damage)
-    return _answer(argv, "Bug", CkptError(what, hint))
+    return Bug(what, hint)
 
 
 def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
@@ -170,31 +149,21 @@ def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
     return said
 
 
-def _answer(argv: Sequence[str], name: str, error: CkptError) -> int:
-    """Whoever asked for a format to be read by a program gets the failure in that format too, on stdout;
-    ``name`` is that of its class.
+def _fail(argv: Sequence[str], error: CkptError) -> int:
+    """Say why there is no answer. Whoever asked for a format to be read by a program gets the failure in that
+    format too, on stdout.
     """
-    said, command = read_answer_flags(argv), "".join(argv[:1])
-    eager = "shell" if command == "hook" and argv[1:2] != ["install"] else ""  # eval must see that it failed
-    requested = "json" if said.get("json") else said.get("format") or eager
-    if requested == "slurm":
-        from ckpt_tools.output import shell
-
-        text = shell.prolog_failure(str(error), error.hint)
-    elif requested in COMMON or (requested and command in DOCUMENTS):
-        from ckpt_tools.output import registry
-        from ckpt_tools.output.failure import Failure, code_of
-        from ckpt_tools.output.page import View
-
-        failure = Failure(
-            command, code_of(name), str(error), error.hint, error.exit_code, error.plan, error.rule
-        )
-        text = ""
-        with suppress(CkptError):  # of a plug-in: that it fails has been said, or is less than what has
-            found = registry.find(requested)
-            text = found.render(failure, View(now=time.time())) if found else ""
-    else:
-        return error.exit_code
+    said = read_answer_flags(argv)
+    word, also = "error", ""
+    if isinstance(error, Bug):
+        word, also = "internal error", "this is a bug in ckpt; it says nothing about your checkpoints"
+    elif error.rule and said.get("verbose"):
+        also = f"rule {error.rule} ('ckpt explain {error.rule}' tells it)"
+    console.problem(word, str(error), error.hint, also=also)
+    eager = (
+        "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
+    )  # eval must see that it failed
+    text = _render("".join(argv[:1]), "json" if said.get("json") else said.get("format") or eager, error)
     file = said.get("output_file")
     if text and file in (None, "", "-"):
         console.out(text)
@@ -202,3 +171,23 @@ def _answer(argv: Sequence[str], name: str, error: CkptError) -> int:
         with suppress(CannotLook):  # where nothing can be written, that has been said: it is why we are here
             console.out(text, file)
     return error.exit_code
+
+
+def _render(command: str, form: str, error: CkptError) -> str:
+    """Return a failure in a format; nothing in one that is for people."""
+    if form == "slurm":
+        from ckpt_tools.output import shell
+
+        return shell.prolog_failure(str(error), error.hint)
+    if not (form in COMMON or (form and command in DOCUMENTS)):
+        return ""
+    from ckpt_tools.output import registry
+    from ckpt_tools.output.failure import Failure, code_of
+    from ckpt_tools.output.page import View
+
+    code = code_of(type(error).__name__)
+    failure = Failure(command, code, str(error), error.hint, error.exit_code, error.plan, error.rule)
+    with suppress(CkptError):  # of a plug-in: that it fails has been said, or is less than what has
+        if found := registry.find(form):
+            return found.render(failure, View(now=time.time()))
+    return ""

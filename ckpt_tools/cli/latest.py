@@ -42,18 +42,12 @@ def latest(asked: options.Asked) -> int:
         raise
     output.report(plan, to)
     _explain(asked, plan)
-    if to.format == "json":
-        from ckpt_tools.output import json
-
-        to.out(json.render(plan))
-    elif to.format == "shell":
-        from ckpt_tools.output import shell
-
-        to.out(shell.render(plan))
-    else:
+    if to.format == "text":
         from ckpt_tools.output import text
 
         to.out(text.render(plan, terminal=to.terminal))
+    else:
+        to.out(output.text_of(plan, to))
     return 0
 
 

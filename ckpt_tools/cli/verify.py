@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 from msgspec.structs import replace
@@ -62,40 +60,31 @@ def verify(
     reading, form = found.named(READING), registry.find(to.format)
     if form is not None and form.in_ci:
         reading.setdefault("settle", 0.0)
-    with (
-        _telling_what_was_seen(to),
-        engine(found.values.get("scheduler")) as workers,
-        progress(to) as meter,
-    ):
-        result = api.verify(
-            paths,
-            **reading,
-            trust=found.trust,
-            layouts=found.layouts,
-            by_store=by_store,
-            explain=asked.given["explain_bytes"],
-            cache=not found.values.get("no-cache", False),
-            note=output.cache_notes(to),
-            progress=meter,
-            engine=workers,
-        )
-    to.out(output.text_of(result, to))
-    return exit_code(result, strict, warnings=to.warnings_fail)
-
-
-@contextmanager
-def _telling_what_was_seen(to: output.Output) -> Iterator[None]:
-    """Ctrl-C: say what was seen so far, to a person; a program must not take a part for the whole."""
     try:
-        yield
+        with engine(found.values.get("scheduler")) as workers, progress(to) as meter:
+            result = api.verify(
+                paths,
+                **reading,
+                trust=found.trust,
+                layouts=found.layouts,
+                by_store=by_store,
+                explain=asked.given["explain_bytes"],
+                cache=not found.values.get("no-cache", False),
+                note=output.cache_notes(to),
+                progress=meter,
+                engine=workers,
+            )
     except KeyboardInterrupt as stop:
         from ckpt_tools.planning.verification import Interrupted
 
+        # to a person, what was seen so far; a program must not take a part for the whole
         if isinstance(stop, Interrupted) and to.format == "table":
             from ckpt_tools.output import verification
 
             to.out(verification.interrupted(stop.files, stop.of, stop.root, to.view))
         raise
+    to.out(output.text_of(result, to))
+    return exit_code(result, strict, warnings=to.warnings_fail)
 
 
 def exit_code(result: Verification, strict: bool, *, warnings: bool = False) -> int:
