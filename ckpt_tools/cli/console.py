@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TextIO
 
 from ckpt_tools.errors import CannotLook
@@ -66,8 +67,10 @@ def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
     """
     below = (f"ckpt: {also}" if also else "", f"hint: {hint}" if hint else "")
     lines = [printable(text) for text in (f"ckpt: {word}: {message}", *below) if text]
-    if terminal(sys.stderr):
-        lines = [part for line in lines for part in _fitting(line)]
+    if terminal(sys.stderr):  # which breaks no word then; logs keep lines whole
+        with suppress(OSError, ValueError):
+            columns = max(40, os.get_terminal_size(sys.stderr.fileno()).columns)
+            lines = [part for line in lines for part in wrapped(line, columns, rest="  ") or [""]]
     err("".join(f"{line}\n" for line in lines))
 
 
@@ -75,15 +78,6 @@ def going(said: str, use: str) -> None:
     """Say what to use in place of a flag or a variable that goes."""
     hint = f"say {use}" if use.startswith(("--", "CKPT_")) else use
     problem("warning", f"{said} is accepted until the next release", hint)
-
-
-def _fitting(line: str) -> list[str]:
-    """A line as several that the terminal of stderr shows without breaking a word; logs keep lines whole."""
-    try:
-        columns = max(40, os.get_terminal_size(sys.stderr.fileno()).columns)
-    except (OSError, ValueError):
-        return [line]
-    return wrapped(line, columns, rest="  ") or [""]
 
 
 def findings(found: Iterable[Finding], root: str = "") -> None:

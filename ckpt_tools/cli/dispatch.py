@@ -72,7 +72,7 @@ def execute(argv: Sequence[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     if (path := _only_a_path(argv)) is not None:
-        from ckpt_tools.cli.look import look
+        from ckpt_tools.cli.ls import look
 
         return look(path)
     if not argv:  # the help is part of an error here

@@ -35,20 +35,14 @@ def explain(
     to = output.requested(("table", "json"), given)
     hint = "docs/codes.md and docs/rules.md list all of them"
     require_known(code, (*CODES, *RULES), "finding or rule", hint)
-    if to.format == "json":
-        to.out(_document(code))
-    else:
+    if to.format != "json":
         from ckpt_tools.output import catalogue
 
         to.out(catalogue.rule(RULES[code], to.view) if code in RULES else catalogue.code(code, to.view))
-    return 0
-
-
-def _document(name: str) -> str:
+        return 0
     from ckpt_tools.output import json as emit
 
-    rule = RULES.get(name)
-    codes = [CODES[code] for code in (rule.codes if rule else (name,))]
+    rule = RULES.get(code)
     entries = [
         {
             "code": c.id,
@@ -58,9 +52,8 @@ def _document(name: str) -> str:
             "since": c.since,
             "rules": [r.id for r in rules_of(c.id)],
         }
-        for c in codes
+        for c in (CODES[one] for one in (rule.codes if rule else (code,)))
     ]
-    if rule is None:
-        return emit.catalogue("explain", entries)
-    page = {"id": rule.id, "effect": str(rule.effect), "answer": rule.answer, "why": rule.why}
-    return emit.catalogue("explain", entries, rule=page)
+    more = {"id": rule.id, "effect": str(rule.effect), "answer": rule.answer, "why": rule.why} if rule else {}
+    to.out(emit.catalogue("explain", entries, **({"rule": more} if rule else {})))
+    return 0

@@ -16,7 +16,6 @@ from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.settings.resolve import Settings, require_known
 
 if TYPE_CHECKING:
-    from ckpt_tools.discovery.layout_check import Checked
     from ckpt_tools.layouts import Layout, Layouts
 
 _TRUSTED = options.TRUST.split()
@@ -166,32 +165,29 @@ def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> in
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        to.out(emit.catalogue("layouts-check", [_checked_entry(c) for c in checked]))
+        entries: list[dict[str, object]] = [
+            {
+                "layout": c.layout,
+                "template": c.template,
+                "matched": c.matched,
+                "example": c.example or None,
+                "near_misses": [m._asdict() for m in c.misses],
+            }
+            for c in checked
+        ]
+        to.out(emit.catalogue("layouts-check", entries))
     else:
         from ckpt_tools.output import catalogue
 
-        rows = [_checked_row(c) for c in checked]
+        near = "{}: fits up to {!r}, then {!r} is expected and {!r} is there"
+        rows: list[dict[str, object]] = [
+            {
+                "layout": c.layout,
+                "template": c.template,
+                "matched": f"{c.matched}{f', such as {c.example}' if c.example else ''}",
+                "near misses": [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses],
+            }
+            for c in checked
+        ]
         to.out(catalogue.table(rows, ("layout", "template", "matched", "near misses"), to.view))
     return 0 if all(c.matched for c in checked) else 1
-
-
-def _checked_entry(c: Checked) -> dict[str, object]:
-    return {
-        "layout": c.layout,
-        "template": c.template,
-        "matched": c.matched,
-        "example": c.example or None,
-        "near_misses": [m._asdict() for m in c.misses],
-    }
-
-
-def _checked_row(c: Checked) -> dict[str, object]:
-    return {
-        "layout": c.layout,
-        "template": c.template,
-        "matched": f"{c.matched}{f', such as {c.example}' if c.example else ''}",
-        "near misses": [
-            f"{m.path}: fits up to {m.fits!r}, then {m.expected!r} is expected and {m.found!r} is there"
-            for m in c.misses
-        ],
-    }

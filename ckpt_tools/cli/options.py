@@ -405,8 +405,10 @@ DOWNLOAD = "download it (aws s3 sync, gcloud storage rsync, azcopy, rclone), cha
 RENAMES = "this command moves and replaces files by renames, which stores do not have"
 
 
-def home_of(paths: Sequence[str], *, whole: bool = False) -> str:
-    """The directory that all paths lie in; with ``whole`` the lone path itself."""
+def home_of(paths: Sequence[str], root: str | None, *, whole: bool = False) -> str:
+    """Return ROOT, or the directory that all paths lie in; with ``whole`` the lone path itself."""
+    if root:
+        return absolute(root)
     named = [absolute(path) for path in paths]
     if whole:
         if len(paths) > 1:

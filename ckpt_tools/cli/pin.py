@@ -36,7 +36,7 @@ def pin(
     root = asked.given["home"]
     options.on_this_machine([*paths, root], _WHY, _INSTEAD)
     names = [os.path.abspath(path) for path in paths]
-    home = os.path.abspath(root) if root else options.home_of(names)
+    home = options.home_of(names, root)
     from ckpt_tools.guard.prune import pin as put
 
     result = put(home, names, remove=undo, dry_run=dry_run, selection=asked.found.selection())

@@ -48,7 +48,7 @@ def quarantine(
     output.broken_plugins()
     root = asked.given["home"]
     options.on_this_machine([*paths, root], options.RENAMES, _INSTEAD)
-    home = os.path.abspath(root) if root else options.home_of(paths, whole=damaged)
+    home = options.home_of(paths, root, whole=damaged)
     names = [os.path.abspath(path) for path in paths]
     from ckpt_tools.guard.quarantine import quarantine as put_away
     from ckpt_tools.guard.quarantine import restore as bring_back
