@@ -6,8 +6,6 @@ import os
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.errors import CkptError
-from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.urls import real_path
 
 EXAMPLES = """
@@ -33,15 +31,17 @@ def latest(asked: options.Asked) -> int:
     if os.environ.get("CKPT_PLAN") and (decided := _decided(asked)) is not None:
         to.out(decided)
         return 0
-    try:
-        with output.explaining_failure(to, asked.explain), progress(to) as meter:
-            plan = api.latest(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
-    except CkptError as error:
-        if error.plan is not None:
-            _explain(asked, error.plan)
-        raise
+    # stdout is for the paths alone
+    with (
+        output.explaining_failure(to, console.err if asked.explain else None),
+        progress(to) as meter,
+    ):
+        plan = api.latest(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
     output.report(plan, to)
-    _explain(asked, plan)
+    if asked.explain:
+        from ckpt_tools.output import story
+
+        console.err(story.render(plan))
     if to.format == "text":
         from ckpt_tools.output import text
 
@@ -72,10 +72,3 @@ def _decided(asked: options.Asked) -> str | None:
     from ckpt_tools.output import text
 
     return text.lines(mine.paths, terminal=asked.to.terminal)
-
-
-def _explain(asked: options.Asked, plan: LoadPlan) -> None:
-    if asked.explain:  # stdout is for the paths alone
-        from ckpt_tools.output import story
-
-        console.err(story.render(plan))

@@ -194,14 +194,18 @@ def broken_plugins(groups: Collection[str] = ()) -> None:
 
 
 @contextmanager
-def explaining_failure(to: Output, told: bool = False) -> Iterator[None]:
+def explaining_failure(to: Output, tell: Callable[[str], None] | None = None) -> Iterator[None]:
     """When choosing fails, say on stderr which candidates were looked at and why each lost, before the error
-    says that none is left. ``told``: somebody else says more of them.
+    says that none is left; or ``tell`` all that led to it.
     """
     try:
         yield
     except CkptError as error:
-        if error.plan is not None and not told:
+        if error.plan is not None and tell:
+            from ckpt_tools.output import story
+
+            tell(story.render(error.plan))
+        elif error.plan is not None:
             report(error.plan, to, f"{error}\n{error.hint}")
         raise
 

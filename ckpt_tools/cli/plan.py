@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
+from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.urls import absolute
@@ -42,24 +42,18 @@ def plan(asked: options.Asked) -> int:
     to = asked.to
     if asked.given["history"]:
         return _history(asked)
-    try:
-        with output.explaining_failure(to, asked.explain and to.format == "table"), progress(to) as meter:
-            result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
-        # not for CKPT_RANK: each process of a job may have that
-        if asked.names_rank and asked.selection.rank is not None:
-            result = narrowed(result, asked.selection.rank)
-        if result.checkpoint and asked.resume_args:
-            result = _with_arguments(result, asked.resume_args, needed=to.format == "shell")
-    except CkptError as error:
-        if error.plan is not None and asked.explain and to.format == "table":
-            from ckpt_tools.output import story
-
-            to.out(story.render(error.plan))
-        raise
+    told = asked.explain and to.format == "table"
+    with output.explaining_failure(to, to.out if told else None), progress(to) as meter:
+        result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
+    # not for CKPT_RANK: each process of a job may have that
+    if asked.names_rank and asked.selection.rank is not None:
+        result = narrowed(result, asked.selection.rank)
+    if result.checkpoint and asked.resume_args:
+        result = _with_arguments(result, asked.resume_args, needed=to.format == "shell")
     if to.format != "table":
         output.report(result, to)
     text = output.text_of(result, to)
-    if to.format == "table" and asked.explain:
+    if told:
         from ckpt_tools.output import story
 
         text += f"\n{story.render(result)}"
