@@ -55,6 +55,9 @@ class _Watcher:
     def say(self, state: str) -> None:
         raise NotImplementedError
 
+    def stop(self, state: str = "done") -> None:
+        self.say(state)
+
 
 class Meter(_Watcher):
     """Counts bytes and draws. Rich is imported only when a bar is really shown."""
@@ -87,27 +90,20 @@ class Meter(_Watcher):
             )
 
     def _show(self) -> None:
+        from rich import progress as bars
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
         from rich.table import Column
 
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
         # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself
         # that read (ckpt_tools/storage/worker_processes.py).
         whole = Column(no_wrap=True)
-        self.shown = Progress(
-            BarColumn(),
-            DownloadColumn(binary_units=True, table_column=whole),
-            TransferSpeedColumn(table_column=whole),
-            TimeRemainingColumn(table_column=whole),
-            TextColumn("{task.description}", markup=False, table_column=whole),
+        self.shown = bars.Progress(
+            bars.BarColumn(),
+            bars.DownloadColumn(binary_units=True, table_column=whole),
+            bars.TransferSpeedColumn(table_column=whole),
+            bars.TimeRemainingColumn(table_column=whole),
+            bars.TextColumn("{task.description}", markup=False, table_column=whole),
             console=stderr,
             auto_refresh=False,
             transient=True,
@@ -117,7 +113,7 @@ class Meter(_Watcher):
         self.shown.add_task("", completed=self.done, total=self.total)
         self.shown.start()
 
-    def stop(self) -> None:
+    def stop(self, state: str = "done") -> None:  # noqa: ARG002 - as Lines.stop
         """Remove the bar."""
         with self.lock:
             if self.shown is not None:
@@ -173,20 +169,14 @@ def progress(to: Output) -> Iterator[Meter | Lines | None]:
     """A meter for the time of the block; None where nobody wants one: with --quiet, or where stderr is no
     terminal, unless --progress asks for it.
     """
-    if to.progress == "json":
-        lines, ended = Lines(), "stopped"
-        try:
-            yield lines
-            ended = "done"
-        finally:
-            lines.say(ended)
-        return
     shy = to.progress == "auto" and (to.quiet or not console.terminal(sys.stderr))
     if to.progress == "none" or shy:
         yield None
         return
-    meter = Meter(console.colored(to.color, sys.stderr))
+    watcher = Lines() if to.progress == "json" else Meter(console.colored(to.color, sys.stderr))
+    state = "stopped"
     try:
-        yield meter
+        yield watcher
+        state = "done"
     finally:
-        meter.stop()
+        watcher.stop(state)
