@@ -140,11 +140,11 @@ def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
     with suppress(Exception):  # a plain error is better than a second one
         said = parameters("plan", argv, resilient_parsing=True, ignore_unknown_options=True)
     if file := said.get("output_file"):
-        from ckpt_tools.cli.output import is_same_file
+        from ckpt_tools.cli.output import is_same_file, is_state
 
-        # A failure must not replace what the command reads. -world is a mistake, and no -o rld.
+        # A failure must not replace a checkpoint. -world is a mistake, and no -o rld.
         named = [text for word in argv for text in (word, word.partition("=")[2], word[2:])]
-        if file not in named or sum(is_same_file(text, file) for text in named) > 1:
+        if file not in named or is_state(file) or sum(is_same_file(text, file) for text in named) > 1:
             said["output_file"] = None
     return said
 

@@ -156,10 +156,17 @@ def _file(given: Mapping[str, Any]) -> str | None:
     if is_url(path):
         raise UsageError(f"-o {path} lies in a store", "name a FILE of this machine, and upload that")
     asked = [*given.get("paths", ()), *(given.get(name) for name in ("root", "file", "a", "b"))]
-    if any(one is not None and is_same_file(one, path) for one in asked):
-        raise UsageError(f"-o {path} would overwrite a file that the command reads", "name another FILE")
+    if is_state(path) or any(one is not None and is_same_file(one, path) for one in asked):
+        raise UsageError(f"-o {path} would overwrite a file of a checkpoint", "name another FILE")
     check_writable(path)
     return path
+
+
+def is_state(path: str) -> bool:
+    """Return whether a file is there, and called as only a training run calls its own."""
+    from ckpt_tools.formats import names
+
+    return os.path.exists(path) and names.only_state(os.path.basename(os.path.realpath(path)))
 
 
 def is_same_file(one: str, other: str) -> bool:

@@ -196,13 +196,14 @@ def test_what_is_asked_about_is_never_replaced(asker: Asker, tmp_path: Path) -> 
     for line in (
         f"verify run {root / FILE}",
         f"show run/{FILE}",
+        "verify run",  # a file below what is named
         f"diff run/{FILE} run",
         f"plan run/{FILE}",
         "show link",
     ):
         for place in (f"run/{FILE}", "link"):
             code, out, err = asker.execute(*line.split(), "-o", place)
-            assert (code, out) == (2, "") and "would overwrite a file that the command reads" in err
+            assert (code, out) == (2, "") and "would overwrite a file of a checkpoint" in err
             for mistaken in ([], ["--nosuch"]):  # nor by the failure, for a program
                 code, out, _ = asker.execute(*line.split(), f"-o{place}", "--json", *mistaken)
                 assert code == 2 and json.loads(out)["error"]["code"] == "usage-error"
