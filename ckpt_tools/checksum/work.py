@@ -82,9 +82,6 @@ def segments(sums: Sequence[Sum], host: Unit, riders: Sequence[Unit]) -> Segment
     return Segments(host, riders, lengths, sealed=make is ChunkDigests)
 
 
-# ----
-
-
 INLINE = 2 * 1024 * 1024
 """Below this many bytes threads cost more than they save."""
 

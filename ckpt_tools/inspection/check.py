@@ -80,9 +80,6 @@ def _within(regions: Iterable[Region], gaps: list[tuple[int, int]]) -> Iterator[
             i += 1
 
 
-# ----
-
-
 # ---- Which tensors are hit where a file is not the one that was sealed: the seal has their digests.
 
 
@@ -119,9 +116,6 @@ def _said(names: list[str], now: Mapping[str, str], sealed: Mapping[str, str]) -
     if all(name in sealed and name in now for name in names):
         return "no tensor is hit"
     return "which tensors are hit is not known"
-
-
-# ----
 
 
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})

@@ -98,9 +98,6 @@ def _respelled(base: str, name: str, listed: Callable[[str], dict[str, str]]) ->
     return f"{'/'.join(found)[:200]!r} is, which differs in small and capital letters"
 
 
-# ----
-
-
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
 _CLAIMS = 4

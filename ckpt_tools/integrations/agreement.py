@@ -63,9 +63,6 @@ def joined() -> Group | None:
     return Group(dist.get_rank(), dist.get_world_size(), broadcast, gather)
 
 
-# ----
-
-
 BUDGET = 60.0
 """Seconds for which contents are read, unless the caller says otherwise: all ranks wait, and what joins them
 gives up at some time.

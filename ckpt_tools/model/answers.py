@@ -33,9 +33,6 @@ class Event(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
-# ----
-
-
 class FileReport(Struct, frozen=True):
     """A report, with the part that a layout made of the file; ``part`` is None for a file that was recognised
     by its format alone.

@@ -27,9 +27,6 @@ class Flaw(Struct, frozen=True):
     follows: bool = False
 
 
-# ----
-
-
 class Severity(IntEnum):
     """What a finding does to the verdict: error -> broken, warning -> suspect, note -> nothing."""
 

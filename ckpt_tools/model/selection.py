@@ -51,9 +51,6 @@ def _below(url: str, prefix: str) -> bool:
     return url == prefix or url.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
 
 
-# ----
-
-
 class Trust(Struct, frozen=True):
     """Whose files this user trusts besides their own and root's: files that a group may write, files of
     owners by uid, and everything below some directories.

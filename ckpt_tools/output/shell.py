@@ -45,9 +45,6 @@ def explain_silence(layout: str, path: str | None, wanted: Sequence[str]) -> str
     return f"a checkpoint was chosen, and the command would not learn of it: {why}"
 
 
-# ----
-
-
 def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - as every output
     """``export CKPT_PATH=… …``. What is unknown is exported empty, so that no value of an outer shell shines
     through. Raises UsageError if nothing would tell a job of the checkpoint.

@@ -66,9 +66,6 @@ def share(value: object, _base: str = "") -> Share:
         ) from None
 
 
-# ----
-
-
 Parse = Callable[[object, str], object]
 """A raw value (text of a flag or variable, or a TOML value) and the directory its relative paths start from
 -> the setting's value.

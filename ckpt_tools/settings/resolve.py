@@ -78,9 +78,6 @@ def _text(value: object) -> str:
     raise ValueError("an option is a text, a number, true or false")
 
 
-# ----
-
-
 __all__ = ["BY_KEY", "ENV", "SIZES", "WORDS", "Settings", "Variable", "nearest", "require_known", "resolve"]
 
 

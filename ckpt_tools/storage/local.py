@@ -44,9 +44,6 @@ def second_buffer() -> memoryview:
     return view
 
 
-# ----
-
-
 class ShortRead(Exception):
     """A read at ``offset`` of ``wanted`` bytes got only ``got``: the file ends there, or shrank while it was
     read.

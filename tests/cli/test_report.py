@@ -430,7 +430,7 @@ def test_files_take_little_room(name: str) -> None:
 @pytest.mark.slow
 @given(st.lists(st.one_of(st.none(), st.integers(-1, 10**15))), st.integers(1, 5))
 def test_numbers_come_back(column: list[int | None], again: int) -> None:
-    from ckpt_tools.output.report.columns import numbers
+    from ckpt_tools.output.report.page import numbers
 
     packed = numbers(column * again)
     differences = packed.get("differences") or [

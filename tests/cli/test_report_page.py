@@ -23,8 +23,8 @@ from run_helpers import CLEAN
 
 from ckpt_tools import api
 from ckpt_tools.output.report import data, page
-from ckpt_tools.output.report.columns import packed
 from ckpt_tools.output.report.gathered import Gathered
+from ckpt_tools.output.report.page import packed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -44,9 +44,6 @@ def _gap(boxes: list[Box]) -> str:
     return words.get(bad.kind, "differ in their number of dimensions")
 
 
-# ----
-
-
 _WORDS = (
     "epoch_num step_num global_step cur_rank batch_num loss_scale global_batch_size epoch step last_epoch"
     " last_step"

@@ -78,9 +78,6 @@ def unpacked(data: bytes) -> bytes | None:
         return None
 
 
-# ----
-
-
 _END = b"PK\5\6"
 _ZSTD_NAME = "stream.zstd/1"  # _extension.py: ZStandard.get_descriptor
 _ZSTD = b"\x28\xb5\x2f\xfd"

@@ -168,9 +168,6 @@ def _is_id(value: Any) -> bool:
     return type(value) is str and (len(value) != 36 or _UUID.fullmatch(value) is not None)
 
 
-# ----
-
-
 _MODULES = (
     b"torch.distributed.checkpoint.metadata",
     b"torch.distributed._shard.checkpoint.metadata",

@@ -230,9 +230,6 @@ def _data_block(
         at += per_page * items.width + 4
 
 
-# ----
-
-
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _FILES = 4
 """External files of one array that are named."""

@@ -92,9 +92,6 @@ def _held(blocks: Blocks, address: int, index: int) -> bytes | None:
     return None
 
 
-# ----
-
-
 _COMMITTED = 2
 """A shared message that lies in the header of a type with a name of its own."""
 

@@ -186,9 +186,6 @@ def _after_last(source: Source, at: int, left: int) -> Damage:
     return Damage("trailing-data", f"{left} bytes follow the last block", at)
 
 
-# ----
-
-
 _SAMPLE = 4096
 
 

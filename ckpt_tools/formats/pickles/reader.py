@@ -76,9 +76,6 @@ class JoblibMachine(Machine):
         return end
 
 
-# ----
-
-
 __all__ = [
     "MAX_MADE",
     "MAX_OPS",

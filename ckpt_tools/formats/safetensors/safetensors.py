@@ -191,9 +191,6 @@ def tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
     yield Tensor(name, known[0] if known else dtype, tuple(shape), end - begin, data + begin)
 
 
-# ----
-
-
 MAX_HEADER = 100_000_000
 """Bytes; the reader refuses more (MAX_HEADER_SIZE), which no writer heeds."""
 _LONGEST_HEADER = 1 << 40

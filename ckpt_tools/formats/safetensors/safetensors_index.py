@@ -117,9 +117,6 @@ def _total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Findi
         yield finding("odd-header", shown, severity=Severity.NOTE)
 
 
-# ----
-
-
 MAX_INDEX = 64 << 20
 """Bytes; the largest models have indexes of about 20 MB."""
 MAX_SHARDS = 100_000

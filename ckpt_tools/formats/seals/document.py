@@ -51,9 +51,6 @@ def hash_of(name: str) -> Callable[[], Hash] | None:
     return maker(Digest(name, b""), 0) if can_compare(name) else None
 
 
-# ----
-
-
 SCHEMA = "ckpt-tools/seal/v1"
 ALGORITHMS = {"xxh3": 32, "sha256": 64, "blake3": 64}
 """What the digest of a whole file may be, and how many hexadecimal digits it has. That of xxh3 follows from

@@ -123,9 +123,6 @@ class VariantCrc(_Elements):
         return not self.left and not self.body and not self.shift
 
 
-# ----
-
-
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 """What tf.train.Checkpoint puts behind the path of a variable in its tree of objects."""
 _PAGE = 4096

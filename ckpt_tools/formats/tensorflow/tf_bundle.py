@@ -155,9 +155,6 @@ def _field(line: str, at: int) -> tuple[str, str]:
     raise Damage("bad-tracker", f"{field[:80]!r} is no field of a list of checkpoints", at)
 
 
-# ----
-
-
 _SHARD = re.compile(r"(.+)\.data-\d{5,}-of-\d{5,}", re.DOTALL)
 _VERSION = 1
 """Of the format: the same since TensorFlow 1.0."""

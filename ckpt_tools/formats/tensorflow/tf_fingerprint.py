@@ -125,9 +125,6 @@ def fingerprint64(data: bytes) -> int:
     return _join(low & _MASK, _join(s.v[1], s.w[1], mul) + s.x & _MASK, mul)
 
 
-# ----
-
-
 _BEGIN = re.compile(rb"\x08[\x80-\xff]{0,9}[\x00-\x7f]\x10", re.DOTALL)
 _NAMES = {
     1: "saved_model_checksum",

@@ -106,9 +106,6 @@ def apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
             )
 
 
-# ----
-
-
 _LISTED = 16
 _PARSING = 16
 """What a byte of a node counts for beside one of a chunk, which only has to decode."""

@@ -68,9 +68,6 @@ def _number(field: bytes) -> int | None:
         return None
 
 
-# ----
-
-
 _V2 = ("torch._utils", "_rebuild_tensor_v2")
 _WRAPPERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
 _SPARSE = {

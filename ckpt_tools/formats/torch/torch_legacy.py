@@ -117,9 +117,6 @@ def compared(
     anatomy.explain(start, stop - start, what, guard)
 
 
-# ----
-
-
 _PAGE, _TAIL = 4096, 256 * 1024
 _PROTOCOL = 1001
 

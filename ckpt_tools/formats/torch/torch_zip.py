@@ -81,9 +81,6 @@ def code_of_script(source: Source, records: Sequence[Record], anatomy: Anatomy) 
             yield finding("unsafe-pickle", why, offset=r.place)
 
 
-# ----
-
-
 _ZIP = b"PK\3\4"
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 _INFLATE, _FEW, _RATIO = 8 << 20, 1 << 20, 8

@@ -68,9 +68,6 @@ def _gaps(rows: Sequence[Row], members: Sequence[int]) -> list[Object]:
     ]
 
 
-# ----
-
-
 FILES = 200_000
 """Files that are listed; beyond, those that need attention most."""
 FINDINGS = 2_000
