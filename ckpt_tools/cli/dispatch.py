@@ -112,6 +112,8 @@ def _only_a_path(argv: Sequence[str]) -> str | None:
 class Bug(CkptError):
     """A bug of ours. A traceback would end in exit 1, and must never look like a broken checkpoint."""
 
+    hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
+
 
 def _unexpected(error: Exception) -> CkptError:
     """Return what to say of an error that nobody expected. One of a system call, such as a close() that
@@ -129,9 +131,7 @@ def _unexpected(error: Exception) -> CkptError:
         if "://" in where:
             hint = "see that the store answers, then run this again"
         return CannotLook(redacted(f"{where}{error.strerror or error}", os.environ), hint)
-    what = redacted(f"{type(error).__name__}: {error}", os.environ)
-    hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
-    return Bug(what, hint)
+    return Bug(redacted(f"{type(error).__name__}: {error}", os.environ))
 
 
 def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def test_it_prunes_by_the_words_of_prune(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("--prune", "--keep-last"), "requires an argument"),
+        (("--prune", "--keep-last"), "--keep-last needs a value"),
         (("--prune", "last=none"), "'none' is not a whole number"),
         (("--prune", "--keep-last none"), "'none' is not a whole number"),
         (("--prune", "--keep-last 3 --apply"), "apply does not say what to keep"),

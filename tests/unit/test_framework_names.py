@@ -45,7 +45,7 @@ USERS_WORDS = [
     Allowed("cli/hook_install.py", "(?s)\nckpt hook install.*", "examples of commands"),
     Allowed("cli/layouts.py", "(?s)\nckpt layouts.*", "examples of commands"),
     Allowed("cli/options.py", r".*(torchrun|msrun).*", "help: how the command is started"),
-    Allowed("cli/run.py", r".*(torchrun|msrun).*", "help: how the command is started"),
+    Allowed("cli/app.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),
     Allowed(
         "job/membership.py", r"--worker is for .*|torchrun", "a hint, and the launcher that has a node rank"
