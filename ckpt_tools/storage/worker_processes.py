@@ -48,7 +48,7 @@ def _quiet() -> None:
     """Die without a trace: no handlers of the parent's, no core dump, and Ctrl-C is the parent's business."""
     import resource
 
-    for number in (*SIGNALS, signal.SIGBUS):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
