@@ -26,8 +26,8 @@ class InflateError(Exception):
 def read_parts(
     source: Source, offset: int, length: int, progress: Progress | None
 ) -> Iterator[memoryview | bytes]:
-    """Yield ``length`` bytes from ``offset`` on, each part valid until the next one is asked for. Raises
-    ShortRead and OSError. All reads but the first begin with a page, where a buffer would from the file's start.
+    """Yield ``length`` bytes from ``offset`` on, each part valid until the next one is asked for. All reads
+    but the first begin with a page of the file. Raises ShortRead and OSError.
     """
     end, views = offset + length, getattr(source, "views", None)
     if views is not None:  # what has come is in memory
