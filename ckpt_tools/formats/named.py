@@ -1,12 +1,10 @@
-"""What each format says about names, copied from its file so that a name can be looked up without importing
-any: tests/formats/test_formats.py holds the two together.
-"""
+"""What each format says about names, so that a name can be looked up without importing any format."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from functools import cache, cached_property, lru_cache
+from collections.abc import Callable
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 
@@ -14,9 +12,6 @@ class Named(NamedTuple):
     """A format's name, the folder of its family, its suffixes, an expression for whole names ("" without
     one), whether it describes files beside it (an index), and whether only a training run writes it (else it
     lies beside code and models as well).
-
-    ``words``: every name that the expression fits has one of them in it, in small letters. They are looked
-    for first, because an expression costs a thousand times as much to compile.
     """
 
     name: str
@@ -25,7 +20,6 @@ class Named(NamedTuple):
     names: str = ""
     describes: bool = False
     state: bool = True
-    words: tuple[str, ...] = ("",)
 
 
 TORCH_SUFFIXES = (
@@ -37,6 +31,13 @@ TORCH_SUFFIXES = (
 """Names that torch.save's files have. ``.bin`` alone is used by too many other programs."""
 JOBLIB_SUFFIXES = (".pkl", *(f".joblib{end}" for end in ("", ".z", ".gz", ".bz2", ".xz", ".lzma", ".lz4")))
 """Names of joblib's compressed pickles; .pkl.gz is a data set as often."""
+PICKLE_SUFFIXES = (
+    *(".pkl", ".pdparams", ".pdparam", ".pdz", ".pdopt", ".pdckpt", ".pdstates", ".states", ".pdema"),
+    *(".joblib", "training_args.bin"),
+)
+"""Names of plain pickles, most of them of paddle.save. Its .distcp files begin with a number, torch's
+with two underlines.
+"""
 _STATES = (
     "trainer_state|train_state|running_states|checkpoint_metadata|sampler_state|scheduler_state|"
     "dataloader_state|data_state|optimizer_state|rng_state|optimizer_param_groups|training_step"
@@ -80,7 +81,6 @@ TEXTS = "texts"
 """The family of formats that are plain text, as what else is not: only a name or a place says that it is."""
 LISTS = frozenset({MANIFESTS, "seals"})
 """Families that know digests of files, and not what these are."""
-"""The family of formats that only say what others held: none is a checkpoint, or a part of one."""
 CALLED_SO = frozenset({"nemo", "joblib"})
 """Formats that begin as any tar or any compressed file does: only a name says that a file is one."""
 NAMED = (
@@ -93,28 +93,8 @@ NAMED = (
     Named("mindspore_encrypted", "mindspore", (".ckpt",)),
     Named("dcp", "dcp", (".metadata", ".distcp"), "", True),
     Named("paddle_tensors", "paddle", (".pdiparams", ".pdparams", ".pdparam")),
-    Named("paddle_dist", "paddle", (), r"\d+\.metadata", True, words=(".metadata",)),
-    Named(
-        "pickle_plain",
-        "pickles",
-        (
-            *(
-                ".pkl",
-                ".pdparams",
-                ".pdparam",
-                ".pdz",
-                ".pdopt",
-                ".pdckpt",
-                ".pdstates",
-                ".states",
-                ".pdema",
-                ".joblib",
-            ),
-            "training_args.bin",
-        ),
-        r"\d+_\d+\.distcp",
-        words=(".distcp",),
-    ),
+    Named("paddle_dist", "paddle", (), r"\d+\.metadata", True),
+    Named("pickle_plain", "pickles", PICKLE_SUFFIXES, r"\d+_\d+\.distcp"),
     Named("joblib", "pickles", JOBLIB_SUFFIXES),
     Named("safetensors", "safetensors", (".safetensors",)),
     Named(
@@ -123,66 +103,38 @@ NAMED = (
         (".safetensors.index.json", ".bin.index.json"),
         r".+\.(?:safetensors|bin)\.index\.[\w-]+\.json",
         True,
-        words=(".index.",),
     ),
     Named("keras_shards", "hdf5", (".weights.json",), "", True),
-    Named("tf_bundle", "tensorflow", (".index",), r"(.+)\.data-\d{5,}-of-\d{5,}", True, words=(".data-",)),
+    Named("tf_bundle", "tensorflow", (".index",), r"(.+)\.data-\d{5,}-of-\d{5,}", True),
     Named("hdf5", "hdf5", (".h5", ".hdf5")),
     Named("gguf", "exports", (".gguf",)),
-    Named("saved_model", "tensorflow", (), r"saved_model\.pb", True, words=(".pb",)),
-    Named("tf_fingerprint", "tensorflow", (), r"fingerprint\.pb", True, words=(".pb",)),
-    Named(
-        "mindspore_strategy",
-        "mindspore",
-        (".ckpt",),
-        r"(?:src|dst)_\w*strategy\w*\.json",
-        state=False,
-        words=("strategy",),
-    ),
-    Named("onnx", "exports", (".onnx",), r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", True, words=(".onnx",)),
-    Named("ocdbt", "tensorstore", (), r"manifest\.(?:ocdbt|[0-9a-f]{16})", True, words=("manifest.",)),
-    Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True, words=("zarr",)),
-    Named("orbax_tree", "tensorstore", (), "_METADATA", True, words=("_metadata",)),
+    Named("saved_model", "tensorflow", (), r"saved_model\.pb", True),
+    Named("tf_fingerprint", "tensorflow", (), r"fingerprint\.pb", True),
+    Named("mindspore_strategy", "mindspore", (".ckpt",), r"(?:src|dst)_\w*strategy\w*\.json", state=False),
+    Named("onnx", "exports", (".onnx",), r"(.+)\.onnx(?:\.data|_data(?:_\d+)?)", True),
+    Named("ocdbt", "tensorstore", (), r"manifest\.(?:ocdbt|[0-9a-f]{16})", True),
+    Named("zarr", "tensorstore", (), r"\.zarray|zarr\.json", True),
+    Named("orbax_tree", "tensorstore", (), "_METADATA", True),
     Named("mindspore_ckpt", "mindspore", (".ckpt",)),
     Named("seal", "seals", (".ckpt-seal.json",)),
-    Named(
-        "json_member",
-        "json_files",
-        (),
-        JSON_MEMBERS,
-        state=False,
-        words=(".json", "_metadata", "_sharding", "process_", ".z"),
-    ),
+    Named("json_member", "json_files", (), JSON_MEMBERS, state=False),
     Named("npy", "numpy", (".npy",), state=False),
     Named("eqx", "numpy", (".eqx",)),
-    Named("torchsnapshot", "torchsnapshot", (), r"\.snapshot_metadata", True, words=("_metadata",)),
-    Named("mcore_integrity", "json_files", (), r"integrity\.json", True, words=(".json",)),
-    Named(
-        "msgpack_stream",
-        "msgpack",
-        (),
-        r"streaming_(?:params|train_state)(?:_\d{1,18})?",
-        words=("streaming_",),
-    ),
-    Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}", True, words=("checkpoint_",)),
-    Named(
-        "checksums",
-        MANIFESTS,
-        (),
-        CHECKSUM_NAMES,
-        True,
-        state=False,
-        words=("sum", "md5", "sha1", "sha2", "sha3", "sha5", ".b2", ".b3", ".blake3", "manifest-", ".chk"),
-    ),
+    Named("torchsnapshot", "torchsnapshot", (), r"\.snapshot_metadata", True),
+    Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
+    Named("msgpack_stream", "msgpack", (), r"streaming_(?:params|train_state)(?:_\d{1,18})?"),
+    Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}", True),
+    Named("checksums", MANIFESTS, (), CHECKSUM_NAMES, True, state=False),
     Named("hf_cache", MANIFESTS, (), state=False),
     Named("hf_download", MANIFESTS, (), describes=True, state=False),
     Named("ollama", MANIFESTS, (), describes=True, state=False),
-    Named("wandb_manifest", MANIFESTS, (), r"(?:wandb_)?manifest\.json", True, state=False, words=(".json",)),
-    Named("dvc", MANIFESTS, (), r".+\.dvc", True, state=False, words=(".dvc",)),
-    Named("model_signing", MANIFESTS, (), r"(?:.+\.)?model\.sig|.+\.sig", True, state=False, words=(".sig",)),
-    Named("text_member", TEXTS, (), r"CKPT\.yaml", words=(".yaml",)),
+    Named("wandb_manifest", MANIFESTS, (), r"(?:wandb_)?manifest\.json", True, state=False),
+    Named("dvc", MANIFESTS, (), r".+\.dvc", True, state=False),
+    Named("model_signing", MANIFESTS, (), r"(?:.+\.)?model\.sig|.+\.sig", True, state=False),
+    Named("text_member", TEXTS, (), r"CKPT\.yaml"),
 )
 """In the order in which magics are tried, most specific first."""
+ROWS = {row.name: row for row in NAMED}
 
 
 _KEPT_ELSEWHERE = (
@@ -250,21 +202,13 @@ class Names:
         return frozenset(row.name for row in self.named if not row.state)
 
     @cached_property
-    def _suffixes(self) -> list[tuple[str, list[str]]]:
-        suffixes = {
-            s: [row.name for row in self.named if s in row.suffixes]
-            for row in self.named
-            for s in row.suffixes
-        }
-        return sorted(suffixes.items(), key=lambda row: -len(row[0]))
-
-    @cached_property
-    def _endings(self) -> tuple[str, ...]:
-        return tuple(s.lower() for s, _ in self._suffixes)
-
-    @cached_property
-    def _as_written(self) -> tuple[str, ...]:
-        return tuple(s for s, _ in self._suffixes)
+    def _suffixes(self) -> dict[str, list[str]]:
+        """The formats of each suffix in small letters, the longest suffix first."""
+        found: dict[str, list[str]] = {}
+        for row in self.named:
+            for suffix in row.suffixes:
+                found.setdefault(suffix.lower(), []).append(row.name)
+        return dict(sorted(found.items(), key=lambda one: -len(one[0])))
 
     @cached_property
     def index_suffixes(self) -> tuple[str, ...]:
@@ -277,23 +221,22 @@ class Names:
         return self._allowed(name)
 
     def _look_up(self, name: str) -> tuple[str, ...]:
-        whole = [row.name for row in self._fitting(name)]
         low = name.lower()
-        by_suffix = (of for s, formats in self._suffixes if low.endswith(s.lower()) for of in formats)
-        return tuple(dict.fromkeys([*whole, *by_suffix]))
+        found = [row.name for row in self._find_whole(name)]
+        for suffix, formats in self._suffixes.items():
+            found += formats if low.endswith(suffix) else ()
+        return tuple(dict.fromkeys(found))
 
     def known(self, name: str) -> bool:
         """Whether a name says that a file has one of the formats."""
-        if name.endswith(self._as_written) or (not name.islower() and name.lower().endswith(self._endings)):
-            return True
-        return any(True for _ in self._fitting(name))
+        return name.lower().endswith(tuple(self._suffixes)) or bool(self._find_whole(name))
 
     def state(self, name: str) -> bool:
         """Whether a name says that a file was written by a save: one of the formats, and not a configuration
         or a vocabulary.
         """
         known = any(of != "json_member" and self.family[of] != MANIFESTS for of in self.allowed(name))
-        return known or self._state.fullmatch(name) is not None or self._kept_elsewhere(name)
+        return known or re.fullmatch(_STATE, name) is not None or self._kept_elsewhere(name)
 
     def beside(self, name: str) -> bool:
         """Whether a file within a checkpoint was written by its save: a state, or how far training is."""
@@ -303,7 +246,7 @@ class Names:
         """Whether a name says that only a training run writes such a file, whatever is in it."""
         formats = self.allowed(name)
         known = bool(formats) and all(map(self.holds_state, formats))
-        return known or self._state.fullmatch(name) is not None or self._kept_elsewhere(name)
+        return known or re.fullmatch(_STATE, name) is not None or self._kept_elsewhere(name)
 
     def _kept_elsewhere(self, name: str) -> bool:
         """Whether it stands for a file that DVC keeps, and that only a training run writes."""
@@ -327,7 +270,7 @@ class Names:
 
     def may_be_index(self, name: str) -> bool:
         """Whether a file of this name may describe the files beside it."""
-        return name.endswith(self.index_suffixes) or any(row.describes for row in self._fitting(name))
+        return name.endswith(self.index_suffixes) or any(row.describes for row in self._find_whole(name))
 
     def near_placed(self, path: str) -> bool:
         """Whether there may be such an index in the directory, or below it."""
@@ -349,28 +292,14 @@ class Names:
         return "s--" in path and re.fullmatch(_ADDRESSED, path) is not None
 
     @cached_property
-    def _words(self) -> tuple[str, ...]:
-        """Of which every whole name of a format has one in it."""
-        return tuple(dict.fromkeys(word for row in self.named if row.names for word in row.words))
+    def _own_whole(self) -> re.Pattern[str]:
+        """One expression for the whole names of all formats but those of plug-ins: most names are none."""
+        return re.compile("|".join(f"(?:{row.names})" for row in self._own if row.names))
 
-    def _fitting(self, name: str) -> Iterator[Named]:
-        """The formats whose whole names match. What is no ASCII may be another form of a letter that is."""
-        low, plain = name.lower(), name.isascii()
-        if plain and not any(map(low.__contains__, self._words)):
-            return
-        for row in self.named:
-            may_fit = not plain or any(map(low.__contains__, row.words))
-            if row.names and may_fit and _whole(row.names)(name):
-                yield row
-
-    @cached_property
-    def _state(self) -> re.Pattern[str]:
-        return re.compile(_STATE)
-
-
-@cache
-def _whole(expression: str) -> Callable[[str], re.Match[str] | None]:
-    return re.compile(expression).fullmatch
+    def _find_whole(self, name: str) -> list[Named]:
+        """The formats whose whole names match."""
+        count = len(self.named) - (0 if self._own_whole.fullmatch(name) else len(self._own))
+        return [row for row in self.named[:count] if row.names and re.fullmatch(row.names, name)]
 
 
 UNREAD = re.compile(

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ckpt_tools.checksum.sums import Deflated, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import Member, walk
-from ckpt_tools.formats.common.format import Anatomy, Check, Damage, Format, inside, structure
+from ckpt_tools.formats.common.format import Anatomy, Check, Damage, inside, own_format, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.dcp import dcp
 from ckpt_tools.formats.numpy.npy import MAGIC
@@ -183,9 +183,8 @@ def _payload(source: Source) -> int:
     return at + (2 if flags & 2 else 0)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="nemo",
-    suffixes=(".nemo",),
     magic=magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},

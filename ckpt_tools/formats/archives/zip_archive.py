@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import Record, protect, read_record, read_zip, unsummed
-from ckpt_tools.formats.common.format import Anatomy, Format, inside
+from ckpt_tools.formats.common.format import Anatomy, inside, own_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.hdf5 import hdf5
@@ -75,9 +75,8 @@ def _arrays(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     return (f for f in hdf5.structure(source, anatomy) if f.code != "not-checksummed")
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="zip_archive",
-    suffixes=(".keras",),
     magic=magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
+from ckpt_tools.formats.named import ROWS
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.part import Part
@@ -191,6 +192,12 @@ class Format(Struct, frozen=True):
     hides_cuts: bool = False
     names_its_save: bool = False
     rank_groups: Callable[[str, int], RankGroups] | None = None
+
+
+def own_format(name: str, **told: Any) -> Format:
+    """A format of this package: what it says about names is in named.py."""
+    row = ROWS[name]
+    return Format(name, row.suffixes, names=row.names, state=row.state, index=row.describes, **told)
 
 
 def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:

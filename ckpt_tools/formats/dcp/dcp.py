@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import near_miss, remember
 from ckpt_tools.formats.common.tiling import untiled
@@ -367,9 +367,8 @@ def _nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     )
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="dcp",
-    suffixes=(".metadata", ".distcp"),
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects=(
@@ -400,7 +399,6 @@ FORMAT = Format(
         "torch/distributed/checkpoint/filesystem.py, metadata.py, default_planner.py of torch 2.13;"
         " Megatron-core 0.16: strategies/filesystem_async.py"
     ),
-    index=True,
     index_of=_index_of,
     names_its_save=True,
 )

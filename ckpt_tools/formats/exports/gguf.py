@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, remember, zero_tail
 from ckpt_tools.model.finding import Finding, Severity
@@ -300,9 +300,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="gguf",
-    suffixes=(".gguf",),
     magic=lambda head: head.startswith(MAGIC),
     checks={Level.STRUCTURE: _structure},
     protects="nothing; the tensors must follow each other at the places and in the sizes that are said",

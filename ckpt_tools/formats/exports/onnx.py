@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, zero_tail
@@ -283,10 +283,8 @@ def _never_filled(source: Source, tensors: Sequence[Tensor]) -> Finding | None:
     return finding("zero-tail", "its matrices all begin with zeros", offset=0)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="onnx",
-    suffixes=(".onnx",),
-    names=_DATA.pattern,
     magic=lambda head: _BEGIN.match(head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -299,6 +297,5 @@ FORMAT = Format(
     ),
     reference="onnx 1.23: onnx/onnx.proto, onnx/external_data_helper.py",
     loader="",
-    index=True,
     index_of=_index_of,
 )

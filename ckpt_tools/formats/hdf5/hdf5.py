@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_NAME
@@ -243,9 +243,8 @@ class _Walk:
         return named and Fields(named.body, named.at, what)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="hdf5",
-    suffixes=(".h5", ".hdf5"),
     magic=lambda head: head.startswith(MAGIC),
     checks={Level.STRUCTURE: structure},
     protects=(

@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.json_cursor import Cursor
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_INDEXED, MAX_NAME, MAX_TENSORS, remember
@@ -129,9 +129,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     )
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="keras_shards",
-    suffixes=(".weights.json",),
     magic=begins_so,
     checks={Level.STRUCTURE: _structure},
     protects="nothing by a checksum; groups and sizes of variables are compared with those in the shards",
@@ -141,6 +140,5 @@ FORMAT = Format(
     ),
     reference="keras 3.15.1: keras/src/saving/saving_lib.py ShardedH5IOStore",
     loader=None,
-    index=True,
     distinct=False,  # indexes of safetensors begin so as well
 )

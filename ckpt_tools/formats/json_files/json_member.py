@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Format
+from ckpt_tools.formats.common.format import Anatomy, own_format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import MAX_TEXT, remember
-from ckpt_tools.formats.named import JSON_MEMBERS
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
@@ -137,11 +136,8 @@ def _remember(top: Mapping[str, object], name: str, anatomy: Anatomy) -> None:
         remember(anatomy.metadata, name, value)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="json_member",
-    suffixes=(),
-    names=JSON_MEMBERS,
-    state=False,
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},

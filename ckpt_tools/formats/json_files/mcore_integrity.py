@@ -14,7 +14,7 @@ from functools import partial
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.json_text import read_json
 from ckpt_tools.formats.common.limited import MANY, limited
 from ckpt_tools.formats.common.tensors import near_miss
@@ -118,9 +118,8 @@ def _nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     return iter(())
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="mcore_integrity",
-    suffixes=(),
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -134,6 +133,4 @@ FORMAT = Format(
     ),
     loader=None,
     reference="megatron/core/dist_checkpointing/integrity.py of Megatron-LM, 2026-04 and later",
-    names=r"integrity\.json",
-    index=True,
 )

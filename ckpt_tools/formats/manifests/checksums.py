@@ -24,11 +24,10 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.pointers import stands_for
 from ckpt_tools.formats.common.stored_digests import LENGTHS, Digest, can_compare, claim, needs_blake3
-from ckpt_tools.formats.named import CHECKSUM_NAMES
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
@@ -265,9 +264,8 @@ def _place(name: str, path: str, whole_below: str) -> str | None:
     return None if isabs(name) or name == ".." or name.startswith("../") else name
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="checksums",
-    suffixes=(),
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -279,8 +277,5 @@ FORMAT = Format(
     ),
     loader=None,
     reference="coreutils src/digest.c 9.x, b3sum 1.x, openssl dgst",
-    names=CHECKSUM_NAMES,
-    index=True,
-    state=False,
     ours=_is_ours,
 )

@@ -13,7 +13,7 @@ from functools import partial
 from os.path import basename, isabs, normpath
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.json_text import mapping, parse, sequence
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
@@ -99,9 +99,8 @@ def _listed(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterator[Fi
             yield finding("bad-header", f"no MD5 of {str(name)[:80]!r}")
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="dvc",
-    suffixes=(),
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -112,7 +111,4 @@ FORMAT = Format(
     ),
     loader=None,
     reference="dvc 3.67: dvc/schema.py, dvc_data/hashfile/tree.py",
-    names=r".+\.dvc",
-    index=True,
-    state=False,
 )

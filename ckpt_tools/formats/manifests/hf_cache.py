@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ckpt_tools.formats.common.format import Anatomy, Claim, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, own_format
 from ckpt_tools.formats.common.stored_digests import Digest, claim
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
@@ -42,9 +42,8 @@ def _structure(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     return iter(())
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="hf_cache",
-    suffixes=(),
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -52,5 +51,4 @@ FORMAT = Format(
     limits=("a blob that no snapshot leads to is looked at only when it is named",),
     loader=None,
     reference="huggingface_hub 2.4: file_download.py",
-    state=False,
 )

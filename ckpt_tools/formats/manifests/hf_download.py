@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Check, Format
+from ckpt_tools.formats.common.format import Anatomy, Check, own_format
 from ckpt_tools.formats.common.stored_digests import claim
 from ckpt_tools.formats.manifests.hf_cache import digest_of
 from ckpt_tools.model.finding import Finding
@@ -49,9 +49,8 @@ def _unless_changed(source: Source, anatomy: Anatomy, since: float, compare: Che
         yield from compare(source, anatomy)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="hf_download",
-    suffixes=(),
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -59,6 +58,4 @@ FORMAT = Format(
     limits=("a file whose time is later than its download is not compared, and a copy without times is one",),
     loader=None,
     reference="huggingface_hub 2.4: _local_folder.py",
-    index=True,
-    state=False,
 )

@@ -17,7 +17,7 @@ from os.path import basename, dirname, normpath
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.json_text import mapping, parse, read_json, sequence
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import Digest, can_compare, claim, needs_blake3, read_digest
@@ -192,9 +192,8 @@ def _shard(name: object, algorithm: object, digest: object) -> _Named | None:
     return (file, found._replace(start=start, end=end)) if start < end else None
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="model_signing",
-    suffixes=(),
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -205,7 +204,4 @@ FORMAT = Format(
     ),
     loader=None,
     reference="model_signing 1.1: _signing/signing.py and manifest.py",
-    names=r"(?:.+\.)?model\.sig|.+\.sig",
-    index=True,
-    state=False,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Format
+from ckpt_tools.formats.common.format import Anatomy, own_format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
@@ -41,9 +41,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             yield finding("bad-header", f"the digest {digest[:80]!r} is no SHA-256")
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="ollama",
-    suffixes=(),
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -51,6 +50,4 @@ FORMAT = Format(
     limits=("a blob of no model is not looked at",),
     loader=None,
     reference="ollama 0.12: manifest/manifest.go, manifest/layer.go",
-    index=True,
-    state=False,
 )

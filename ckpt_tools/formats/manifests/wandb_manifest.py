@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from os.path import basename
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Format
+from ckpt_tools.formats.common.format import Anatomy, own_format
 from ckpt_tools.formats.common.json_text import mapping, read_json
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import Digest, claim
@@ -51,9 +51,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         )
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="wandb_manifest",
-    suffixes=(),
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -61,7 +60,4 @@ FORMAT = Format(
     limits=("files that it does not list, and those that it keeps elsewhere (ref), are not covered",),
     loader=None,
     reference="wandb 0.31: sdk/artifacts/artifact_manifests/artifact_manifest_v1.py",
-    names=r"(?:wandb_)?manifest\.json",
-    index=True,
-    state=False,
 )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.mindspore.records import (
@@ -216,9 +216,8 @@ def _lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, 
             yield p.path, finding("signature-changed", text)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="mindspore_ckpt",
-    suffixes=(".ckpt",),
     magic=_magic,
     misnamed=Severity.ERROR,
     checks={Level.STRUCTURE: _structure},

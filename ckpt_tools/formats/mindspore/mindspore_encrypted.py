@@ -29,7 +29,7 @@ from ckpt_tools.formats.common.crypto import (
     missing,
     padding,
 )
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format, structure
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format, structure
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.records import CIPHERS, FINAL_MODE, LITERAL, TRAILER
 from ckpt_tools.model.finding import Finding, Severity
@@ -349,9 +349,8 @@ def _records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> It
     anatomy.tensors += (replace(t, offset=None) for t in inner.tensors)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="mindspore_encrypted",
-    suffixes=(".ckpt",),
     magic=_magic,
     final_mode=FINAL_MODE,
     checks={Level.STRUCTURE: _structure},

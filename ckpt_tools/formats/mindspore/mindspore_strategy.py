@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format, RankGroups
+from ckpt_tools.formats.common.format import Anatomy, Damage, RankGroups, own_format
 from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.mindspore.strategy_groups import KEYS, Strategy, from_json, uneven
@@ -25,7 +25,6 @@ _BEGIN = re.compile(
 )
 _JSON = re.compile(rb'\{\s*"(?:current_stage"\s*:\s*\d+\s*[,}]|parallel_(?:layout|strategy)_item")')
 """C++ sorts the keys, Python's merge has them in this order, so ``current_stage`` comes first."""
-_NAMES = r"(?:src|dst)_\w*strategy\w*\.json"
 _TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*)"(\s*:)?|-?[0-9][-+.0-9eE]*|[\t\r]+', re.DOTALL)
 
 
@@ -103,11 +102,8 @@ def _rank_groups(directory: str, world_size: int) -> RankGroups:
     return strategy_groups(directory, world_size)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="mindspore_strategy",
-    suffixes=(".ckpt",),
-    names=_NAMES,
-    state=False,
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.msgpack.contents import ARRAYS, Tree
@@ -83,10 +83,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="msgpack",
-    suffixes=(".msgpack",),
-    names=r"checkpoint_\d{1,18}",
     magic=_magic,
     ours=_ours,
     checks={Level.STRUCTURE: _structure},
@@ -95,6 +93,5 @@ FORMAT = Format(
         "a flipped bit in an array, a number or a name cannot be seen",
         "of files that do not begin with a map with names, or with an array of flax', nothing is looked at",
     ),
-    index=True,
     reference="github.com/msgpack/msgpack/blob/master/spec.md; flax 0.12 flax/serialization.py",
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import zero_tail
 from ckpt_tools.formats.msgpack.contents import DEEPEST, Tree, key_of
@@ -54,10 +54,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="msgpack_stream",
-    suffixes=(),
-    names=r"streaming_(?:params|train_state)(?:_\d{1,18})?",
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects="nothing; every length must fit the others",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.numpy import npy
 from ckpt_tools.model.finding import Finding
@@ -38,9 +38,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from npy.read_arrays(source, at, anatomy)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="eqx",
-    suffixes=(".eqx",),
     magic=magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_TENSORS, zero_tail
 from ckpt_tools.formats.numpy.header import Element, Header, read_header
@@ -148,9 +148,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from read_arrays(source, 0, anatomy)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="npy",
-    suffixes=(".npy",),
     magic=magic,
     checks={Level.STRUCTURE: _structure},
     protects="nothing: the length of the file follows from type and shape",
@@ -158,7 +157,6 @@ FORMAT = Format(
         "a flipped bit in an element, or one that makes another type of the same size, cannot be seen",
         "a file of several arrays that is cut between two of them looks whole",
     ),
-    state=False,
     hides_cuts=True,
     reference="numpy/lib/_format_impl.py of NumPy 2.4",
 )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import DEFLATED, STORED, Record, of_numpy, protect, read_zip, unsummed
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format, structure
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar
 from ckpt_tools.formats.numpy.npy import MAGIC, read_array, read_array_header, tensor_of
@@ -123,9 +123,8 @@ def _deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterato
     anatomy.tensors.append(tensor_of(array.header, name, None))
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="npz",
-    suffixes=(".npz",),
     magic=magic,
     checks={Level.STRUCTURE: _structure},
     protects="a CRC-32 per array over its uncompressed bytes; headers of the archive exist twice",
@@ -136,6 +135,5 @@ FORMAT = Format(
             " in them cannot be seen"
         ),
     ),
-    state=False,
     reference="numpy/lib/_npyio_impl.py (_savez) of NumPy 2.4; PKWARE APPNOTE 6.3.10",
 )

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tiling import untiled
 from ckpt_tools.formats.dcp.metadata import ints
@@ -189,10 +189,8 @@ def _fits(t: Tensor, p: Piece) -> bool:
     return t.shape == p.shape and (not p.dtype or t.dtype in (p.dtype, _STORED.get(p.dtype)))
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="paddle_dist",
-    suffixes=(),
-    names=r"\d+\.metadata",
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects="nothing by a checksum; every piece that it names is compared with the file that should hold it",
@@ -203,5 +201,4 @@ FORMAT = Format(
     reference="paddle/distributed/flex_checkpoint/dcp/metadata.py, save_state_dict.py of Paddle 3.3",
     loader=None,
     unasked=True,
-    index=True,
 )

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
@@ -98,9 +98,8 @@ def _past_levels(reader: Reader, at: int) -> int:
     return at
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="paddle_tensors",
-    suffixes=(".pdiparams", ".pdparams", ".pdparam"),
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects="nothing; every length is compared with the file's",

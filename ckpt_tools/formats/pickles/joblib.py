@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format, structure
-from ckpt_tools.formats.named import JOBLIB_SUFFIXES
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format, structure
 from ckpt_tools.formats.pickles.judged import read_otherwise
 from ckpt_tools.formats.pickles.pickle_plain import magic as is_pickle
 from ckpt_tools.formats.pickles.pickle_plain import read_plain
@@ -177,9 +176,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.tensors += (replace(t, offset=None) for t in inner.tensors)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="joblib",
-    suffixes=JOBLIB_SUFFIXES,
     magic=magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},

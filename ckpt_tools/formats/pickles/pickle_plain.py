@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
 from ckpt_tools.formats.pickles.arrays import arrays
 from ckpt_tools.formats.pickles.judged import read_judged, read_otherwise
 from ckpt_tools.formats.pickles.machine import Machine
@@ -98,22 +98,8 @@ def _elsewhere(pickled: Pickled) -> Iterator[Finding]:
         )
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="pickle_plain",
-    suffixes=(
-        ".pkl",
-        ".pdparams",
-        ".pdparam",
-        ".pdz",
-        ".pdopt",
-        ".pdckpt",
-        ".pdstates",
-        ".states",
-        ".pdema",
-        ".joblib",
-        "training_args.bin",
-    ),  # after .pkl: paddle.save
-    names=r"\d+_\d+\.distcp",  # paddle.distributed's; torch's begin with two underlines
     magic=magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},

@@ -13,7 +13,7 @@ from typing import TypeGuard
 
 from ckpt_tools.checksum import Extent, Piece, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
 from ckpt_tools.formats.common.json_cursor import Cursor
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import (
@@ -384,9 +384,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="safetensors",
-    suffixes=(".safetensors",),
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects=(

@@ -18,7 +18,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format, nothing
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
 from ckpt_tools.formats.common.json_cursor import Cursor
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_INDEXED as MAX_TENSORS
@@ -284,10 +284,8 @@ def _sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weights) ->
             cursor.mark(start, cursor.at, "an entry that nothing checks")
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="safetensors_index",
-    suffixes=(".safetensors.index.json", ".bin.index.json"),
-    names=r".+\.(?:safetensors|bin)\.index\.[\w-]+\.json",  # a variant: model.safetensors.index.fp16.json
     magic=begins_so,
     checks={Level.STRUCTURE: _structure},
     protects="nothing by a checksum; every name in the map is compared with the names in the shards",
@@ -310,5 +308,4 @@ FORMAT = Format(
         "huggingface_hub 2.4: serialization/_torch.py; torch 2.13: distributed/checkpoint/hf_storage.py"
     ),
     loader=None,
-    index=True,
 )

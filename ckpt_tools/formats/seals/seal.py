@@ -8,10 +8,10 @@ from typing import NamedTuple
 from ckpt_tools.checksum import Extent, Sum, chunks
 from ckpt_tools.checksum.sums import xxh3
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.json_text import read_text
 from ckpt_tools.formats.common.limited import limited
-from ckpt_tools.formats.seals import document, names
+from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import hash_of
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level, Scalar
@@ -111,9 +111,8 @@ def compare(
             anatomy.sums.append(Sum(sworn, expected, (Extent(0, size),), 0, hash=made, code=CODE))
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="seal",
-    suffixes=(names.NAME,),
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects="every byte of every file that it names; a digest at its end covers the seal itself",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, remember
 from ckpt_tools.formats.common.zeros import all_zero
@@ -112,10 +112,8 @@ def _asset(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("zero-filled", f"all {source.size:,} bytes are zero", offset=0)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="saved_model",
-    suffixes=(),
-    names=r"saved_model\.pb",
     magic=lambda head: _BEGIN.match(head) is not None,
     checks={Level.STRUCTURE: _structure},
     protects="nothing; the values of its variables carry checksums of their own",
@@ -127,7 +125,6 @@ FORMAT = Format(
     ),
     reference="TensorFlow 2.21: core/protobuf/saved_model.proto, meta_graph.proto, saved_object_graph.proto",
     loader="",
-    index=True,
 )
 _VALUES = Claim(FORMAT.name, _values)
 _ASSET = Claim(FORMAT.name, _asset, whole=True)

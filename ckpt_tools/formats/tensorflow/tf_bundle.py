@@ -20,7 +20,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
 from ckpt_tools.formats.tensorflow.entry import Header, Item, header, item, slice_key, slice_name, slice_shape
 from ckpt_tools.formats.tensorflow.shard import shard, short
@@ -329,10 +329,8 @@ def _list_of_checkpoints(home: str, notes: Notes) -> Iterator[Finding]:
     return check(home, notes)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="tf_bundle",
-    suffixes=(".index",),
-    names=_SHARD.pattern,
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects=(
@@ -353,7 +351,6 @@ FORMAT = Format(
         "TensorFlow 2.21: tensorflow/core/util/tensor_bundle/tensor_bundle.cc,"
         " core/protobuf/tensor_bundle.proto, core/lib/io/table_builder.cc"
     ),
-    index=True,
     index_of=_index_of,
     ours=ours,
     beside=_list_of_checkpoints,

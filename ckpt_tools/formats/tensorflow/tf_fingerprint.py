@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
@@ -163,10 +163,8 @@ def _same(wanted: int, source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("crc-mismatch", f"{why}: of another export, or damaged", offset=0)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="tf_fingerprint",
-    suffixes=(),
-    names=r"fingerprint\.pb",
     magic=lambda head: _BEGIN.match(head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -177,5 +175,4 @@ FORMAT = Format(
     ),
     reference="TensorFlow 2.21: core/protobuf/fingerprint.proto, cc/saved_model/fingerprinting.cc",
     loader=None,
-    index=True,
 )

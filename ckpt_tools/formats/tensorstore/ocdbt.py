@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.formats.tensorstore import ocdbt_nodes as db
 from ckpt_tools.formats.tensorstore.ocdbt_parts import record, say
@@ -43,10 +43,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         say(anatomy, [*manifest.roots, *manifest.versions])
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="ocdbt",
-    suffixes=(),
-    names=r"manifest\.(?:ocdbt|[0-9a-f]{16})",
     magic=lambda head: head.startswith(MANIFEST),
     checks={Level.STRUCTURE: _structure},
     loader=None,
@@ -67,5 +65,4 @@ FORMAT = Format(
         "bytes of data files that no node refers to are not checked",
     ),
     reference="tensorstore 0.1.86: kvstore/ocdbt/index.rst, kvstore/ocdbt/format",
-    index=True,
 )

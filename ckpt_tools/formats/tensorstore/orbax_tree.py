@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format, nothing
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.tensorstore.zarr import Described
@@ -114,10 +114,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             )
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="orbax_tree",
-    suffixes=(),
-    names="_METADATA",
     magic=lambda head: _FIRST.match(head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -127,5 +125,4 @@ FORMAT = Format(
         "a changed bit that leaves well-formed JSON is seen only in the names of leaves and in known words",
     ),
     reference="orbax-checkpoint 0.12.8: metadata/tree.py, tree/utils.py",
-    index=True,
 )

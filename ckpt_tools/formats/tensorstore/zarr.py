@@ -15,7 +15,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format, nothing
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
 from ckpt_tools.formats.common.json_text import mapping, read_json
 from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS, Array, Coding, array_of
 from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
@@ -101,10 +101,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.members.update(dict.fromkeys(array.names(), claim))
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="zarr",
-    suffixes=(),
-    names=r"\.zarray|zarr\.json",
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
@@ -129,5 +127,4 @@ FORMAT = Format(
         "zarr specification v2 and v3; tensorstore 0.1.86: driver/zarr, driver/zarr3,"
         " kvstore/zarr3_sharding_indexed"
     ),
-    index=True,
 )

@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.tensors import remember
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level, Scalar
 from ckpt_tools.storage import Source
 
-NAMES = r"CKPT\.yaml"
 _MAX_SIZE = 64 << 20
 _MAX_LINES = 10_000
 """Lines of which the values are kept; labels may be many more."""
@@ -93,10 +92,8 @@ def _scalar(text: str) -> Scalar:
     return {"true": True, "false": False}.get(text, text)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="text_member",
-    suffixes=(),
-    names=NAMES,
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},

@@ -10,9 +10,8 @@ from itertools import product
 from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
-from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
@@ -276,9 +275,8 @@ def _tail(source: Source, nbytes: int) -> Iterator[Finding]:
         yield finding("zero-tail", why, offset=start)
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="torch_legacy",
-    suffixes=TORCH_SUFFIXES,
     magic=legacy_magic,
     checks={Level.STRUCTURE: _structure},
     protects=(

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import NAMES, members
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
-from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Global, Persistent, Pickled
@@ -256,9 +255,8 @@ def _tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Places) ->
     return Tensor("", place.dtype, shape, nbytes, place.offset + first * item, str(storage))
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="torch_tar",
-    suffixes=TORCH_SUFFIXES,
     magic=magic,
     checks={Level.STRUCTURE: _structure},
     protects="a sum over each tar header; the members' items must fill them exactly",

@@ -22,9 +22,8 @@ from ckpt_tools.formats.archives.zip import (
     read_zip,
     unsummed,
 )
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, Format, inside, structure
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, own_format, structure
 from ckpt_tools.formats.common.limited import limited
-from ckpt_tools.formats.named import TORCH_SUFFIXES
 from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
 from ckpt_tools.formats.pickles.judged import RUNS, read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
@@ -349,9 +348,8 @@ def _places(
     return places
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="torch_zip",
-    suffixes=TORCH_SUFFIXES,
     magic=magic,
     checks={Level.STRUCTURE: limited(_check)},
     protects=(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.json_text import integers, mapping, read_json, sequence
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_NAME, incomplete, near_miss, remember
@@ -200,10 +200,8 @@ def _inline(kind: str, text: object) -> Scalar:
     return text if kind == "str" else None
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="torchsnapshot",
-    suffixes=(),
-    names=r"\.snapshot_metadata",
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
     protects=(
@@ -217,5 +215,4 @@ FORMAT = Format(
     loader=None,
     unasked=True,
     reference="torchsnapshot 0.1.0: manifest.py, manifest_ops.py, flatten.py, serialization.py, batcher.py",
-    index=True,
 )
