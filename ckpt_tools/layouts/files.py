@@ -18,6 +18,7 @@ from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Purpose
 from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
 from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
+from ckpt_tools.layouts.common.templates import outline, read_path
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
@@ -116,17 +117,17 @@ def loop_of(p: Part) -> Loop:
 
 
 @cache
-def _names() -> tuple[tuple[Loop, int, re.Pattern[str], re.Pattern[str]], ...]:
-    return tuple((loop, p.depth, p.directory, p.file) for loop in loops() for p in loop.pieces())
+def _names() -> tuple[tuple[Loop, tuple[str, ...]], ...]:
+    return tuple((loop, tuple(p.template.split("/"))) for loop in loops() for p in loop.pieces())
 
 
 def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
     """The convention that the end of a path fits, and the numbers in it."""
-    *above, name = path.split("/")
-    for loop, depth, directory, file in _names():
-        inside = directory.fullmatch("/".join(above[len(above) - depth :])) if depth else None
-        if (inside or not depth) and (said := file.fullmatch(name)):
-            return loop, {**(inside.groupdict() if inside else {}), **said.groupdict()}
+    names = path.split("/")
+    for loop, templates in _names():
+        fits = len(templates) <= len(names) and outline(templates[-1]).may_fit(names[-1])
+        if fits and (said := read_path(templates, names)) is not None:
+            return loop, said
     return None, {}
 
 

@@ -13,7 +13,7 @@ from places import LAYOUT_TREES
 
 from ckpt_tools.cli import dispatch
 from ckpt_tools.layouts import BUILT_IN, LAYOUTS, Layouts
-from ckpt_tools.layouts.common.templates import DATE, FIELD, METRIC, TEXTS, TOKENS
+from ckpt_tools.layouts.common.templates import DATE, FIELD, METRIC, TEXTS, TOKENS, compile_name
 
 PIECES = [(layout, piece) for layout in LAYOUTS for piece in layout.pieces]
 
@@ -102,6 +102,7 @@ def test_few_templates_are_compiled_for_a_tree(monkeypatch: pytest.MonkeyPatch) 
     compiled: list[object] = []
     compile_one = re.compile
     monkeypatch.setattr(re, "compile", lambda *given: [compiled.append(given), compile_one(*given)][1])
+    compile_name.cache_clear()
     templates = Layouts().templates()
     for path in ("/r/demo", "/r/demo/iter_0000010", "/r/demo/iter_0000010/mp_rank_00"):
         templates.places(path)

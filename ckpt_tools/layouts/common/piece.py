@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.templates import Edges, compile_template, edges
+from ckpt_tools.layouts.common.templates import compile_name
 from ckpt_tools.model.part import Kind
 
 
@@ -164,21 +164,12 @@ class Piece(Struct, frozen=True, dict=True):
         return re.split(r"[]}>]", self.template)[-1]
 
     @cached_property
-    def directory(self) -> re.Pattern[str]:
-        return re.compile(compile_template(self.template.rpartition("/")[0]))
-
-    @cached_property
     def file_template(self) -> str:
         return self.template.rpartition("/")[2]
 
-    @cached_property
+    @property
     def file(self) -> re.Pattern[str]:
-        return re.compile(compile_template(self.file_template))
-
-    @cached_property
-    def edges(self) -> Edges:
-        """How the names of its files begin and end."""
-        return edges(self.file_template)
+        return compile_name(self.file_template)
 
 
 def nest(home: str, pieces: Iterable[Piece], mark: str = "", **changed: Any) -> Iterator[Piece]:

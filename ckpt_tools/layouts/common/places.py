@@ -1,24 +1,29 @@
-"""Which pieces are at home in one directory: its path is matched once, so that each file in it costs one test
-of its name.
+"""Which pieces are at home in one directory: its path is matched once, name by name, so that each file in it
+costs one test of its own name.
 """
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from functools import cache, cached_property, lru_cache
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from sys import intern
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.piece import Claim, Piece, Where
-from ckpt_tools.layouts.common.templates import NUMBERS, Edges, compile_template, edges, may_begin_with
+from ckpt_tools.layouts.common.templates import (
+    FIELD,
+    NUMBERS,
+    TOKENS,
+    Outline,
+    compile_name,
+    outline,
+    read_path,
+)
 
-_PART = frozenset({"rank", "step", "epoch", "step_in_epoch", "generation"})
-_COORDS = frozenset(NUMBERS) - _PART
-Fields = dict[str, "str | None"]
+_COORDS = frozenset(NUMBERS) - {"rank", "step", "epoch", "step_in_epoch", "generation"}
+Fields = Mapping[str, "str | None"]
 """What the groups of a template's expression matched."""
 
 
@@ -82,15 +87,73 @@ def _coords(fields: Fields) -> tuple[tuple[str, int], ...]:
     return tuple((axis, int(digits)) for axis, digits in fields.items() if axis in _COORDS and digits)
 
 
-def _fields_of(fields: Fields, index: int, piece: Piece, whole: str) -> NameFields:
+class _AtHome(NamedTuple):
+    """A piece that is at home in directories whose last names fit ``names``; in any where there are none."""
+
+    order: int
+    layout: Layout
+    piece: Piece
+    names: tuple[str, ...]
+
+
+class _Directory:
+    """Directories whose last names fit the same templates: the pieces at home in them, and by the next name
+    above, or its template, those ``above`` them.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pieces: list[_AtHome] = []
+        self.above: dict[str, _Directory] = {}
+        self.patterns: dict[str, _Directory] = {}
+        self.repeats: tuple[str, ...] = ()
+        """The templates of all its names, where two of them tell the same number."""
+
+    def climb(self, names: Sequence[str], left: int) -> Iterator[_Directory]:
+        """Yield those that fit the end of the names, of which so many are ``left``; itself among them."""
+        if self.pieces and (not self.repeats or read_path(self.repeats, names) is not None):
+            yield self
+        if not left:
+            return
+        name = names[left - 1]
+        if name in self.above:
+            yield from self.above[name].climb(names, left - 1)
+        for template, above in self.patterns.items():
+            if outline(template).may_fit(name) and compile_name(template).fullmatch(name):
+                yield from above.climb(names, left - 1)
+
+
+class _Arranged:
+    """The pieces in the order in which names are tried, in directories that the same templates fit."""
+
+    def __init__(self, matched: tuple[int, ...], at_home: list[_AtHome]) -> None:
+        self.matched, self.at_home = matched, at_home
+        self.pieces = [one.piece for one in at_home]
+        self._outlines = [(i, outline(piece.file_template)) for i, piece in enumerate(self.pieces)]
+        self._by_letter: dict[str, list[tuple[int, Outline]]] = {}
+        self.read = lru_cache(1000)(self._read)  # directories of saves and of ranks repeat names
+
+    def _read(self, name: str, after: int) -> NameFields | None:
+        letter = name[:1]
+        tried = self._by_letter.get(letter)
+        if tried is None:
+            begin = [(i, o) for i, o in self._outlines if "" in o.starts or letter in o.letters]
+            tried = self._by_letter[letter] = begin
+        for i, o in tried[bisect_right(tried, (after + 1,)) :]:
+            if name.startswith(o.starts) and name.endswith(o.ends) and o.contains in name:
+                piece = self.pieces[i]
+                if m := piece.file.fullmatch(name):
+                    return _read_fields(m.groupdict(), i, piece, name)
+        return None
+
+
+def _read_fields(fields: Fields, index: int, piece: Piece, whole: str) -> NameFields:
     generation = _number(fields, "generation")
-    if generation is None and "generation" in fields:
-        generation = 0
     return NameFields(
         index,
         _number(fields, "rank"),
         "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or "",
-        generation,
+        0 if generation is None and "generation" in fields else generation,
         _number(fields, "step"),
         _number(fields, "epoch"),
         _number(fields, "step_in_epoch"),
@@ -100,132 +163,53 @@ def _fields_of(fields: Fields, index: int, piece: Piece, whole: str) -> NameFiel
     )
 
 
-class _AtHome(NamedTuple):
-    """A piece that is at home in a directory, and the template that says so; None for a piece that is at home
-    anywhere. ``order`` is its place among those of all layouts.
-    """
-
-    order: int
-    layout: Layout
-    piece: Piece
-    by: _Directory | None
-
-
-class _Directory:
-    """Pieces that share the template of a directory: it fits the last ``depth`` names of a path."""
-
-    def __init__(self, template: str) -> None:
-        self.template, self.depth = template, template.count("/") + 1
-        self.pieces: list[_AtHome] = []
-
-    @cached_property
-    def edges(self) -> Edges:
-        return edges(self.template)
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        return re.compile(compile_template(self.template))
-
-
-class _Tried(NamedTuple):
-    """A template that is tried: its number, its depth, and its edges."""
-
-    number: int
-    depth: int
-    starts: tuple[str, ...]
-    ends: tuple[str, ...]
-    contained: str
-
-
-_number_of = attrgetter("number")
-_order_of = attrgetter("order")
-
-
-class _Arranged:
-    """The pieces in the order in which names are tried, in directories that the same templates fit."""
-
-    def __init__(self, matched: tuple[int, ...], at_home: list[_AtHome]) -> None:
-        self.matched, self.at_home = matched, at_home
-        self.pieces = [one.piece for one in at_home]
-        self.beginning = cache(self._beginning_with)
-        self.read = lru_cache(1000)(self._read)  # directories of saves and of ranks repeat names
-
-    def _read(self, name: str, after: int) -> NameFields | None:
-        plain, tried = name.isascii(), self.beginning(name[:1])
-        for n in range(bisect_right(tried, after, key=_number_of) if after >= 0 else 0, len(tried)):
-            i, _, starts, ends, contained = tried[n]
-            fits = contained in name and (not plain or (name.startswith(starts) and name.endswith(ends)))
-            if fits and (m := self.pieces[i].file.fullmatch(name)):
-                return _fields_of(m.groupdict(), i, self.pieces[i], name)
-        return None
-
-    def _beginning_with(self, letter: str) -> list[_Tried]:
-        """The pieces that may fit a name which begins so."""
-        return [
-            _Tried(i, 0, *piece.edges)
-            for i, piece in enumerate(self.pieces)
-            if may_begin_with(piece.file_template, letter)
-        ]
-
-
 class Templates:
     """All layouts' pieces by the directories they may be at home in, for a ``listing`` also those of what an
     index describes.
     """
 
     def __init__(self, layouts: Iterable[Layout], *, listing: bool) -> None:
-        self._anywhere: list[_AtHome] = []
         self._arranged: dict[tuple[int, ...], _Arranged] = {}
-        directories: dict[str, _Directory] = {}
+        self._top, self._directories = _Directory(0), 1
         pieces = ((layout, piece) for layout in layouts for piece in layout.pieces)
         for order, (layout, piece) in enumerate(pieces):
-            if piece.claim is Claim.DESCRIBED and not listing:
-                continue
-            if at := piece.template.rpartition("/")[0]:
-                home = directories.setdefault(at, _Directory(at))
-                home.pieces.append(_AtHome(order, layout, piece, home))
-            else:
-                self._anywhere.append(_AtHome(order, layout, piece, None))
-        self._directories = sorted(directories.values(), key=lambda directory: directory.depth)
-        self._beginning = cache(self._beginning_with)
+            if listing or piece.claim is not Claim.DESCRIBED:
+                names = tuple(piece.template.split("/")[:-1])
+                self._directory(names).pieces.append(_AtHome(order, layout, piece, names))
+
+    def _directory(self, names: tuple[str, ...]) -> _Directory:
+        at = self._top
+        for name in reversed(names):
+            beside = at.patterns if TOKENS.search(name) else at.above
+            if name not in beside:
+                beside[name] = _Directory(self._directories)
+                self._directories += 1
+            at = beside[name]
+        if not at.pieces:
+            told = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
+            at.repeats = names if len(told) > len(set(told)) else ()
+        return at
 
     def places(self, path: str) -> Places:
         """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those
         at home anywhere come last.
         """
-        names, end, end_depth = path.split("/"), "", 0
-        deepest = len(names) - 1
-        matched = list[int]()
-        plain = path.isascii()
-        for i, depth, starts, ends, contained in self._beginning(names[-1][:1]):
-            if depth > deepest:
-                break
-            if depth != end_depth:
-                end, end_depth = "/".join(names[-depth:]), depth
-            # its edges first: each directory of a rank is compared with a hundred templates.
-            fits = contained in end and (not plain or (end.startswith(starts) and end.endswith(ends)))
-            if fits and self._directories[i].pattern.fullmatch(end):
-                matched.append(i)
-        return Places(path, self._in_order(tuple(matched)))
-
-    def _beginning_with(self, letter: str) -> list[_Tried]:
-        """Which templates may fit a directory whose own name begins so."""
-        return [
-            _Tried(i, one.depth, *one.edges)
-            for i, one in enumerate(self._directories)
-            if may_begin_with(one.template.rpartition("/")[2], letter)
-        ]
-
-    def _in_order(self, matched: tuple[int, ...]) -> _Arranged:
-        """The pieces in the order in which names are tried where these directories match."""
+        names = path.split("/")[1:]
+        found = list(self._top.climb(names, len(names)))
+        matched = tuple(sorted(at.number for at in found))
         known = self._arranged.get(matched)
         if known is None:
-            deep = sorted((one for i in matched for one in self._directories[i].pieces), key=_order_of)
-            at_home = [*deep, *self._anywhere]
+            at_home = sorted(one for at in found for one in at.pieces)
             # a name that says little is what is left when no other fits
-            at_home.sort(key=lambda one: (one.piece.claim is Claim.DESCRIBED, one.piece.claim is Claim.WEAK))
+            at_home.sort(
+                key=lambda one: (
+                    one.piece.claim is Claim.DESCRIBED,
+                    one.piece.claim is Claim.WEAK,
+                    not one.names,
+                )
+            )
             known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
-        return known
+        return Places(path, known)
 
 
 class Places(Sequence[Place]):
@@ -259,19 +243,17 @@ class Places(Sequence[Place]):
         return len(self.pieces)
 
     def __getitem__(self, i: int) -> Place:  # type: ignore[override]  # nobody asks for slices
-        made = self._made.get(i)
-        if made is None:
-            made = self._made[i] = self._place(self._arranged.at_home[i])
-        return made
+        if i not in self._made:
+            self._made[i] = self._place(self._arranged.at_home[i])
+        return self._made[i]
 
     def _place(self, one: _AtHome) -> Place:
         layout, piece = one.layout, one.piece
-        if one.by is None:
+        if not one.names:
             return Place(layout, piece, {}, self.path, self.path if piece.where is Where.HERE else "")
-        names, depth = self.path.split("/"), one.by.depth
-        top = len(names) - depth + piece.home
-        home = intern("/".join(names[:top])) if piece.home or piece.where is Where.HERE else ""
-        # matched again rather than kept: many directories of a tree fit many templates
-        m = one.by.pattern.fullmatch("/".join(names[-depth:]))
-        base = intern("/".join(names[:-depth]) or "/")  # the same for every directory of a checkpoint
-        return Place(layout, piece, m.groupdict() if m else {}, base, home)
+        names = self.path.split("/")
+        top = len(names) - len(one.names)
+        base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
+        home = intern("/".join(names[: top + piece.home])) if piece.home or piece.where is Where.HERE else ""
+        # read again rather than kept: many directories of a tree fit many templates
+        return Place(layout, piece, read_path(one.names, names) or {}, base, home)

@@ -1,11 +1,9 @@
-"""Path templates, by which a layout says where its files lie: as regular expressions, and as the beginnings
-and endings of names, which are asked first.
-"""
+"""Path templates, by which a layout says where its files lie, as regular expressions: one for each name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -80,67 +78,61 @@ def compile_template(template: str) -> str:
     return "".join(out)
 
 
-DIGITS = tuple("0123456789")
+@cache
+def compile_name(template: str) -> re.Pattern[str]:
+    return re.compile(compile_template(template))
 
 
-class Edges(NamedTuple):
-    """How names that a template fits begin and end, and the longest text that all of them contain: tests
-    before the regular expression, which costs a hundred times as much to compile.
+def read_path(templates: Sequence[str], names: Sequence[str]) -> dict[str, str | None] | None:
+    """Return what the names at the end of a path tell, each by its template; None if one does not fit, or if
+    two tell different numbers.
+    """
+    told: dict[str, str | None] = {}
+    for template, name in zip(templates, names[-len(templates) :], strict=True):
+        if (m := compile_name(template).fullmatch(name)) is None:
+            return None
+        for field, text in m.groupdict().items():
+            if text and (before := told.get(field)) and before.lstrip("0") != text.lstrip("0"):
+                return None
+            told[field] = text or told.get(field)
+    return told
+
+
+class Outline(NamedTuple):
+    """What is asked of a name before the expression, which costs a hundred times as much to compile: how it
+    ``starts`` and ``ends``, a text that it ``contains``, a digit where it is ``numbered``, and
+    one of these first ``letters``.
     """
 
     starts: tuple[str, ...]
     ends: tuple[str, ...]
-    contained: str
+    contains: str
+    numbered: bool
+    letters: frozenset[str]
 
-
-def may_begin_with(template: str, letter: str) -> bool:
-    """Whether a template may fit a name that begins so: nearly all say it by their own first letter."""
-    if not letter.isascii():
-        return True
-    if template[:1] not in "{[<":
-        return template[:1] == letter
-    return any(start[:1] in ("", letter) for start in edges(template).starts)
+    def may_fit(self, name: str) -> bool:
+        fits = name.startswith(self.starts) and name.endswith(self.ends) and self.contains in name
+        return fits and (not self.numbered or any(map(str.isdigit, name)))
 
 
 @cache
-def edges(template: str) -> Edges:
-    """The edges of a template that compile_template accepts; of several directories those of the path."""
-    words = [word for word in TOKENS.split(template) if word]
-    turned = [{"[": "]", "]": "["}.get(word, word) for word in reversed(words)]
-    return Edges(tuple(_openings(words)), tuple(_openings(turned)), max(_always(words), key=len, default=""))
-
-
-def _always(words: Sequence[str]) -> Iterator[str]:
-    """The texts outside of brackets."""
-    deep = 0
+def outline(template: str) -> Outline:
+    """Return the outline of a name's template that compile_template accepts."""
+    words = [word for word in TOKENS.split(template) if word] or ["{"]
+    deep, numbered, texts = 0, False, [""]
     for word in words:
         deep += (word == "[") - (word == "]")
-        if not deep and word[0] not in "{<]":
-            yield word
+        if not deep and word[0] == "{":
+            numbered = numbered or word[1:-1].partition(":")[0] in NUMBERS
+        elif not deep and word[0] not in "<]":
+            texts.append(word)
+    starts, ends = _spell(words[0]), _spell(words[-1])
+    letters = frozenset([text[:1] for text in starts])
+    return Outline(starts, ends, max(texts, key=len), numbered, letters)
 
 
-def _openings(words: Sequence[str]) -> set[str]:
-    """The texts of which each name begins with one; the empty one where it may begin with anything."""
-    if not words:
-        return {""}
-    first, rest = words[0], words[1:]
-    if first == "[":
-        end = _closing(words)
-        return _openings([*words[1:end], *words[end + 1 :]]) | _openings(words[end + 1 :])
-    if first[0] == "<":
-        said = set(first[1:-1].split("|"))
-        return said - {""} | _openings(rest) if "" in said else said
-    field = FIELD.fullmatch(first)
-    if field is None:
-        return {first}
-    return {"_tmp"} if field[1] == "tmp" else {""} if field[1] in TEXTS else set(DIGITS)
-
-
-def _closing(words: Sequence[str]) -> int:
-    """Where the bracket that ``words`` begin with is closed."""
-    deep = 0
-    for i, word in enumerate(words):
-        deep += (word == "[") - (word == "]")
-        if not deep:
-            return i
-    return len(words)
+def _spell(word: str) -> tuple[str, ...]:
+    """Return what a word of a template may be; the empty text where it may be anything."""
+    if word[0] == "<":
+        return tuple(word[1:-1].split("|"))
+    return ("",) if word[0] in "{[]" else (word,)
