@@ -96,7 +96,7 @@ class Meter(_Watcher):
 
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
         # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself
-        # that read (ckpt_tools/storage/worker_processes.py).
+        # that read (ckpt_tools/reading/engines.py).
         whole = Column(no_wrap=True)
         self.shown = bars.Progress(
             bars.BarColumn(),

@@ -42,12 +42,19 @@ from ckpt_tools.planning.engine import crosscheck, find_gaps
 from ckpt_tools.planning.lost_files import without_model
 from ckpt_tools.planning.unfinished import TORN, hint_of
 from ckpt_tools.reading.engines import Engine
-from ckpt_tools.reading.inspecting import seen_from_here
 from ckpt_tools.reading.mirrored import place
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.reader import Reader
-from ckpt_tools.reading.scheduler import AHEAD, BATCH, Request, Scheduler, other, unseen
+from ckpt_tools.reading.scheduler import (
+    AHEAD,
+    BATCH,
+    Request,
+    Scheduler,
+    say_other,
+    say_unseen,
+    seen_from_here,
+)
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import Identity, counted, opened
@@ -85,8 +92,8 @@ class Digesting(Scheduler[Outcome]):
     def sent(self, request: Request) -> tuple[Any, ...] | None:
         if any(c.joint for c in request.claims):
             return None
-        how = self._reading._replace(jobs=1, io="auto", progress=None, key=None)
-        return "seal", request.path, request.expect, request.claims, self._names[request.path], how
+        how = {"name": self._names[request.path], "expect": request.expect, "claims": request.claims}
+        return "seal", request.path, how, self._reading._replace(jobs=1, io="auto", progress=None, key=None)
 
     def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Outcome | None:  # noqa: ARG002 - nothing is kept
         """Return what a worker saw, if it is the file that is here."""
@@ -96,21 +103,21 @@ class Digesting(Scheduler[Outcome]):
                 opened(request.path).close()
             except OSError:
                 return None  # nobody can read it, which is said as it is seen from here
-            return OSError(0, unseen(wrong, host))
-        packed, can_be_sent, file, identity = came
-        made = None if packed is None else unpack(request.path, packed)
-        if not can_be_sent or (packed is not None and made is None):
+            return OSError(0, say_unseen(wrong, host))
+        if not came:
             return None
-        if made is not None:
-            here = seen_from_here(request, host, made[0], identity)
-            if here is None:
+        packed, identity, file = came
+        made = None if packed is None else unpack(request.path, packed)
+        if packed is not None:
+            here = seen_from_here(request, host, made[0], identity) if made is not None else None
+            if made is None or here is None:
                 return None
             if here[0] is not made[0]:
                 return Seen(here[0], None)
         self.count(request, read)
         before = self._before[request.path]
         if isinstance(before, OSError) or identity is None or tuple(identity[:3]) != before[:3]:
-            return OSError(0, other(host))  # that it was changed is seen when all are looked at again
+            return OSError(0, say_other(host))  # that it was changed is seen when all are looked at again
         sealed = None if file is None else msgpack.decode(file, type=SealedFile)
         return Seen(None if made is None else made[0], sealed, before)
 

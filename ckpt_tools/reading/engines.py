@@ -6,17 +6,20 @@ is imported only when it is named.
 
 from __future__ import annotations
 
+import gc
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.reading.processes import Processes
+from ckpt_tools.storage import Stopped, stalls
 from ckpt_tools.storage.threads import Threads
 
 if TYPE_CHECKING:
@@ -32,6 +35,10 @@ RETRIES = 2
 """How often Dask repeats work that ended in an exception of its own; work lost with a worker it repeats
 anyway (distributed.scheduler.allowed-failures).
 """
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a program from outside: handlers of a parent's are not for its copies."""
+_COLLECTED = 50_000
+"""Objects that a copy makes before it looks for circles among them: a file makes thousands, without any."""
 MPIRUN = (
     "mpirun -n 4 python -P -m mpi4py.futures -m ckpt_tools verify ROOT --scheduler mpi (without -P before"
     " Python 3.11)"
@@ -81,17 +88,77 @@ def engine(scheduler: str | None) -> Iterator[Engine | None]:
 
 
 @contextmanager
-def engine_here(jobs: int, *, of_store: bool) -> Iterator[Engine]:
-    """Yield threads where files lie in a store, for which each waits most of the time, else copies of this
-    process.
-    """
-    pool = Threads(jobs) if of_store else Processes(jobs)
-    done = False
+def threads_here(jobs: int) -> Iterator[Engine]:
+    """Yield threads: where files lie in a store, each waits most of the time."""
+    pool, done = Threads(jobs), False
     try:
-        yield Engine(pool, "this machine", width=lambda: pool.width, here=True)
+        yield Engine(pool, "this machine", width=lambda: jobs, here=True)
         done = True
     finally:
         pool.close(wait=done)
+
+
+@contextmanager
+def copies_here(jobs: int) -> Iterator[Engine]:
+    """Yield copies of this process: what a small file takes is Python, which uses one CPU at a time. Raises
+    Stopped where other threads may hold locks that a copy would find taken for ever.
+    """
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import active_children, get_context
+
+    stalls.rest()
+    if not is_single_threaded():
+        raise Stopped
+    others = set(active_children())
+    pool = ProcessPoolExecutor(jobs, get_context("fork"), _begin_copy)
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # no handler of ours runs in a copy
+    try:
+        pool.submit(abs, 0)  # which makes all of them
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    copies, done = set(active_children()) - others, False
+    try:
+        yield Engine(pool, "this machine", width=lambda: jobs, here=True)
+        done = True
+    finally:
+        for copy in () if done else copies:  # one may hang in a read
+            copy.kill()
+        pool.shutdown(wait=done, cancel_futures=True)
+        for copy in () if done else copies:
+            copy.join(2)
+
+
+def is_single_threaded() -> bool:
+    """Return True if this process has one thread only, of Python or not."""
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
+def _begin_copy() -> None:
+    """Read for who made this copy: with none of its signal handlers or time limits, and no longer than it
+    lives.
+    """
+    import resource
+    from multiprocessing import parent_process
+
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is our parent's business
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    stalls.unlimited()
+    gc.freeze()  # what this process was given lives as long as it does
+    gc.set_threshold(_COLLECTED)
+    parent = parent_process()
+    assert parent is not None  # noqa: S101 - for the type checker: a copy has one
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(0)
+
+    Thread(target=end_with_parent, daemon=True).start()
 
 
 def require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) -> None:

@@ -1,27 +1,38 @@
 """Many files read by an engine: each by one of its workers, small ones together in one call. The reports are
-put together here.
+put together here, and a worker on another machine may have other file systems mounted.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from typing import Any, Generic, NamedTuple, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Struct, field, msgpack
+from msgspec.structs import replace
 
+from ckpt_tools.cache.codec import Seen, pack, unpack
 from ckpt_tools.errors import CannotLook
+from ckpt_tools.findings import finding
 from ckpt_tools.formats import Claim
-from ckpt_tools.model.report import Level
+from ckpt_tools.inspection.check import inspect
+from ckpt_tools.model.finding import Verdict, worst
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.reading import engines
 from ckpt_tools.reading.engines import Engine
-from ckpt_tools.reading.reader import Reader
-from ckpt_tools.reading.worker import work
 from ckpt_tools.settings.plugins import tool_version
-from ckpt_tools.storage import Stopped, count, stalls
+from ckpt_tools.storage import Identity, Stopped, count, counted, opened, stalls
+from ckpt_tools.storage.retry import status
+
+if TYPE_CHECKING:
+    from ckpt_tools.reading.reader import Reader
 
 AHEAD = 3
 """Batches handed out per call that runs at once: a worker that is done finds its next one waiting."""
@@ -35,7 +46,49 @@ _HEADER = 64 * 1024
 """What the structure of a file counts for."""
 _BEAT = 0.1
 """Seconds between two looks at whether somebody wants to stop."""
+_SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
+"""What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words
+of its own, and a wrong offset (EINVAL) is wrong everywhere.
+"""
 Came = TypeVar("Came")
+
+
+def work(
+    version: str, files: tuple[tuple[str, bytes], ...]
+) -> tuple[str, str, str, tuple[tuple[Any, ...], ...]]:
+    """Return the worker's version, its host's name, what went wrong with us or "", and for each file: why
+    nobody could look at it or None, what came of it, and how many bytes were read.
+
+    What came is the report as the cache keeps it, the file's ``Identity``, and the file as a seal has it; or
+    nothing, if the report cannot be sent. Never raises: an exception that does not survive the way back is
+    waited for in vain.
+    """
+    ours, host, answers = tool_version(), socket.gethostname(), list[tuple[Any, ...]]()
+    if version != ours:
+        return ours, host, "", ()
+    try:
+        for kind, told in files:
+            wrong: str | None = None
+            came: tuple[Any, ...] = ()
+            path, how, *digesting = pickle.loads(told)  # noqa: S301 - of who gave us the work
+            with counted() as read:
+                try:
+                    if kind == "whole":  # by one thread: many files are read at once
+                        report, anatomy = inspect(path, **how, jobs=1)
+                        packed, identity, file = pack(report, anatomy.places), anatomy.identity, None
+                    else:
+                        seen = digesting[0].read(path, **how)
+                        report, identity = seen.report, seen.identity
+                        packed = None if report is None else pack(report, {})
+                        file = None if seen.file is None else msgpack.encode(seen.file)
+                    if packed is not None or report is None:
+                        came = packed, identity and tuple(identity), file
+                except OSError as e:
+                    wrong = e.strerror or str(e)
+            answers.append((wrong, came, read.bytes))
+    except Exception as e:
+        return ours, host, f"{type(e).__name__}: {e}", ()
+    return ours, host, "", tuple(answers)
 
 
 class Request(NamedTuple):
@@ -94,7 +147,13 @@ class Scheduler(ABC, Generic[Came]):
             for batch in self._batches(requests):
                 if self.over():
                     break
-                self._submit(batch)
+                try:
+                    future = self.engine.executor.submit(work, tool_version(), tuple(batch.sent))
+                except Exception as e:
+                    if self.engine.here:
+                        raise Stopped from e
+                    raise self.engine.failed(e) or e from e
+                self._out[future] = batch
                 while len(self._out) >= AHEAD * max(2, self.engine.width()):
                     yield from self._collect()
             while self._out:
@@ -131,12 +190,6 @@ class Scheduler(ABC, Generic[Came]):
         except (pickle.PicklingError, AttributeError, TypeError):  # it holds what is not for other processes
             return None
 
-    def _submit(self, batch: Batch) -> None:
-        try:
-            self._out[self.engine.executor.submit(work, tool_version(), tuple(batch.sent))] = batch
-        except Exception as e:
-            raise self.engine.failed(e) or e from e
-
     def _collect(self) -> Iterator[tuple[Request, Came]]:
         """Wait for some batch and yield what it found."""
         done, _ = wait(self._out, timeout=_BEAT, return_when=FIRST_COMPLETED)
@@ -146,7 +199,7 @@ class Scheduler(ABC, Generic[Came]):
         here, width, now = self.engine.here, self.engine.width(), time.monotonic()
         if done or (width and not here):
             self._heard = now
-        if here and (self.over() or not width or stalls.overdue(self._heard)):
+        if here and (self.over() or stalls.overdue(self._heard)):
             raise Stopped
         if not here and now - self._heard > engines.GRACE:
             raise CannotLook(
@@ -182,9 +235,108 @@ class Scheduler(ABC, Generic[Came]):
                 yield request, came
 
 
-def unseen(why: str, host: str) -> str:
+class Inspecting(Scheduler[Seen]):
+    """Has files inspected: their reports come back. What claims add up over several files is looked at here,
+    in their order, before a file goes out (``_joint``).
+    """
+
+    def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
+        super().__init__(engine, reader, over)
+        self._joint: dict[str, Report] = {}
+
+    def sent(self, request: Request) -> tuple[Any, ...] | None:
+        require = self.reader.options.require
+        if any(c.joint for c in request.claims):
+            report, _ = inspect(
+                request.path,
+                Level.STRUCTURE,
+                expect=request.expect,
+                claims=request.claims,
+                jobs=1,
+                require=require,
+            )
+            count(-report.bytes_read)  # its worker reads the same
+            self._joint[request.path] = report
+            if report.verdict not in (Verdict.OK, Verdict.SUSPECT):
+                return None
+        claims = tuple(c for c in request.claims if not c.joint)
+        how = {"level": request.level, "expect": request.expect, "claims": claims, "require": require}
+        if self.engine.here:
+            how |= {"io": self.reader.options.io, "key": self.reader.key}
+        return "whole", request.path, how
+
+    def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Seen | None:
+        _, came, bytes_read = answer
+        made = unpack(request.path, came[0]) if came else None
+        if made is None:
+            return None
+        (report, places), identity = made, came[1]
+        if (own := self._joint.pop(request.path, None)) is not None:
+            said_last = "not-checksummed"  # which is for those to say who read all
+            more = (f for f in own.findings if f.code != said_last or f in report.findings)
+            findings = tuple(dict.fromkeys((*more, *report.findings)))
+            unknown = report.verdict is Verdict.UNKNOWN
+            report = replace(
+                report, findings=findings, verdict=Verdict.UNKNOWN if unknown else worst(findings)
+            )
+        mine = Identity(*identity) if identity else None
+        if not self.engine.here:
+            if (here := seen_from_here(request, host, report, identity)) is None:
+                return None
+            report, mine = here[0], _identify_here(request.path, here[1])
+        self.count(request, bytes_read)
+        settled = mine is not None and mine.settled(begun_ns)  # else it may have changed unseen since then
+        return Seen(report, places, mine if settled else None)
+
+    def unknown(self, request: Request, why: str) -> Seen:
+        return Seen(report_unknown(request, why), {}, None)
+
+
+def _identify_here(path: str, theirs: tuple[int, ...] | None) -> Identity | None:
+    """Return what a worker read as this machine names it: device and inode may be others there."""
+    ours = None
+    with suppress(OSError):
+        ours = Identity.of(status(path)) if theirs else None
+    return ours if ours is not None and theirs is not None and ours[:3] == theirs[:3] else None
+
+
+def seen_from_here(
+    request: Request, host: str, report: Report, identity: tuple[int, ...] | None
+) -> tuple[Report, tuple[int, ...] | None] | None:
+    """Return a worker's report, and what identifies the file there; None when it is better read here."""
+    blind = next((f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM), None)
+    wanted = request.size, request.mtime_ns
+    differs = identity is not None and request.mtime_ns > 0 and (report.size, report.mtime_ns) != wanted
+    if blind is None and not differs:
+        return report, identity
+    try:
+        with opened(request.path) as source:
+            now = source.size, source.stat.st_mtime_ns
+    except OSError:
+        return None  # nobody can: it is said as it is seen from here
+    if blind is not None:
+        why = say_unseen(blind.message, host) if report.size < 0 else f"{blind.message} (on {host})"
+        findings = tuple(replace(f, message=why) if f is blind else f for f in report.findings)
+        return replace(report, size=request.size, findings=findings), identity
+    return (report_unknown(request, say_other(host)), None) if now == wanted else (report, identity)
+
+
+def report_unknown(request: Request, why: str) -> Report:
+    """Return the report on a file that nobody could look at."""
+    return Report(
+        request.path,
+        None,
+        request.size,
+        Verdict.UNKNOWN,
+        Level.PRESENCE,
+        findings=(finding("unreadable", why),),
+        mtime_ns=request.mtime_ns,
+    )
+
+
+def say_unseen(why: str, host: str) -> str:
     return f"{why} on {host}, while this machine can open it: mount its file system there at the same place"
 
 
-def other(host: str) -> str:
+def say_other(host: str) -> str:
     return f"on {host} there is another file of this name: mount the same file system there"

@@ -36,9 +36,8 @@ from ckpt_tools.cli.app import COMMANDS
 from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.planning import decision_log
 from ckpt_tools.reading import engines, prefetch
-from ckpt_tools.reading.processes import Processes
 from ckpt_tools.settings import plugins
-from ckpt_tools.storage import trust
+from ckpt_tools.storage import Stopped, trust
 from ckpt_tools.storage.rate import Rate
 
 PRINTING = {"progress_as", "output_file", "format", "json", "quiet", "verbose", "color", "config"}
@@ -789,7 +788,7 @@ class Seen(Asker):
         monkeypatch.chdir(tmp)
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp / "state"))
         monkeypatch.setattr(prefetch, "LEAST", 1)
-        monkeypatch.setattr(engines, "Processes", self._processes)
+        monkeypatch.setattr(engines, "copies_here", self._copies)
         monkeypatch.setattr(Rate, "took", lambda _, n: self.calls.append("paid"))
         real, threads = os.open, import_module("ckpt_tools.comparison.compare").ThreadPoolExecutor
         monkeypatch.setattr(
@@ -802,9 +801,9 @@ class Seen(Asker):
         monkeypatch.setattr(import_module("ckpt_tools.storage").Identity, "settled", lambda *_: True)
         self.unreadable = False
 
-    def _processes(self, jobs: int) -> Processes:
+    def _copies(self, jobs: int) -> None:
         self.calls.append(("processes", jobs))
-        return Processes(0)
+        raise Stopped
 
     def _noting(self, real: Callable[..., Any], what: str) -> Callable[..., Any]:
         def call(*given: Any, **named: Any) -> Any:

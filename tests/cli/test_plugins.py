@@ -26,7 +26,7 @@ from run_helpers import megatron
 from ckpt_tools import Selection, cli, errors, formats, job, layouts, plan, verify
 from ckpt_tools.job.decider import digest
 from ckpt_tools.launchers import detect, line_of
-from ckpt_tools.reading.worker import work
+from ckpt_tools.reading.scheduler import work
 from ckpt_tools.settings import installed, plugins
 
 WEIGHTS = "save-20/rank-1.own"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -22,11 +21,8 @@ from places import FORMAT_FILES
 from ckpt_tools import Level, NoneUsable, Selection, Verification, plan, scan
 from ckpt_tools import verify as verify_paths
 from ckpt_tools.cache.codec import Seen
-from ckpt_tools.reading import worker
-from ckpt_tools.reading.inspecting import Inspecting
-from ckpt_tools.reading.processes import Processes
-from ckpt_tools.reading.scheduler import Request
-from ckpt_tools.storage import worker_processes
+from ckpt_tools.reading import engines, scheduler
+from ckpt_tools.reading.scheduler import Inspecting, Request
 
 pytestmark = pytest.mark.slow  # copies of the process, and hundreds of files for them
 
@@ -67,7 +63,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     count: that by which pytest watches for hangs, and what a library keeps that another test has used.
     """
     before = frozenset(threading.enumerate())
-    monkeypatch.setattr(worker_processes, "alone", lambda: before.issuperset(threading.enumerate()))
+    monkeypatch.setattr(engines, "is_single_threaded", lambda: before.issuperset(threading.enumerate()))
     seen: list[tuple[int, int]] = []
     real = Inspecting.read
 
@@ -166,14 +162,14 @@ def test_what_a_dead_copy_leaves_is_read_here(
 ) -> None:
     before = children()  # of other tests
     alone = told(verify_paths([str(many)], jobs=1))
-    here, real = os.getpid(), worker.inspect
+    here, real = os.getpid(), scheduler.inspect
 
     def deadly(path: str, *rest: object, **more: object) -> object:
         if os.getpid() != here and "rank_5/" in path:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(path, *rest, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(worker, "inspect", deadly)
+    monkeypatch.setattr(scheduler, "inspect", deadly)
     found = told(verify_paths([str(many)], jobs=2))
     assert copies[0][1] < copies[0][0]
     assert found == alone
@@ -189,15 +185,7 @@ def test_a_process_with_other_threads_makes_no_copies(many: Path, copies: list[t
     finally:
         over.set()
         thread.join()
-    assert copies == [(159, 0)]
-
-
-@pytest.fixture
-def pool(copies: object) -> Iterator[Processes]:
-    made = Processes(3)
-    assert made.width == 3
-    yield made
-    made.close(wait=True)
+    assert not copies
 
 
 @pytest.mark.slow
@@ -213,54 +201,14 @@ def test_no_copy_outlives_a_stop(many: Path, copies: object) -> None:
 
 
 @pytest.mark.slow
-def test_answers_of_any_size_and_number_arrive_once(pool: Processes) -> None:
-    sizes = [i * 37 % 300_000 for i in range(2345)]
-    asked = [pool.submit(bytes, size) for size in sizes]
-    assert all(future.result() == bytes(size) for future, size in zip(asked, sizes, strict=True))
-
-
-@pytest.mark.slow
-def test_what_a_copy_says_names_nothing_to_call(pool: Processes) -> None:
-    """It has looked into files of others; what is no plain data ends its work."""
-    with pytest.raises(pickle.UnpicklingError, match="plain data"):
-        pool.submit(Path, "x").result()
-
-
-@pytest.mark.slow
-def test_what_a_copy_cannot_do_ends_in_an_exception(pool: Processes) -> None:
-    """The others go on, until none is left; nobody waits for one that hangs."""
-    for left in (2, 1, 0):
-        with pytest.raises(EOFError):
-            pool.submit(divmod, 1, 0).result()
-        wait_until(lambda left=left: pool.width == left)
-        assert not left or pool.submit(abs, -1).result() == 1
-
-
-@pytest.mark.slow
-def test_nobody_waits_for_a_copy_that_cannot_be_ended(
-    copies: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As one that hangs in the kernel."""
-    ended, real = list[int](), worker_processes.end
-    monkeypatch.setattr(worker_processes, "end", ended.append)
-    pool = Processes(2)
-    pool.submit(time.sleep, 3600)
-    pool.close(wait=False)
-    assert len(ended) == 2
-    for pid in ended:
-        real(pid)
-
-
-@pytest.mark.slow
 def test_a_copy_ends_with_its_parent(tmp_path: Path, copies: object) -> None:
-    """Its pipe has no other end any more."""
     parent = os.fork()
     if not parent:
-        pool = Processes(2)
-        for _ in range(1000):
-            pool.submit(os.system, f"touch {tmp_path}/$PPID; sleep 0.02")
-        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
-        os.kill(os.getpid(), signal.SIGKILL)
+        with engines.copies_here(2) as engine:
+            for _ in range(1000):
+                engine.executor.submit(os.system, f"touch {tmp_path}/$PPID; sleep 0.02")
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+            os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(parent, 0)
     pids = [int(p.name) for p in tmp_path.iterdir()]
     assert len(pids) == 2
@@ -280,12 +228,12 @@ def test_names_that_do_not_tell_the_step(tmp_path: Path, copies: list[tuple[int,
 def test_the_command_makes_copies(many: Path) -> None:
     script = """
 import sys, ckpt_tools.cli
-from ckpt_tools.reading import processes
-real = processes._serve
-def told(*args):
+from ckpt_tools.reading import engines
+real = engines._begin_copy
+def told():
     sys.stderr.write("a copy is made\\n"); sys.stderr.flush()
-    real(*args)
-processes._serve = told
+    real()
+engines._begin_copy = told
 sys.exit(ckpt_tools.cli.execute(sys.argv[1:]))
 """
     done = subprocess.run(

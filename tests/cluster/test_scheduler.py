@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from scheduled import MIB, Threads, big, flip, mpirun, not_its_own_crash
 from ckpt_tools import Level, api, guard
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.output import json as emit
-from ckpt_tools.reading import engines, worker
+from ckpt_tools.reading import engines, scheduler
 from ckpt_tools.reading.engines import Engine
 
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
@@ -157,28 +158,31 @@ def test_gone_for_everybody_is_said_as_from_here(tmp_path: Path) -> None:
 
 def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is neither ok nor broken."""
-    file, inspect = big(tmp_path / "model.pt", 4), worker.inspect
+    file, inspect = big(tmp_path / "model.pt", 4), scheduler.inspect
 
     def older(path: str, *args: Any, **more: Any) -> Any:
         shutil.copyfile(file, copy := tmp_path.parent / "older.pt")
         report, anatomy = inspect(str(copy), *args, **more)
         return report, anatomy
 
-    monkeypatch.setattr(worker, "inspect", older)
+    monkeypatch.setattr(scheduler, "inspect", older)
     verdict, found = codes(text := asked(tmp_path))
     assert (verdict, found) == ("unknown", ["unreadable"]) and "there is another file of this name" in text
 
 
 def test_other_versions_do_not_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big(tmp_path / "model.pt", 1)
-    monkeypatch.setattr(worker, "tool_version", lambda: "0.0.9")
+    ours, main = scheduler.tool_version(), threading.main_thread()
+    monkeypatch.setattr(
+        scheduler, "tool_version", lambda: ours if threading.current_thread() is main else "0.0.9"
+    )
     with pytest.raises(CannotLook, match=r"has ckpt-tools 0\.0\.9"):
         asked(tmp_path)
 
 
 def test_a_defect_of_ours_ends_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big(tmp_path / "model.pt", 1)
-    monkeypatch.setattr(worker, "inspect", lambda *_, **__: [].pop())
+    monkeypatch.setattr(scheduler, "inspect", lambda *_, **__: [].pop())
     with pytest.raises(CannotLook, match="IndexError"):
         asked(tmp_path)
 

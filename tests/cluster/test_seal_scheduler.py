@@ -20,8 +20,8 @@ from ckpt_tools import api, guard
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.seals.names import NAME
 from ckpt_tools.guard import sealing
+from ckpt_tools.inspection.digest_pass import DigestPass
 from ckpt_tools.model.seal import Sealing
-from ckpt_tools.reading import worker
 from ckpt_tools.reading.engines import Engine
 
 ROOTS = [*sorted((FIXTURES / "formats").iterdir()), *sorted((FIXTURES / "layouts").glob("*/*/tree"))]
@@ -136,8 +136,8 @@ def test_a_worker_that_sees_another_file_of_this_name(
     flip(copy, 2 * MIB)
     if time == "ctime":
         shutil.copystat(file, copy)
-    real = worker.DigestPass.read
-    monkeypatch.setattr(worker.DigestPass, "read", lambda self, path, *more: real(self, str(copy), *more))
+    real = DigestPass.read
+    monkeypatch.setattr(DigestPass, "read", lambda self, path, **more: real(self, str(copy), **more))
     done = by_threads(tmp_path / "run")
     refused(done, tmp_path / "run", "unreadable")
     assert "there is another file of this name" in done.checkpoints[0].findings[0].message
@@ -146,10 +146,10 @@ def test_a_worker_that_sees_another_file_of_this_name(
 def test_a_worker_that_does_not_see_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big(tmp_path / "model.pt", 1)
 
-    def missing(*_: object) -> None:
+    def missing(*_: object, **__: object) -> None:
         raise FileNotFoundError(2, os.strerror(2))
 
-    monkeypatch.setattr(worker.DigestPass, "read", missing)
+    monkeypatch.setattr(DigestPass, "read", missing)
     done = by_threads(tmp_path)
     refused(done, tmp_path, "unreadable")
     assert "while this machine can open it" in done.checkpoints[0].findings[0].message
