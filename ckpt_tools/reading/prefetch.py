@@ -7,8 +7,8 @@ for.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 from ckpt_tools.cache.locks import turn
 from ckpt_tools.layouts import Changes
@@ -72,17 +72,22 @@ def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> N
     # where turns are taken.)
     if all(_knows(s, r) for r in sample):
         return
-    cache, deep = s.reader.cache, level > Level.STRUCTURE
-    is_shared = cache is not None and cache.max_age > 0
-    # When many processes of this host ask about one tree, the first has it read and the others wait.
-    with turn(cache.locks if cache and is_shared else None, s.root, deep, "tree-") as is_ours:
-        until = time.monotonic() + WAIT
-        while not is_ours() and time.monotonic() < until and not (deep and s.reader.spent):
-            time.sleep(_PAUSE)
+    with _await_turn(s, deep=level > Level.STRUCTURE):
         known = sum(_knows(s, r) for r in sample)
         if len(wanted) >= LEAST and 2 * known <= len(sample):
             with suppress(Stopped), engines.copies_here(jobs) as here:
                 _read(s, here, wanted, level, parts)
+
+
+@contextmanager
+def _await_turn(s: Session, deep: bool) -> Iterator[None]:
+    """When many processes of this host ask about one tree, the first has it read and the others wait."""
+    cache = s.reader.cache
+    with turn(cache.locks if cache and cache.max_age > 0 else None, s.root, deep, "tree-") as is_ours:
+        until = time.monotonic() + WAIT
+        while not is_ours() and time.monotonic() < until and not (deep and s.reader.spent):
+            time.sleep(_PAUSE)
+        yield
 
 
 def unknown_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
