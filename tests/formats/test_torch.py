@@ -29,7 +29,7 @@ from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, structure
 from ckpt_tools.formats.archives.zip import Record
 from ckpt_tools.formats.torch.serialization_id import in_order, name_hash, serialization_id
-from ckpt_tools.formats.torch.torch_legacy import encoded
+from ckpt_tools.formats.torch.torch_legacy import encode
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Guard, Level
@@ -640,8 +640,8 @@ def test_what_torch_writes_beside_state_dicts(tmp_path: Path, monkeypatch: pytes
     st.integers(2, 5),
 )
 def test_canonical_pickles_are_python_s(value: list[str], protocol: int) -> None:
-    assert encoded(value, protocol) in (pickle.dumps(value, protocol), None)
-    assert encoded({"a": True, "b": {"c": 8}}, protocol) == pickle.dumps({"a": True, "b": {"c": 8}}, protocol)
+    assert encode(value, protocol) in (pickle.dumps(value, protocol), None)
+    assert encode({"a": True, "b": {"c": 8}}, protocol) == pickle.dumps({"a": True, "b": {"c": 8}}, protocol)
 
 
 @pytest.mark.torch

@@ -49,10 +49,10 @@ def magic(head: bytes) -> bool:
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if source.read(0, min(source.size, len(_GZIP))) == _GZIP:
-        yield from _compressed(source, anatomy)
+        yield from _check_compressed(source, anatomy)
         return
     members = yield from walk(source, anatomy, _MANY)
-    yield from _distributed(source, members, anatomy)
+    yield from _judge_distributed(source, members, anatomy)
     names = {m.name.removeprefix("./") for m in members}
     anatomy.keys |= names
     if _CONFIG not in names:
@@ -61,42 +61,36 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         )
     if not any(name.endswith((".ckpt", ".pt", ".distcp")) for name in names):
         yield finding("bad-header", "the archive holds no weights", offset=0)
-    yield from _without_index(members)
-    for m in members:
-        yield from _member(source, m, anatomy)
-
-
-def _without_index(members: Sequence[Member]) -> Iterator[Finding]:
-    """Directories with DCP's data and not what describes them."""
     indexed = {m.name.rpartition("/")[0] for m in members if m.name.endswith("/.metadata")}
-    said = set[str]()
     for m in members:
         home = m.name.rpartition("/")[0]
-        if m.name.endswith(".distcp") and home not in indexed and home not in said:
-            said.add(home)
+        if m.name.endswith(".distcp") and home not in indexed:
+            indexed.add(home)  # said once
             yield finding("bad-header", f"{home[:100]!r} has data of DCP and no .metadata", offset=m.header)
+    for m in members:
+        yield from _check_member(source, m, anatomy)
 
 
-def _distributed(source: Source, members: Sequence[Member], anatomy: Anatomy) -> Iterator[Finding]:
+def _judge_distributed(source: Source, members: Sequence[Member], anatomy: Anatomy) -> Iterator[Finding]:
     """What the pickles of DCP would run: of its index, and the objects that it names."""
     by_name = {m.name.removeprefix("./"): m for m in members}
     for name, m in by_name.items():
         home, _, last = name.rpartition("/")
         if last == ".metadata":
-            index = yield from _runs(source, m, dcp.FORMAT.checks[Level.STRUCTURE], anatomy)
+            index = yield from _judge(source, m, dcp.FORMAT.checks[Level.STRUCTURE], anatomy)
             for path, claim in index.members.items():
                 if (of := by_name.get(f"{home}/{path}")) is not None:
-                    yield from _runs(source, of, claim.check, anatomy)
+                    yield from _judge(source, of, claim.check, anatomy)
 
 
-def _pickles(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
+def _judge_pickles(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
     """What the pickles in a member of any name would run."""
     head = source.read(m.begin, min(m.end - m.begin, 64))
     if is_proto(head) or head.startswith((b"PK\3\4", MAGIC)) or m.name.endswith(torch_zip.PICKLES):
-        yield from _runs(source, m, torch_zip.judge_inner, anatomy)
+        yield from _judge(source, m, torch_zip.judge_inner, anatomy)
 
 
-def _runs(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Generator[Finding, None, Anatomy]:
+def _judge(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Generator[Finding, None, Anatomy]:
     """What the check of a member says about its pickles; returns what it learns."""
     inner = Anatomy()
     for f in structure(Window(source, m.begin, m.end - m.begin), inner, check):
@@ -106,7 +100,7 @@ def _runs(source: Source, m: Member, check: Check, anatomy: Anatomy) -> Generato
     return inner
 
 
-def _member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
+def _check_member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
     """Weights as torch.save writes them; of all else its place and length."""
     length, title = m.end - m.begin, m.name.removeprefix("./")[:200]
     head = source.read(m.begin, min(length, 64))
@@ -120,15 +114,15 @@ def _member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Finding]:
             return
     if title.endswith(".ckpt"):
         yield finding("bad-header", f"member {title!r} is no torch archive", offset=m.begin)
-    yield from _pickles(source, m, anatomy)
+    yield from _judge_pickles(source, m, anatomy)
     anatomy.explain(m.begin, length, f"member {title!r}, which is not looked at", Guard.UNPROTECTED)
 
 
-def _compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def _check_compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """One member of gzip: its CRC-32 is over all that is inside, of which nothing else is looked at."""
-    begin = _payload(source)
+    begin = _find_payload(source)
     end = source.size - _TRAILER
-    yield from _unpacked(source, begin, end, anatomy)
+    yield from _unpack(source, begin, end, anatomy)
     if end <= begin:
         raise Damage("truncated", "the file ends within gzip's header or trailer", source.size)
     anatomy.explain(0, begin, "gzip header: time and system of the writer", Guard.UNPROTECTED)
@@ -143,7 +137,7 @@ def _compressed(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.sums.append(Sum("the archive", crc, (Deflated(begin, end - begin, size),), begin))
 
 
-def _unpacked(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterator[Finding]:
+def _unpack(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterator[Finding]:
     """What unpacking a compressed archive would write outside, and what its pickles would run."""
     data = b""
     if 0 < end - begin <= _INFLATED:
@@ -154,20 +148,20 @@ def _unpacked(source: Source, begin: int, end: int, anatomy: Anatomy) -> Iterato
         yield finding("unread-pickle", why, offset=begin)
         return
     inner = Anatomy()
-    for f in structure(BytesSource(data), inner, _tar):
+    for f in structure(BytesSource(data), inner, _check_unpacked):
         if f.severity > Severity.NOTE:
             yield replace(f, offset=begin)
     anatomy.named(inner)
 
 
-def _tar(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def _check_unpacked(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     members = yield from walk(source, anatomy, _MANY)
-    yield from _distributed(source, members, anatomy)
+    yield from _judge_distributed(source, members, anatomy)
     for m in members:
-        yield from _pickles(source, m, anatomy)
+        yield from _judge_pickles(source, m, anatomy)
 
 
-def _payload(source: Source) -> int:
+def _find_payload(source: Source) -> int:
     """Where the compressed data begin (RFC 1952, 2.3). Raises Damage."""
     head = source.read(0, min(source.size, _NAMED))
     if len(head) < _HEAD or head[3] & 0xE0:

@@ -52,32 +52,43 @@ def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None
             raise Damage("truncated", why, source.size)
         head = source.read(at, _BLOCK)
         if not any(head):
-            yield from _end(source, at, anatomy)
+            yield from _check_end(source, at, anatomy)
             return found
-        kind, length, own = _header(head, at)
+        kind, length, own = _read_header(head, at)
         title, begin = f"{own.name[:100]!r}", at + _BLOCK
         anatomy.explain(at, _BLOCK, f"tar header of {title}")
         if kind in b"xXg":
-            said = _pax(source, begin, length, anatomy)
+            said = _read_pax(source, begin, length, anatomy)
             told, general = (told, said) if kind == b"g" else (said, general)
         elif kind == b"S":
             raise Damage("bad-header", f"a sparse member {title}, which no framework writes", at)
         elif kind in b"LK":  # GNU tar's way to say a long name, and what a link leads to
-            long = _long_name(source, begin, length, anatomy)
+            if length > _PAX:
+                raise Damage("bad-header", f"a name of {length:,} bytes", begin)
+            anatomy.explain(begin, length, "the name of the member behind it", Guard.UNPROTECTED)
+            long = _text(source.read(begin, length))
             told = told._replace(name=long) if kind == b"L" else told._replace(link=long)
         else:
             told = told.over(general).over(own._replace(size=length))
-            yield from _outside(told.name, kind, told.link, links, at)
+            yield from _check_path(told.name, kind, told.link, links, at)
             length = 0 if kind in _EMPTY else told.size or 0
             if kind not in _EMPTY:
                 found.append(Member(told.name, at, begin, begin + length))
             told = _Told()
-        at = yield from _filled(source, title, begin + length, anatomy)
+        end = begin + length
+        at = end + -end % _BLOCK
+        if at > source.size:
+            why = f"the file has {source.size:,} bytes; member {title} ends at {end:,}"
+            raise Damage("truncated", why, source.size)
+        if any(source.read(end, at - end)):
+            why = f"the bytes that fill up the last block of {title} are not all zero"
+            yield finding("odd-header", why, offset=end)
+        anatomy.explain(end, at - end, "zeros that fill up a block")
     why = f"a tar archive of more than {most:,} headers is none of those that are read"
     raise Damage("wrong-format", why, 0, Severity.WARNING)
 
 
-def _outside(name: str, kind: bytes, link: str, links: set[str], at: int) -> Iterator[Finding]:
+def _check_path(name: str, kind: bytes, link: str, links: set[str], at: int) -> Iterator[Finding]:
     """What unpacking a member would write beside the directory for it, or make that is no file. ``links``
     are the symbolic links so far.
     """
@@ -103,7 +114,7 @@ def _above(path: str) -> list[str]:
 
 def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
     """Where the content of each regular member begins and ends in torch's own archives. Raises Damage when
-    the headers cannot be followed.
+    the headers cannot be followed, or torch writes none of the members.
     """
     found: dict[str, tuple[int, int]] = {}
     for m in (yield from walk(source, anatomy, _MANY)):
@@ -115,34 +126,16 @@ def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[s
         if m.name not in NAMES:
             what = f"member {title}, which is not looked at"
             anatomy.explain(m.begin, m.end - m.begin, what, Guard.UNPROTECTED)
-    yield from _strangers(found)
-    return found
-
-
-def _strangers(found: dict[str, tuple[int, int]]) -> Iterator[Finding]:
-    """Members that torch does not write. Raises Damage when there are no others."""
-    if not set(NAMES) & found.keys():
+    if found.keys().isdisjoint(NAMES):
         why = "a tar archive with none of the members that torch writes"
         raise Damage("wrong-format", why, 0, Severity.WARNING)
     for other in found.keys() - set(NAMES):
         why = f"torch writes no member called {other[:100]!r}"
         yield finding("extra-file", why, offset=found[other][0])
+    return found
 
 
-def _filled(source: Source, title: str, end: int, anatomy: Anatomy) -> Generator[Finding, None, int]:
-    """Check the zeros behind a member that ends at ``end``; returns where the next header begins."""
-    left = -end % _BLOCK
-    if end + left > source.size:
-        why = f"the file has {source.size:,} bytes; member {title} ends at {end:,}"
-        raise Damage("truncated", why, source.size)
-    if any(source.read(end, left)):
-        why = f"the bytes that fill up the last block of {title} are not all zero"
-        yield finding("odd-header", why, offset=end)
-    anatomy.explain(end, left, "zeros that fill up a block")
-    return end + left
-
-
-def _header(head: bytes, at: int) -> tuple[bytes, int, _Told]:
+def _read_header(head: bytes, at: int) -> tuple[bytes, int, _Told]:
     """Type, size in bytes, and the names in one header. Raises Damage when its sum does not match."""
     total = sum(head[:148]) + 8 * 32 + sum(head[156:])
     if head[148:156] != b"%06o\0 " % total:
@@ -175,15 +168,7 @@ class _Told(NamedTuple):
         return _Told(size, self.name or other.name, self.link or other.link)
 
 
-def _long_name(source: Source, at: int, length: int, anatomy: Anatomy) -> str:
-    """The name in the content of a header of GNU tar's."""
-    if length > _PAX:
-        raise Damage("bad-header", f"a name of {length:,} bytes", at)
-    anatomy.explain(at, length, "the name of the member behind it", Guard.UNPROTECTED)
-    return _text(source.read(at, length))
-
-
-def _pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
+def _read_pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
     """The member's size and name if the extended header says them; it does for 8 GiB and more, and for long
     names. Each of its records is a line "length key=value".
     """
@@ -210,7 +195,7 @@ def _pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
     return told
 
 
-def _end(source: Source, at: int, anatomy: Anatomy) -> Generator[Finding, None, None]:
+def _check_end(source: Source, at: int, anatomy: Anatomy) -> Generator[Finding, None, None]:
     """Two blocks of zeros at least, then zeros up to a multiple of 10,240 bytes (tarfile.TarFile.close)."""
     length = source.size - at
     tail = source.read(at, min(length, 2 * _RECORD))

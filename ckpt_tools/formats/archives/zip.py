@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Deflated, Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip_directory import KNOWN, Entry, entries, extras, name_of
-from ckpt_tools.formats.archives.zip_end import end_of
+from ckpt_tools.formats.archives.zip_directory import KNOWN, Entry, extras, read_end, read_entries
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
@@ -56,22 +56,6 @@ class Record(NamedTuple):
         return self.payload if self.payload >= 0 else self.header
 
 
-class _Header(NamedTuple):
-    """A local header (APPNOTE 4.3.7); ``name`` and ``extra`` are the lengths of what follows it."""
-
-    magic: bytes
-    need: int
-    flags: int
-    method: int
-    time: int
-    date: int
-    crc: int
-    stored: int
-    size: int
-    name: int
-    extra: int
-
-
 class _Near:
     """Reads a little more than asked, because a record's descriptor and the next record's header lie side by
     side.
@@ -79,27 +63,14 @@ class _Near:
 
     def __init__(self, source: Source) -> None:
         self.source, self.at, self.data = source, 0, b""
-        self._spares = getattr(source, "spares", None)
-
-    @property
-    def may_spare(self) -> bool:
-        """Whether the source is far away."""
-        return self._spares is not None
-
-    def await_headers(self, directory: Sequence[Entry]) -> None:
-        """Tell a source far away what is read next."""
-        if (wait := getattr(self.source, "await_ranges", None)) is not None:
-            wait([(max(0, e.header - _WIDE.size - 4), _NEAR + len(e.raw)) for e in directory])
-
-    def spares(self, offset: int, length: int) -> bool:
-        """Whether the source is so far away that these bytes are not worth a request."""
-        return self._spares is not None and bool(self._spares(offset, length))
 
     def get(self, offset: int, length: int) -> bytes:
-        if not (self.at <= offset and offset + length <= self.at + len(self.data)):
+        begin = offset - self.at
+        if begin < 0 or begin + length > len(self.data):
             left = max(self.source.size - offset, length)
             self.at, self.data = offset, self.source.read(offset, min(max(length, _NEAR), left))
-        return self.data[offset - self.at : offset - self.at + length]
+            begin = 0
+        return self.data[begin : begin + length]
 
 
 def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Finding, None, list[Record]]:
@@ -109,57 +80,66 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
     With ``torch`` the archive must be as torch writes it: no comments, no foreign extra fields, all directory
     entries alike.
     """
-    end = yield from end_of(source, anatomy, comment=not torch)
-    directory = yield from entries(source, end, torch, anatomy)
+    end = yield from read_end(source, anatomy, comment=not torch)
+    directory = yield from read_entries(source, end, torch, anatomy)
     records: list[Record] = []
     near, at = _Near(source), 0
-    directory.sort(key=lambda e: e.header)
-    borders = (*(e.header for e in directory[1:]), end.directory)[: len(directory)]  # of none there is none
-    near.await_headers(directory)
-    assuming = torch and near.may_spare
+    directory.sort(key=attrgetter("header"))
+    borders = [*[e.header for e in directory[1:]], end.directory][: len(directory)]  # of none there is none
+    _await_headers(source, directory)
+    spares = getattr(source, "spares", None) if torch else None
     for e, border in zip(directory, borders, strict=True):
-        name = name_of(e)
         if e.header != at:
-            yield _gap(near, at, e.header, f"record {name[:200]!r}", "two records overlap")
-        if assuming and (payload := _assumed(near, e, border)) >= 0:
-            records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
+            yield _gap(near, at, e.header, f"record {e.name[:200]!r}", "two records overlap")
+        payload = _assume_payload(e, border, spares) if spares is not None else -1
+        if payload >= 0:
+            records.append(Record(e.name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
             at = border
             continue
-        head = near.get(e.header, _LOCAL.size)
-        payload = _as_torch_writes(near, e, head, border) if torch else -1
-        if payload >= 0:
-            if anatomy.regions is not None:
-                anatomy.explain(e.header, payload - e.header, f"header of {name[:200]!r}")
-        else:
+        payload = _find_usual_payload(near, e, border) if torch else -1
+        if payload < 0:
             try:
-                payload = yield from _local(near, e, head, name, border, torch=torch, anatomy=anatomy)
+                payload = yield from _check_header(near, e, border, torch=torch, anatomy=anatomy)
             except Damage as d:
                 yield d.finding
-        records.append(Record(name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
-        if payload < 0:
-            at = border
-            continue
-        at = payload + e.stored
-        if e.flags & 8:
-            at, wrong = _descriptor(near, e, at, border, anatomy)
-            if wrong:
-                yield finding("bad-header", f"record {name[:200]!r}{wrong}", offset=payload + e.stored)
+        elif anatomy.regions is not None:
+            anatomy.explain(e.header, payload - e.header, f"header of {e.name[:200]!r}")
+        records.append(Record(e.name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
+        at = payload + e.stored if payload >= 0 else border
+        if e.flags & 8 and payload >= 0:
+            at = yield from _check_descriptor(near, e, at, border, anatomy)
     if at != end.directory:
         yield _gap(near, at, end.directory, "the directory", "a record overlaps the directory")
-    yield from _names(records, torch)
+    yield from _check_names(records, torch)
     return records
 
 
-def _assumed(near: _Near, e: Entry, border: int) -> int:
+def _await_headers(source: Source, directory: Sequence[Entry]) -> None:
+    """Tell a source far away what is read next."""
+    if (wait := getattr(source, "await_ranges", None)) is not None:
+        wait([(max(0, e.header - _WIDE.size - 4), _NEAR + len(e.raw)) for e in directory])
+
+
+def _is_usual(e: Entry) -> bool:
+    """Whether an entry is as torch writes it but for the place: stored, with a descriptor behind it."""
+    return e.flags == _TORCH_FLAGS and e.method == STORED and not e.wide and e.stored == e.size
+
+
+def _align(e: Entry) -> int:
+    """Where the payload begins if the record is as torch writes it."""
+    return -(-(e.header + _LOCAL.size + len(e.raw) + _FIELD) // _ALIGNED) * _ALIGNED
+
+
+def _assume_payload(e: Entry, border: int, spares: Callable[[int, int], bool]) -> int:
     """Where the payload begins if the record fills its place as torch would have it, where its header or what
-    follows it would cost a request of its own; else -1.
+    follows it would cost a request of its own (``spares`` says so); else -1.
     """
-    if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
+    payload = _align(e)
+    if not _is_usual(e):
         return -1
-    payload = -(-(e.header + _LOCAL.size + len(e.raw) + _FIELD) // _ALIGNED) * _ALIGNED
     if border - payload - e.stored not in (_SHORT.size + 4, _WIDE.size + 4):
         return -1
-    far = near.spares(e.header, payload - e.header) or near.spares(payload + e.stored, _SHORT.size + 4)
+    far = spares(e.header, payload - e.header) or spares(payload + e.stored, _SHORT.size + 4)
     return payload if far else -1
 
 
@@ -173,92 +153,94 @@ def _gap(near: _Near, at: int, begin: int, before: str, overlap: str) -> Finding
     return finding("bad-header", f"before {before}: {what}", offset=min(at, begin))
 
 
-def _as_torch_writes(near: _Near, e: Entry, head: bytes, border: int) -> int:
-    """Where the payload begins, if every byte of the local header is as torch writes it, so that nothing
-    needs a closer look; else -1.
-
-    That is a stored record whose checksum and sizes follow it in a descriptor, with a field that pads its
-    payload to 64 bytes.
+def _find_usual_payload(near: _Near, e: Entry, border: int) -> int:
+    """Where the payload of a stored record begins, if every byte of its header is as torch writes it, so that
+    nothing needs a closer look: a descriptor follows, a field pads the payload to 64 bytes. Else -1.
     """
-    if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
+    if not _is_usual(e):
         return -1
-    extra = int.from_bytes(head[-2:], "little")
-    payload = e.header + _LOCAL.size + len(e.raw) + extra
-    fixed = (b"PK\3\4", e.need, e.flags, STORED, e.time, e.date, 0, 0, 0, len(e.raw), extra)
-    if extra < 4 or payload + e.stored > border or head != _LOCAL.pack(*fixed):
+    name = len(e.raw)
+    head = near.get(e.header, _align(e) - e.header)
+    extra = int.from_bytes(head[28:30], "little")
+    payload = e.header + _LOCAL.size + name + extra
+    if extra < _FIELD or payload + e.stored > border:
         return -1
-    padding = b"FB" + (extra - 4).to_bytes(2, "little") + b"Z" * (extra - 4)
-    return payload if near.get(e.header + _LOCAL.size, len(e.raw) + extra) == e.raw + padding else -1
+    fixed = (b"PK\3\4", e.need, e.flags, STORED, e.time, e.date, 0, 0, 0, name, extra)
+    padding = b"FB" + (extra - _FIELD).to_bytes(2, "little") + b"Z" * (extra - _FIELD)
+    whole = _LOCAL.pack(*fixed) + e.raw + padding
+    if len(whole) != len(head):
+        head = near.get(e.header, len(whole))
+    return payload if head == whole else -1
 
 
-def _local(
-    near: _Near, e: Entry, raw: bytes, name: str, border: int, *, torch: bool, anatomy: Anatomy
+def _check_header(
+    near: _Near, e: Entry, border: int, *, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
-    """Compare one local header with its directory entry and return where the payload begins.
+    """Compare one local header (APPNOTE 4.3.7) with its directory entry and return where the payload begins.
 
     Raises Damage when that is not known.
     """
-    head = _Header(*_LOCAL.unpack(raw))
-    payload = e.header + 30 + head.name + head.extra
-    if head.magic != b"PK\3\4" or head.name != len(e.raw) or payload + e.stored > border:
-        raise Damage("bad-header", f"record {name[:200]!r}: its header is damaged", e.header)
-    texts = near.get(e.header + 30, head.name + head.extra)
-    if (texts[: head.name], head.flags, head.method) != (e.raw, e.flags, e.method):
-        yield _disagree(e, name, "name, flags or method")
-    if (head.need, head.time, head.date) != (e.need, e.time, e.date):
-        what = f"record {name[:200]!r}: header and directory disagree on version or time"
+    raw = near.get(e.header, _LOCAL.size)
+    magic, need, flags, method, time, date, crc, stored, size, named, more = _LOCAL.unpack(raw)
+    record, payload = f"record {e.name[:200]!r}", int(e.header + 30 + named + more)
+    if magic != b"PK\3\4" or named != len(e.raw) or payload + e.stored > border:
+        raise Damage("bad-header", f"{record}: its header is damaged", e.header)
+    texts = near.get(e.header + 30, named + more)
+    if (texts[:named], flags, method) != (e.raw, e.flags, e.method):
+        yield _disagree(e, "name, flags or method")
+    if (need, time, date) != (e.need, e.time, e.date):
+        what = f"{record}: header and directory disagree on version or time"
         yield finding("odd-header", what, offset=e.header)
-    wide, foreign = yield from _local_extras(e, texts[head.name :], name, torch)
-    yield from _sizes(e, head, name, wide=wide, torch=torch)
+    wide, foreign = yield from _check_extras(e, texts[named:], torch)
+    yield from _check_sizes(e, (crc, stored, size), wide=wide, torch=torch)
     if e.flags & 1 or e.flags & ~_FLAGS:
-        what = f"record {name[:200]!r} is encrypted or has unknown flags"
+        what = f"{record} is encrypted or has unknown flags"
         yield finding("bad-header", what, offset=e.header + 6)
     if e.method not in (STORED, DEFLATED) or (e.method == STORED and e.stored != e.size):
-        what = f"record {name[:200]!r}: method {e.method} does not fit its sizes or is not known"
+        what = f"{record}: method {e.method} does not fit its sizes or is not known"
         yield finding("bad-header", what, offset=e.header + 8)
-    anatomy.explain(e.header, 30 + head.name, f"header of {name[:200]!r}")
-    what = f"header of {name[:200]!r}: extra fields" + (" that nothing checks" if foreign else "")
+    anatomy.explain(e.header, 30 + named, f"header of {e.name[:200]!r}")
+    what = f"header of {e.name[:200]!r}: extra fields" + (" that nothing checks" if foreign else "")
     guard = Guard.UNPROTECTED if foreign else Guard.STRUCTURE
-    anatomy.explain(e.header + 30 + head.name, head.extra, what, guard)
+    anatomy.explain(e.header + 30 + named, more, what, guard)
     return payload
 
 
-def _disagree(e: Entry, name: str, what: str) -> Finding:
-    text = f"record {name[:200]!r}: its header and the directory disagree on {what}"
+def _check_sizes(e: Entry, said: tuple[int, int, int], *, wide: bool, torch: bool) -> Iterator[Finding]:
+    """Whether checksum and sizes of a header are those of the directory. Where a descriptor follows the
+    payload miniz leaves all three zero, and other writers may know them.
+    """
+    late = bool(e.flags & 8)
+    whats = ("the checksum", "the size", "the size")
+    for here, there, what in zip(said, (e.crc, e.stored, e.size), whats, strict=True):
+        fits = here == 0 if late and torch else here == there or (late and here == 0)
+        if not fits and not (here == 0xFFFFFFFF and wide and what == "the size"):
+            yield _disagree(e, what)
+
+
+def _disagree(e: Entry, what: str) -> Finding:
+    text = f"record {e.name[:200]!r}: its header and the directory disagree on {what}"
     return finding("bad-header", text, offset=e.header)
 
 
-def _sizes(e: Entry, head: _Header, name: str, *, wide: bool, torch: bool) -> Iterator[Finding]:
-    """Whether checksum and sizes are those of the directory.
-
-    Where a descriptor follows the payload miniz leaves all three zero, and other writers may know them.
-    """
-    late = bool(e.flags & 8)
-    pairs = (
-        (head.crc, e.crc, "the checksum"),
-        (head.stored, e.stored, "the size"),
-        (head.size, e.size, "the size"),
-    )
-    for here, there, what in pairs:
-        fits = here == 0 if late and torch else here == there or (late and here == 0)
-        in_extra = here == 0xFFFFFFFF and wide and what == "the size"
-        if not fits and not in_extra:
-            yield _disagree(e, name, what)
-
-
-def _local_extras(
-    e: Entry, fields: bytes, name: str, torch: bool
-) -> Generator[Finding, None, tuple[bool, bool]]:
+def _check_extras(e: Entry, fields: bytes, torch: bool) -> Generator[Finding, None, tuple[bool, bool]]:
     """Check a local header's extra fields; returns whether they hold both sizes in 64 bits, and whether there
     are some that nothing checks.
     """
     wide = foreign = False
-    record, at = f"record {name[:200]!r}", e.header + 30 + len(e.raw)
+    record, at = f"record {e.name[:200]!r}", e.header + 30 + len(e.raw)
     for kind, value in extras(fields):
         if kind == 1:
             wide = len(value) >= 16
-            if not _are_sizes(e, value, torch):
-                yield _disagree(e, name, "its 64-bit sizes")
+            # it repeats the sizes of the directory, or leaves them out: with a descriptor they need not be
+            # known yet; miniz knows one of them, and adds the header's own offset
+            sizes: list[tuple[int, ...]] = [(), (e.size, e.stored)]
+            if e.flags & 8:
+                sizes = [(), (e.size, 0)] if torch and not e.made else [*sizes, (e.size, 0), (0, 0)]
+            whole = len(value) - len(value) % 8
+            parts = struct.unpack(f"<{whole // 8}Q", value[:whole])
+            if whole != len(value) or parts not in [*sizes, *((*s, e.header) for s in sizes)]:
+                yield _disagree(e, "its 64-bit sizes")
         elif kind == 0x4246:  # "FB": pads a payload to 64 bytes
             if value.strip(b"Z"):
                 yield finding("odd-header", f"{record}: its padding is not all 'Z'", offset=at)
@@ -269,48 +251,40 @@ def _local_extras(
     return wide, foreign
 
 
-def _are_sizes(e: Entry, value: bytes, torch: bool) -> bool:
-    """Whether a local header's ZIP64 field repeats the sizes of the directory, or leaves them out.
-
-    With a descriptor behind the payload they need not be known yet; miniz knows one of them, and adds the
-    header's own offset.
-    """
-    sizes: list[tuple[int, ...]] = [(), (e.size, e.stored)]
-    if e.flags & 8:
-        sizes = [(), (e.size, 0)] if torch and not e.made else [*sizes, (e.size, 0), (0, 0)]
-    whole = len(value) - len(value) % 8
-    parts = struct.unpack(f"<{whole // 8}Q", value[:whole])
-    return whole == len(value) and any(parts in (s, (*s, e.header)) for s in sizes)
-
-
-def _descriptor(near: _Near, e: Entry, at: int, border: int, anatomy: Anatomy) -> tuple[int, str]:
-    """Where the data descriptor at ``at`` ends (APPNOTE 4.3.9), and what is wrong with it; "" where it says
-    what the directory says.
+def _check_descriptor(
+    near: _Near, e: Entry, at: int, border: int, anatomy: Anatomy
+) -> Generator[Finding, None, int]:
+    """Check that the data descriptor at ``at`` (APPNOTE 4.3.9) says what the directory says; returns where it
+    ends.
     """
     n = border - at
     if n not in (12, 16, 20, 24):
         n = 24 if e.wide else 16
         if at + n > border:
-            return at, " has no room for its descriptor"
+            why = f"record {e.name[:200]!r} has no room for its descriptor"
+            yield finding("bad-header", why, offset=at)
+            return at
     if n < 20:
         sizes = _SHORT.pack(e.crc, e.stored & 0xFFFFFFFF, e.size & 0xFFFFFFFF)
     else:
         sizes = _WIDE.pack(e.crc, e.stored, e.size)
     # The signature is optional in the standard, and always there in practice.
-    says_so = near.get(at, n) == (sizes if n in (12, 20) else b"PK\7\x08" + sizes)
+    if near.get(at, n) != (sizes if n in (12, 20) else b"PK\7\x08" + sizes):
+        why = f"record {e.name[:200]!r}: its descriptor and the directory disagree"
+        yield finding("bad-header", why, offset=at)
     if anatomy.regions is not None:
-        anatomy.explain(at, n, f"data descriptor of {name_of(e)[:200]!r}")
-    return at + n, "" if says_so else ": its descriptor and the directory disagree"
+        anatomy.explain(at, n, f"data descriptor of {e.name[:200]!r}")
+    return at + n
 
 
-def _names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
+def _check_names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
     twice = Severity.ERROR if torch else None  # torch takes the first, Python's zipfile the last
     seen: set[str] = set()
     for r in records:
         if "\0" in r.name:
             what = f"record {r.name[:200]!r} has a NUL in its name"
             yield finding("bad-header", what, offset=r.header + 30)
-        if r.name.startswith(("/", "\\")) or (".." in r.name and _climbs(r.name)):
+        if r.name.startswith(("/", "\\")) or ".." in r.name.replace("\\", "/").split("/"):
             what = f"record {r.name[:200]!r} leaves the archive's directory"
             yield finding("path-escape", what, offset=r.header + 30)
         # miniz finds names regardless of case
@@ -319,10 +293,6 @@ def _names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
             what = f"two records are called {r.name[:200]!r}"
             yield finding("duplicate-key", what, offset=r.header, severity=twice)
         seen.add(key)
-
-
-def _climbs(name: str) -> bool:
-    return ".." in name.replace("\\", "/").split("/")
 
 
 def read_record(source: Source, record: Record, limit: int) -> bytes:

@@ -47,31 +47,26 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         told = _STEPS.search(read_record(source, by_name["data"], _DATA))
         anatomy.metadata["num_timesteps"] = int(told[1]) if told else None
     if _CONFIG in by_name:
-        yield from _config(source, by_name[_CONFIG], anatomy)
-    yield from _weights(source, records, anatomy)
+        config = by_name[_CONFIG]
+        if config.size > MOST:
+            yield finding("unread-pickle", "the configuration is larger than is read", offset=config.place)
+        else:
+            yield from code_in_config(read_record(source, config, MOST), anatomy, config.place)
+    yield from _check_weights(source, records, anatomy)
     protect(records, anatomy, frozenset(records) if unsummed(records) else ())
 
 
-def _config(source: Source, record: Record, anatomy: Anatomy) -> Iterator[Finding]:
-    """Code in the configuration of a Keras model."""
-    if record.size > MOST:
-        yield finding("unread-pickle", "the configuration is larger than is read", offset=record.place)
-    else:
-        yield from code_in_config(read_record(source, record, MOST), anatomy, record.place)
-
-
-def _weights(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
+def _check_weights(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
     """The arrays of a Keras model, in its one record of HDF5, which is stored as it is."""
     one = next((r for r in records if r.name == _WEIGHTS and r.payload >= 0 and not r.method), None)
-    if one is None or source.read(one.payload, min(len(MAGIC), one.stored)) != MAGIC:
-        return  # its checksum says whether it ever was
-    inner = yield from inside(source, one.payload, one.stored, _arrays, anatomy)
-    anatomy.windows.pop()  # there is nothing in it for a loader
-    anatomy.metadata |= inner.metadata
+    if one is not None and source.read(one.payload, min(len(MAGIC), one.stored)) == MAGIC:
+        inner = yield from inside(source, one.payload, one.stored, _check_arrays, anatomy)
+        anatomy.windows.pop()  # there is nothing in it for a loader
+        anatomy.metadata |= inner.metadata
 
 
-def _arrays(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """The archive's checksum covers what HDF5 has none for."""
+def _check_arrays(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """The archive's checksum covers what HDF5 has none for, and says whether the record ever was HDF5."""
     return (f for f in hdf5.structure(source, anatomy) if f.code != "not-checksummed")
 
 

@@ -1,4 +1,6 @@
-"""The central directory of a zip archive: one entry per record (APPNOTE 4.3.12)."""
+"""The end records of a zip archive, which must tile the file's last bytes exactly, and the central directory
+that they lead to: one entry per record (APPNOTE 4.3.12 to 4.3.16).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,6 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip_end import End
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard
@@ -18,6 +19,12 @@ MAX_DIRECTORY = 64 << 20
 """Bytes of central directory read at most."""
 MAX_RECORDS = 300_000
 """Records at most: each takes some 700 bytes of memory, and a state_dict has one for each tensor."""
+_EOCD = struct.Struct("<4s4H2IH")  # APPNOTE 4.3.16
+_LOCATOR = struct.Struct("<4sIQI")  # APPNOTE 4.3.15
+_END64 = struct.Struct("<4sQ2H2I4Q")  # APPNOTE 4.3.14
+_TOPS = (0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF)
+_MADE = (798, 45)  # what miniz and Python's zipfile write as the version that made a ZIP64 end record
+_WINDOW = 22 + 0xFFFF  # how far from the end a comment may push the end record
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _DISKS = (0, 1)
 """Those on which torch (miniz) finds a record."""
@@ -31,11 +38,23 @@ Info-ZIP's extrafld.txt).
 """
 
 
-class Entry(NamedTuple):
-    """One entry; ``where`` is its own offset, ``header`` that of the record, ``wide`` counts its 64-bit
-    numbers, ``comment`` is a length in bytes.
+class End(NamedTuple):
+    """What an end record says: entries on this disk, entries in all, bytes of the directory, and where it
+    begins.
     """
 
+    here: int
+    entries: int
+    size: int
+    directory: int
+
+
+class Entry(NamedTuple):
+    """One entry; ``where`` is its own offset, ``header`` that of the record, ``wide`` counts its 64-bit
+    numbers, ``comment`` is a length in bytes. Bytes of a name that are no text are escaped in ``name``.
+    """
+
+    name: str
     raw: bytes
     made: int
     need: int
@@ -55,17 +74,129 @@ class Entry(NamedTuple):
     comment: int
 
 
-def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generator[Finding, None, list[Entry]]:
+def read_end(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Finding, None, End]:
+    """Find and check the end records; ``comment`` says whether the archive may have one.
+
+    Raises Damage when there is no end, or the directory cannot lie in the file or is too large.
+    """
+    at = yield from _find_end(source, comment)
+    base = max(0, at - 76)
+    data = source.read(base, at + 22 - base)
+    _, disk, disk_cd, *numbers, _ = _EOCD.unpack(data[-22:])
+    end, limit = End(*numbers), at
+    anatomy.explain(at, 22, "end record")
+    rest = source.size - at - 22
+    anatomy.explain(at + 22, rest, "the archive's comment: nothing checks it", Guard.UNPROTECTED)
+    if len(data) >= 42 and data[-42:-38] == b"PK\6\7":
+        limit = _LOCATOR.unpack(data[-42:-22])[2]
+        end = yield from _read_zip64(source, anatomy, data, at, end, comment=comment)
+    if end.here != end.entries:
+        yield finding("bad-header", "the end record has two different numbers of records", offset=at)
+    if disk or disk_cd:
+        yield finding("odd-header", "the end record names other disks than one", offset=at)
+    stop = end.directory + end.size
+    if stop > limit or end.entries * 46 > end.size:
+        raise Damage("bad-header", "the end record describes a directory that does not fit", at)
+    if stop != limit:
+        between = f"{limit - stop} bytes lie between the directory and its end record"
+        yield finding("bad-header", between, offset=stop)
+        if source.read(end.directory, min(4, end.size)) != b"PK\1\2":  # bytes before the archive move it all
+            moved = "the archive does not begin where its directory says: there are bytes before it"
+            raise Damage("bad-header", moved, 0)
+    if end.size > MAX_DIRECTORY:
+        why = f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read"
+        raise Damage("unread-pickle", why, end.directory)
+    if end.entries > MAX_RECORDS:
+        why = f"the archive has {end.entries:,} records; more than {MAX_RECORDS:,} are not read"
+        raise Damage("unread-pickle", why, end.directory)
+    return end
+
+
+def _find_end(source: Source, comment: bool) -> Generator[Finding, None, int]:
+    """Where the end record lies. Raises Damage: without one the archive was never finished, because it is
+    written last.
+    """
+    last = source.read(source.size - 22, 22) if source.size >= 22 else b""
+    if last.startswith(b"PK\5\6") and last.endswith(b"\0\0"):
+        return source.size - 22
+    n = min(_WINDOW + 76, source.size)
+    tail = source.read(source.size - n, n)
+    at = tail.rfind(b"PK\5\6")
+    if at < 0 or n - at < 22:
+        if tail[-42:-38] == b"PK\6\7":
+            raise Damage("bad-header", "the end record's signature is damaged", source.size - 22)
+        zeros = len(tail) - len(tail.rstrip(b"\0"))
+        why = f"its last {zeros:,} bytes or more are zero" if zeros > 64 else ""
+        why = why or "its end record is missing or cut off"
+        raise Damage("truncated", f"the archive is not complete: {why}", source.size)
+    end = at + 22 + int.from_bytes(tail[at + 20 : at + 22], "little")
+    where = source.size - n + at
+    if end > n:
+        what = f"the archive's comment reaches {end - n} bytes beyond the file"
+        yield finding("bad-header", what, offset=where + 20)
+    elif end < n:
+        what = f"{n - end} bytes follow the end of the archive"
+        yield finding("trailing-data", what, offset=where + end - at)
+    elif not comment:
+        what = f"the archive ends in a comment of {end - at - 22} bytes, which its writer never adds"
+        yield finding("trailing-data", what, offset=where + 22)
+    return where
+
+
+def _read_zip64(
+    source: Source, anatomy: Anatomy, data: bytes, at: int, short: End, *, comment: bool
+) -> Generator[Finding, None, End]:
+    """Check the ZIP64 locator and the record that it leads to, which counts for more than the ``short`` one.
+
+    ``data`` are the file's bytes up to the end of its end record, which begins at ``at``.
+    """
+    _, disk64, where, disks = _LOCATOR.unpack(data[-42:-22])
+    if where + 56 > at - 20:
+        raise Damage("bad-header", "the ZIP64 locator points outside the file", at - 20)
+    raw = source.read(where, 56) if where != at - 76 else data[:56]
+    sig, length, made, need, own, own_cd, *numbers = _END64.unpack(raw)
+    end = End(*numbers)
+    if sig != b"PK\6\6" or where + 12 + length != at - 20:
+        raise Damage(
+            "bad-header", "the ZIP64 end record is damaged, or is not where its locator says", at - 20
+        )
+    if _contradict(short, end, comment):
+        yield finding("bad-header", "the two end records disagree on the directory", offset=at)
+    if disk64 or disks != 1 or own or own_cd:
+        yield finding("odd-header", "an end record names other disks than one", offset=where)
+    foreign = comment and all((made ^ m).bit_count() > 1 for m in _MADE)  # those set what they like
+    if need != 45 or not (made in _MADE or foreign):
+        yield finding("odd-header", "the ZIP64 end record has an unusual version", offset=where + 12)
+    anatomy.explain(where, 12, "ZIP64 end record")
+    anatomy.explain(where + 12, 2, "ZIP64 end record: version of its writer", _guard(made in _MADE))
+    anatomy.explain(where + 14, 42, "ZIP64 end record")
+    rest = at - 20 - where - 56
+    anatomy.explain(where + 56, rest, "ZIP64 end record: data that nothing checks", Guard.UNPROTECTED)
+    anatomy.explain(at - 20, 20, "ZIP64 locator")
+    return end
+
+
+def _contradict(short: End, end: End, comment: bool) -> bool:
+    """Whether the short record says neither the same nor "see the ZIP64 record", which is its top value.
+
+    miniz writes the top value only where it must, some other writers everywhere.
+    """
+    says = zip(short, end, _TOPS, strict=True)
+    return any(a != min(b, top) and not (comment and a == top) for a, b, top in says)
+
+
+def read_entries(
+    source: Source, end: End, torch: bool, anatomy: Anatomy
+) -> Generator[Finding, None, list[Entry]]:
     """All entries in the directory's order. Raises Damage when the directory cannot be followed to its end"""
-    _bound(end)
     data, at, out = source.read(end.directory, end.size), 0, list[Entry]()
     for i in range(end.entries):
         where = end.directory + at
         if at + 46 > len(data):
             raise Damage("bad-header", f"the directory holds {i} records, its end says {end.entries}", where)
-        fields = _CENTRAL.unpack_from(data, at)
-        stored, size, n, x, comment, disk, internal, external, header = fields[8:]
-        if fields[0] != b"PK\1\2":
+        sig, made, need, flags, method, time, date, crc, stored, size, *more = _CENTRAL.unpack_from(data, at)
+        n, x, comment, disk, internal, external, header = more
+        if sig != b"PK\1\2":
             raise Damage("bad-header", f"directory entry {i} has a damaged signature", where)
         raw, extra = data[at + 46 : at + 46 + n], data[at + 46 + n : at + 46 + n + x]
         at += 46 + n + x + comment
@@ -73,8 +204,7 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
             raise Damage("bad-header", f"directory entry {i} reaches beyond the directory", where)
         wide = (stored, size, header).count(_TOP)
         if extra:
-            told = (size, stored, header)
-            size, stored, header = yield from _sizes(extra, i, told, torch, where)
+            size, stored, header = yield from _read_wide(extra, i, (size, stored, header), torch, where)
         if header + 30 + n + stored > end.directory:
             raise Damage("bad-header", f"directory entry {i} places its record outside the file", where)
         if torch and disk not in _DISKS:
@@ -82,83 +212,59 @@ def entries(source: Source, end: End, torch: bool, anatomy: Anatomy) -> Generato
         elif disk or (torch and comment):
             what = f"directory entry {i} has a disk number or a comment, which its writer never sets"
             yield finding("odd-header", what, offset=where)
-        numbers = (*fields[1:8], stored, size, internal, external, header, wide, where)
-        out.append(Entry._make((raw, *numbers, extra, comment)))
+        try:
+            name = raw.decode("utf-8" if flags & 0x800 else "cp437")
+        except UnicodeDecodeError:
+            name = raw.decode("utf-8", "backslashreplace")
+        own = (made, need, flags, method, time, date, crc)
+        out.append(
+            Entry(name, raw, *own, stored, size, internal, external, header, wide, where, extra, comment)
+        )
     if at != len(data):
         what = f"the directory has {len(data) - at} bytes after its last entry"
         raise Damage("bad-header", what, end.directory + at)
-    writer = yield from _alike(out, torch)
-    if anatomy.regions is not None:
-        _explain(out, writer, anatomy)
+    yield from _find_unlike(out, torch, anatomy)
     return out
 
 
-def _bound(end: End) -> None:
-    """Raises Damage for a directory that is too large to be read."""
-    if end.size > MAX_DIRECTORY:
-        why = f"the archive's directory has {end.size:,} bytes; more than {MAX_DIRECTORY:,} are not read"
-        raise Damage("unread-pickle", why, end.directory)
-    if end.entries > MAX_RECORDS:
-        why = f"the archive has {end.entries:,} records; more than {MAX_RECORDS:,} are not read"
-        raise Damage("unread-pickle", why, end.directory)
-
-
-def _sizes(
-    extra: bytes, i: int, told: tuple[int, int, int], torch: bool, where: int
+def _read_wide(
+    extra: bytes, i: int, sizes: tuple[int, int, int], torch: bool, where: int
 ) -> Generator[Finding, None, tuple[int, int, int]]:
-    """Size, stored size and header offset of entry ``i``,
-    those in its ZIP64 field before those in the entry.
+    """Size, stored size and header offset of entry ``i``: its ZIP64 field holds those that the entry itself
+    has no room for (APPNOTE 4.5.3).
     """
     for kind, value in extras(extra):
         if kind == 1:
-            told = _wide(value, told, torch, where)
+            missing = sizes.count(_TOP)
+            if len(value) < 8 * missing or (torch and len(value) != 8 * missing):
+                raise Damage("bad-header", "a directory entry has a ZIP64 field of the wrong length", where)
+            values = iter(struct.unpack(f"<{missing}Q", value[: 8 * missing]))
+            size, stored, header = (next(values) if v == _TOP else v for v in sizes)
+            sizes = size, stored, header
         elif kind < 0 or (torch and kind not in KNOWN):
             why = f"directory entry {i} has an extra field that does not belong there"
             yield finding("bad-header", why, offset=where)
-    return told
+    return sizes
 
 
-def _wide(value: bytes, told: tuple[int, int, int], torch: bool, where: int) -> tuple[int, int, int]:
-    """Size, stored size and header offset from a ZIP64 field: it holds those that the entry itself has no
-    room for (APPNOTE 4.5.3).
+def _find_unlike(out: Sequence[Entry], torch: bool, anatomy: Anatomy) -> Iterator[Finding]:
+    """Three fields that no reader needs. The miniz of torch writes 0 in all of them. Python's zipfile writes
+    few values; one that is a single bit off is a flipped bit.
     """
-    missing = sum(v == _TOP for v in told)
-    if len(value) < 8 * missing or (torch and len(value) != 8 * missing):
-        raise Damage("bad-header", "a directory entry has a ZIP64 field of the wrong length", where)
-    values = iter(struct.unpack(f"<{missing}Q", value[: 8 * missing]))
-    size, stored, header = (next(values) if v == _TOP else v for v in told)
-    return size, stored, header
-
-
-def _alike(out: Sequence[Entry], torch: bool) -> Generator[Finding, None, str]:
-    """Three fields that no reader needs. Returns whose values they are checked against.
-
-    That is "miniz", "python" or "" for an unknown writer. The miniz of torch writes 0 in all of them.
-    Python's zipfile writes few values; one that is a single bit off is a flipped bit.
-    """
-    writer = _writer(out, torch)
-    odd = {"miniz": _not_miniz, "python": _flipped}.get(writer)
-    if odd is None:
-        return writer
-    for e in out:
-        if odd(e):
-            why = f"the directory entry of {name_of(e)[:200]!r} is unlike the others"
+    made = [e.made for e in out]
+    usual = Counter(made).most_common(1)
+    miniz = bool(torch and usual and not usual[0][0])
+    python = not miniz and len(out) > 1 and not set(made).isdisjoint(_PYTHON)
+    for e in out if miniz or python else ():
+        odd = bool(e.made or e.internal or e.external) if miniz else _is_flipped(e)
+        if odd:
+            why = f"the directory entry of {e.name[:200]!r} is unlike the others"
             yield finding("odd-header", why, offset=e.where)
-    return writer
+    for e in out if anatomy.regions is not None else ():
+        _explain(e, miniz, python, anatomy)
 
 
-def _writer(out: Sequence[Entry], torch: bool) -> str:
-    usual = Counter(e.made for e in out).most_common(1)
-    if torch and usual and not usual[0][0]:
-        return "miniz"
-    return "python" if len(out) > 1 and any(e.made in _PYTHON for e in out) else ""
-
-
-def _not_miniz(e: Entry) -> bool:
-    return bool(e.made or e.internal or e.external)
-
-
-def _flipped(e: Entry) -> bool:
+def _is_flipped(e: Entry) -> bool:
     """Whether a field is one bit away from what Python's zipfile writes."""
     if any((e.made ^ m).bit_count() == 1 for m in _PYTHON) or e.internal.bit_count() == 1:
         return True
@@ -166,30 +272,29 @@ def _flipped(e: Entry) -> bool:
     return off.bit_count() == 1 and off != _REGULAR
 
 
-def _explain(out: Sequence[Entry], writer: str, anatomy: Anatomy) -> None:
-    """The bytes of the directory: nearly all repeat what a record's own header says."""
-    miniz = writer == "miniz"
-    for e in out:
-        what = f"directory entry of {name_of(e)[:200]!r}"
-        stop = e.where + 46 + len(e.raw)
-        if miniz and not e.extra:
-            anatomy.explain(e.where, stop - e.where, what)
-            continue
-        made = miniz or (writer != "" and e.made in _PYTHON)
-        mode = miniz or (writer != "" and e.external == _MODE)
-        own = all(kind == 1 for kind, _ in extras(e.extra)) and len(e.extra) == 4 + 8 * e.wide
-        fields = ": 64-bit sizes" if own else ": extra fields that nothing checks"
-        anatomy.explain(e.where, 4, what)
-        anatomy.explain(e.where + 4, 2, what + ": version of its writer", _guard(made))
-        anatomy.explain(e.where + 6, 30, what)
-        internal = _guard(writer != "" and not e.internal)
-        anatomy.explain(e.where + 36, 2, what + ": internal attributes", internal)
-        anatomy.explain(e.where + 38, 3, what + ": attributes", _guard(mode))
-        anatomy.explain(e.where + 41, 1, what + ": attributes, type of file", _guard(miniz))
-        anatomy.explain(e.where + 42, stop - e.where - 42, what)
-        anatomy.explain(stop, len(e.extra), what + fields, _guard(own))
-        comment = what + ": comment that nothing checks"
-        anatomy.explain(stop + len(e.extra), e.comment, comment, Guard.UNPROTECTED)
+def _explain(e: Entry, miniz: bool, python: bool, anatomy: Anatomy) -> None:
+    """The bytes of an entry: nearly all repeat what the record's own header says."""
+    what = f"directory entry of {e.name[:200]!r}"
+    stop = e.where + 46 + len(e.raw)
+    if miniz and not e.extra:
+        anatomy.explain(e.where, stop - e.where, what)
+        return
+    own = all(kind == 1 for kind, _ in extras(e.extra)) and len(e.extra) == 4 + 8 * e.wide
+    fields = ": 64-bit sizes" if own else ": extra fields that nothing checks"
+    anatomy.explain(e.where, 4, what)
+    anatomy.explain(
+        e.where + 4, 2, what + ": version of its writer", _guard(miniz or (python and e.made in _PYTHON))
+    )
+    anatomy.explain(e.where + 6, 30, what)
+    anatomy.explain(
+        e.where + 36, 2, what + ": internal attributes", _guard((miniz or python) and not e.internal)
+    )
+    anatomy.explain(e.where + 38, 3, what + ": attributes", _guard(miniz or (python and e.external == _MODE)))
+    anatomy.explain(e.where + 41, 1, what + ": attributes, type of file", _guard(miniz))
+    anatomy.explain(e.where + 42, stop - e.where - 42, what)
+    anatomy.explain(stop, len(e.extra), what + fields, _guard(own))
+    comment = what + ": comment that nothing checks"
+    anatomy.explain(stop + len(e.extra), e.comment, comment, Guard.UNPROTECTED)
 
 
 def _guard(known: bool) -> Guard:
@@ -206,11 +311,3 @@ def extras(extra: bytes) -> Iterator[tuple[int, bytes]]:
             return
         yield kind, extra[at + 4 : at + 4 + n]
         at += 4 + n
-
-
-def name_of(e: Entry) -> str:
-    """The record's name; bytes that are not UTF-8 though the entry says so are escaped."""
-    try:
-        return e.raw.decode("utf-8" if e.flags & 0x800 else "cp437")
-    except UnicodeDecodeError:
-        return e.raw.decode("utf-8", "backslashreplace")

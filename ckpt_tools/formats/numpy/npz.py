@@ -113,7 +113,7 @@ def _deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterato
         if anatomy.decoded > _OBJECTS:
             why = f"array {name[:200]!r} is a compressed pickle, of which this file has too much"
             raise Damage("unread-pickle", why)
-        head = torch_zip.inflated(source, r)
+        head = torch_zip.inflate(source, r)
     if len(head) == r.size:
         yield from _array(BytesSource(head), name, anatomy)
         return

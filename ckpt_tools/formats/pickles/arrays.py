@@ -14,7 +14,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.pickles.joblib_arrays import WRAPPER
 from ckpt_tools.formats.pickles.stubs import Call, Filled, Global, Long, Pickled
-from ckpt_tools.formats.torch.names import named
+from ckpt_tools.formats.torch.names import list_tensors
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.tensor import Tensor
 
@@ -46,7 +46,7 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
         elif array is not None:
             made[id(call)] = array
     if made:
-        yield from named(pickled.value, made, anatomy, "")
+        yield from list_tensors(pickled.value, made, anatomy, "")
 
 
 def _array(call: Call, filled: Filled | None) -> Tensor | Finding | None:

@@ -40,22 +40,17 @@ def also_tar(source: Source) -> Iterator[Finding]:
     """What is wrong with a pickle whose first 512 bytes are a tar header as well: torch.load asks tarfile
     first, and unpickles the archive's members.
     """
-    if source.size >= _BLOCK and is_tar_header(source.read(0, _BLOCK)):
+    block = source.read(0, _BLOCK) if source.size >= _BLOCK else b""
+    others = block[: _SUM.start] + b" " * 8 + block[_SUM.stop :]
+    unsigned = sum(others)
+    signed = unsigned - 256 * sum(b > 127 for b in others)
+    if any(block) and _number(block[_SUM]) in (unsigned, signed):  # tarfile.calc_chksums, nti
         yield finding(
             "unsafe-pickle",
             "the file is a tar archive as well: torch.load would unpickle its members instead of what was"
             " read here",
             offset=0,
         )
-
-
-def is_tar_header(block: bytes) -> bool:
-    """Whether Python's tarfile takes these 512 bytes for a header: it goes by their sum, of signed or
-    unsigned bytes (tarfile.calc_chksums, nti).
-    """
-    others = block[: _SUM.start] + b" " * 8 + block[_SUM.stop :]
-    unsigned = sum(others)
-    return any(block) and _number(block[_SUM]) in (unsigned, unsigned - 256 * sum(b > 127 for b in others))
 
 
 def _number(field: bytes) -> int | None:
@@ -81,7 +76,7 @@ _CONTAINERS = (dict, list, tuple, Call, Persistent)
 FROM_TYPE = ("_rebuild_from_type_v2", "_rebuild_from_type")
 
 
-def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -> Iterator[Finding]:
+def list_tensors(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -> Iterator[Finding]:
     """Walk the value without recursion, each container once, each edge once; names and containers are bounded
     in number, depth and total length.
     """
@@ -94,7 +89,8 @@ def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -
         if found is None:
             levels.pop()
             continue
-        path, v = _joined(above, found[0]), found[1]
+        name, v = found
+        path = ".".join(filter(None, (above, name)))[:4096]
         left -= len(path)
         if left < 0 or len(visited) > _MANY:
             yield finding("too-complex", "the pickle's tensors have more names than are listed")
@@ -110,7 +106,7 @@ def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -
         if id(v) in visited:
             continue
         visited.add(id(v))
-        below = _children(v) if tensor is None else _parts(v)
+        below = _find_children(v) if tensor is None else _find_parts(v)
         first = next(below, None)
         if first and len(levels) > _DEEP + 1:
             yield finding(
@@ -123,43 +119,38 @@ def named(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -
             levels.append((path, chain((first,), below)))
 
 
-def _joined(above: str, name: str) -> str:
-    return (f"{above}.{name}" if above and name else above or name)[:4096]
-
-
-def _children(v: Any) -> Iterator[tuple[str, Any]]:
+def _find_children(v: Any) -> Iterator[tuple[str, Any]]:
     """The containers and calls directly inside ``v``, with the last part of their names."""
     if isinstance(v, dict):
         yield from ((text(k), c) for k, c in v.items() if isinstance(c, _CONTAINERS))
     elif isinstance(v, (list, tuple)):
         yield from ((str(i), c) for i, c in enumerate(v) if isinstance(c, _CONTAINERS))
     elif type(v) is Call:
-        yield from _in_call(v)
+        yield from _find_in_call(v)
 
 
-def _in_call(v: Call) -> Iterator[tuple[str, Any]]:
+def _find_in_call(v: Call) -> Iterator[tuple[str, Any]]:
     """The containers and calls directly inside a call: what torch's own functions take has names."""
     name, args = _called(v.func), v.args
     if name in _WRAPPERS:
         yield from (("", c) for c in args[:1] if isinstance(c, _CONTAINERS))
-        yield from _parts(v)
+        yield from _find_parts(v)
     elif name in FROM_TYPE and len(args) > 2 and type(args[2]) is tuple:
-        yield from _children(args[2][0] if len(args[2]) == 1 else args[2])
-        yield from _parts(v)
+        yield from _find_children(args[2][0] if len(args[2]) == 1 else args[2])
+        yield from _find_parts(v)
     elif name == "_rebuild_sparse_tensor" and len(args) > 1 and type(args[1]) is tuple:
-        yield from _sparse(args[1])
+        parts = _find_calls(args[1])  # the tensors that it is made of
+        yield from zip(_SPARSE.get(len(parts), ()), parts, strict=False)
     elif name == "_rebuild_nested_tensor":
         yield from zip(_NESTED, args, strict=False)
     else:
         for more in (args, v.items, v.entries, v.state):
             if isinstance(more, (dict, list, tuple)):
-                yield from _children(more)
+                yield from _find_children(more)
 
 
-def _sparse(args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    """The tensors that a sparse one is made of."""
-    parts = [c for c in args if type(c) is Call]
-    yield from zip(_SPARSE.get(len(parts), ()), parts, strict=False)
+def _find_calls(values: tuple[Any, ...]) -> list[Call]:
+    return [c for c in values if type(c) is Call]
 
 
 def _called(func: Any) -> str:
@@ -167,7 +158,7 @@ def _called(func: Any) -> str:
     return func.name if type(func) is Global else ""
 
 
-def _parts(v: Call) -> Iterator[tuple[str, Any]]:
+def _find_parts(v: Call) -> Iterator[tuple[str, Any]]:
     """What a tensor carries beside its storage.
 
     The scales of a quantized one, the attributes of a subclass or a parameter.
@@ -178,10 +169,10 @@ def _parts(v: Call) -> Iterator[tuple[str, Any]]:
     elif func == "_rebuild_parameter_with_state" and len(v.args) > 3:
         state = v.args[3]
     if func == "_rebuild_qtensor" and type(inner) is tuple and len(inner) > 4 and type(inner[4]) is tuple:
-        yield from zip(("scales", "zero_points"), (c for c in inner[4] if type(c) is Call), strict=False)
+        yield from zip(("scales", "zero_points"), _find_calls(inner[4]), strict=False)
     for attributes in state if type(state) is tuple else (state,):  # (__dict__, __slots__) or __dict__ alone
         if isinstance(attributes, dict):
-            yield from _children(attributes)
+            yield from _find_children(attributes)
 
 
 def text(key: Any) -> str:

@@ -45,7 +45,8 @@ def serialization_id(
         return False
     others = [r for r in records if r is not own]
     want = int(digits[20:])
-    agrees = _digest(r.crc for r in others if r.size) == want or _digest(_folded(source, others)) == want
+    agrees = _digest([r.crc for r in others if r.size]) == want
+    agrees = agrees or _digest(_find_folded(source, others)) == want
     if not agrees:
         yield finding(
             "crc-mismatch",
@@ -54,21 +55,18 @@ def serialization_id(
         )
     off = 20  # digits of the names' half that are not Linux'
     if len(others) <= (_FEW if own.crc else _BUCKETS[-1]):
-        off = yield from _names_half(tuple(r.name.removeprefix(top) for r in others), digits[:20], own)
-    anatomy.explain(
-        own.payload,
-        20,
-        "serialization id: digest of the names",
-        Guard.UNPROTECTED if off else Guard.STRUCTURE,
-    )
+        off = yield from _check_names([r.name.removeprefix(top) for r in others], digits[:20], own)
+    guard = Guard.UNPROTECTED if off else Guard.STRUCTURE
+    anatomy.explain(own.payload, 20, "serialization id: digest of the names", guard)
     anatomy.explain(own.payload + 20, 20, "serialization id: digest of the checksums")
     return agrees
 
 
-def _names_half(names: tuple[str, ...], digits: bytes, own: Record) -> Generator[Finding, None, int]:
+def _check_names(names: list[str], digits: bytes, own: Record) -> Generator[Finding, None, int]:
     """How many digits of the half for the names are not those that Linux writes."""
-    right = b"%020d" % _digest_of_names(names)
-    off = sum(a != b for a, b in zip(right, digits, strict=True))
+    small = len(names) <= _FEW and sum(map(len, names)) <= _REMEMBERED
+    right = b"%020d" % (_digest_names if small else _digest_names.__wrapped__)(tuple(names))
+    off = sum(a != b for a, b in zip(right, digits, strict=True)) if right != digits else 0
     half = "the serialization id's half for the names"
     if off == 1:  # another system's digits would nearly all differ
         why = f"{half} has a damaged digit: {right.decode()} is right"
@@ -79,16 +77,9 @@ def _names_half(names: tuple[str, ...], digits: bytes, own: Record) -> Generator
     return off
 
 
-def _digest_of_names(names: tuple[str, ...]) -> int:
-    small = len(names) <= _FEW and sum(map(len, names)) <= _REMEMBERED
-    return _remembered_digest(names) if small else _digest_in_order(names)
-
-
-def _digest_in_order(names: Iterable[str]) -> int:
+@lru_cache(8)
+def _digest_names(names: tuple[str, ...]) -> int:
     return _digest(in_order([name_hash(name.encode("utf-8", "surrogateescape")) for name in names]))
-
-
-_remembered_digest = lru_cache(8)(_digest_in_order)
 
 
 def _digest(values: Iterable[int]) -> int:
@@ -98,7 +89,7 @@ def _digest(values: Iterable[int]) -> int:
     return out
 
 
-def _folded(source: Source, records: Sequence[Record]) -> Iterator[int]:
+def _find_folded(source: Source, records: Sequence[Record]) -> Iterator[int]:
     """The CRCs as the writer folds them: it takes a payload that begins like a data descriptor for one,
     too.
     """

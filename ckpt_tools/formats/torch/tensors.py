@@ -14,7 +14,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.pickles.reader import read_pickle
 from ckpt_tools.formats.pickles.stubs import Call, Global, Persistent, Pickled
-from ckpt_tools.formats.torch.names import FROM_TYPE, named
+from ckpt_tools.formats.torch.names import FROM_TYPE, list_tensors
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.tensor import Tensor
 
@@ -105,7 +105,8 @@ def storage_of(ref: Persistent) -> Storage | Finding | None:
     pid = ref.pid
     if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
         return None
-    if not _names_storage(pid):
+    named = type(pid) is tuple and len(pid) in (5, 6) and pid[0] == "storage"
+    if not named or type(pid[1]) is not Global or type(pid[4]) is not int:
         why = "a persistent id is not the tuple that torch writes for a storage"
         return finding("bad-pickle", why, offset=ref.offset)
     _, cls, key, _, numel = pid[:5]
@@ -116,21 +117,10 @@ def storage_of(ref: Persistent) -> Storage | Finding | None:
         why = f"storage {key[:80]!r} has the unknown class {str(cls)[:120]}"
         return finding("unknown-dtype", why, offset=ref.offset)
     view = pid[5] if len(pid) == 6 else None
-    return Storage(key, dtype, numel, _view_start(view) * ITEMSIZE[dtype], ref.offset)
+    return Storage(key, dtype, numel, _find_view_start(view) * ITEMSIZE[dtype], ref.offset)
 
 
-def _names_storage(pid: Any) -> bool:
-    """Whether a persistent id has the form ("storage", class, key, location, number of elements, view)."""
-    return (
-        type(pid) is tuple
-        and len(pid) in (5, 6)
-        and pid[0] == "storage"
-        and type(pid[1]) is Global
-        and type(pid[4]) is int
-    )
-
-
-def _view_start(view: Any) -> int:
+def _find_view_start(view: Any) -> int:
     """The first element of a view; torch before 0.4 shared storages by views of a root."""
     if type(view) is not tuple or len(view) != 3 or type(view[1]) is not int:
         return 0
@@ -183,20 +173,17 @@ def tensors(
     for call in pickled.calls:
         func, args, offset = call.func, call.args, call.offset
         if type(func) is Global and func.name in FROM_TYPE and len(args) > 2 and type(args[2]) is tuple:
-            func, args = (
-                args[0],
-                args[2],
-            )  # a subclass of Tensor: built by the function that is its first argument
+            func, args = args[0], args[2]  # a subclass of Tensor: built by the function it names first
         if type(func) is not Global or func.module != "torch._utils":
             continue
         try:
-            out = _tensor(func.name, args, places, hidden)
+            out = _rebuild(func.name, args, places, hidden)
         except _Bad as e:
             yield finding(e.code, f"{func.name}: {e}", offset=offset)
             continue
         if out is not None:
             made[id(call)] = out
-    yield from named(pickled.value, made, anatomy, root)
+    yield from list_tensors(pickled.value, made, anatomy, root)
 
 
 class _Bad(Exception):
@@ -223,7 +210,7 @@ def _sizes(value: Any, what: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
+def _read_inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
     """The storage in the bytes of a ``_load_from_bytes``: a legacy file of its own, whose fourth pickle is
     the storage. Each is read once.
     """
@@ -243,7 +230,7 @@ def _inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
     return known[id(data)]
 
 
-def _tensor(
+def _rebuild(
     name: str, args: tuple[Any, ...], places: Mapping[str, Place], hidden: dict[int, Storage | None]
 ) -> Tensor | None:
     """The tensor that a call of torch's ``_rebuild_…`` makes; None for other calls. Raises _Bad."""
@@ -251,59 +238,47 @@ def _tensor(
         return Tensor("", args[0].name, _sizes(args[1], "shape"), 0)
     if name not in _REBUILD:
         return None
-    storage = _storage(name, args, hidden)
-    own = type(args[0]) is Persistent
+    storage, own = _find_storage(name, args, hidden), type(args[0]) is Persistent
     if not isinstance(storage, Storage):
         return None  # reported where the storages are
-    dtype = _dtype(name, args, storage)
+    dtype = storage.dtype
+    if name == "_rebuild_tensor_v3" and type(args[6]) is Global:  # no other tells it apart from its storage's
+        dtype = args[6].name
     shape, stride = _sizes(args[2], "shape"), _sizes(args[3], "stride")
     (start,) = _sizes((args[1],), "offset")
-    numel, reach = _extent(shape, stride, start)
-    nbytes, need, span = _needs(dtype, shape, numel, reach, start)
-    place = places.get(storage.key) if own else None
-    have = _room(storage, place)
-    if numel and need > have:
+    nbytes, need, span = _measure(dtype, shape, stride, start)
+    place, have = places.get(storage.key) if own else None, storage.nbytes
+    have = (have if place is None else min(have, place.nbytes)) - storage.view
+    if need > have:
         what = f"the tensor needs {need:,} bytes of storage {storage.key[:80]!r}, which has {have:,}"
         raise _Bad(what, "tensor-out-of-bounds")
     key = storage.key[:80] if own else ""
     if place is None or place.offset is None:
         return Tensor("", dtype, shape, nbytes, None, key)
     at = place.offset + storage.view + start * ITEMSIZE[dtype]
-    pieces = _pieces(at, nbytes, span) if dtype not in _PACKED else ()
-    return Tensor("", dtype, shape, nbytes, at, key, pieces)
+    return Tensor("", dtype, shape, nbytes, at, key, _find_pieces(dtype, at, nbytes, span))
 
 
-def _storage(name: str, args: tuple[Any, ...], hidden: dict[int, Storage | None]) -> object:
+def _find_storage(name: str, args: tuple[Any, ...], hidden: dict[int, Storage | None]) -> object:
     """What the first argument of a call of torch's ``_rebuild_…`` stands for. Raises _Bad."""
     if len(args) < _REBUILD[name] or type(args[0]) not in (Persistent, Call):
         raise _Bad("its first argument is not a storage, or arguments are missing")
-    return args[0].meaning if type(args[0]) is Persistent else _inside(args[0], hidden)
+    return args[0].meaning if type(args[0]) is Persistent else _read_inside(args[0], hidden)
 
 
-def _dtype(name: str, args: tuple[Any, ...], storage: Storage) -> str:
-    """The element type of a tensor, which only a call of the third version tells apart from its storage's."""
-    named = name == "_rebuild_tensor_v3" and type(args[6]) is Global
-    return args[6].name if named else storage.dtype
-
-
-def _room(storage: Storage, place: Place | None) -> int:
-    """Bytes from where a storage's elements begin to its end, as the pickle says and as the file has them."""
-    return (storage.nbytes if place is None else min(storage.nbytes, place.nbytes)) - storage.view
-
-
-def _pieces(at: int, nbytes: int, span: int) -> tuple[tuple[int, int], ...]:
-    """Where the bytes of a tensor lie that is not contiguous; () for one that is.
-
-    Expanded, so that some bytes stand for many elements; or strided, and what lies between is not the
-    tensor's.
+def _find_pieces(dtype: str, at: int, nbytes: int, span: int) -> tuple[tuple[int, int], ...]:
+    """Where the bytes of a tensor lie that is expanded, so that some stand for many elements, or strided, and
+    what lies between is not the tensor's; () for one that is contiguous.
     """
-    if not nbytes or span == nbytes:
+    if not nbytes or span == nbytes or dtype in _PACKED:
         return ()
     return ((at, span if span < nbytes else 0),)
 
 
-def _extent(shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> tuple[int, int]:
-    """How many elements a tensor has, and the element of its storage behind its last one. Raises _Bad."""
+def _measure(dtype: str, shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> tuple[int, int, int]:
+    """Bytes that a tensor has, those that its storage must have, and those from its first to its last
+    element. Raises _Bad, also for a dtype that is not known.
+    """
     if len(shape) != len(stride):
         raise _Bad("its shape and stride differ in length")
     numel, reach = 1, start + 1
@@ -312,21 +287,12 @@ def _extent(shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> tupl
         reach += (n - 1) * step
         if not -_HUGE < reach < _HUGE or numel > _HUGE:  # keeps the numbers small, whatever the rank
             raise _Bad("it is absurdly large", "tensor-out-of-bounds")
-    return numel, reach
-
-
-def _needs(dtype: str, shape: tuple[int, ...], numel: int, reach: int, start: int) -> tuple[int, int, int]:
-    """Bytes that a tensor has, those that its storage must have, and those from its first to its last
-    element.
-
-    Raises _Bad for a dtype that is not known.
-    """
     item = ITEMSIZE.get(dtype)
     if item is None:
         raise _Bad(f"it has the unknown dtype {dtype[:80]}", "unknown-dtype")
     span = (reach - start) * item
     if dtype not in _PACKED:
-        return numel * item, reach * item, span
+        return numel * item, reach * item if numel else 0, span
     per = _PACKED[dtype]
     packed = numel // shape[-1] * (-(-shape[-1] // per)) if numel and shape else -(-numel // per)
     return packed, packed, span

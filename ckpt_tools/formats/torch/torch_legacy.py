@@ -14,7 +14,6 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
-from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.contents import too_new
 from ckpt_tools.formats.torch.names import NUMBER as _NUMBER
 from ckpt_tools.formats.torch.names import also_tar, legacy_magic
@@ -51,27 +50,22 @@ class _Encoder:
         if type(v) is bool:
             self.out.append(0x88 if v else 0x89)
         elif type(v) is int:
-            self.integer(v)
+            width = (v.bit_length() + 8) // 8  # signed
+            if 0 <= v < 65536:
+                self.out += b"K%c" % v if v < 256 else b"M" + struct.pack("<H", v)
+            elif width <= 4:
+                self.out += b"J" + struct.pack("<i", v)
+            else:
+                self.out += b"\x8a%c" % width + v.to_bytes(width, "little", signed=True)
         elif type(v) is str:
-            self.text(v.encode("utf-8", "surrogatepass"))
+            raw = v.encode("utf-8", "surrogatepass")
+            short = self.framed and len(raw) < 256
+            self.out += (b"\x8c%c" % len(raw) if short else b"X" + struct.pack("<I", len(raw))) + raw
+            self.put()
         elif isinstance(v, dict):
             self.items([x for pair in v.items() for x in pair], 2, b"}su")
         else:
             self.items(list(v), 1, b"]ae")
-
-    def integer(self, v: int) -> None:
-        width = (v.bit_length() + 8) // 8  # signed
-        if 0 <= v < 65536:
-            self.out += b"K%c" % v if v < 256 else b"M" + struct.pack("<H", v)
-        elif width <= 4:
-            self.out += b"J" + struct.pack("<i", v)
-        else:
-            self.out += b"\x8a%c" % width + v.to_bytes(width, "little", signed=True)
-
-    def text(self, raw: bytes) -> None:
-        short = self.framed and len(raw) < 256
-        self.out += (b"\x8c%c" % len(raw) if short else b"X" + struct.pack("<I", len(raw))) + raw
-        self.put()
 
     def items(self, flat: list[Any], n: int, opcodes: bytes) -> None:
         """A container of items of ``n`` values; ``opcodes`` make it, add one item, add a batch of them."""
@@ -85,7 +79,7 @@ class _Encoder:
             self.out.append(one if len(flat) == n else many)
 
 
-def encoded(value: Any, protocol: int) -> bytes | None:
+def encode(value: Any, protocol: int) -> bytes | None:
     """What pickle.dump writes in protocol 2 to 5; None where this is not known (several frames)."""
     encoder = _Encoder(protocol)
     encoder.save(value)
@@ -96,7 +90,7 @@ def encoded(value: Any, protocol: int) -> bytes | None:
     return b"\x80%c" % protocol + frame + out
 
 
-def compared(
+def compare(
     source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, *, anatomy: Anatomy
 ) -> Iterator[Finding]:
     """Compare bytes of a file with what is usual there, and explain them: they are ``structure`` if they are
@@ -125,11 +119,21 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     why = "torch's old format has no checksum: only lengths and the pickles' own structure were checked"
     yield finding("not-checksummed", why)
     yield from also_tar(source)
-    at = yield from _preamble(source, anatomy)
+    at = yield from _read_preamble(source, anatomy)
     pickled = yield from read_judged(source, at, source.size, anatomy)
     yield from too_new(pickled, at)
     own = source.read(0, 2)
-    yield from _object(source, at, pickled, own, anatomy)
+    binary = own[:1] == b"\x80"
+    if binary and source.read(at, 2) != own:
+        yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
+    guard = Guard.STRUCTURE if binary else Guard.UNPROTECTED
+    anatomy.explain(at, 2, "the protocol of the object's pickle", guard)
+    why = (
+        "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
+        " checked, not its names and numbers"
+    )
+    anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
+    scalars(pickled.value, anatomy)
     keys = yield from read_judged(source, pickled.end, source.size, anatomy)
     known: dict[str, Storage] = {}
     for s in storages(pickled):
@@ -142,47 +146,44 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     order: list[str] = keys.value
     if len(set(order)) != len(order):
         raise Damage("bad-header", "a storage is listed twice", pickled.end)
-    usual = [encoded(order, own[1])] if own[1] in range(2, 6) else ()
-    yield from compared(source, pickled.end, keys.end, usual, "the list of storage keys", anatomy=anatomy)
+    usual = [encode(order, own[1])] if own[1] in range(2, 6) else ()
+    yield from compare(source, pickled.end, keys.end, usual, "the list of storage keys", anatomy=anatomy)
     for key in known.keys() - set(order):
         why = f"storage {key[:80]!r} is used by tensors but is not in the file"
         yield finding("missing-storage", why, offset=known[key].offset)
     unknown = keys_of(pickled) - known.keys()
-    places = yield from _storages(source, order, known, unknown, keys.end, anatomy=anatomy)
+    places = yield from _walk_storages(source, order, known, unknown, keys.end, anatomy=anatomy)
     if order and order[-1] in places:
-        yield from _tail(source, known[order[-1]].nbytes)
+        yield from _find_lost_tail(source, known[order[-1]].nbytes)
     yield from tensors(pickled, places, anatomy)
 
 
-def _object(source: Source, at: int, pickled: Pickled, own: bytes, anatomy: Anatomy) -> Iterator[Finding]:
-    """The pickle of what was saved; ``own`` are the first two bytes of the file."""
-    if source.read(at, 2) != own and own[:1] == b"\x80":
-        yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
-    guard = Guard.STRUCTURE if own[:1] == b"\x80" else Guard.UNPROTECTED
-    anatomy.explain(at, 2, "the protocol of the object's pickle", guard)
-    why = (
-        "the object's pickle: its opcodes, the sizes of its storages and the extents of its tensors are"
-        " checked, not its names and numbers"
-    )
-    anatomy.explain(at + 2, pickled.end - at - 2, why, Guard.UNPROTECTED)
-    scalars(pickled.value, anatomy)
-
-
-def _preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]:
+def _read_preamble(source: Source, anatomy: Anatomy) -> Generator[Finding, None, int]:
     """The magic number, the protocol and the system's properties; returns where the object's pickle begins"""
     number = yield from read_judged(source, 0, source.size, anatomy)
     protocol = yield from read_judged(source, number.end, source.size, anatomy)
     system = yield from read_judged(source, protocol.end, source.size, anatomy)
-    if not _is_int(number.value, _NUMBER) or not _is_int(protocol.value, _PROTOCOL):
+    said = ((number.value, _NUMBER), (protocol.value, _PROTOCOL))
+    if any(type(value) is not int or value != wanted for value, wanted in said):
         yield finding("bad-header", "the magic number or the protocol is not torch's", offset=0)
     if not _is_system(system.value):
         yield finding("bad-header", "the record of the system's type sizes is damaged", offset=protocol.end)
-    yield from _usual(source, system.end, anatomy)
-    return system.end
-
-
-def _is_int(value: Any, wanted: int) -> bool:
-    return type(value) is int and value == wanted
+    end, what = system.end, "the magic number, the protocol and the sizes of the system's types"
+    usual = list[bytes]()
+    for pickled_by, long in product(range(2, 6), (8, 4)):
+        sizes = {"short": 2, "int": 4, "long": long}
+        info = {"protocol_version": _PROTOCOL, "little_endian": True, "type_sizes": sizes}
+        usual.append(b"".join(encode(v, pickled_by) or b"" for v in (_NUMBER, _PROTOCOL, info)))
+    usual = [u for u in usual if len(u) == end]
+    if not usual:  # of a protocol that torch does not use itself
+        anatomy.explain(0, end, what, Guard.UNPROTECTED)
+        return end
+    order = usual[0].index(b"\x88")
+    yield from compare(source, 0, order, [u[:order] for u in usual], what, anatomy=anatomy)
+    loose = "the byte order of the writer, which loaders ignore"
+    anatomy.explain(order, min(1, end - order), loose, Guard.UNPROTECTED)
+    yield from compare(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy=anatomy)
+    return end
 
 
 def _is_system(info: Any) -> bool:
@@ -200,27 +201,7 @@ def _is_system(info: Any) -> bool:
     )
 
 
-def _usual(source: Source, end: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """The first three pickles against their usual encodings. Of the writer's byte order both values are
-    right, and loaders ignore it.
-    """
-    what, usual = "the magic number, the protocol and the sizes of the system's types", list[bytes]()
-    for protocol, long in product(range(2, 6), (8, 4)):
-        sizes = {"short": 2, "int": 4, "long": long}
-        info = {"protocol_version": _PROTOCOL, "little_endian": True, "type_sizes": sizes}
-        usual.append(b"".join(encoded(v, protocol) or b"" for v in (_NUMBER, _PROTOCOL, info)))
-    usual = [u for u in usual if len(u) == end]
-    if not usual:  # of a protocol that torch does not use itself
-        anatomy.explain(0, end, what, Guard.UNPROTECTED)
-        return
-    order = usual[0].index(b"\x88")
-    yield from compared(source, 0, order, [u[:order] for u in usual], what, anatomy=anatomy)
-    loose = "the byte order of the writer, which loaders ignore"
-    anatomy.explain(order, min(1, end - order), loose, Guard.UNPROTECTED)
-    yield from compared(source, order + 1, end, [u[order + 1 :] for u in usual], what, anatomy=anatomy)
-
-
-def _storages(
+def _walk_storages(
     source: Source,
     order: list[str],
     known: dict[str, Storage],
@@ -261,7 +242,7 @@ def _storages(
     return places
 
 
-def _tail(source: Source, nbytes: int) -> Iterator[Finding]:
+def _find_lost_tail(source: Source, nbytes: int) -> Iterator[Finding]:
     """Zeros that fill the file's last pages and begin where a page begins, inside a tensor that has other
     bytes: pages never written.
     """

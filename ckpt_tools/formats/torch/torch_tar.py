@@ -20,8 +20,8 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
-from ckpt_tools.formats.pickles.stubs import Global, Persistent, Pickled
-from ckpt_tools.formats.torch.names import named
+from ckpt_tools.formats.pickles.stubs import Global, Pickled
+from ckpt_tools.formats.torch.names import list_tensors
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
@@ -51,53 +51,41 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for name in NAMES:
         if name not in found:
             raise Damage("bad-header", f"the archive has no member {name!r}", source.size)
-    yield from _system(source, *found["sys_info"], anatomy)
-    places = yield from _storages(source, *found["storages"], anatomy)
-    made = yield from _tensors(source, *found["tensors"], places, anatomy)
-    at, stop = found["pickle"]
-    what = "the object's pickle: its opcodes and references are checked, not its names and numbers"
-    anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
-    pickled = yield from read_judged(source, at, stop, anatomy)
-    yield from _end("pickle", pickled, stop)
-    scalars(pickled.value, anatomy)
-    yield from _missing(pickled, places, made)
-    yield from _unused(pickled, places, made, found)
-    stubs = {id(ref): made[ref.pid] for ref in pickled.persistents if _key(ref) in made}
-    yield from named(pickled.value, stubs, anatomy, "")
-
-
-def _system(source: Source, at: int, stop: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """The member sys_info: protocol, byte order and sizes of types."""
+    at, stop = found["sys_info"]
     system = yield from read_judged(source, at, stop, anatomy, first=_SMALL)
     info = system.value if isinstance(system.value, dict) else {}
     if info.get("protocol_version") != _PROTOCOL or type(info.get("little_endian")) is not bool:
         yield finding("bad-header", "the record of the system's type sizes is damaged", offset=at)
-    yield from _end("sys_info", system, stop)
+    yield from _check_end("sys_info", system, stop)
     what = "a pickle of the protocol and the system's type sizes: some of its values are checked"
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
+    places = yield from _walk_storages(source, *found["storages"], anatomy)
+    made = yield from _walk_tensors(source, *found["tensors"], places, anatomy)
+    at, stop = found["pickle"]
+    what = "the object's pickle: its opcodes and references are checked, not its names and numbers"
+    anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
+    pickled = yield from read_judged(source, at, stop, anatomy)
+    yield from _check_end("pickle", pickled, stop)
+    scalars(pickled.value, anatomy)
+    yield from _find_unlinked(pickled, places, made, found)
+    refs = [ref for ref in pickled.persistents if type(ref.pid) is str and ref.pid in made]
+    stubs = {id(ref): made[ref.pid] for ref in refs}
+    yield from list_tensors(pickled.value, stubs, anatomy, "")
 
 
-def _key(ref: Persistent) -> str | None:
-    """The key of the tensor or storage that a reference names."""
-    return ref.pid if type(ref.pid) is str else None
-
-
-def _missing(pickled: Pickled, places: Places, made: Mapping[str, Tensor]) -> Iterator[Finding]:
-    """References to what is not in the file."""
+def _find_unlinked(
+    pickled: Pickled, places: Places, made: Mapping[str, Tensor], found: Mapping[str, tuple[int, int]]
+) -> Iterator[Finding]:
+    """References to what is not in the file, then what nothing refers to."""
+    referred = set[str | None]()
     for ref in pickled.persistents:
         if type(ref.pid) is tuple and len(ref.pid) == 3:  # a module's class with its source
             continue
-        key = _key(ref)
+        key = ref.pid if type(ref.pid) is str else None
+        referred.add(key)
         if key is None or (key not in made and key not in places):
             why = f"the pickle refers to {str(key)[:80]!r}, which is neither a tensor nor a storage"
             yield finding("missing-storage", why, offset=ref.offset)
-
-
-def _unused(
-    pickled: Pickled, places: Places, made: Mapping[str, Tensor], found: Mapping[str, tuple[int, int]]
-) -> Iterator[Finding]:
-    """Tensors that nothing refers to, then storages, each in the file's order."""
-    referred = {_key(ref) for ref in pickled.persistents}
     for key in made:
         if key not in referred:
             why = f"nothing refers to tensor {key[:80]!r}"
@@ -109,13 +97,13 @@ def _unused(
             yield finding("extra-storage", why, offset=found["storages"][0])
 
 
-def _end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
+def _check_end(name: str, pickled: Pickled, stop: int) -> Iterator[Finding]:
     if pickled.end != stop:
         why = f"member {name!r} has {stop - pickled.end:,} bytes after its pickle"
         yield finding("trailing-data", why, offset=pickled.end)
 
 
-def _count(
+def _read_count(
     source: Source, at: int, stop: int, least: int, name: str, *, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[int, int]]:
     """A number of items of at least ``least`` bytes each, and where they begin."""
@@ -130,7 +118,7 @@ def _is_key(value: Any) -> bool:
     return type(value) is int and 0 <= value <= _HUGE * 4
 
 
-def _item(
+def _read_item(
     source: Source, at: int, stop: int, name: str, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[tuple[Any, Any, Any], int]]:
     """A tuple of a key, a location or the key of a storage, and a class; and where it ends."""
@@ -152,17 +140,16 @@ class _Storage(NamedTuple):
 
 
 Places = dict[str, _Storage]
-"""Key -> its storage."""
 """Key of a storage -> its element type, its place, and whether others are views of it."""
 
 
-def _storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator[Finding, None, Places]:
+def _walk_storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator[Finding, None, Places]:
     """A count; per storage (key, location, class), an int64 count and the elements; then a list of views."""
     places: Places = {}
-    n, end = yield from _count(source, at, stop, 20, "storages", anatomy=anatomy)
+    n, end = yield from _read_count(source, at, stop, 20, "storages", anatomy=anatomy)
     anatomy.explain(at, end - at, "member 'storages': a pickle of the number of storages", Guard.UNPROTECTED)
     for _ in range(n):
-        (key, _, cls), data = yield from _item(source, end, stop, "storages", anatomy)
+        (key, _, cls), data = yield from _read_item(source, end, stop, "storages", anatomy)
         dtype = STORAGES.get(cls.name.removesuffix("Storage"))
         if dtype is None:  # nothing behind it can be found
             raise Damage("unknown-dtype", f"storage {key} has the unknown class {str(cls)[:120]}", end)
@@ -183,12 +170,12 @@ def _storages(source: Source, at: int, stop: int, anatomy: Anatomy) -> Generator
     views = yield from read_judged(source, end, stop, anatomy, first=_SMALL)
     what = "member 'storages': a pickle of the storages that are views of others"
     anatomy.explain(end, stop - end, what, Guard.UNPROTECTED)
-    yield from _views(views.value, places, end)
-    yield from _end("storages", views, stop)
+    yield from _add_views(views.value, places, end)
+    yield from _check_end("storages", views, stop)
     return places
 
 
-def _views(views: Any, places: Places, at: int) -> Iterator[Finding]:
+def _add_views(views: Any, places: Places, at: int) -> Iterator[Finding]:
     """Add the storages that are views of others: (key, key of the root, start, elements) each."""
     for view in views if type(views) is list else (None,):
         if type(view) is not tuple or len(view) != 4 or not all(_is_key(v) for v in view):
@@ -204,18 +191,18 @@ def _views(views: Any, places: Places, at: int) -> Iterator[Finding]:
         places[str(key)] = _Storage(whole.dtype, whole.offset + start * item, count * item)
 
 
-def _tensors(
+def _walk_tensors(
     source: Source, at: int, stop: int, places: Places, anatomy: Anatomy
 ) -> Generator[Finding, None, dict[str, Tensor]]:
     """A count; per tensor (key, key of its storage, class), its dimensions, sizes, strides and first element
     as plain integers.
     """
     made: dict[str, Tensor] = {}
-    n, end = yield from _count(source, at, stop, 32, "tensors", anatomy=anatomy)
+    n, end = yield from _read_count(source, at, stop, 32, "tensors", anatomy=anatomy)
     what = "member 'tensors': keys, sizes and strides, checked against the storages' sizes only"
     anatomy.explain(at, stop - at, what, Guard.UNPROTECTED)
     for _ in range(n):
-        (key, storage, _), here = yield from _item(source, end, stop, "tensors", anatomy)
+        (key, storage, _), here = yield from _read_item(source, end, stop, "tensors", anatomy)
         # the other four bytes are whatever lay there
         dims = struct.unpack("<i4x", source.read(here, 8))[0] if here + 8 <= stop else -1
         end = here + 16 + 16 * dims
@@ -228,7 +215,7 @@ def _tensors(
             made[str(key)] = Tensor("", "", (), 0)
             continue
         try:
-            made[str(key)] = _tensor(key, storage, numbers, places)
+            made[str(key)] = _make_tensor(key, storage, numbers, places)
         except Damage as e:
             yield replace(e.finding, offset=here)
     if end != stop:
@@ -237,7 +224,7 @@ def _tensors(
     return made
 
 
-def _tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Places) -> Tensor:
+def _make_tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Places) -> Tensor:
     """A tensor by its sizes, its strides and its first element. Raises Damage when its storage lacks it."""
     place = places.get(str(storage))
     if place is None:

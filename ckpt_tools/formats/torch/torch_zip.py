@@ -57,7 +57,7 @@ _HIDDEN = re.compile(
 """A name for getattr that is an operator's, has escapes or is in pieces, or another self: not torch's."""
 
 
-def code_of_script(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
+def _judge_script(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
     """What is said of the code in the records of such an archive. Raises Damage."""
     anatomy.metadata["torchscript"] = True
     why = "a TorchScript archive: whoever loads it runs the code in it"
@@ -116,18 +116,26 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     vouched = False
     if NAME in by_name:
         vouched = yield from serialization_id(source, records, by_name[NAME], top, anatomy)
-    yield from _checksums(source, records, by_name, vouched, anatomy)
-    yield from _small(source, by_name, anatomy)
+    yield from _find_skipped(source, records, by_name, vouched, anatomy)
+    yield from _check_small(source, by_name, anatomy)
     script = "constants.pkl" in by_name
     if script or "model.json" in by_name:
-        yield from code_of_script(source, records, anatomy)
+        yield from _judge_script(source, records, anatomy)
     if script:
-        yield from _pickle(source, by_name, "constants.pkl", "constants/", anatomy, script=script)
+        yield from _check_pickle(source, by_name, "constants.pkl", "constants/", anatomy, script=script)
     if "data.pkl" in by_name:
-        yield from _pickle(source, by_name, "data.pkl", "data/", anatomy, script=script)
-    else:
-        yield from other_pickles(source, records, anatomy, arrays=True)
-        yield from _no_pickle(by_name)
+        yield from _check_pickle(source, by_name, "data.pkl", "data/", anatomy, script=script)
+        return
+    yield from other_pickles(source, records, anatomy, arrays=True)
+    if not by_name.keys().isdisjoint((".data/extern_modules", "extern_modules")):
+        yield finding("needs-trust", "a torch.package archive: it carries Python source that loading it runs")
+    elif "archive_format" in by_name:  # torch/export/pt2_archive/constants.py
+        yield finding(
+            "needs-trust", "a torch.export archive: its program and its libraries were not looked at"
+        )
+    elif "model.json" not in by_name:  # TorchScript before 1.3 kept its structure there
+        why = "the archive has no data.pkl: its writer failed before it came to that, or was not torch"
+        raise Damage("bad-header", why, 0)
 
 
 def other_pickles(
@@ -150,7 +158,7 @@ def other_pickles(
                 stem = r.name[:200].rpartition(".")[0]
                 anatomy.tensors += (replace(t, name=f"{stem}.{t.name}") for t in inner.tensors)
             else:
-                found = [*structure(BytesSource(inflated(source, r)), inner, judge_inner)]
+                found = [*structure(BytesSource(inflate(source, r)), inner, judge_inner)]
         except Damage as e:
             found = [e.finding]
         anatomy.unlisted += inner.unlisted
@@ -177,31 +185,13 @@ def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     elif legacy_magic(head):
         yield from torch_legacy.FORMAT.checks[Level.STRUCTURE](source, anatomy)
     else:
-        yield from _judged(source, 0, source.size, anatomy)
+        try:
+            yield from read_judged(source, 0, source.size, anatomy)
+        except Damage as e:  # what it names before was judged
+            yield e.finding
 
 
-def _judged(source: Source, start: int, stop: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """What a pickle names, also where it is damaged further on."""
-    try:
-        yield from read_judged(source, start, stop, anatomy)
-    except Damage as e:
-        yield e.finding
-
-
-def _no_pickle(by_name: dict[str, Record]) -> Iterator[Finding]:
-    """What an archive without torch's own pickle is."""
-    if not by_name.keys().isdisjoint((".data/extern_modules", "extern_modules")):
-        yield finding("needs-trust", "a torch.package archive: it carries Python source that loading it runs")
-    elif "archive_format" in by_name:  # torch/export/pt2_archive/constants.py
-        yield finding(
-            "needs-trust", "a torch.export archive: its program and its libraries were not looked at"
-        )
-    elif "model.json" not in by_name:  # TorchScript before 1.3 kept its structure there
-        why = "the archive has no data.pkl: its writer failed before it came to that, or was not torch"
-        raise Damage("bad-header", why, 0)
-
-
-def _checksums(
+def _find_skipped(
     source: Source, records: Sequence[Record], by_name: dict[str, Record], vouched: bool, anatomy: Anatomy
 ) -> Iterator[Finding]:
     """Which stored CRCs mean something (torch/serialization.py: set_crc32_options, skip_data).
@@ -210,30 +200,26 @@ def _checksums(
     """
     skipped: set[Record] = set()
     data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
+    crcs = {r.crc for r in data}
     if unsummed(records):
         why = "every record has the checksum 0: it was switched off when this file was saved"
         yield finding("checksum-off", why)
         yield finding("not-checksummed", "nothing in this file is protected by a checksum")
         skipped.update(records)
-    elif data and not any(r.crc for r in data):
-        skipped = yield from _skipped(source, data, vouched)
+    elif crcs == {0}:
+        # skip_data leaves room for the storages, and its user may fill them in later
+        empty = all(_is_blank(source, r) for r in data[:64])
+        if empty:
+            why = "all storages are zero and have no checksum: the file was saved with skip_data"
+            yield finding("skeleton", why, offset=data[0].payload)
+        if empty or vouched or len(data) > 1:
+            yield finding("not-checksummed", "no storage in this file is protected by a checksum")
+            skipped.update(data)
     explained = (by_name.get(NAME), by_name.get("byteorder"))  # by what checks them
     protect([r for r in records if r not in explained or r not in skipped], anatomy, skipped)
 
 
-def _skipped(source: Source, data: Sequence[Record], vouched: bool) -> Generator[Finding, None, set[Record]]:
-    """The storages without a checksum: skip_data leaves room for them, and its user may fill them in later"""
-    empty = all(_blank(source, r) for r in data[:64])
-    if empty:
-        why = "all storages are zero and have no checksum: the file was saved with skip_data"
-        yield finding("skeleton", why, offset=data[0].payload)
-    if not empty and not vouched and len(data) == 1:
-        return set()
-    yield finding("not-checksummed", "no storage in this file is protected by a checksum")
-    return set(data)
-
-
-def _blank(source: Source, r: Record) -> bool:
+def _is_blank(source: Source, r: Record) -> bool:
     n = min(r.stored, 4096)
     return (
         r.payload >= 0
@@ -242,8 +228,10 @@ def _blank(source: Source, r: Record) -> bool:
     )
 
 
-def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """The one-line records beside the pickle (caffe2/serialize/inline_container.cc)."""
+def _check_small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
+    """The one-line records beside the pickle (caffe2/serialize/inline_container.cc); readers accept the
+    versions 1 to 10.
+    """
     versions = {"version", ".data/version"} & by_name.keys()
     if not versions:
         yield finding("bad-header", "the archive has no version record")
@@ -256,20 +244,17 @@ def _small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iter
             anatomy.explain(r.payload, r.stored, "byteorder: little or big")
             if value == "big":
                 anatomy.metadata["byteorder"] = value
-        if not _sensible(name, value, name in versions):
+            sensible = value in ("little", "big")
+        else:
+            number = int(value) if value.isascii() and value.isdigit() else -1
+            sensible = 1 <= number <= 20 if name in versions else number >= 0
+        if not sensible:
             yield finding("bad-header", f"record {name!r} holds {value[:20]!r}", offset=r.place)
         elif name == ".storage_alignment" and int(value):
-            yield from _unaligned(by_name, int(value), value)
+            yield from _find_unaligned(by_name, int(value), value)
 
 
-def _sensible(name: str, value: str, version: bool) -> bool:
-    """Whether a one-line record says what torch writes; readers accept the versions 1 to 10."""
-    if name == "byteorder":
-        return value in ("little", "big")
-    return value.isascii() and value.isdigit() and (not version or 1 <= int(value) <= 20)
-
-
-def _unaligned(by_name: Mapping[str, Record], alignment: int, shown: str) -> Iterator[Finding]:
+def _find_unaligned(by_name: Mapping[str, Record], alignment: int, shown: str) -> Iterator[Finding]:
     """Storages that do not begin where the archive says that they do. Other programs' zips have no bit 3."""
     for name, r in by_name.items():
         if name.startswith("data/") and r.flags & 8 and r.payload >= 0 and r.payload % alignment:
@@ -277,7 +262,7 @@ def _unaligned(by_name: Mapping[str, Record], alignment: int, shown: str) -> Ite
             yield finding("odd-header", why, offset=r.payload)
 
 
-def inflated(source: Source, record: Record) -> bytes:
+def inflate(source: Source, record: Record) -> bytes:
     """A compressed pickle, or one behind a damaged header. Raises Damage."""
     limit = min(_INFLATE, max(_FEW, _RATIO * record.stored))
     if record.size > limit:
@@ -289,7 +274,7 @@ def inflated(source: Source, record: Record) -> bytes:
     return read_record(source, record, limit)
 
 
-def _pickle(
+def _check_pickle(
     source: Source, by_name: dict[str, Record], name: str, folder: str, anatomy: Anatomy, *, script: bool
 ) -> Iterator[Finding]:
     """One pickle against the records of its storages; ``folder`` is where those lie."""
@@ -297,32 +282,26 @@ def _pickle(
     if record.method == STORED and record.payload >= 0:
         start, stop, within = record.payload, record.payload + record.stored, source
     else:
-        start, stop, within = 0, record.size, BytesSource(inflated(source, record))
+        start, stop, within = 0, record.size, BytesSource(inflate(source, record))
     harmless = ("__torch__", "torch.jit._pickle") if script else ()
     contents = yield from read_contents(within, start, stop, anatomy, harmless)
     end = contents.pickled.end
     if end != stop:
         yield finding("trailing-data", f"record {name!r} has {stop - end} bytes after its pickle", offset=end)
-    places = yield from _places(contents, by_name, folder)
+    places = yield from _find_places(contents, by_name, folder)
     named = contents.keys
     for other, r in by_name.items():
-        if _holds_storage(other, folder, script) and other.removeprefix(folder) not in named:
+        key = other.removeprefix(folder)
+        if key == other or key in named or other.endswith("/"):
+            continue
+        if not script or folder != "data/" or key.isdigit():  # the data/ of TorchScript has other files, too
             yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)
     yield from contents.tensors(places, anatomy, "constants" if name == "constants.pkl" else "")
     if name == "data.pkl":
         scalars(contents.pickled.value, anatomy)
 
 
-def _holds_storage(name: str, folder: str, script: bool) -> bool:
-    """Whether a record is there for a storage. The data/ of TorchScript has other files as well, none named
-    by a number.
-    """
-    if not name.startswith(folder) or name.endswith("/"):
-        return False
-    return not script or folder != "data/" or name[5:].isdigit()
-
-
-def _places(
+def _find_places(
     contents: Contents, by_name: Mapping[str, Record], folder: str
 ) -> Generator[Finding, None, dict[str, Place]]:
     """Where the storages of a pickle lie, by key."""
@@ -331,14 +310,14 @@ def _places(
         if not isinstance(s, Storage):
             yield s
             continue
-        shown = repr(folder + s.key[:80])
+        shown, nbytes = repr(folder + s.key[:80]), s.nbytes
         r = by_name.get(folder + s.key)
         if r is None:
             why = f"tensors need storage {s.key[:80]!r}, but there is no record {shown}"
             yield finding("missing-storage", why, offset=s.offset)
             continue
-        if r.size != s.nbytes:
-            need = f"its {s.numel:,} elements of {s.dtype} need {s.nbytes:,}"
+        if r.size != nbytes:
+            need = f"its {s.numel:,} elements of {s.dtype} need {nbytes:,}"
             yield finding("storage-size", f"record {shown} has {r.size:,} bytes, {need}", offset=r.place)
         stored = r.method == STORED
         if not stored and r.size:
