@@ -1,6 +1,4 @@
-"""The structures of one HDF5 file: each is read once, lies inside the file, and shares no byte with another
-one.
-"""
+"""The structures of an HDF5 file: each is read once, inside the file, and shares no byte with another."""
 
 from __future__ import annotations
 
@@ -21,6 +19,10 @@ MAX_BLOCKS = 4_000_000
 """Structures and chunks of one file."""
 
 
+def bad(why: str, at: int) -> Damage:
+    return Damage("bad-header", why[:500], at)
+
+
 class Span(NamedTuple):
     """Bytes ``start`` to ``stop`` of the file, and what they are."""
 
@@ -29,9 +31,36 @@ class Span(NamedTuple):
     what: str
 
 
+class Fields:
+    """Numbers of a structure, one after the other. Raises Damage where it ends."""
+
+    def __init__(self, data: bytes, at: int, what: str, start: int = 0) -> None:
+        self.data, self.file_at, self.what, self.at = data, at, what, start
+
+    def take(self, length: int) -> bytes:
+        start, self.at = self.at, self.at + length
+        if self.at > len(self.data):
+            raise bad(f"{self.what} has {len(self.data)} bytes, where more belong", self.file_at)
+        return self.data[start : self.at]
+
+    def number(self, length: int) -> int:
+        return int.from_bytes(self.take(length), "little")
+
+    def numbers(self, *lengths: int) -> list[int]:
+        return [self.number(n) for n in lengths]
+
+    def wrong(self, why: str) -> Damage:
+        return bad(f"{self.what}: {why}", self.file_at)
+
+    def expect(self, expected: int, what: str, length: int = 1) -> None:
+        """The next number must be this one. Raises Damage."""
+        if (got := self.number(length)) != expected:
+            raise self.wrong(f"{what} {got} where {expected} belongs")
+
+
 class Blocks:
-    """Reads structures and notes where they and the arrays lie. All of them together have no more bytes than
-    the file, so whoever follows addresses comes to an end.
+    """Reads structures and notes where they and the arrays lie. Together they have no more bytes than the
+    file, so whoever follows addresses comes to an end.
     """
 
     def __init__(self, source: Source, anatomy: Anatomy, end: int) -> None:
@@ -43,27 +72,30 @@ class Blocks:
         """Note where something lies. Raises Damage where that cannot be."""
         if address < 0 or address + length > self.end:
             why = f"{what} lies at {address} to {address + length}, where the file has {self.end} bytes"
-            raise Damage("bad-header", why[:500], min(address, self.end))
+            raise bad(why, min(address, self.end))
         self._left -= length
         if self._left < 0:
-            why = f"{what}, {length} bytes at {address}: the parts of the file lie on each other"
-            raise Damage("bad-header", why[:500], address)
+            raise bad(
+                f"{what}, {length} bytes at {address}: the parts of the file lie on each other", address
+            )
         if len(self.spans) >= MAX_BLOCKS:
             raise Damage("too-complex", f"more than {MAX_BLOCKS} structures and chunks", address)
         self.spans.append(Span(address, address + length, what))
 
-    def read(self, address: int, length: int, what: str, signature: bytes = b"") -> bytes:
-        """The bytes of a structure that no checksum covers."""
+    def read(self, address: int, length: int, what: str, signature: bytes = b"") -> Fields:
+        """A structure that no checksum covers, behind its signature."""
         data = self._get(address, length, what, signature)
         self.anatomy.explain(address, len(signature), f"signature of {what}")
         rest = length - len(signature)
         self.anatomy.explain(address + len(signature), rest, what, Guard.UNPROTECTED)
         return data
 
-    def summed(self, address: int, length: int, what: str, signature: bytes = b"", *, room: int = 0) -> bytes:
-        """The bytes of a structure whose last four are its checksum; nothing is in the ``room`` behind it."""
+    def summed(
+        self, address: int, length: int, what: str, signature: bytes = b"", *, room: int = 0
+    ) -> Fields:
+        """A structure whose last four bytes are its checksum; nothing is in the ``room`` behind it."""
         data = self._get(address, length, what, signature, room)
-        self.sum(what, data[-4:], (Extent(address, length - 4),), address + length - 4)
+        self.sum(what, data.data[-4:], (Extent(address, length - 4),), address + length - 4)
         self.anatomy.explain(address + length, room, f"unused bytes of {what}", Guard.UNPROTECTED)
         return data
 
@@ -74,56 +106,23 @@ class Blocks:
         self.anatomy.sums.append(Sum(f"lookup3 of {what}", stored, pieces, offset, hash=made))
         self.anatomy.explain(offset, 4, f"lookup3 of {what}")
 
-    def _get(self, address: int, length: int, what: str, signature: bytes, room: int = 0) -> bytes:
+    def _get(self, address: int, length: int, what: str, signature: bytes, room: int = 0) -> Fields:
         self.take(address, length + room, what)
         if length > MOST:
             raise Damage("too-complex", f"{what} has {length} bytes", address)
         data = self.source.read(address, length)
         if not data.startswith(signature):
-            why = f"{what} belongs at byte {address}, but its signature {signature!r} is not there"
-            raise Damage("bad-header", why[:500], address)
-        return data
+            raise bad(
+                f"{what} belongs at byte {address}, but its signature {signature!r} is not there", address
+            )
+        return Fields(data, address, what, len(signature))
 
     def finish(self) -> None:
-        """Whether parts lie on each other; what lies between them is explained. Raises Damage."""
+        """Explain what lies between the parts. Raises Damage where they lie on each other."""
         at, last = 0, "the file's beginning"
-        for start, stop, what in sorted(self.spans):
+        for start, stop, what in [*sorted(self.spans), Span(self.end, self.end, "")]:
             if start < at:
-                why = f"{what}, at {start} to {stop}, lies on {last}, which ends at {at}"
-                raise Damage("bad-header", why[:500], start)
+                raise bad(f"{what}, at {start} to {stop}, lies on {last}, which ends at {at}", start)
             self.anatomy.explain(at, start - at, "free space, or what is not read", Guard.UNPROTECTED)
             if stop > start:
                 at, last = stop, what
-        self.anatomy.explain(at, self.end - at, "free space, or what is not read", Guard.UNPROTECTED)
-
-
-class Fields:
-    """Numbers of a structure, one after the other. Raises Damage where it ends."""
-
-    def __init__(self, data: bytes, at: int, what: str, start: int = 0) -> None:
-        self.data, self.file_at, self.what, self.at = data, at, what, start
-
-    def take(self, length: int) -> bytes:
-        """The next bytes."""
-        start, self.at = self.at, self.at + length
-        if self.at > len(self.data):
-            why = f"{self.what} has {len(self.data)} bytes, where more belong"
-            raise Damage("bad-header", why[:500], self.file_at)
-        return self.data[start : self.at]
-
-    def number(self, length: int) -> int:
-        """The next little-endian number."""
-        return int.from_bytes(self.take(length), "little")
-
-    def numbers(self, *lengths: int) -> list[int]:
-        """The next numbers, of so many bytes each."""
-        return [self.number(n) for n in lengths]
-
-    def wrong(self, why: str) -> Damage:
-        """What to raise when a number cannot be."""
-        return Damage("bad-header", f"{self.what}: {why}"[:500], self.file_at)
-
-    def expect(self, expected: int, what: str, length: int = 1) -> None:
-        """The next number, which must be this one. Raises Damage."""
-        if (got := self.number(length)) != expected:
-            raise self.wrong(f"{what} {got} where {expected} belongs")

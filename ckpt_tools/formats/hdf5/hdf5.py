@@ -1,4 +1,9 @@
-"""HDF5, as Keras' ``.weights.h5`` and h5py write it: groups, arrays and what indexes them."""
+"""HDF5, as Keras' ``.weights.h5`` and h5py write it: groups, arrays and what indexes them.
+
+Facts: keras/src/legacy/saving/legacy_h5_format.py (load_model_from_hdf5), which keeps a whole model's
+configuration in attributes of the root group; HDF5 File Format Specification 3.0, IV.A.2.m (attribute
+message) and III.E (global heap).
+"""
 
 from __future__ import annotations
 
@@ -10,46 +15,31 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_NAME
-from ckpt_tools.formats.hdf5 import new_groups, old_groups
+from ckpt_tools.formats.hdf5 import headers
 from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields
-from ckpt_tools.formats.hdf5.datasets import Array, Arrays, elsewhere, filters
-from ckpt_tools.formats.hdf5.datatypes import elements, space
-from ckpt_tools.formats.hdf5.object_header import (
-    ATTRIBUTE,
-    ATTRIBUTE_INFO,
-    DATASPACE,
-    DATATYPE,
-    EXTERNAL,
-    FILTERS,
-    LAYOUT,
-    LINK_INFO,
-    SHARED,
-    SYMBOL_TABLE,
-    TREE_RANKS,
-    Header,
-    Message,
-    header,
+from ckpt_tools.formats.hdf5.datasets import (
+    Array,
+    Arrays,
+    read_filters,
+    read_space,
+    read_type,
+    report_elsewhere,
 )
-from ckpt_tools.formats.hdf5.old_groups import Link, Ranks
-from ckpt_tools.formats.hdf5.superblock import MAGIC, Superblock, superblock
+from ckpt_tools.formats.hdf5.groups import Link, read_attributes, read_heap, read_links, read_old_links
+from ckpt_tools.formats.hdf5.headers import Header, Message, Ranks, Superblock, read_header, read_superblock
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
-# ---- Attributes of the root group in which Keras keeps a whole model's configuration, and the code in
-# it.
-#
-# Facts: keras/src/legacy/saving/legacy_h5_format.py (load_model_from_hdf5); HDF5 File Format
-# Specification 3.0, IV.A.2.m (attribute message) and III.E (global heap).
-
-
-_READ = (b"model_config", b"training_config")
+_CONFIGURATIONS = (b"model_config", b"training_config")
 _VARIABLE = 9
 _HEAP = struct.Struct("<4s4xQ")
 _OBJECT = struct.Struct("<HHIQ")
+_COMMITTED = 2
+"""A shared message that lies in the header of a type with a name of its own."""
 
 
-def code_in_attribute(blocks: Blocks, body: bytes, at: int) -> Iterator[Finding]:
+def _find_code(blocks: Blocks, body: bytes, at: int) -> Iterator[Finding]:
     """What an attribute message says that Keras would run."""
     if len(body) < 9 or body[0] not in (1, 2, 3):
         return
@@ -58,11 +48,11 @@ def code_in_attribute(blocks: Blocks, body: bytes, at: int) -> Iterator[Finding]
     for size in sizes:
         fields.append(body[start : start + size])
         start += -(-size // 8) * 8 if body[0] == 1 else size
-    if fields[0].rstrip(b"\0") not in _READ:
+    if fields[0].rstrip(b"\0") not in _CONFIGURATIONS:
         return
     text: bytes | None = body[start:]
     if fields[1][:1] and fields[1][0] & 15 == _VARIABLE and len(body) - start >= 16:
-        text = _held(blocks, *struct.unpack_from("<QI", body, start + 4))
+        text = _read_global(blocks, *struct.unpack_from("<QI", body, start + 4))
     if text is None or len(text) > MOST:
         why = "the configuration of a Keras model is where or as large as it is not read"
         yield finding("unread-pickle", why, offset=at)
@@ -70,7 +60,7 @@ def code_in_attribute(blocks: Blocks, body: bytes, at: int) -> Iterator[Finding]
         yield from code_in_config(text, blocks.anatomy, at)
 
 
-def _held(blocks: Blocks, address: int, index: int) -> bytes | None:
+def _read_global(blocks: Blocks, address: int, index: int) -> bytes | None:
     """An object of a global heap; None where it is not there."""
     source = blocks.source
     if address + _HEAP.size > blocks.end:
@@ -92,14 +82,10 @@ def _held(blocks: Blocks, address: int, index: int) -> bytes | None:
     return None
 
 
-_COMMITTED = 2
-"""A shared message that lies in the header of a type with a name of its own."""
-
-
 @limited
 def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Follow every link from the root group on."""
-    top = superblock(source, anatomy)
+    top = read_superblock(source, anatomy)
     if top.end < source.size:
         why = f"{source.size - top.end} bytes follow the end that the superblock names"
         yield finding("trailing-data", why, offset=top.end)
@@ -109,11 +95,15 @@ def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     blocks = Blocks(source, anatomy, top.end)
     blocks.take(0, top.size, "the superblock")
     walk = _Walk(blocks, top)
-    yield from walk.all()
+    yield from walk.check_all()
     blocks.finish()
     if walk.arrays.bare or top.version < 2:
         also = "" if top.version >= 2 else ", nor the structures of this version"
         yield finding("not-checksummed", f"no checksum covers {walk.arrays.bare} bytes of arrays{also}")
+
+
+def _is_group(of: Header) -> bool:
+    return of.first(headers.SYMBOL_TABLE) is not None or of.first(headers.LINK_INFO) is not None
 
 
 class _Walk:
@@ -123,36 +113,38 @@ class _Walk:
         self.blocks, self.top, self.ranks = blocks, top, top.ranks
         self.types: dict[int, Header] = {}
         if top.extension != UNDEFINED:
-            self._extension(header(blocks, top.extension, "the superblock's extension"))
+            m = read_header(blocks, top.extension, "the superblock's extension").first(headers.TREE_RANKS)
+            if m is not None:
+                _, chunks, group, leaf = Fields(m.body, m.at, "the ranks of trees").numbers(1, 2, 2, 2)
+                self.ranks = Ranks(leaf, group, chunks)
         self.arrays = Arrays(blocks, self.ranks.chunks)
 
-    def _extension(self, of: Header) -> None:
-        m = of.first(TREE_RANKS)
-        if m is not None:
-            _, chunks, group, leaf = Fields(m.body, m.at, "the ranks of trees").numbers(1, 2, 2, 2)
-            self.ranks = Ranks(leaf, group, chunks)
-
-    def all(self) -> Iterator[Finding]:
+    def check_all(self) -> Iterator[Finding]:
         """Every object that a link leads to."""
         links, told = {self.top.root: 1}, dict[int, int]()
         waiting = [(self.top.root, "", self.top.cached)]
         while waiting:
             at, name, cached = waiting.pop()
             of = self._header(at, name or "the root group")
-            told[at] = of.links if of.first(LAYOUT) or self._is_group(of) else -1
+            told[at] = of.links if of.first(headers.LAYOUT) or _is_group(of) else -1
             below = []
             for link in self._links(of, name or "the root group", cached):
+                if not link.outside and link.address < 0:
+                    continue
+                path = f"{name}/{link.name.decode(errors='replace')}".removeprefix("/")
+                if len(path) > MAX_NAME and (link.outside or link.address not in links):
+                    raise Damage("too-complex", f"a path of more than {MAX_NAME} characters", at)
                 if link.outside:
-                    yield elsewhere(f"{self._below(name, link, at)[:200]!r} is a link to", link.outside, at)
+                    yield report_elsewhere(f"{path[:200]!r} is a link to", link.outside, at)
                 if link.address < 0:
                     continue
                 if name == "":
                     self.blocks.anatomy.keys.add(link.name.decode(errors="replace"))
                 if link.address not in links:
-                    below.append((link.address, self._below(name, link, at), link.cached))
+                    below.append((link.address, path, link.cached))
                 links[link.address] = links.get(link.address, 0) + 1
             waiting += reversed(below)  # the first is the next
-            yield from self._object(of, name, at)
+            yield from self._check_object(of, name, at)
         for at, count in told.items():
             if count not in (-1, links[at]):
                 why = f"an object says that {count} links lead to it; there are {links[at]}"
@@ -162,90 +154,75 @@ class _Walk:
         """A named type may have been read for an array before."""
         if at in self.types:
             return self.types[at]
-        of = header(self.blocks, at, repr(what[:200]))
-        if of.first(DATATYPE) and not of.first(LAYOUT):
+        of = read_header(self.blocks, at, repr(what[:200]))
+        if of.first(headers.DATATYPE) and not of.first(headers.LAYOUT):
             self.types[at] = of
         return of
 
-    def _is_group(self, of: Header) -> bool:
-        return of.first(SYMBOL_TABLE) is not None or of.first(LINK_INFO) is not None
-
     def _links(self, of: Header, what: str, cached: bytes) -> Iterator[Link]:
         what = repr(what[:200])
-        table = of.first(SYMBOL_TABLE)
+        table = of.first(headers.SYMBOL_TABLE)
         if table is None:
-            yield from new_groups.links(self.blocks, of, what)
-            return
+            return read_links(self.blocks, of, what)
         if cached and cached != table.body[:16]:
             raise Damage("bad-header", f"{what} is not where the entry that leads to it says", table.at)
-        yield from old_groups.links(self.blocks, table.body, what, self.ranks)
+        return read_old_links(self.blocks, table.body, what, self.ranks)
 
-    def _below(self, name: str, link: Link, at: int) -> str:
-        path = f"{name}/{link.name.decode(errors='replace')}".removeprefix("/")
-        if len(path) > MAX_NAME:
-            raise Damage("too-complex", f"a path of more than {MAX_NAME} characters", at)
-        return path
-
-    def _object(self, of: Header, name: str, at: int) -> Iterator[Finding]:
-        many = of.first(ATTRIBUTE_INFO)
+    def _check_object(self, of: Header, name: str, at: int) -> Iterator[Finding]:
+        many = of.first(headers.ATTRIBUTE_INFO)
         if many is not None:
-            for f in new_groups.attributes(self.blocks, many, repr(name[:200])):
+            for f in read_attributes(self.blocks, many, repr(name[:200])):
                 if not name:
-                    yield from code_in_attribute(self.blocks, f.data[f.at :], f.file_at)
+                    yield from _find_code(self.blocks, f.data[f.at :], f.file_at)
         for m in of.messages if not name else ():
-            if m.type == ATTRIBUTE:
-                yield from code_in_attribute(self.blocks, m.body, m.at)
-        layout = of.first(LAYOUT)
+            if m.type == headers.ATTRIBUTE:
+                yield from _find_code(self.blocks, m.body, m.at)
+        layout = of.first(headers.LAYOUT)
         if layout is not None:
-            yield from self._array(of, name, layout)
-        elif not self._is_group(of) and of.first(DATATYPE) is None:
-            what = f"{name[:200]!r} is neither a group nor an array nor a type"
-            raise Damage("bad-header", what, at)
+            yield from self._check_array(of, name, layout)
+        elif not _is_group(of) and of.first(headers.DATATYPE) is None:
+            raise Damage("bad-header", f"{name[:200]!r} is neither a group nor an array nor a type", at)
 
-    def _array(self, of: Header, name: str, layout: Message) -> Iterator[Finding]:
+    def _check_array(self, of: Header, name: str, layout: Message) -> Iterator[Finding]:
         what = f"the header of {name[:200]!r}"
-        fields = {kind: self._fields(of, kind, what) for kind in (DATATYPE, DATASPACE, FILTERS)}
-        kind, shape, chain = fields.values()
-        if any(of.first(k) and f is None for k, f in fields.items()):
+        kinds = (headers.DATATYPE, headers.DATASPACE, headers.FILTERS)
+        kind, shape, chain = (self._fields(of, kind, what) for kind in kinds)
+        if any(of.first(k) and f is None for k, f in zip(kinds, (kind, shape, chain), strict=True)):
             text = f"{name[:200]!r} is not looked at: its description is shared with others"
             yield finding("too-complex", text, offset=layout.at, severity=Severity.NOTE)
-        elif kind is None or shape is None:
+            return
+        if kind is None or shape is None:
             raise Damage("bad-header", f"{what} has a layout, but no type or no shape", layout.at)
-        else:
-            pipeline = filters(chain) if chain else ()
-            array = Array(name, elements(kind), space(shape), pipeline, self._files(of, what))
-            yield from self.arrays.check(
-                array, Fields(layout.body, layout.at, f"the layout of {name[:200]!r}")
-            )
-
-    def _files(self, of: Header, what: str) -> tuple[str, ...]:
-        """The names of other files in which an array's bytes lie."""
-        m = of.first(EXTERNAL)
-        if m is None:
-            return ()
-        f = Fields(m.body, m.at, f"the external files of {what}", 4)
-        _, used, home = f.numbers(2, 2, 8)
-        names = old_groups.heap(self.blocks, home, f"the names of {what}")
-        starts = [f.numbers(8, 8, 8)[0] for _ in range(used)]
-        return tuple(names[at:].partition(b"\0")[0].decode(errors="replace") for at in starts) or ("",)
+        pipeline = read_filters(chain) if chain else ()
+        elements, space, others = read_type(kind), read_space(shape), tuple[str, ...]()
+        if (m := of.first(headers.EXTERNAL)) is not None:
+            f = Fields(m.body, m.at, f"the external files of {what}", 4)
+            _, used, home = f.numbers(2, 2, 8)
+            names = read_heap(self.blocks, home, f"the names of {what}")
+            starts = [f.numbers(8, 8, 8)[0] for _ in range(used)]
+            others = tuple(names[at:].partition(b"\0")[0].decode(errors="replace") for at in starts) or ("",)
+        fields = Fields(layout.body, layout.at, f"the layout of {name[:200]!r}")
+        yield from self.arrays.check(Array(name, elements, space, pipeline, others), fields)
 
     def _fields(self, of: Header, kind: int, what: str) -> Fields | None:
         """The fields of a message, also where that is a type with a name of its own."""
         m = of.first(kind)
-        if m is None or not m.flags & SHARED:
-            return m and Fields(m.body, m.at, what)
+        if m is None:
+            return None
         f = Fields(m.body, m.at, what)
+        if not m.flags & headers.SHARED:
+            return f
         version, where = f.numbers(1, 1)
         f.take(6 if version == 1 else 0)
-        if kind != DATATYPE or (version == 3 and where != _COMMITTED):
+        if kind != headers.DATATYPE or (version == 3 and where != _COMMITTED):
             return None
-        named = self._header(f.number(8), f"the type of {what}").first(DATATYPE)
+        named = self._header(f.number(8), f"the type of {what}").first(headers.DATATYPE)
         return named and Fields(named.body, named.at, what)
 
 
 FORMAT = own_format(
     name="hdf5",
-    magic=lambda head: head.startswith(MAGIC),
+    magic=lambda head: head.startswith(headers.MAGIC),
     checks={Level.STRUCTURE: structure},
     protects=(
         "the superblock names the end of the file; structures of libver 'v108' and later carry a lookup3,"

@@ -31,8 +31,7 @@ _WHOLE_BYTES = ("float", "int", "uint", "bfloat", "complex")
 
 class _Map(Struct):
     """What an index says, shared by all its claims: group -> its shards, shard -> its groups. ``held`` are
-    the variables that the shards turn out to hold, name -> bytes, -1 for one whose bytes Keras counts
-    otherwise.
+    the variables that the shards turn out to hold, name -> bytes, -1 where Keras counts them otherwise.
     ``last`` is the shard with which all were looked at: it reports what only all of them show.
     """
 
@@ -43,7 +42,7 @@ class _Map(Struct):
     last: str = ""
 
 
-def _names(cursor: Cursor) -> Iterator[str]:
+def _read_names(cursor: Cursor) -> Iterator[str]:
     """The file at the cursor, or each of the list of files."""
     if cursor.token('["') == '"':
         cursor.at -= 1
@@ -55,12 +54,12 @@ def _names(cursor: Cursor) -> Iterator[str]:
         more = cursor.token(",]")
 
 
-def _weights(cursor: Cursor, said: _Map) -> Iterator[Finding]:
+def _read_weights(cursor: Cursor, said: _Map) -> Iterator[Finding]:
     """``weight_map``. A group named twice counts as its last entry, as in every reader."""
     entries = 0
     for group in cursor.members():
         start = cursor.key
-        shards = tuple(_names(cursor))
+        shards = tuple(_read_names(cursor))
         entries += len(shards)
         if entries > MAX_INDEXED or len(said.where) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {min(entries, MAX_TENSORS)} entries", cursor.offset)
@@ -77,56 +76,48 @@ def _weights(cursor: Cursor, said: _Map) -> Iterator[Finding]:
                 raise Damage("too-complex", f"more than {MAX_SHARDS} shards", cursor.offset)
 
 
-def _some(groups: list[str]) -> str:
+def _name_some(groups: list[str]) -> str:
     more = f" and {len(groups) - 1} more" if len(groups) > 1 else ""
     return f"{groups[0][:200]!r}{more}"
 
 
 def _compare(said: _Map, shard: str, _source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """What the index says about a shard against what the shard holds."""
+    """What the index says about a shard against what it holds; with the last one, what only all show."""
     groups = {f"/{t.name}".rpartition("/")[0] for t in anatomy.tensors}
     missing = [group for group in said.shards[shard] if group not in groups]
     extra = sorted(groups.difference(said.shards[shard]))
     if missing:
-        why = f"the index maps variables of {_some(missing)} to this file, which holds none"
+        why = f"the index maps variables of {_name_some(missing)} to this file, which holds none"
         yield finding("missing-tensor", why)
     if extra:
-        yield finding("extra-tensor", f"the index does not name {_some(extra)} of this file")
+        yield finding("extra-tensor", f"the index does not name {_name_some(extra)} of this file")
     if not missing:
-        said.held[shard] = {
-            t.name: t.nbytes if t.dtype.startswith(_WHOLE_BYTES) else -1 for t in anatomy.tensors
-        }
+        counted = {t.name: t.nbytes if t.dtype.startswith(_WHOLE_BYTES) else -1 for t in anatomy.tensors}
+        said.held[shard] = counted
         if len(said.held) == len(said.shards):
             said.last = said.last or shard
-    if said.last == shard:
-        yield from _together(said)
-
-
-def _together(said: _Map) -> Iterator[Finding]:
-    """What only all shards show: variables that two of them hold, and other sizes than were saved."""
-    counted = Counter(name for held in said.held.values() for name in held)
-    if twice := sorted(name for name, n in counted.items() if n > 1):
-        why = f"two shards hold {_some(twice)}: one of them is of another save"
-        yield finding("duplicate-tensor", why, severity=Severity.ERROR)
+    if said.last != shard:
         return
+    holders = Counter(name for held in said.held.values() for name in held)
     sizes = [size for held in said.held.values() for size in held.values()]
-    if said.total and -1 not in sizes and said.total.removesuffix(".0") != str(sum(sizes)):
-        why = (
-            f"total_size of the index is {said.total[:40]}, and its {len(said.held)} shards hold {sum(sizes)}"
-        )
-        yield finding("odd-header", f"{why} bytes of variables: one of them may be of another save")
+    if twice := sorted(name for name, n in holders.items() if n > 1):
+        why = f"two shards hold {_name_some(twice)}: one of them is of another save"
+        yield finding("duplicate-tensor", why, severity=Severity.ERROR)
+    elif said.total and -1 not in sizes and said.total.removesuffix(".0") != str(sum(sizes)):
+        why = f"total_size of the index is {said.total[:40]}, and its {len(said.held)} shards hold"
+        why = f"{why} {sum(sizes)} bytes of variables: one of them may be of another save"
+        yield finding("odd-header", why)
 
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Read the whole index; what it says about its shards becomes their claims."""
     said = _Map()
-    yield from read_index(source, anatomy, said, partial(_weights, said=said))
+    yield from read_index(source, anatomy, said, partial(_read_weights, said=said))
     anatomy.keys.update(group.strip("/") for group in said.where)
     remember(anatomy.metadata, _SHARDS_OF, " ".join(dict.fromkeys(s.rpartition("_")[0] for s in said.shards)))
-    anatomy.members.update(
-        (shard, Claim(FORMAT.name, partial(_compare, said, shard), joint=True)) for shard in said.shards
-    )
+    for shard in said.shards:
+        anatomy.members[shard] = Claim("keras_shards", partial(_compare, said, shard), joint=True)
 
 
 FORMAT = own_format(
