@@ -9,46 +9,21 @@ variables and of MaxShardSizePolicy. A field that holds its default (0) is not w
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.tensorflow.sstable import Entry
-from ckpt_tools.formats.tensorflow.wire import fields, message, number, unmasked
+from ckpt_tools.formats.tensorflow.sstable import Entry, read_fields, unmask_crc
 
-_DTYPES: dict[int, tuple[str, int]] = {
-    1: ("float32", 4),
-    2: ("float64", 8),
-    3: ("int32", 4),
-    4: ("uint8", 1),
-    5: ("int16", 2),
-    6: ("int8", 1),
-    7: ("string", 0),
-    8: ("complex64", 8),
-    9: ("int64", 8),
-    10: ("bool", 1),
-    11: ("qint8", 1),
-    12: ("quint8", 1),
-    13: ("qint32", 4),
-    14: ("bfloat16", 2),
-    15: ("qint16", 2),
-    16: ("quint16", 2),
-    17: ("uint16", 2),
-    18: ("complex128", 16),
-    19: ("float16", 2),
-    21: ("variant", 0),
-    22: ("uint32", 4),
-    23: ("uint64", 8),
-    24: ("float8_e5m2", 1),
-    25: ("float8_e4m3fn", 1),
-    26: ("float8_e4m3fnuz", 1),
-    27: ("float8_e4m3b11fnuz", 1),
-    28: ("float8_e5m2fnuz", 1),
-    29: ("int4", 1),
-    30: ("uint4", 1),
-    31: ("int2", 1),
-    32: ("uint2", 1),
-    33: ("float4_e2m1fn", 1),
-}
+_NAMES = (
+    "1 float32 4,2 float64 8,3 int32 4,4 uint8 1,5 int16 2,6 int8 1,7 string 0,8 complex64 8,9 int64 8,"
+    "10 bool 1,11 qint8 1,12 quint8 1,13 qint32 4,14 bfloat16 2,15 qint16 2,16 quint16 2,17 uint16 2,"
+    "18 complex128 16,19 float16 2,21 variant 0,22 uint32 4,23 uint64 8,24 float8_e5m2 1,25 float8_e4m3fn 1,"
+    "26 float8_e4m3fnuz 1,27 float8_e4m3b11fnuz 1,28 float8_e5m2fnuz 1,29 int4 1,30 uint4 1,31 int2 1,"
+    "32 uint2 1,33 float4_e2m1fn 1"
+)
+_ROWS = (row.split() for row in _NAMES.split(","))
+_DTYPES = {int(number): (name, int(size)) for number, name, size in _ROWS}
 """DataType -> name and bytes per element (0: it varies). Types of less than a byte take a whole one."""
 MAX_DIMS = 254
 """TensorFlow's own limit."""
@@ -89,24 +64,38 @@ class Item(NamedTuple):
         return math.prod(self.shape)
 
 
-def header(value: bytes, at: int) -> Header:
+def _as_number(value: int | bytes, base: int) -> int:
+    """A field's value as the non-negative int64 that it has to be."""
+    if isinstance(value, bytes) or value >> 63:
+        raise Damage("bad-header", "a field is no number, or a negative one", base)
+    return value
+
+
+def _read_message(value: int | bytes, at: int) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a field's value, which has to be a message."""
+    if isinstance(value, int):
+        raise Damage("bad-header", "a field is a number where a message belongs", at)
+    return read_fields(value, at)
+
+
+def read_header(value: bytes, at: int) -> Header:
     """The bundle's header. Raises Damage."""
-    said = dict(fields(value, at))
-    version = dict(fields(message(said.get(3, b""), at), at))
-    order = {0: "little", 1: "big"}.get(number(said.get(2, 0), at))
+    said = dict(read_fields(value, at))
+    version = dict(_read_message(said.get(3, b""), at))
+    order = {0: "little", 1: "big"}.get(_as_number(said.get(2, 0), at))
     if order is None:
         raise Damage("bad-header", f"the byte order is {said[2]!r}; there are only 0 and 1", at)
-    shards = number(said.get(1, 0), at)
+    shards = _as_number(said.get(1, 0), at)
     if not 0 < shards < 1 << 31:
         raise Damage("bad-header", f"the bundle says that it has {shards} shards", at)
-    return Header(shards, order, number(version.get(1, 0), at), number(version.get(2, 0), at))
+    return Header(shards, order, _as_number(version.get(1, 0), at), _as_number(version.get(2, 0), at))
 
 
-def _shape(value: bytes, at: int) -> tuple[int, ...]:
+def _read_shape(value: int | bytes, at: int) -> tuple[int, ...]:
     dims, elements = list[int](), 1
-    for field, content in fields(value, at):
+    for field, content in _read_message(value, at):
         if field == 2:
-            dims.append(number(dict(fields(message(content, at), at)).get(1, 0), at))
+            dims.append(_as_number(dict(_read_message(content, at)).get(1, 0), at))
             elements *= max(1, dims[-1])
             if len(dims) > MAX_DIMS or elements >> 63:
                 raise Damage("bad-header", f"a shape of more than {MAX_DIMS} dimensions or 2^63 elements", at)
@@ -115,42 +104,43 @@ def _shape(value: bytes, at: int) -> tuple[int, ...]:
     return tuple(dims)
 
 
-def _slice(value: bytes, at: int) -> Extents:
+def _read_slice(value: int | bytes, at: int) -> Extents:
     out = list[tuple[int, int] | None]()
-    for field, content in fields(value, at):
+    for field, content in _read_message(value, at):
         if field == 1:
-            said = dict(fields(message(content, at), at))
-            out.append((number(said.get(1, 0), at), number(said[2], at)) if 2 in said else None)
+            said = dict(_read_message(content, at))
+            out.append((_as_number(said.get(1, 0), at), _as_number(said[2], at)) if 2 in said else None)
     return tuple(out)
 
 
-def item(entry: Entry) -> Item:
+def read_item(entry: Entry) -> Item:
     """A tensor's entry. Raises Damage."""
     at, slices, said = entry.at, list[Extents](), dict[int, int | bytes]()
-    for field, value in fields(entry.value, at):
+    for field, value in read_fields(entry.value, at):
         if field == 7:
-            slices.append(_slice(message(value, at), at))
+            slices.append(_read_slice(value, at))
         else:
             said[field] = value
-    kind, shape = number(said.get(1, 0), at), _shape(message(said.get(2, b""), at), at)
+    kind, shape = _as_number(said.get(1, 0), at), _read_shape(said.get(2, b""), at)
     if not kind:
         raise Damage("bad-header", f"{entry.key[:200]!r} has no element type", at)
     dtype, size = _DTYPES.get(kind, (f"type {kind}", None))
     name = entry.key.decode("utf-8", "backslashreplace")
-    where, offset, length, crc = (number(said.get(field, 0), at) for field in (3, 4, 5, 6))
-    return Item(entry.key, name, dtype, size, shape, where, offset, length, unmasked(crc), tuple(slices), at)
+    where, offset, length, crc = (_as_number(said.get(field, 0), at) for field in (3, 4, 5, 6))
+    return Item(
+        entry.key, name, dtype, size, shape, where, offset, length, unmask_crc(crc), tuple(slices), at
+    )
 
 
 def slice_shape(extents: Extents, full: tuple[int, ...], at: int) -> tuple[int, ...]:
     """The shape of a slice of a tensor of the shape ``full``. Raises Damage when it does not lie inside."""
-    if len(extents) != len(full) or any(
-        e is not None and e[0] + e[1] > n for e, n in zip(extents, full, strict=False)
-    ):
+    pairs = list(zip(extents, full, strict=False))
+    if len(extents) != len(full) or any(e is not None and e[0] + e[1] > n for e, n in pairs):
         raise Damage("bad-header", f"a slice {extents} does not lie inside the shape {full}"[:300], at)
-    return tuple(n if e is None else e[1] for e, n in zip(extents, full, strict=True))
+    return tuple(n if e is None else e[1] for e, n in pairs)
 
 
-def _signed(value: int) -> bytes:
+def _write_signed(value: int) -> bytes:
     """OrderedCode::WriteSignedNumIncreasing: as many leading ones as there are bytes, then the number; all
     inverted below zero.
     """
@@ -163,14 +153,8 @@ def slice_key(name: bytes, extents: Extents) -> bytes:
     """The key under which a slice's own entry lies: checkpoint::EncodeTensorNameSlice."""
     if b"\0" in name or b"\xff" in name:
         name = b"".join({0: b"\0\xff", 0xFF: b"\xff\0"}.get(b, bytes((b,))) for b in name)
-    dims = len(extents)
-    return (
-        b"\0"
-        + name
-        + b"\0\1"
-        + (bytes((1, dims)) if dims else b"\0")
-        + b"".join(_signed(x) for e in extents for x in e or (0, -1))
-    )
+    rank = bytes((1, len(extents))) if extents else b"\0"
+    return b"\0" + name + b"\0\1" + rank + b"".join(_write_signed(x) for e in extents for x in e or (0, -1))
 
 
 def slice_name(name: str, extents: Extents) -> str:

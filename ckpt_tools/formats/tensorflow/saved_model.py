@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
 from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, remember
 from ckpt_tools.formats.common.zeros import all_zero
@@ -38,50 +38,42 @@ class _Walk(NamedTuple):
     reader: Reader
     anatomy: Anatomy
 
-    def inside(self, f: Field) -> Iterator[Field]:
+    def enter(self, f: Field) -> Iterator[Field]:
         """The fields of a message."""
         if f.packed != _BYTES:
             raise Damage("bad-header", "there is a number where a message belongs", f.start)
         return self.reader.every(f.start, f.start + f.value)
 
-    def texts(self, f: Field, number: int) -> Iterator[str]:
+    def read_texts(self, f: Field, number: int) -> Iterator[str]:
         """The texts of one field of a message."""
-        for t in self.inside(f):
+        for t in self.enter(f):
             if t.number == number and t.packed == _BYTES and t.value <= MAX_NAME:
                 yield self.reader.get(t.start, t.value).decode(errors="replace")
 
+    def has_variable(self, objects: Field) -> bool:
+        nodes = (f for f in self.enter(objects) if f.number == 1)
+        return any(f.number == _VARIABLE for node in nodes for f in self.enter(node))
 
-def _graph(walk: _Walk, graph: Field) -> None:
-    """One graph: what it needs beside it."""
-    for f in walk.inside(graph):
-        if f.number == _INFO:
-            _remember(walk, f)
-        elif f.number == _ASSETS:
-            for name in walk.texts(f, 2):
-                walk.anatomy.members[f"assets/{name}"] = _ASSET
-        elif (f.number == _OBJECTS and _has_variable(walk, f)) or (
-            f.number == _COLLECTIONS and any(name in _COLLECTED for name in walk.texts(f, 1))
-        ):
-            walk.anatomy.members["variables/variables.index"] = _VALUES
-        elif f.number == _GRAPH:
-            for _ in walk.inside(f):  # only the form of the nodes
-                pass
-        if len(walk.anatomy.members) > MAX_TENSORS:
-            raise Damage("too-complex", f"more than {MAX_TENSORS} assets", f.start)
-
-
-def _remember(walk: _Walk, info: Field) -> None:
-    tags = ", ".join(walk.texts(info, _TAG))
-    if tags:
-        remember(walk.anatomy.metadata, "tags", tags[:MAX_TEXT])
-    for version in walk.texts(info, _VERSION):
-        remember(walk.anatomy.metadata, "tensorflow_version", version[:MAX_TEXT])
-
-
-def _has_variable(walk: _Walk, objects: Field) -> bool:
-    """Whether one of the saved objects is a variable."""
-    nodes = (f for f in walk.inside(objects) if f.number == 1)
-    return any(f.number == _VARIABLE for node in nodes for f in walk.inside(node))
+    def read_graph(self, graph: Field) -> None:
+        """What one graph is, and what it needs beside it."""
+        metadata, members = self.anatomy.metadata, self.anatomy.members
+        for f in self.enter(graph):
+            if f.number == _INFO:
+                if tags := ", ".join(self.read_texts(f, _TAG)):
+                    remember(metadata, "tags", tags[:MAX_TEXT])
+                for version in self.read_texts(f, _VERSION):
+                    remember(metadata, "tensorflow_version", version[:MAX_TEXT])
+            elif f.number == _ASSETS:
+                members |= dict.fromkeys((f"assets/{name}" for name in self.read_texts(f, 2)), _ASSET)
+            elif (f.number == _OBJECTS and self.has_variable(f)) or (
+                f.number == _COLLECTIONS and any(name in _COLLECTED for name in self.read_texts(f, 1))
+            ):
+                members["variables/variables.index"] = Claim("saved_model", nothing)
+            elif f.number == _GRAPH:
+                for _ in self.enter(f):  # only the form of the nodes
+                    pass
+            if len(members) > MAX_TENSORS:
+                raise Damage("too-complex", f"more than {MAX_TENSORS} assets", f.start)
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -92,17 +84,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for f in walk.reader.every(0, source.size, "truncated"):
         if f.number == 2:
             graphs += 1
-            _graph(walk, f)
+            walk.read_graph(f)
     if not graphs:
         raise Damage("truncated", f"the file ends at byte {source.size} and has no graph", source.size)
     yield finding("not-checksummed", "nothing that can be compared covers the bytes of saved_model.pb")
     what = "graphs and signatures: only the form of the outer messages is checked"
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
-
-
-def _values(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
-    """The index of the variables, which its own format checks."""
-    return iter(())
 
 
 def _asset(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -112,6 +99,7 @@ def _asset(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("zero-filled", f"all {source.size:,} bytes are zero", offset=0)
 
 
+_ASSET = Claim("saved_model", _asset, whole=True)
 FORMAT = own_format(
     name="saved_model",
     magic=lambda head: _BEGIN.match(head) is not None,
@@ -126,5 +114,3 @@ FORMAT = own_format(
     reference="TensorFlow 2.21: core/protobuf/saved_model.proto, meta_graph.proto, saved_object_graph.proto",
     loader="",
 )
-_VALUES = Claim(FORMAT.name, _values)
-_ASSET = Claim(FORMAT.name, _asset, whole=True)

@@ -1,26 +1,26 @@
 """The sorted table of TensorFlow's (and LevelDB's) files: blocks with a CRC-32C each, then a footer that says
-where their index lies.
+where their index lies. Numbers and protobuf messages in it are read from bytes in memory: flat and bounded.
 
     data block … | metaindex block (always empty) | index block: last key or a bit beyond -> (offset, size) of
     a data block | footer
 
 A block is entries, restart offsets (u32) and their number (u32), followed by a type byte and the masked
 CRC-32C over all of that. The footer has 48 bytes: (offset, size) of the metaindex and of the index as
-varints, zeros, eight bytes of magic. The writer leaves no gaps.
-Facts: tensorflow/core/lib/io/{table_builder,block_builder,format}.cc of TensorFlow 1.0 to 2.21; checked
-against real files.
+varints, zeros, eight bytes of magic. The writer leaves no gaps, and packs a number into as few bytes as it
+takes.
+Facts: tensorflow/core/lib/io/{table_builder,block_builder,format}.cc, core/lib/core/coding.cc of TensorFlow
+1.0 to 2.21; protobuf's encoding guide; checked against real files.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from ckpt_tools.checksum import CRC32C, Crc32c, Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
-from ckpt_tools.formats.tensorflow.wire import unmasked, varint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage import Source
 
@@ -36,6 +36,51 @@ _TAIL = 64 * 1024
 _U32 = struct.Struct("<I")
 _EMPTY = struct.pack("<II", 0, 1)
 """A block without entries has one restart all the same."""
+_MASK_DELTA = 0xA282EAD8
+
+
+def unmask_crc(stored: int) -> int:
+    """The CRC-32C behind a stored one: TensorFlow rotates it and adds a constant (core/lib/hash/crc32c.h)."""
+    rotated = (stored - _MASK_DELTA) & 0xFFFFFFFF
+    return (rotated >> 17) | (rotated << 15) & 0xFFFFFFFF
+
+
+def read_varint(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, int]:
+    """An unsigned 64-bit number at ``at`` and where it ends; ``base`` is where ``data`` lies in the file."""
+    if at < end and data[at] < 0x80:  # nearly all are one byte
+        return data[at], at + 1
+    value = 0
+    for i in range(min(10, end - at)):
+        byte = data[at + i]
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            if value >> 64 or not byte:
+                break
+            return value, at + i + 1
+    raise Damage("bad-header", "a number is no valid varint, or is cut off", base + at)
+
+
+def read_fields(data: bytes, base: int) -> Iterator[tuple[int, int | bytes]]:
+    """(number, value) of each field of a message: an unsigned number, or the bytes of what has a length."""
+    at, end = 0, len(data)
+    while at < end:
+        begin = at
+        key, at = read_varint(data, at, end, base)
+        kind = key & 7
+        if not key >> 3 or kind not in (0, 1, 2, 5):
+            raise Damage("bad-header", f"{key:#x} is no field of a message", base + begin)
+        if kind == 0:
+            value, at = read_varint(data, at, end, base)
+            yield key >> 3, value
+            continue
+        length = 8 if kind == 1 else 4
+        if kind == 2:
+            length, at = read_varint(data, at, end, base)
+        if length > end - at:
+            raise Damage("bad-header", f"a field of {length} bytes reaches beyond its message", base + begin)
+        content = data[at : at + length]
+        at += length
+        yield key >> 3, content if kind == 2 else int.from_bytes(content, "little")
 
 
 class Entry(NamedTuple):
@@ -60,78 +105,63 @@ def has_footer(source: Source) -> bool:
     return source.size >= FOOTER and source.read(source.size - len(MAGIC), len(MAGIC)) == MAGIC
 
 
-def _end(source: Source) -> Generator[Finding, None, int]:
+def _find_end(source: Source) -> Generator[Finding, None, int]:
     """Where the footer ends: the end of the file, or, with a finding, where its magic is found before that"""
     if has_footer(source):
         return source.size
     tail = source.read(max(0, source.size - _TAIL), min(source.size, _TAIL))
     last = tail[-len(MAGIC) :]
-    if (
-        len(last) == len(MAGIC)
-        and source.size >= FOOTER
-        and sum((a ^ b).bit_count() for a, b in zip(last, MAGIC, strict=True)) <= 2
-    ):
-        yield finding(
-            "bad-header",
-            f"the file ends with {last.hex()}, which is not quite the magic {MAGIC.hex()}",
-            offset=source.size - len(MAGIC),
-        )
+    near = len(last) == len(MAGIC) and sum((a ^ b).bit_count() for a, b in zip(last, MAGIC, strict=True)) <= 2
+    if near and source.size >= FOOTER:
+        why = f"the file ends with {last.hex()}, which is not quite the magic {MAGIC.hex()}"
+        yield finding("bad-header", why, offset=source.size - len(MAGIC))
         return source.size
     found = tail.rfind(MAGIC)
     end = source.size - len(tail) + found + len(MAGIC)
     if found < 0 or end < FOOTER:
-        raise Damage(
-            "truncated",
-            "the file does not end with the footer of a table: it was cut, or its end was never written",
-            source.size,
-        )
+        why = "the file does not end with the footer of a table: it was cut, or its end was never written"
+        raise Damage("truncated", why, source.size)
     yield finding("trailing-data", f"{source.size - end} bytes follow the end of the table", offset=end)
     return end
 
 
-def _handle(data: bytes, at: int, base: int) -> tuple[_Handle, int]:
-    offset, at = varint(data, at, len(data), base)
-    size, at = varint(data, at, len(data), base)
+def _read_handle(data: bytes, at: int, base: int) -> tuple[_Handle, int]:
+    offset, at = read_varint(data, at, len(data), base)
+    size, at = read_varint(data, at, len(data), base)
     return _Handle(offset, size), at
 
 
-def _footer(source: Source, end: int, anatomy: Anatomy) -> Generator[Finding, None, tuple[_Handle, _Handle]]:
+def _read_footer(
+    source: Source, end: int, anatomy: Anatomy
+) -> Generator[Finding, None, tuple[_Handle, _Handle]]:
     """The handles of the metaindex and the index."""
     start = end - FOOTER
     raw = source.read(start, FOOTER - len(MAGIC))
     anatomy.explain(start, FOOTER, "footer: where the metaindex and the index lie")
-    meta, at = _handle(raw, 0, start)
-    index, at = _handle(raw, at, start)
+    meta, at = _read_handle(raw, 0, start)
+    index, at = _read_handle(raw, at, start)
     if raw[at:].strip(b"\0"):
         yield finding("odd-header", "the unused bytes of the footer are not zero", offset=start + at)
     if index.stop != start:
-        raise Damage(
-            "bad-header",
-            f"the index block lies at {index.offset} + {index.size}, which does not end where the footer"
-            " begins",
-            start,
-        )
+        where = f"{index.offset} + {index.size}, which does not end where the footer begins"
+        raise Damage("bad-header", f"the index block lies at {where}", start)
     if meta.stop != index.offset:
-        yield finding(
-            "bad-header",
-            f"the metaindex lies at {meta.offset} + {meta.size}, which does not end where the index begins",
-            offset=start,
-        )
+        where = f"{meta.offset} + {meta.size}, which does not end where the index begins"
+        yield finding("bad-header", f"the metaindex lies at {where}", offset=start)
         meta = _Handle(index.offset, -TRAILER)  # where the data blocks end is to be seen from the index
     return meta, index
 
 
-def _block(
+def _read_block(
     source: Source, where: _Handle, what: str, anatomy: Anatomy
 ) -> Generator[Finding, None, bytes | None]:
     """The contents of a block, or None when they cannot be relied on."""
     if where.size > MAX_BLOCK:
-        yield finding(
-            "too-complex", f"{what} has {where.size} bytes; at most {MAX_BLOCK} are read", offset=where.offset
-        )
+        why = f"{what} has {where.size} bytes; at most {MAX_BLOCK} are read"
+        yield finding("too-complex", why, offset=where.offset)
         return None
     raw = source.read(where.offset, where.size + TRAILER)
-    stored, at = unmasked(int.from_bytes(raw[-4:], "little")), where.offset + where.size
+    stored, at = unmask_crc(int.from_bytes(raw[-4:], "little")), where.offset + where.size
     crc = Crc32c()
     crc.update(raw[:-4])
     anatomy.explain(at + 1, 4, f"checksum of {what}")
@@ -139,25 +169,21 @@ def _block(
     if crc.digest() != stored:
         anatomy.failed.append(sworn)
         anatomy.explain(where.offset, where.size + 1, what)
-        yield finding(
-            "crc-mismatch", f"{what}: computed {crc.digest():08x}, stored {stored:08x}", offset=at + 1
-        )
+        why = f"{what}: computed {crc.digest():08x}, stored {stored:08x}"
+        yield finding("crc-mismatch", why, offset=at + 1)
         return None
     anatomy.sums.append(sworn)
     if raw[where.size] == 1:
-        yield finding(
-            "too-complex",
-            f"{what} is compressed with Snappy, which no TensorFlow writes here: it was not read",
-            offset=at,
-        )
-        return None
-    if raw[where.size]:
+        why = f"{what} is compressed with Snappy, which no TensorFlow writes here: it was not read"
+        yield finding("too-complex", why, offset=at)
+    elif raw[where.size]:
         yield finding("bad-header", f"{what} is of the unknown type {raw[where.size]}", offset=at)
-        return None
-    return raw[: where.size]
+    else:
+        return raw[: where.size]
+    return None
 
 
-def _entries(data: bytes, base: int) -> Iterator[Entry]:
+def _read_entries(data: bytes, base: int) -> Iterator[Entry]:
     """The entries of a block, checked against its restarts. Raises Damage."""
     size = len(data)
     count = int.from_bytes(data[-4:], "little")
@@ -167,21 +193,17 @@ def _entries(data: bytes, base: int) -> Iterator[Entry]:
     known, key, at = 0, b"", 0
     while at < end:
         begin = at
-        shared, at = varint(data, at, end, base)
-        own, at = varint(data, at, end, base)
-        length, at = varint(data, at, end, base)
+        shared, at = read_varint(data, at, end, base)
+        own, at = read_varint(data, at, end, base)
+        length, at = read_varint(data, at, end, base)
         if known < count and (restart := _U32.unpack_from(data, end + 4 * known)[0]) <= begin:
             if restart != begin or shared:
-                raise Damage(
-                    "bad-header", f"restart {known} of a block is not where a whole key begins", base + begin
-                )
+                why = f"restart {known} of a block is not where a whole key begins"
+                raise Damage("bad-header", why, base + begin)
             known += 1
         if shared > len(key) or own + length > end - at:
-            raise Damage(
-                "bad-header",
-                f"an entry of {shared} + {own} + {length} bytes reaches beyond what there is",
-                base + begin,
-            )
+            why = f"an entry of {shared} + {own} + {length} bytes reaches beyond what there is"
+            raise Damage("bad-header", why, base + begin)
         key = key[:shared] + data[at : at + own]
         yield Entry(key, data[at + own : at + own + length], base + at + own)
         at += own + length
@@ -189,66 +211,48 @@ def _entries(data: bytes, base: int) -> Iterator[Entry]:
         raise Damage("bad-header", f"{count - known} restarts of a block lie beyond its entries", base + end)
 
 
-def table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | None]:
-    """Every entry in the order of its keys, mixed with the findings.
-
-    None stands in place of the entries of a block that could not be relied on. Reads the file once, a block
-    at a time. Raises Damage when nothing further can be read.
+def read_table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | None]:
+    """Every entry in the order of its keys, mixed with the findings. None stands for the entries of a block
+    that could not be relied on. Reads the file once, a block at a time. Raises Damage.
     """
-    end = yield from _end(source)
-    meta, where = yield from _footer(source, end, anatomy)
-    yield from _metaindex(source, meta, anatomy)
-    index = yield from _block(source, where, "the index block", anatomy)
+    end = yield from _find_end(source)
+    meta, where = yield from _read_footer(source, end, anatomy)
+    if meta.size >= 0:
+        data = yield from _read_block(source, meta, "the metaindex block", anatomy)
+        if data is not None and data != _EMPTY:
+            why = "the metaindex block is not empty, as it always is"
+            yield finding("odd-header", why, offset=meta.offset)
+    index = yield from _read_block(source, where, "the index block", anatomy)
     if index is None:
         yield None
         return
-    at, keys = 0, _Keys(max(MAX_KEYS, 16 * source.size))
-    for bound in _entries(index, where.offset):
-        block, used = _handle(bound.value, 0, bound.at)
+    at, left, last = 0, max(MAX_KEYS, 16 * source.size), None
+    for bound in _read_entries(index, where.offset):
+        block, used = _read_handle(bound.value, 0, bound.at)
         if used != len(bound.value) or block.offset != at or block.stop > meta.offset:
             why = f"a data block lies at {block.offset} + {block.size}; the one before it ends at {at}"
             raise Damage("bad-header", why, bound.at)
         at = block.stop
-        data = yield from _block(source, block, "a block of entries", anatomy)
+        data = yield from _read_block(source, block, "a block of entries", anatomy)
+        key: bytes | None = bound.key
         if data is None:
             yield None
         else:
-            yield from keys.checked(_entries(data, block.offset), bound)
-        keys.last = bound.key  # the next block begins beyond it
-    if meta.size >= 0 and at != meta.offset:
-        why = f"the blocks that the index names end at {at}, the metaindex begins at {meta.offset}"
-        yield finding("bad-header", why, offset=at)
-
-
-def _metaindex(source: Source, meta: _Handle, anatomy: Anatomy) -> Iterator[Finding]:
-    """TensorFlow leaves the metaindex empty."""
-    if meta.size < 0:
-        return
-    data = yield from _block(source, meta, "the metaindex block", anatomy)
-    if data is not None and data != _EMPTY:
-        yield finding("odd-header", "the metaindex block is not empty, as it always is", offset=meta.offset)
-
-
-class _Keys:
-    """The order of the keys of a table, and how many bytes they may still have."""
-
-    def __init__(self, budget: int) -> None:
-        self.last: bytes | None = None
-        self._budget = budget
-
-    def checked(self, entries: Iterable[Entry], bound: Entry) -> Iterator[Entry]:
-        """The entries of a block; ``bound`` is what the index says of its end. Raises Damage."""
-        key: bytes | None = None
-        for entry in entries:
-            self._budget -= len(entry.key)
-            if self._budget < 0:
-                why = "the keys are much longer than the file: no more of them are read"
-                raise Damage("too-complex", why, entry.at)
-            if self.last is not None and entry.key <= self.last:
-                why = f"the key {entry.key[:200]!r} is not beyond the one before it"
-                raise Damage("bad-header", why, entry.at)
-            self.last = key = entry.key
-            yield entry
+            key = None
+            for entry in _read_entries(data, block.offset):
+                left -= len(entry.key)
+                if left < 0:
+                    why = "the keys are much longer than the file: no more of them are read"
+                    raise Damage("too-complex", why, entry.at)
+                if last is not None and entry.key <= last:
+                    why = f"the key {entry.key[:200]!r} is not beyond the one before it"
+                    raise Damage("bad-header", why, entry.at)
+                last = key = entry.key
+                yield entry
         if key is None or key > bound.key:
             why = f"the index says that a block ends before {bound.key[:200]!r}, but it does not"
             raise Damage("bad-header", why, bound.at)
+        last = bound.key  # the next block begins beyond it
+    if meta.size >= 0 and at != meta.offset:
+        why = f"the blocks that the index names end at {at}, the metaindex begins at {meta.offset}"
+        yield finding("bad-header", why, offset=at)

@@ -1,4 +1,4 @@
-"""TensorFlow's checkpoints: ``X.index``, a sorted table (_sstable.py) of what is where, and the shards
+"""TensorFlow's checkpoints: ``X.index``, a sorted table (sstable.py) of what is where, and the shards
 ``X.data-00000-of-00001`` … with the tensors.
 
 Every block of the index and every tensor carries a CRC-32C. A shard holds its tensors one after another and
@@ -13,18 +13,26 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from operator import attrgetter
 
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
-from ckpt_tools.formats.tensorflow.entry import Header, Item, header, item, slice_key, slice_name, slice_shape
-from ckpt_tools.formats.tensorflow.shard import shard, short
-from ckpt_tools.formats.tensorflow.sstable import has_footer, table
+from ckpt_tools.formats.tensorflow.entry import (
+    Header,
+    Item,
+    read_header,
+    read_item,
+    slice_key,
+    slice_name,
+    slice_shape,
+)
+from ckpt_tools.formats.tensorflow.shard import check_shard, short
+from ckpt_tools.formats.tensorflow.sstable import has_footer, read_table
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.notes import Notes
 from ckpt_tools.model.report import Level
@@ -49,53 +57,10 @@ _LINE = re.compile(r'(\w+): (?:"((?:[^"\\\n]|\\.)*)"|([-+]?(?:\d+\.?\d*(?:e[-+]?
 _PATHS = ("model_checkpoint_path", "all_model_checkpoint_paths")
 _TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-fA-F]{1,2}|.)", re.DOTALL)
-_PLAIN = {
-    b"n": b"\n",
-    b"r": b"\r",
-    b"t": b"\t",
-    b'"': b'"',
-    b"'": b"'",
-    b"\\": b"\\",
-    b"a": b"\a",
-    b"b": b"\b",
-    b"f": b"\f",
-    b"v": b"\v",
-}
+_PLAIN = dict(zip(b"nrt\"'\\abfv", b"\n\r\t\"'\\\a\b\f\v", strict=True))
 
 
-class State(NamedTuple):
-    """``latest`` and ``paths`` (oldest first) are as written; ``timestamps`` are seconds since the epoch, one
-    for each path or none at all.
-    """
-
-    latest: str
-    paths: tuple[str, ...] = ()
-    timestamps: tuple[float, ...] = ()
-
-
-def _unescaped(text: str, at: int) -> str:
-    def one(m: re.Match[bytes]) -> bytes:
-        said = m[1]
-        if said in _PLAIN:
-            return _PLAIN[said]
-        value = (
-            int(said[1:], 16)
-            if said[:1] == b"x" and len(said) > 1
-            else int(said, 8)
-            if said[:1] in b"01234567"
-            else 256
-        )
-        if value > 255:
-            raise Damage("bad-tracker", f"an escape \\{said.decode('latin-1')} that nobody writes", at)
-        return bytes([value])
-
-    try:
-        return _ESCAPE.sub(one, text.encode()).decode()
-    except UnicodeDecodeError:
-        raise Damage("bad-tracker", "a path is not UTF-8", at) from None
-
-
-def check(home: str, notes: Notes) -> Iterator[Finding]:
+def check_state(home: str, notes: Notes) -> Iterator[Finding]:
     """Whether the file is well-formed, and names a bundle of its directory that is there. Absolute paths may
     be another machine's.
     """
@@ -107,20 +72,19 @@ def check(home: str, notes: Notes) -> Iterator[Finding]:
         yield data
         return
     try:
-        named = parse(data).latest
+        named = read_latest(data)
     except Damage as e:
         yield replace(e.finding, path=path)
         return
-    if named and not os.path.isabs(named):
-        index = os.path.join(home, f"{named}.index")
-        if wrong := notes.gone(index, path, f"it names {named[:200]!r}, which is not there"):
-            yield wrong
+    index = os.path.join(home, f"{named}.index")
+    if not os.path.isabs(named) and (
+        wrong := notes.gone(index, path, f"it names {named[:200]!r}, which is not there")
+    ):
+        yield wrong
 
 
-def parse(data: bytes) -> State:
-    """The contents of the file.
-    Raises Damage (``bad-tracker``) for anything that TensorFlow does not write.
-    """
+def read_latest(data: bytes) -> str:
+    """The newest checkpoint as written. Raises Damage for anything that TensorFlow does not write."""
     if len(data) > LIMIT:
         raise Damage("bad-tracker", f"{len(data)} bytes are no list of checkpoints", 0)
     try:
@@ -131,28 +95,38 @@ def parse(data: bytes) -> State:
     at = 0
     for line in text.split("\n"):
         if line.strip(" \r\t"):
-            field, value = _field(line, at)
-            found[field].append(value)
+            m = _LINE.fullmatch(line)
+            if m is None:
+                raise Damage("bad-tracker", f"not a line of a list of checkpoints: {line[:80]!r}", at)
+            field, path, number = m.groups()
+            if field not in (_TIMES if path is None else _PATHS):
+                raise Damage("bad-tracker", f"{field[:80]!r} is no field of a list of checkpoints", at)
+            found[field].append(number if path is None else _unescape(path, at))
         at += len(line.encode()) + 1
     latest, paths, times, preserved = found.values()
     if len(latest) != 1 or not latest[0] or len(preserved) > 1:
         raise Damage("bad-tracker", "the list of checkpoints does not name the newest of them once", 0)
     if times and len(times) != len(paths):
         raise Damage("bad-tracker", f"{len(paths)} checkpoints with {len(times)} times", 0)
-    return State(latest[0], tuple(paths), tuple(map(float, times)))
+    return latest[0]
 
 
-def _field(line: str, at: int) -> tuple[str, str]:
-    """The name and the value of the field in a line, which begins at ``at``. Raises Damage."""
-    m = _LINE.fullmatch(line)
-    if m is None:
-        raise Damage("bad-tracker", f"not a line of a list of checkpoints: {line[:80]!r}", at)
-    field, path, number = m.groups()
-    if path is not None and field in _PATHS:
-        return field, _unescaped(path, at)
-    if number is not None and field in _TIMES:
-        return field, number
-    raise Damage("bad-tracker", f"{field[:80]!r} is no field of a list of checkpoints", at)
+def _unescape(text: str, at: int) -> str:
+    def replace_one(m: re.Match[bytes]) -> bytes:
+        said = m[1]
+        value = _PLAIN.get(said[0], 256) if len(said) == 1 else 256
+        if said[:1] == b"x" and len(said) > 1:
+            value = int(said[1:], 16)
+        elif said[:1] in b"01234567":
+            value = int(said, 8)
+        if value > 255:
+            raise Damage("bad-tracker", f"an escape \\{said.decode('latin-1')} that nobody writes", at)
+        return bytes([value])
+
+    try:
+        return _ESCAPE.sub(replace_one, text.encode()).decode()
+    except UnicodeDecodeError:
+        raise Damage("bad-tracker", "a path is not UTF-8", at) from None
 
 
 _SHARD = re.compile(r"(.+)\.data-\d{5,}-of-\d{5,}", re.DOTALL)
@@ -166,7 +140,7 @@ def _magic(head: bytes) -> bool:
     if head[:2] != b"\0\0" or len(head) < 5 or head[3] != 8 or head[2] > len(head) - 3:
         return False
     try:
-        return header(head[3 : 3 + head[2]], 0).producer > 0
+        return read_header(head[3 : 3 + head[2]], 0).producer > 0
     except Damage:
         return False
 
@@ -177,11 +151,8 @@ def _index_of(name: str) -> tuple[str, ...]:
 
 
 def ours(source: Source) -> bool:
-    """Whether a file called ``X.index`` that does not begin like a bundle's is one all the same, damaged:
-    other software uses that suffix as well.
-
-    It is if it ends like a table, or if shards that it would describe lie beside it. Lists the directory.
-    Raises OSError when that cannot be done.
+    """Whether a file called ``X.index`` that does not begin like a bundle's is one all the same, damaged: it
+    ends like a table, or shards lie beside it. Lists the directory. Raises OSError when it cannot.
     """
     directory, name = os.path.split(source.path)
     try:
@@ -196,39 +167,33 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("empty-file", "the file has no bytes", 0)
     head: Header | None = None
     items, whole = dict[bytes, Item](), True
-    for got in table(source, anatomy):
+    for got in read_table(source, anatomy):
         if got is None:
             whole = False
         elif isinstance(got, Finding):
             yield got
         elif head is None:
             if got.key and whole:
-                raise Damage(
-                    "wrong-format",
-                    "a sorted table, but no TensorFlow bundle: its first key is not empty",
-                    got.at,
-                    Severity.WARNING,
-                )
-            head = None if got.key else header(got.value, got.at)
+                why = "a sorted table, but no TensorFlow bundle: its first key is not empty"
+                raise Damage("wrong-format", why, got.at, Severity.WARNING)
+            head = None if got.key else read_header(got.value, got.at)
         elif len(items) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} entries: no more of them are read", got.at)
         else:
-            items[got.key] = item(got)
-    if head is not None:
-        anatomy.metadata |= {
-            "num_shards": head.shards,
-            "bundle_version": head.producer,
-            "byte_order": head.order,
-        }
-        if head.min_consumer > _VERSION:
-            yield finding(
-                "too-complex",
-                f"the bundle needs a reader of version {head.min_consumer}; this one knows {_VERSION}",
-                offset=0,
-            )
-        yield from _describe(source, anatomy, head, items, whole)
-    elif whole:
+            items[got.key] = read_item(got)
+    if head is None and whole:
         raise Damage("bad-header", "the table is empty: not even the bundle's header is in it", 0)
+    if head is None:
+        return
+    anatomy.metadata |= {
+        "num_shards": head.shards,
+        "bundle_version": head.producer,
+        "byte_order": head.order,
+    }
+    if head.min_consumer > _VERSION:
+        why = f"the bundle needs a reader of version {head.min_consumer}; this one knows {_VERSION}"
+        yield finding("too-complex", why, offset=0)
+    yield from _describe(source, anatomy, head, items, whole)
 
 
 def _describe(
@@ -238,12 +203,12 @@ def _describe(
     names, content = dict[bytes, str](), defaultdict[int, list[Item]](list)
     for i in items.values():
         if i.slices:
-            yield from _partitioned(i, items, names, whole)
-        else:
-            yield from _sized(i)
-            content[i.shard].append(i)
-            if i.shard >= head.shards:
-                raise Damage("bad-header", f"{i.name[:200]!r} lies in shard {i.shard} of {head.shards}", i.at)
+            yield from _check_slices(i, items, names, whole)
+            continue
+        yield from _check_size(i)
+        content[i.shard].append(i)
+        if i.shard >= head.shards:
+            raise Damage("bad-header", f"{i.name[:200]!r} lies in shard {i.shard} of {head.shards}", i.at)
     used = sorted(content) or [0]
     if len(used) < head.shards and whole:
         why = f"there are {head.shards} shards, but only {len(used)} of them have tensors"
@@ -255,57 +220,37 @@ def _describe(
             continue
         if i.key[:1] == b"\0" and whole:
             yield finding("extra-storage", f"{i.name[:200]!r} is a slice of no tensor", offset=i.at)
-        anatomy.tensors.append(_tensor(i, files))
+        size, where = (i.elements * (i.item or 0), "") if i.slices else (i.size, files[i.shard])
+        anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, size, storage=where))
         anatomy.keys |= {i.name, short(i.name)}
-    if stem and whole:
-        for s, name in files.items():
-            anatomy.members[name] = _claim(content[s], names, head.order, anatomy.keys)
+    for s, name in files.items() if stem and whole else ():
+        own = [i._replace(name=names.get(i.key, i.name)) for i in content[s]]
+        own.sort(key=attrgetter("offset", "size"))
+        check = partial(check_shard, own, head.order, anatomy.keys)
+        anatomy.members[name] = Claim("tf_bundle", check, whole=True)
 
 
-def _tensor(i: Item, files: Mapping[int, str]) -> Tensor:
-    """What the index says of a tensor; one that was saved in slices lies in no file as a whole."""
-    if i.slices:
-        return Tensor(i.name, i.dtype, i.shape, i.elements * (i.item or 0), storage="")
-    return Tensor(i.name, i.dtype, i.shape, i.size, storage=files[i.shard])
-
-
-def _claim(items: Iterable[Item], names: Mapping[bytes, str], order: str, keys: set[str]) -> Claim:
-    """What the index says about one shard; ``names`` are those of the slices in it."""
-    own = [i._replace(name=names[i.key]) if i.key in names else i for i in items]
-    own.sort(key=lambda i: (i.offset, i.size))
-    return Claim("tf_bundle", partial(shard, own, order, keys), whole=True)
-
-
-def _sized(i: Item) -> Iterator[Finding]:
+def _check_size(i: Item) -> Iterator[Finding]:
     """Whether the bytes of one tensor are as many as its type and shape say."""
     elements = i.elements
     if i.item is None:
         yield finding("unknown-dtype", f"{i.name[:200]!r} is of {i.dtype}", offset=i.at)
     elif i.item and i.size != elements * i.item:
-        yield finding(
-            "tensor-size",
-            f"{i.name[:200]!r}, {i.dtype} {i.shape}, has {i.size} bytes instead of {elements * i.item}"[:500],
-            offset=i.at,
-        )
+        why = f"{i.name[:200]!r}, {i.dtype} {i.shape}, has {i.size} bytes instead of {elements * i.item}"
+        yield finding("tensor-size", why[:500], offset=i.at)
     elif not i.item and i.size < (elements + 4 if i.dtype == "string" else 5 * elements):
-        yield finding(
-            "tensor-size",
-            f"{i.name[:200]!r} holds {elements} of {i.dtype} in {i.size} bytes, too few"[:500],
-            offset=i.at,
-        )
+        why = f"{i.name[:200]!r} holds {elements} of {i.dtype} in {i.size} bytes, too few"
+        yield finding("tensor-size", why[:500], offset=i.at)
 
 
-def _partitioned(
+def _check_slices(
     full: Item, items: Mapping[bytes, Item], names: dict[bytes, str], whole: bool
 ) -> Iterator[Finding]:
     """Whether a partitioned tensor has all its slices; ``names`` gets a readable name for each."""
     filled, missing = 0, 0
     for extents in full.slices:
-        shape, name, piece = (
-            slice_shape(extents, full.shape, full.at),
-            slice_name(full.name, extents),
-            items.get(slice_key(full.key, extents)),
-        )
+        shape, name = slice_shape(extents, full.shape, full.at), slice_name(full.name, extents)
+        piece = items.get(slice_key(full.key, extents))
         if piece is None:
             missing += 1
             if missing <= _SAID and whole:
@@ -314,19 +259,11 @@ def _partitioned(
         names[piece.key] = name
         filled += math.prod(shape)
         if (piece.dtype, piece.shape) != (full.dtype, shape):
-            yield finding(
-                "bad-header",
-                f"{name[:200]!r} is {piece.dtype} {piece.shape}, not {full.dtype} {shape}"[:500],
-                offset=piece.at,
-            )
+            why = f"{name[:200]!r} is {piece.dtype} {piece.shape}, not {full.dtype} {shape}"
+            yield finding("bad-header", why[:500], offset=piece.at)
     if filled != full.elements and not missing:
         said = f"the slices of {full.name[:200]!r} have {filled} elements, the tensor has {full.elements}"
         yield finding("missing-storage", said[:500], offset=full.at, severity=Severity.WARNING)
-
-
-def _list_of_checkpoints(home: str, notes: Notes) -> Iterator[Finding]:
-
-    return check(home, notes)
 
 
 FORMAT = own_format(
@@ -353,5 +290,5 @@ FORMAT = own_format(
     ),
     index_of=_index_of,
     ours=ours,
-    beside=_list_of_checkpoints,
+    beside=check_state,
 )

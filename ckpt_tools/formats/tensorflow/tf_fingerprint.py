@@ -21,13 +21,19 @@ from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 # ---- FarmHash's Fingerprint64 (farmhashna::Hash64), with which TensorFlow fingerprints the files of a
-# model.
-#
-# Facts: google/farmhash src/farmhash.cc.
+# model, of more than 64 bytes: an index has more. Facts: google/farmhash src/farmhash.cc.
 
 
 _MASK = (1 << 64) - 1
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
+
+
+class _State(NamedTuple):
+    x: int
+    y: int
+    z: int
+    v: tuple[int, int]
+    w: tuple[int, int]
 
 
 def _rotate(value: int, shift: int) -> int:
@@ -45,49 +51,7 @@ def _join(u: int, v: int, mul: int) -> int:
     return _mix((v ^ a) * mul) * mul & _MASK
 
 
-def _word(data: bytes, at: int) -> int:
-    return int.from_bytes(data[at : at + 8], "little")
-
-
-def _up_to_16(data: bytes) -> int:
-    size = len(data)
-    mul = _K2 + 2 * size
-    if size >= 8:
-        a, b = _word(data, 0) + _K2, _word(data, size - 8)
-        return _join(_rotate(b, 37) * mul + a & _MASK, (_rotate(a, 25) + b) * mul & _MASK, mul)
-    if size >= 4:
-        first, last = struct.unpack_from("<I", data, 0)[0], struct.unpack_from("<I", data, size - 4)[0]
-        return _join(size + (first << 3), last, mul)
-    if size:
-        y, z = data[0] + (data[size >> 1] << 8), size + (data[-1] << 2)
-        return _mix(y * _K2 ^ z * _K0) * _K2 & _MASK
-    return _K2
-
-
-def _up_to_64(data: bytes) -> int:
-    size = len(data)
-    mul = _K2 + 2 * size
-    short = size <= 32
-    a, b = _word(data, 0) * (_K1 if short else _K2), _word(data, 8)
-    c, d = _word(data, size - 8) * mul, _word(data, size - 16) * _K2
-    y = _rotate(a + b, 43) + _rotate(c, 30) + d & _MASK
-    z = _join(y, a + _rotate(b + _K2, 18) + c & _MASK, mul)
-    if short:
-        return z
-    e, f = _word(data, 16) * mul, _word(data, 24)
-    g, h = (y + _word(data, size - 32)) * mul, (z + _word(data, size - 24)) * mul
-    return _join(_rotate(e + f, 43) + _rotate(g, 30) + h & _MASK, e + _rotate(f + a, 18) + g & _MASK, mul)
-
-
-class _State(NamedTuple):
-    x: int
-    y: int
-    z: int
-    v: tuple[int, int]
-    w: tuple[int, int]
-
-
-def _weak(words: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
+def _add_words(words: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
     a += words[0]
     c = a
     b = _rotate(b + a + words[3], 21)
@@ -95,32 +59,32 @@ def _weak(words: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
     return a + words[3] & _MASK, b + _rotate(a, 44) + c & _MASK
 
 
-def _round(s: _State, words: tuple[int, ...], mul: int, nine: int) -> _State:
+def _add_round(s: _State, words: tuple[int, ...], mul: int, nine: int) -> _State:
     """64 bytes; ``nine`` is 1 but for the last of them."""
     x = _rotate(s.x + s.y + s.v[0] + words[1], 37) * mul
     y = _rotate(s.y + s.v[1] + words[6], 42) * mul
     x = (x ^ s.w[1] * nine) & _MASK
     y = y + s.v[0] * nine + words[5] & _MASK
     z = _rotate(s.z + s.w[0], 33) * mul & _MASK
-    v = _weak(words[:4], s.v[1] * mul, x + s.w[0])
-    w = _weak(words[4:], z + s.w[1], y + words[2])
+    v = _add_words(words[:4], s.v[1] * mul, x + s.w[0])
+    w = _add_words(words[4:], z + s.w[1], y + words[2])
     return _State(z, y, x, v, w)
 
 
 def fingerprint64(data: bytes) -> int:
-    """The fingerprint of some bytes; about 100 KB take a tenth of a second."""
+    """The fingerprint of more than 64 bytes, 0 of fewer; about 100 KB take a tenth of a second."""
     size = len(data)
     if size <= 64:
-        return _up_to_16(data) if size <= 16 else _up_to_64(data)
-    y = 81 * _K1 + 113 & _MASK
-    s = _State(81 * _K2 + _word(data, 0) & _MASK, y, _mix(y * _K2 + 113) * _K2 & _MASK, (0, 0), (0, 0))
+        return 0
+    y, (first,) = 81 * _K1 + 113 & _MASK, struct.unpack_from("<Q", data)
+    s = _State(81 * _K2 + first & _MASK, y, _mix(y * _K2 + 113) * _K2 & _MASK, (0, 0), (0, 0))
     for at in range(0, (size - 1) // 64 * 64, 64):
-        s = _round(s, struct.unpack_from("<8Q", data, at), _K1, 1)
+        s = _add_round(s, struct.unpack_from("<8Q", data, at), _K1, 1)
     mul = _K1 + ((s.z & 0xFF) << 1)
     first = s.w[0] + (size - 1 & 63)
     v = s.v[0] + first & _MASK
     s = s._replace(v=(v, s.v[1]), w=(first + v & _MASK, s.w[1]))
-    s = _round(s, struct.unpack_from("<8Q", data, size - 64), mul, 9)
+    s = _add_round(s, struct.unpack_from("<8Q", data, size - 64), mul, 9)
     low = _join(s.v[0], s.w[0], mul) + _mix(s.y) * _K0 + s.z
     return _join(low & _MASK, _join(s.v[1], s.w[1], mul) + s.x & _MASK, mul)
 
