@@ -23,9 +23,9 @@ from ckpt_tools.api import verify
 from ckpt_tools.checksum import Extent
 from ckpt_tools.formats import BY_NAME, Anatomy, structure
 from ckpt_tools.formats.common import zstd
-from ckpt_tools.formats.tensorstore import ocdbt_parts as parts
-from ckpt_tools.formats.tensorstore.ocdbt_parts import Parts
-from ckpt_tools.formats.tensorstore.ocdbt_record import body_of
+from ckpt_tools.formats.tensorstore import ocdbt
+from ckpt_tools.formats.tensorstore.ocdbt import Parts
+from ckpt_tools.formats.tensorstore.ocdbt_nodes import decode_body
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import BytesSource
@@ -290,7 +290,7 @@ def test_hostile_nodes_cost_little(body: bytes) -> None:
 @pytest.mark.slow
 def test_decoded_nodes_leave_nothing_behind() -> None:
     root = Fixture(GOOD / "orbax_zarr2/manifest.ocdbt")
-    assert left_behind(lambda: body_of(BytesSource(root.data), 0, len(root.data), 1)) < 20
+    assert left_behind(lambda: decode_body(BytesSource(root.data), 0, len(root.data), 1)) < 20
 
 
 def tree(
@@ -374,10 +374,10 @@ def test_a_node_is_read_as_often_as_its_meaning_differs(common: int, monkeypatch
     said, decoded = claims(files)[0], list[bytes]()
 
     def decode(*record: Any) -> bytes:
-        decoded.append(body_of(*record))
+        decoded.append(decode_body(*record))
         return decoded[-1]
 
-    monkeypatch.setattr(parts, "body_of", decode)
+    monkeypatch.setattr(ocdbt, "decode_body", decode)
     assert bad(list(findings(node, FMT, Anatomy(), said["d/0"]))) == []
     assert len(decoded) == 1  # sixteen versions name it, all alike
     assert [f.code for f in bad(list(findings(below, FMT, Anatomy(), said["d/1"])))] == ["too-complex"]

@@ -3,44 +3,312 @@
 
 A manifest names the roots of B+trees, a node names its children and values, each by file, offset and length.
 Data files hold values and nodes one after another, so nothing but the tree says what their bytes are: the
-manifest's claims are followed from node to node.
+manifest's claims are followed from node to node, down to the chunks of arrays.
 
-Facts: tensorstore 0.1.86, kvstore/ocdbt/index.rst and kvstore/ocdbt/format; orbax-checkpoint 0.12.8
+Facts: tensorstore 0.1.86, kvstore/ocdbt/index.rst (data file table: transitive paths), kvstore/ocdbt/format,
+driver/zarr, driver/zarr3 (names of metadata and of chunks); orbax-checkpoint 0.12.8
 (serialization/ocdbt_utils.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
+from ckpt_tools.checksum import CRC32C, Extent, Sum
+from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.decode import most
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
+from ckpt_tools.formats.common.json_text import mapping, parse
 from ckpt_tools.formats.common.tensors import remember
-from ckpt_tools.formats.tensorstore import ocdbt_nodes as db
-from ckpt_tools.formats.tensorstore.ocdbt_parts import record, say
-from ckpt_tools.formats.tensorstore.ocdbt_record import MANIFEST
-from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level
+from ckpt_tools.formats.common.zstd import MAGIC, have_zstd, needs_zstd
+from ckpt_tools.formats.tensorstore.ocdbt_nodes import (
+    BTREE,
+    MANIFEST,
+    MAX_ENCODED,
+    VERSIONS,
+    Far,
+    Root,
+    Versions,
+    decode_body,
+    read_btree_node,
+    read_manifest,
+    read_version_node,
+    tell_nodes_apart,
+)
+from ckpt_tools.formats.tensorstore.zarr import Array, Coding, array_of, check_chunk
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
+
+_ARRAYS = (b".zarray", b"zarr.json")
+_LISTED = 16
+_PARSING = 16
+"""What a byte of a node counts for beside one of a chunk, which only has to decode."""
+_SNIFFED = Coding(None, ("zstd",))
+
+
+class Value(NamedTuple):
+    """A value in a data file: a chunk when ``coding`` is known."""
+
+    offset: int
+    length: int
+    key: str
+    coding: Coding | None
+
+
+def _find_arrays(leaves: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | None]:
+    """The arrays whose metadata lies inline in a leaf, by name; None for groups, and for what only is called
+    like metadata (a CRC-32C covers it).
+    """
+    out: dict[str, Array | None] = {}
+    known: dict[bytes, Array | None] = {}  # most arrays of a model look like many others
+    for key, inline in leaves:
+        name, _, last = key.rpartition(b"/")
+        if last in _ARRAYS:
+            if inline not in known:
+                try:
+                    known[inline] = array_of(mapping(parse(inline, [])))
+                except Damage:
+                    known[inline] = None
+            out[name.decode("utf-8", "backslashreplace")] = known[inline]
+    return out
+
+
+def _values_of(far: Iterable[Far], arrays: dict[str, Array | None]) -> Iterator[tuple[str, Value]]:
+    """Values in files, each with the coding of the nearest array above it."""
+    codings: dict[str, Coding | None] = {}
+    for key, file, offset, length in far:
+        name = key.decode("utf-8", "backslashreplace")
+        above = name.rpartition("/")[0]
+        if above not in codings:
+            parents = [above.rsplit("/", i)[0] for i in range(min(40, above.count("/") + 1))]
+            found = next((a for p in parents if (a := arrays.get(p)) is not None), None)
+            codings[above] = found.coding if found else None
+        coding = None if key.rpartition(b"/")[2] in _ARRAYS else codings[above]
+        yield file.path, Value(offset, length, name, coding)
+
+
+def _tell_values_apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
+    """Each place once, as bytes that many values claim would be read as often: a copied key names a chunk
+    again, but none lies over another.
+    """
+    end, first = 0, None
+    for v in sorted(values, key=lambda v: (v.offset, v.length, v.coding is None, v.key)):
+        what = f"the value of {v.key[:200]!r}"
+        if first is None or v[:2] != first[:2]:
+            if v.offset < end and v.length:
+                yield finding("bad-header", f"{what} lies over another, which ends at {end}", offset=v.offset)
+                continue
+            end, first = max(end, v.offset + v.length), v
+            yield v
+        elif v.coding not in (None, first.coding):
+            why = f"{what} is also that of {first.key[:200]!r}, whose array is coded otherwise"
+            yield finding("bad-header", why, offset=v.offset)
+
+
+class Parts(Struct, frozen=True):
+    """The claim on a data file: which nodes and values lie in it. Two nodes may name the same value, so it
+    compares by what it says.
+    """
+
+    nodes: tuple[Root | Versions, ...] = ()
+    values: tuple[Value, ...] = ()
+
+    def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+        known = {(s.what, s.offset) for s in anatomy.sums}
+        shown, reach = 0, anatomy.end
+        for part in (*tell_nodes_apart(self.nodes), *_tell_values_apart(self.values)):
+            own = Anatomy(regions=None if anatomy.regions is None else [], decoded=anatomy.decoded)
+            offset = part.offset if isinstance(part, Value | Finding) else part.place.offset
+            try:
+                for f in _check_part(source, own, part):
+                    shown += f.severity > Severity.NOTE
+                    yield f
+            except Damage as e:
+                shown += 1
+                yield e.finding if e.finding.offset is not None else replace(e.finding, offset=offset)
+            _merge(anatomy, own, known)
+            anatomy.decoded = own.decoded
+            if not isinstance(part, Value | Finding):
+                end = part.place.offset + part.place.length
+                reach = max(reach, _find_neighbours(source, anatomy, end, known))
+            if shown >= _LISTED:
+                break
+        ends = [
+            *(n.place.offset + n.place.length for n in self.nodes),
+            *(v.offset + v.length for v in self.values),
+        ]
+        anatomy.end = _find_neighbours(source, anatomy, max(reach, *ends), known)
+
+
+def _find_neighbours(source: Source, anatomy: Anatomy, end: int, known: set[tuple[str, int]]) -> int:
+    """The end of the records that follow byte ``end`` one after another: version tree nodes that newer ones
+    have replaced, or nodes of a commit that lost a race. No manifest names them; each has its own CRC-32C.
+    """
+    while end + 18 <= source.size:
+        head = source.read(end, 12)
+        length, what = int.from_bytes(head[4:], "little"), f"the node at byte {end}"
+        if head[:4] not in (BTREE, VERSIONS) or not 18 <= length <= source.size - end:
+            break
+        if (f"CRC-32C of {what}", end + length - 4) in known:
+            break
+        own = Anatomy(regions=None if anatomy.regions is None else [])
+        _note_sum(source, own, end, length, what)
+        _merge(anatomy, own, known)
+        end += length
+    return end
+
+
+def _merge(anatomy: Anatomy, own: Anatomy, known: set[tuple[str, int]]) -> None:
+    """What one part taught. A checksum that another claim has brought already is not computed twice."""
+    anatomy.sums += (s for s in own.sums if (s.what, s.offset) not in known)
+    anatomy.failed += own.failed
+    known |= {(s.what, s.offset) for s in own.sums}
+    if own.tensors:
+        names = {t.name for t in anatomy.tensors}
+        anatomy.tensors += (t for t in own.tensors if t.name not in names)
+    anatomy.keys |= own.keys
+    for r in own.regions or ():
+        anatomy.explain(*r)
+    for path, claim in own.members.items():
+        old = anatomy.members[path].check if path in anatomy.members else None
+        new = claim.check
+        if isinstance(old, Parts) and isinstance(new, Parts):
+            anatomy.members[path] = _claim(Parts(old.nodes + new.nodes, old.values + new.values))
+        else:
+            anatomy.members[path] = claim
+
+
+def _claim(parts: Parts) -> Claim:
+    return Claim("ocdbt", parts, whole=True, follow=bool(parts.nodes))
+
+
+def _note(
+    anatomy: Anatomy, nodes: Iterable[Root | Versions], values: Iterable[tuple[str, Value]] = ()
+) -> None:
+    """References as claims, one per file."""
+    by_file: dict[str, tuple[list[Root | Versions], list[Value]]] = defaultdict(lambda: ([], []))
+    for node in nodes:
+        by_file[node.place.file.path][0].append(node)
+    for path, value in values:
+        by_file[path][1].append(value)
+    for path, (n, v) in by_file.items():
+        anatomy.members[path] = _claim(Parts(tuple(n), tuple(sorted(v, key=lambda value: value[:3]))))
+
+
+def _sum_of(source: Source, offset: int, length: int, what: str) -> Sum:
+    at = offset + length - 4
+    stored = int.from_bytes(source.read(at, 4), "little")
+    return Sum(f"CRC-32C of {what}", stored, (Extent(offset, length - 4),), at, hash=CRC32C)
+
+
+def _note_sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
+    anatomy.sums.append(_sum_of(source, offset, length, what))
+    anatomy.explain(offset + length - 4, 4, f"CRC-32C of {what}")
+
+
+def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str) -> int:
+    """How the body of a record is compressed, which begins at byte 14 and ends 4 before the end."""
+    if length < 18:
+        raise Damage("truncated", f"{what}: {length} bytes, at least 18 belong there", offset + length)
+    head = source.read(offset, 14)
+    if head[:4] not in (MANIFEST, BTREE, VERSIONS):
+        raise Damage("bad-header", f"{what} begins with {head[:4].hex()}, which is no OCDBT record", offset)
+    said = int.from_bytes(head[4:12], "little")
+    if said != length:
+        code = "truncated" if said > length else "trailing-data"
+        raise Damage(code, f"{what} says it has {said} bytes, there are {length}", offset + min(said, length))
+    if head[12] or head[13] > 1:
+        raise Damage("bad-header", f"{what}: version {head[12]}, compression {head[13]}", offset + 12)
+    if length > MAX_ENCODED:
+        raise Damage("too-complex", f"{what}: a record of {length} bytes", offset)
+    if head[:4] != kind:
+        raise Damage("bad-header", f"{what} begins with {head[:4].hex()} instead of {kind.hex()}", offset)
+    return head[13]
+
+
+def _read_record(
+    source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, *, what: str
+) -> Iterator[Finding | bytes]:
+    """A record's findings, and last its decoded body if it can be had."""
+    if offset + length > source.size:
+        why = f"{what} should end at byte {offset + length}, the file ends at {source.size}"
+        raise Damage("truncated", why, source.size)
+    try:
+        compression = _read_frame(source, offset, length, kind, what)
+    except Damage:
+        if length >= 4:  # of a shorter one not even the checksum is there
+            anatomy.failed.append(_sum_of(source, offset, length, what))
+        raise
+    _note_sum(source, anatomy, offset, length, what)
+    if compression and not have_zstd():
+        yield needs_zstd(offset, what)
+    elif anatomy.decoded > most(source):
+        raise Damage("too-complex", f"{what} is not decoded: those before it came to too many bytes", offset)
+    else:
+        body = decode_body(source, offset, length, compression)
+        anatomy.decoded += _PARSING * len(body)
+        yield body
+
+
+def _check_part(
+    source: Source, anatomy: Anatomy, part: Root | Versions | Value | Finding
+) -> Iterator[Finding]:
+    if isinstance(part, Finding):
+        yield part
+        return
+    if isinstance(part, Value):
+        yield from _check_value(source, anatomy, part)
+        return
+    offset, length, kind = part.place.offset, part.place.length, BTREE if isinstance(part, Root) else VERSIONS
+    for item in _read_record(source, anatomy, offset, length, kind, what=f"the node at byte {offset}"):
+        if isinstance(item, Finding):
+            yield item
+        elif isinstance(part, Root):
+            children, leaves = read_btree_node(item, part)
+            arrays = _find_arrays(leaves.inline)
+            anatomy.tensors += (a.tensor(name) for name, a in arrays.items() if a)
+            anatomy.keys |= arrays.keys()
+            _note(anatomy, children, _values_of(leaves.far, arrays))
+        else:
+            _note(anatomy, read_version_node(item, part.place.file.base, part.height))
+
+
+def _check_value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:
+    offset, length, key, coding = value
+    what = repr(key[:200])
+    if offset + length > source.size:
+        why = f"the value of {what} should end at byte {offset + length}, the file ends at {source.size}"
+        raise Damage("truncated", why, source.size)
+    if coding is None and length > len(MAGIC) and source.read(offset, len(MAGIC)) == MAGIC:
+        coding = _SNIFFED  # the metadata is in another node, but this is what Orbax's chunks begin with
+    if coding is not None:
+        yield from check_chunk(source, anatomy, offset, length, coding, what=what)
+    else:
+        anatomy.explain(offset, length, f"value of {what}: no checksum covers it", Guard.UNPROTECTED)
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """A manifest, and claims on the nodes that it names."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
-    for item in record(source, anatomy, 0, source.size, MANIFEST, what="the manifest"):
+    for item in _read_record(source, anatomy, 0, source.size, MANIFEST, what="the manifest"):
         if isinstance(item, Finding):
             yield item
             continue
         try:
-            manifest = db.manifest(item)
+            manifest = read_manifest(item)
         except Damage as e:
             yield replace(e.finding, offset=14)
             return
         if not manifest.numbered:
             remember(anatomy.metadata, "ocdbt_generation", manifest.generation)
-        say(anatomy, [*manifest.roots, *manifest.versions])
+        _note(anatomy, [*manifest.roots, *manifest.versions])
 
 
 FORMAT = own_format(

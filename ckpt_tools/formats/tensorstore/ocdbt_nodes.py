@@ -1,7 +1,8 @@
-"""The records of an OCDBT database decoded into plain values: manifests, version tree nodes and B+tree nodes.
+"""The records of an OCDBT database decoded into plain values by a bounded reader: manifests, version tree
+nodes and B+tree nodes.
 
-Facts: tensorstore 0.1.86, kvstore/ocdbt/format (config_codec.h, manifest.cc, version_tree_codec.h,
-btree_codec.h, btree.cc).
+Facts: tensorstore 0.1.86, kvstore/ocdbt/format (codec_util.cc, config_codec.h, data_file_id_codec.cc,
+manifest.cc, version_tree_codec.h, btree_codec.h, btree.cc).
 All integers are varints unless a comment says otherwise; arrays are stored column by column.
 """
 
@@ -12,23 +13,40 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.decode import decompress
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.tensorstore.ocdbt_record import (
-    FEW_ENTRIES,
-    MAX_ENTRIES,
-    MAX_KEY,
-    File,
-    Place,
-    Reader,
-    bound,
-    end,
-    files,
-    places,
-    statistics,
-)
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.storage import Source
 
+MANIFEST, BTREE, VERSIONS = b"\x0c\xdb\x3a\x2a", b"\x0c\xdb\x20\xde", b"\x0c\xdb\x12\x34"
+MAX_ENCODED = 64 << 20
+MAX_DECODED = 104_857_600
+"""Bytes; Orbax keeps B+tree nodes below 100,000,000."""
+MAX_PATH = MAX_KEY = 65535
+MAX_ENTRIES = 1 << 20
+"""Keys of one node (kMaxNodeArity)."""
+MAX_FILES = 100_000
+FEW_ENTRIES = 1 << 16
+_MAX_NAMES = 64 << 20
+_MISSING = (1 << 64) - 1
 _READINGS = 16
+
+
+class File(NamedTuple):
+    """A data file: ``base`` applies to everything that is reached through it, ``path`` includes it; both
+    relative to the database.
+    """
+
+    base: str
+    path: str
+
+
+class Place(NamedTuple):
+    """``length`` bytes at ``offset`` of a data file."""
+
+    file: File
+    offset: int
+    length: int
 
 
 class Root(NamedTuple):
@@ -51,7 +69,6 @@ class Manifest(NamedTuple):
     """``numbered``: the versions are in files ``manifest.<16 hex digits>``."""
 
     numbered: bool
-    uuid: str
     generation: int
     roots: list[Root]
     versions: list[Versions]
@@ -73,82 +90,224 @@ class Leaves(NamedTuple):
     far: list[Far]
 
 
-def _inline_versions(r: Reader, known: Sequence[File], arity: int) -> tuple[list[Root], int]:
+class Reader:
+    """A cursor over decoded bytes; ``at`` counts from their beginning. Every read is bounded. Raises Damage,
+    without an offset in the file.
+    """
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self.data, self.at, self.what = data, 0, what
+
+    def bad(self, text: str) -> Damage:
+        return Damage("bad-header", f"{self.what}: {text} (byte {self.at} of what it decodes into)")
+
+    def take(self, n: int) -> bytes:
+        if n > len(self.data) - self.at:
+            raise self.bad(f"{n} bytes are wanted where {len(self.data) - self.at} are left")
+        self.at += n
+        return self.data[self.at - n : self.at]
+
+    def fixed(self, n: int) -> int:
+        return int.from_bytes(self.take(n), "little")
+
+    def varint(self, most: int = (1 << 64) - 1) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift > 63:
+                raise self.bad("a varint of more than ten bytes")
+        if value > most:
+            raise self.bad(f"{value} is more than {most}")
+        return value
+
+    def varints(self, n: int, most: int = (1 << 64) - 1) -> list[int]:
+        """``n`` varints; those of one byte each, as most columns have them, at once."""
+        short = self.data[self.at : self.at + n]
+        if len(short) < n:
+            raise self.bad(f"{n} numbers are wanted where {len(short)} bytes are left")
+        if not short.isascii():
+            return [self.varint(most) for _ in range(n)]
+        self.at += n
+        if n and max(short) > most:
+            raise self.bad(f"{max(short)} is more than {most}")
+        return list(short)
+
+    def count(self, most: int, least: int = 0) -> int:
+        n = self.varint()
+        if not least <= n <= min(most, len(self.data) - self.at):
+            raise self.bad(f"{n} entries, where {least} to {most} may be")
+        return n
+
+    def finish(self) -> None:
+        """Everything must have been read."""
+        if self.at != len(self.data):
+            raise self.bad(f"{len(self.data) - self.at} bytes are left over")
+
+
+def decode_body(source: Source, offset: int, length: int, compression: int) -> bytes:
+    """The decoded body of a record. Raises Damage."""
+    data = source.read(offset + 14, length - 18)
+    try:
+        return decompress(data, MAX_DECODED) if compression else data
+    except Damage as e:
+        raise Damage(e.finding.code, e.finding.message, offset + 14) from None
+
+
+def _bound_names(prefixes: Sequence[int], suffixes: Sequence[int], more: int) -> None:
+    """Names that share prefixes may be far longer together than the node that holds them."""
+    if (total := sum(prefixes) + sum(suffixes) + more) > _MAX_NAMES:
+        raise Damage("too-complex", f"{len(suffixes)} names of {total} bytes together")
+
+
+def _read_files(r: Reader, base: str) -> list[File]:
+    """The table of data files; ``base`` is that of the node, and goes before every path."""
+    n = r.count(MAX_FILES)
+    prefixes = [0, *r.varints(max(0, n - 1), MAX_PATH)]
+    suffixes, bases = r.varints(n, MAX_PATH), r.varints(n, MAX_PATH)
+    _bound_names(prefixes, suffixes, 2 * n * len(base))
+    out: list[File] = []
+    before = b""
+    for prefix, suffix, cut in zip(prefixes, suffixes, bases, strict=False):
+        if prefix > len(before) or not cut <= prefix + suffix <= MAX_PATH:
+            after = f"{cut} of them its base, after one of {len(before)}"
+            raise r.bad(f"a path of {prefix} and {suffix} bytes, {after}")
+        before = before[:prefix] + r.take(suffix)
+        try:
+            path = before.decode()
+            out.append(File(base + before[:cut].decode(), base + path))
+        except UnicodeDecodeError:
+            raise r.bad("a path that is not UTF-8") from None
+        if len(out[-1].path) > MAX_PATH:
+            raise r.bad("a path of more than 65535 bytes")
+    return out
+
+
+def _read_places(r: Reader, known: Sequence[File], n: int, missing: bool = False) -> list[Place | None]:
+    which, offsets, lengths = r.varints(n), r.varints(n), r.varints(n)
+    out: list[Place | None] = []
+    for f, offset, length in zip(which, offsets, lengths, strict=True):
+        if f >= len(known):
+            raise r.bad(f"file {f} of {len(known)}")
+        if missing and offset == length == _MISSING:
+            out.append(None)
+        elif offset + length > _MISSING:
+            raise r.bad(f"{length} bytes at {offset}")
+        else:
+            out.append(Place(known[f], offset, length))
+    return out
+
+
+def _skip_statistics(r: Reader, n: int) -> None:
+    """Keys, bytes of nodes, bytes of values below each node: nothing depends on these sums."""
+    for _ in range(3):
+        r.varints(n)
+
+
+def _read_inline_versions(r: Reader, known: Sequence[File], arity: int) -> tuple[list[Root], int]:
     """Entries of a version tree leaf: the roots of the trees, and the last generation."""
     n = r.count(1 << arity, 1)
     generations = r.varints(n)
     if generations != sorted(set(generations)) or not generations[0]:
         raise r.bad(f"generations {str(generations)[:80]} do not rise")
     heights = list(r.take(n))
-    found = places(r, known, n, missing=True)
-    statistics(r, n)
+    found = _read_places(r, known, n, missing=True)
+    _skip_statistics(r, n)
     r.take(8 * n)  # int64: nanoseconds since 1970
     return [Root(p, h) for p, h in zip(found, heights, strict=True) if p is not None], generations[-1]
 
 
-def _version_nodes(r: Reader, known: Sequence[File], most: int, height: int | None) -> list[Versions]:
-    """Entries of an interior version tree node,
-    or (``height`` None) of a manifest, which stores the heights.
-    """
+def _read_version_nodes(r: Reader, known: Sequence[File], most: int, height: int | None) -> list[Versions]:
+    """Entries of an interior version tree node, or (``height`` None) of a manifest, which stores heights."""
     n = r.count(most, 0 if height is None else 1)
     r.varints(n)  # generation numbers
-    found = places(r, known, n)
+    found = _read_places(r, known, n)
     r.varints(n)  # numbers of generations
     r.take(8 * n)
     heights = list(r.take(n)) if height is None else [height] * n
     return [Versions(p, h) for p, h in zip(found, heights, strict=True) if p is not None]
 
 
-def _arity(r: Reader) -> int:
+def _read_arity(r: Reader) -> int:
     arity = r.fixed(1)
     if not 1 <= arity <= 16:
         raise r.bad(f"a version tree of arity 2**{arity}")
     return arity
 
 
-def manifest(data: bytes) -> Manifest:
+def read_manifest(data: bytes) -> Manifest:
     """A manifest's body. Raises Damage."""
     r = Reader(data, "the manifest")
-    uuid, numbered = r.take(16).hex(), r.fixed(1)
+    r.take(16)  # a UUID
+    numbered = r.fixed(1)
     r.varints(2, (1 << 32) - 1)  # most bytes of an inline value, of a decoded node
-    arity, compression = _arity(r), r.varint()
+    arity, compression = _read_arity(r), r.varint()
     if numbered > 1 or compression > 1:
         raise r.bad(f"manifest kind {numbered}, compression {compression}")
     if compression:
         r.take(4)  # int32: level
-    if numbered:
-        end(r)
-        return Manifest(True, uuid, 0, [], [])
-    known = files(r, "")
-    roots, generation = _inline_versions(r, known, arity)
-    nodes = _version_nodes(r, known, 63 // arity, None)
-    end(r)
-    return Manifest(False, uuid, generation, roots, nodes)
+    found = Manifest(True, 0, [], [])
+    if not numbered:
+        known = _read_files(r, "")
+        roots, generation = _read_inline_versions(r, known, arity)
+        found = Manifest(False, generation, roots, _read_version_nodes(r, known, 63 // arity, None))
+    r.finish()
+    return found
 
 
-def version_node(data: bytes, base: str, height: int) -> tuple[list[Root], list[Versions]]:
+def read_version_node(data: bytes, base: str, height: int) -> list[Root | Versions]:
     """A version tree node's body. Raises Damage."""
     r = Reader(data, "a version tree node")
-    arity, own = _arity(r), r.fixed(1)
+    arity, own = _read_arity(r), r.fixed(1)
     if own != height:
         raise r.bad(f"height {own}, where {height} is expected")
-    known = files(r, base)
-    roots, nodes = (
-        ([], _version_nodes(r, known, 1 << arity, height - 1))
+    known = _read_files(r, base)
+    nodes: list[Root | Versions] = []
+    nodes += (
+        _read_version_nodes(r, known, 1 << arity, height - 1)
         if height
-        else (_inline_versions(r, known, arity)[0], list[Versions]())
+        else _read_inline_versions(r, known, arity)[0]
     )
-    end(r)
-    return roots, nodes
+    r.finish()
+    return nodes
 
 
-def _keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[bytes], list[int]]:
+def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
+    """A B+tree node's body: its children, or its values. Raises Damage."""
+    r = Reader(data, "a B+tree node")
+    height = r.fixed(1)
+    if height != root.height:
+        raise r.bad(f"height {height}, where {root.height} is expected")
+    known = _read_files(r, root.place.file.base)
+    n = r.count(MAX_ENTRIES, 1)
+    # real entries cost some five bytes even when compressed: what costs none is a bomb
+    if n > FEW_ENTRIES + root.place.length // 3:
+        raise Damage("too-complex", f"{n} keys in a B+tree node of {root.place.length} bytes")
+    prefix = root.prefix
+    keys, common = _read_keys(r, n, height > 0, len(prefix))
+    if keys[0] < root.least[len(prefix) :]:
+        raise r.bad(f"the first key {keys[0][:80]!r} is below the one its parent names")
+    children, leaves = list[Root](), Leaves([], [])
+    if height:
+        below = zip(_read_places(r, known, n), keys, common, strict=True)
+        children = [Root(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in below if p is not None]
+        _skip_statistics(r, n)
+    else:
+        _read_values(r, [prefix + k for k in keys], known, leaves)
+    r.finish()
+    return children, leaves
+
+
+def _read_keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[bytes], list[int]]:
     """The keys without the node's own prefix (of ``prefix`` bytes), in rising order, and how much of each is
     common to the subtree below it.
     """
     prefixes, suffixes = [0, *r.varints(n - 1, MAX_KEY)], r.varints(n, MAX_KEY)
     common = r.varints(n, MAX_KEY) if interior else []
-    bound(prefixes, suffixes, n * prefix)
+    _bound_names(prefixes, suffixes, n * prefix)
     keys: list[bytes] = []
     before = b""
     for i, (same, own) in enumerate(zip(prefixes, suffixes, strict=True)):
@@ -162,33 +321,7 @@ def _keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[bytes], 
     return keys, common
 
 
-def btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
-    """A B+tree node's body: its children, or its values. Raises Damage."""
-    r = Reader(data, "a B+tree node")
-    height = r.fixed(1)
-    if height != root.height:
-        raise r.bad(f"height {height}, where {root.height} is expected")
-    known = files(r, root.place.file.base)
-    n = r.count(MAX_ENTRIES, 1)
-    # real entries cost some five bytes even when compressed: what costs none is a bomb
-    if n > FEW_ENTRIES + root.place.length // 3:
-        raise Damage("too-complex", f"{n} keys in a B+tree node of {root.place.length} bytes")
-    keys, common = _keys(r, n, height > 0, len(root.prefix))
-    if keys[0] < root.least[len(root.prefix) :]:
-        raise r.bad(f"the first key {keys[0][:80]!r} is below the one its parent names")
-    if not height:
-        return [], _values(r, keys, known, root.prefix)
-    found = places(r, known, n)
-    statistics(r, n)
-    end(r)
-    prefix = root.prefix
-    below = zip(found, keys, common, strict=True)
-    return [Root(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in below if p is not None], Leaves(
-        [], []
-    )
-
-
-def _values(r: Reader, keys: Sequence[bytes], known: Sequence[File], prefix: bytes) -> Leaves:
+def _read_values(r: Reader, keys: Sequence[bytes], known: Sequence[File], leaves: Leaves) -> None:
     """The rest of a leaf: its values. Raises Damage."""
     lengths, kinds = r.varints(len(keys)), r.take(len(keys))
     if kinds.strip(b"\0\1"):
@@ -196,19 +329,16 @@ def _values(r: Reader, keys: Sequence[bytes], known: Sequence[File], prefix: byt
     far = sum(kinds)
     if far and not known:
         raise r.bad("values in files, but no file")
-    which, offsets = r.varints(far, max(0, len(known) - 1)), r.varints(far)
-    out, spots = Leaves([], []), zip(which, offsets, strict=True)
+    spots = zip(r.varints(far, max(0, len(known) - 1)), r.varints(far), strict=True)
     for key, length, kind in zip(keys, lengths, kinds, strict=True):
         if kind:
             file, offset = next(spots)
-            out.far.append(Far(prefix + key, known[file], offset, length))
+            leaves.far.append(Far(key, known[file], offset, length))
         else:
-            out.inline.append((prefix + key, r.take(length)))
-    end(r)
-    return out
+            leaves.inline.append((key, r.take(length)))
 
 
-def apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:
+def tell_nodes_apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:
     """Every reading of a node once, though many versions name it; a copied subtree names it under another
     prefix, but none lies over another.
     """
@@ -218,15 +348,12 @@ def apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Findin
             over.add((offset, length))
         end = max(end, offset + length)
     for node in dict.fromkeys(nodes):
-        place = node.place.offset, node.place.length
-        readings[place] += 1
-        if place in over:
-            yield finding("bad-header", f"the node at byte {place[0]} lies over another", offset=place[0])
-        elif readings[place] <= _READINGS:
+        at, length = node.place.offset, node.place.length
+        readings[at, length] += 1
+        if (at, length) in over:
+            yield finding("bad-header", f"the node at byte {at} lies over another", offset=at)
+        elif readings[at, length] <= _READINGS:
             yield node
-        elif readings[place] == _READINGS + 1:
-            yield finding(
-                "too-complex",
-                f"more than {_READINGS} subtrees share the node at byte {place[0]}",
-                offset=place[0],
-            )
+        elif readings[at, length] == _READINGS + 1:
+            why = f"more than {_READINGS} subtrees share the node at byte {at}"
+            yield finding("too-complex", why, offset=at)

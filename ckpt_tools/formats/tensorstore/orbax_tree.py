@@ -14,8 +14,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
 from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
 from ckpt_tools.formats.common.tensors import near_miss
-from ckpt_tools.formats.tensorstore.zarr import Described
-from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS
+from ckpt_tools.formats.tensorstore.zarr import MAX_CHUNKS, Described
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
@@ -40,78 +39,58 @@ _ARRAYS = "array_metadatas/process_0"
 _WITHOUT_ARRAYS = "arrays are restored without it, unless they are random keys of JAX"
 
 
-def _words(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]:
+def _find_flips(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]:
     """Keys that a flipped bit has made of known ones; a reader takes those for missing."""
     for word in found:
         if word not in known and (meant := near_miss(word, known)):
             yield f"{word[:80]!r} stands where {meant!r} belongs"
 
 
-def _leaf(name: str, entry: object) -> tuple[str | None, list[str]]:
-    """(name of the stored array, or None) of an entry, and what is wrong with it. Raises Damage where Orbax
-    refuses it.
+def _read_leaf(name: str, entry: object, wrong: list[str]) -> str | None:
+    """The name of the stored array of an entry, if there is one; what is wrong goes to ``wrong``. Raises
+    Damage where Orbax refuses it.
     """
     told = mapping(entry)
     keys, value = sequence(told.get("key_metadata")), mapping(told.get("value_metadata"))
     names = [mapping(k).get("key") for k in keys]
-    if (
-        not value
-        or not all(isinstance(n, str) for n in names)
-        or not isinstance(value.get("value_type"), str)
-    ):
+    kind = value.get("value_type")
+    if not isinstance(kind, str) or not all(isinstance(n, str) for n in names):
         raise Damage("bad-header", f"the entry of {name[:200]!r} lacks its keys or the type of its value", 0)
-    wrong = [
-        *_words(told, _ENTRY),
-        *_words(value, _VALUE),
-        *(w for k in keys for w in _words(mapping(k), _KEY)),
-    ]
+    wrong += (*_find_flips(told, _ENTRY), *_find_flips(value, _VALUE))
+    wrong += (flip for k in keys for flip in _find_flips(mapping(k), _KEY))
     if name != str(tuple(names)):
         wrong.append(f"{name[:200]!r} and its key_metadata {str(names)[:200]} name different leaves")
-    stored = value["value_type"] in _STORED and value.get("skip_deserialize") is False
-    return ".".join(str(n) for n in names) if stored and names else None, wrong
-
-
-def _written_by_shape(entry: object) -> bool:
-    """Whether Orbax took the shape of a leaf's pieces from the files of array_metadatas/ when it saved."""
-    return mapping(mapping(entry).get("value_metadata")).get("write_shape") is not None
+    stored = kind in _STORED and value.get("skip_deserialize") is False
+    return ".".join(map(str, names)) if stored and names else None
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """The list of leaves, and claims on the files that hold them. Reads the whole file."""
     found: list[Finding] = []
-    text = read_json(source, found)
+    top = mapping(read_json(source, found).value)
     yield from found
-    top = mapping(text.value)
-    anatomy.explain(
-        0,
-        source.size,
-        "JSON text: its form is checked, and that the files it names are there",
-        Guard.UNPROTECTED,
-    )
+    what = "JSON text: its form is checked, and that the files it names are there"
+    anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
     leaves = top.get("tree_metadata")
     if not isinstance(leaves, dict):
         raise Damage("bad-header", "there is no tree_metadata, without which Orbax restores nothing", 0)
-    wrong, arrays = list(_words(top, _TOP)), list[str]()
-    for name, entry in leaves.items():
-        stored, odd = _leaf(name, entry)
-        wrong += odd
-        if stored is not None:
-            arrays.append(stored)
+    wrong = list(_find_flips(top, _TOP))
+    arrays = [a for name, entry in leaves.items() if (a := _read_leaf(name, entry, wrong)) is not None]
     for what in wrong[:_LISTED]:
         yield finding("bad-header", what, offset=0, severity=Severity.WARNING)
     if len(leaves) <= MAX_CHUNKS:
         anatomy.keys |= leaves.keys()
-    if any(_written_by_shape(entry) for entry in leaves.values()):
-        anatomy.members[_ARRAYS] = Claim(FORMAT.name, nothing, spared=_WITHOUT_ARRAYS)
+    # Orbax took the shape of a leaf's pieces from the files of array_metadatas/ when it saved
+    if any(mapping(leaf["value_metadata"]).get("write_shape") is not None for leaf in leaves.values()):
+        anatomy.members[_ARRAYS] = Claim("orbax_tree", nothing, spared=_WITHOUT_ARRAYS)
     if top.get("use_ocdbt") is True and arrays:
-        anatomy.members["manifest.ocdbt"] = Claim(FORMAT.name, nothing)
+        anatomy.members["manifest.ocdbt"] = Claim("orbax_tree", nothing)
     elif top.get("use_ocdbt") is False:
-        all_written = top.get("store_array_data_equal_to_fill_value") is True
+        follow = top.get("store_array_data_equal_to_fill_value") is True
         metadata = "zarr.json" if top.get("use_zarr3") is True else ".zarray"
         for name in arrays[:MAX_CHUNKS]:
-            anatomy.members[f"{name}/{metadata}"] = Claim(
-                FORMAT.name, Described(name, FORMAT.name), follow=all_written
-            )
+            described = Described(name, "orbax_tree")
+            anatomy.members[f"{name}/{metadata}"] = Claim("orbax_tree", described, follow=follow)
 
 
 FORMAT = own_format(

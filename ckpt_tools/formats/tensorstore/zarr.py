@@ -1,40 +1,326 @@
-"""zarr arrays in files: ``.zarray`` (v2) and ``zarr.json`` (v3) describe the chunk files beside them (Orbax
-without OCDBT, tensorstore).
+"""zarr arrays: ``.zarray`` (v2) and ``zarr.json`` (v3) describe the chunks, which lie in files beside them
+(Orbax without OCDBT, tensorstore), in an OCDBT data file, or in a shard.
 
-Facts: zarr storage specification v2 and v3; tensorstore 0.1.86 (driver/zarr/metadata.cc,
-driver/zarr3/metadata.cc): a chunk that only holds the fill value is not written unless
-``store_data_equal_to_fill_value`` is set, so a chunk that is not there is no damage by itself.
+Facts: zarr storage specification v2 and v3 (core; codecs zstd, gzip, blosc, crc32c: last 4 bytes,
+little-endian; sharding_indexed: index of 64-bit offset and length, all ones for a missing chunk); c-blosc
+1.21 README_CHUNK_FORMAT; tensorstore 0.1.86 (driver/zarr/metadata.cc, driver/zarr3/metadata.cc): a chunk that
+only holds the fill value is not written unless ``store_data_equal_to_fill_value`` is set, so a chunk that is
+not there is no damage by itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import ClassVar
+import struct
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from ckpt_tools.checksum import CRC32C, Extent, Sum
 from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.decode import decoding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
-from ckpt_tools.formats.common.json_text import mapping, read_json
-from ckpt_tools.formats.tensorstore.zarr_array import MAX_CHUNKS, Array, Coding, array_of
-from ckpt_tools.formats.tensorstore.zarr_chunk import check_chunk
+from ckpt_tools.formats.common.json_text import integers, mapping, read_json, sequence
+from ckpt_tools.formats.common.zstd import have_zstd, needs_zstd, walk
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
+MAX_CHUNKS = 100_000
+MAX_CODECS = 16
+"""Codecs in a chain; each may be a checksum over the whole chunk."""
 _KEYS = (
     "chunks|compressor|dimension_separator|dtype|fill_value|filters|order|shape|zarr_format|"
     "attributes|chunk_grid|chunk_key_encoding|codecs|consolidated_metadata|data_type|dimension_names|"
     "node_type|storage_transformers"
 )
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % _KEYS.encode())
+_NUMPY = {"f": "float", "i": "int", "u": "uint", "c": "complex", "b": "bool"}
+_TYPED = re.compile(r"[<>|]([fiucb])(\d{1,2})")
+_NAMED = re.compile(r"(bool|u?int|b?float|complex)(\d{0,3})(?:_e\d+m\d+\w*)?")
+_SMALL = re.compile(r"u?int[124]|float[4-8]_e\w+")
+_NOTHING = (1 << 64) - 1
+
+# ---- What the metadata says: the grid of chunks, their names, and what every chunk's bytes must be.
+
+
+class Coding(NamedTuple):
+    """How the bytes of a chunk come about: ``chain`` of codecs, the last applied first; ``size`` in bytes
+    before them, None when not known.
+
+    With ``inner``, a chunk is a shard of ``parts`` chunks of that coding, followed (or, with ``leading``,
+    preceded) by an index, which ends in a CRC-32C when ``summed``.
+    """
+
+    size: int | None
+    chain: tuple[str, ...]
+    inner: Coding | None = None
+    parts: int = 0
+    summed: bool = False
+    leading: bool = False
+
+
+class Array(NamedTuple):
+    """One array: what its chunks hold and are called."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+    item: int | None
+    coding: Coding
+    prefix: str
+    separator: str
+
+    def tensor(self, name: str) -> Tensor:
+        return Tensor(name, self.dtype, self.shape, prod(self.shape) * (self.item or 0), None, "chunks")
+
+    def grid(self) -> list[int]:
+        return [-(-s // c) if c else 0 for s, c in zip(self.shape, self.chunks, strict=True)]
+
+    def names(self) -> Iterator[str]:
+        """The names that chunks may have, as paths beside the metadata."""
+        if not self.shape:
+            yield self.prefix or "0"
+            return
+        lead = self.prefix + self.separator if self.prefix else ""
+        for index in product(*map(range, self.grid())):
+            yield lead + self.separator.join(map(str, index))
+
+
+def _bad(what: str) -> Damage:
+    return Damage("bad-header", f"zarr: {what}", 0)
+
+
+def _read_type(dtype: object) -> tuple[str, int | None]:
+    """(name, bytes per element); None for types that are not known."""
+    if not isinstance(dtype, str):
+        return ("structured" if isinstance(dtype, list) else "unknown"), None
+    if m := _TYPED.fullmatch(dtype):
+        size = int(m[2])
+        return _NUMPY[m[1]] + (str(8 * size) if m[1] != "b" else ""), size
+    if _SMALL.fullmatch(dtype):
+        return dtype, 1  # tensorstore keeps an int4 or a float8 in a byte of its own
+    if m := _NAMED.fullmatch(dtype):
+        return dtype, max(1, int(m[2] or 8) // 8)
+    return dtype[:64], None
+
+
+def _read_shapes(shape: object, chunks: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    s, c = integers(shape), integers(chunks)
+    if s is None or c is None or len(s) != len(c):
+        raise _bad(f"shape {str(shape)[:80]} and chunks {str(chunks)[:80]} do not belong together")
+    if any(size and not part for size, part in zip(s, c, strict=True)):
+        raise _bad("a chunk without elements")
+    return s, c
+
+
+def _demand(doc: Mapping[str, object], needed: str) -> None:
+    if absent := [k for k in needed.split() if k not in doc]:
+        raise _bad(f"there is no {' and no '.join(absent)}")
+
+
+def _read_v2(doc: Mapping[str, object]) -> Array:
+    """``.zarray``. Raises Damage."""
+    _demand(doc, "zarr_format shape chunks dtype compressor fill_value order filters")
+    shape, chunks = _read_shapes(doc["shape"], doc["chunks"])
+    name, item = _read_type(doc["dtype"])
+    compressor, separator = doc["compressor"], doc.get("dimension_separator", ".")
+    if separator not in (".", "/") or doc["order"] not in ("C", "F"):
+        raise _bad(f"dimension_separator {str(separator)[:20]!r}, order {str(doc['order'])[:20]!r}")
+    if compressor is not None and not isinstance(mapping(compressor).get("id"), str):
+        raise _bad("a compressor without an id")
+    chain = () if compressor is None else (str(mapping(compressor)["id"])[:32],)
+    size = prod(chunks) * item if item is not None and not doc["filters"] else None
+    return Array(name, shape, chunks, item, Coding(size, chain), "", str(separator))
+
+
+def _read_codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth: int = 0) -> Coding:
+    """A v3 chain over a chunk of ``shape``: arrays to arrays, one of array to bytes, then bytes to bytes."""
+    size = prod(shape) * item if item is not None else None
+    chain: list[str] = []
+    shards = Coding(None, ())
+    if len(sequence(codecs)) > MAX_CODECS:
+        raise Damage("too-complex", f"zarr: a chain of {len(sequence(codecs))} codecs", 0)
+    for codec in sequence(codecs):
+        name = mapping(codec).get("name")
+        if not isinstance(name, str):
+            raise _bad("a codec without a name")
+        if name == "sharding_indexed" and depth < 3:
+            told = mapping(mapping(codec).get("configuration"))
+            shards, size = _read_sharding(told, shape, item, depth + 1), None
+        elif name not in ("transpose", "bytes"):
+            chain.insert(0, name[:32])
+            if name in ("vlen-utf8", "vlen-bytes", "cast_value", "scale_offset") or "." in name:
+                size = None
+    return shards._replace(size=size, chain=tuple(chain))
+
+
+def _read_sharding(
+    told: Mapping[str, object], shape: tuple[int, ...], item: int | None, depth: int
+) -> Coding:
+    """The codec that cuts a chunk into smaller ones, with an index of their places. Raises Damage."""
+    part = integers(told.get("chunk_shape"))
+    pairs = list(zip(shape, part or (), strict=False))
+    if part is None or len(part) != len(shape) or any(not p or s % p for s, p in pairs):
+        raise _bad("a shard that its chunks do not divide")
+    index = [mapping(c).get("name") for c in sequence(told.get("index_codecs"))]
+    parts = prod(s // p for s, p in pairs)
+    inner = _read_codecs(told.get("codecs"), part, item, depth)
+    known = index in (["bytes"], ["bytes", "crc32c"])
+    leading = told.get("index_location") == "start"
+    return Coding(None, (), inner if known else None, parts, index == ["bytes", "crc32c"], leading)
+
+
+def _read_v3(doc: Mapping[str, object]) -> Array | None:
+    """``zarr.json``; None for a group and for grids of extensions. Raises Damage."""
+    _demand(doc, "zarr_format node_type")
+    if doc["zarr_format"] != 3 or doc["node_type"] not in ("array", "group"):
+        raise _bad(f"zarr_format {str(doc['zarr_format'])[:20]}, node_type {str(doc['node_type'])[:20]}")
+    if doc["node_type"] == "group":
+        return None
+    _demand(doc, "shape data_type chunk_grid chunk_key_encoding fill_value codecs")
+    grid, keys = mapping(doc["chunk_grid"]), mapping(doc["chunk_key_encoding"])
+    if not isinstance(grid.get("name"), str) or not isinstance(keys.get("name"), str):
+        raise _bad("a chunk_grid or chunk_key_encoding without a name")
+    if grid["name"] != "regular" or keys["name"] not in ("default", "v2"):
+        return None  # an extension: whatever it means
+    shape, chunks = _read_shapes(doc["shape"], mapping(grid.get("configuration")).get("chunk_shape"))
+    name, item = _read_type(doc["data_type"])
+    prefix, usual = ("c", "/") if keys["name"] == "default" else ("", ".")
+    separator = mapping(keys.get("configuration")).get("separator", usual)
+    if separator not in (".", "/") or not sequence(doc["codecs"]):
+        raise _bad(f"separator {str(separator)[:20]!r}, codecs {str(doc['codecs'])[:80]}")
+    coding = _read_codecs(doc["codecs"], chunks, item)
+    return Array(name, shape, chunks, item, coding, prefix, str(separator))
+
+
+def array_of(doc: Mapping[str, object]) -> Array | None:
+    """The array that either kind of metadata describes; None for a group. Raises Damage."""
+    return _read_v2(doc) if doc.get("zarr_format") == 2 else _read_v3(doc)
+
+
+# ---- The bytes of one chunk, wherever they lie.
+
+
+def check_chunk(
+    source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, *, what: str
+) -> Iterator[Finding]:
+    """``length`` bytes at ``offset`` as ``coding`` says; reads headers and the index of a shard. Raises
+    Damage.
+    """
+    inside = sum(c == "crc32c" for c in coding.chain)
+    for i, codec in enumerate(coding.chain):
+        if codec != "crc32c":
+            plain = coding.inner is None and all(c == "crc32c" for c in coding.chain[i + 1 :])
+            size = coding.size + 4 * inside if plain and coding.size is not None else None
+            yield from _check_compressed(source, anatomy, offset, length, codec, size=size, what=what)
+            return
+        if length < 4:
+            raise Damage("truncated", f"{what}: {length} of the 4 bytes of its CRC-32C", offset + length)
+        length -= 4
+        _note_sum(source, anatomy, offset, length, what)
+        inside -= 1
+    if coding.inner is not None:
+        yield from _check_shard(source, anatomy, offset, length, coding, inner=coding.inner, what=what)
+        return
+    if coding.size is not None:
+        _demand_length(
+            f"{what}: {length} bytes, where the shape of the chunk needs {coding.size}",
+            offset,
+            length,
+            coding.size,
+        )
+    anatomy.explain(offset, length, f"elements of {what}: no checksum covers them", Guard.UNPROTECTED)
+
+
+def _demand_length(why: str, offset: int, length: int, wanted: int) -> None:
+    if length != wanted:
+        code = "truncated" if length < wanted else "trailing-data"
+        raise Damage(code, why, offset + min(length, wanted))
+
+
+def _note_sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
+    at, of = offset + length, f"CRC-32C of {what}"
+    stored = int.from_bytes(source.read(at, 4), "little")
+    anatomy.sums.append(Sum(of, stored, (Extent(offset, length),), at, hash=CRC32C))
+    anatomy.explain(at, 4, of)
+
+
+def _check_compressed(
+    source: Source, anatomy: Anatomy, offset: int, length: int, codec: str, *, size: int | None, what: str
+) -> Iterator[Finding]:
+    """The framing of compressed bytes now, their decoding at the content level."""
+    kind = f"{codec} data of {what}: not checked"
+    if codec == "zstd":
+        guarded = "no checksum covers it, a changed bit is seen only where it breaks decoding"
+        kind = f"zstd data of {what}: {guarded}"
+        size, most = walk(source, offset, length, size)
+        if have_zstd():
+            yield from decoding(source, anatomy, codec, what, Extent(offset, length), size=size, ceiling=most)
+        else:
+            yield needs_zstd(offset, what)
+    elif codec == "blosc":
+        if length < 16:
+            raise Damage("truncated", f"{what}: {length} of the 16 bytes of a blosc header", offset + length)
+        version, _, _, item, content, block, whole = struct.unpack("<4B3I", source.read(offset, 16))
+        fits = size is None or content == size
+        if version not in (1, 2) or not item or (content and not block) or not fits:
+            why = f"blosc version {version}, {content} bytes in blocks of {block}, where {size} bytes belong"
+            raise Damage("bad-header", f"{what}: {why}", offset)
+        why = f"{what}: {length} bytes of blosc data, which says it has {whole}"
+        _demand_length(why, offset, length, whole)
+        kind = f"blosc data of {what}: only its header is checked"
+    elif codec in ("zlib", "gzip", "bz2"):
+        start = source.read(offset, min(3, length))
+        good = {
+            "gzip": start == b"\x1f\x8b\x08",
+            "bz2": start == b"BZh",
+            "zlib": len(start) > 1 and start[0] & 15 == 8 and not (start[0] * 256 + start[1]) % 31,
+        }
+        if not good[codec]:
+            raise Damage("bad-header", f"{what} does not begin like {codec} data", offset)
+        kind = f"{codec} data of {what}, with a checksum over what it decodes into"
+        yield from decoding(source, anatomy, codec, what, Extent(offset, length), size=size)
+    anatomy.explain(offset, length, kind, Guard.UNPROTECTED)
+
+
+def _check_shard(
+    source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, *, inner: Coding, what: str
+) -> Iterator[Finding]:
+    """The index of a shard, and every chunk it places."""
+    size = 16 * coding.parts + 4 * coding.summed
+    if length < size:
+        raise Damage("truncated", f"{what}: {length} of the {size} bytes of its index", offset + length)
+    at = offset if coding.leading else offset + length - size
+    if coding.parts > MAX_CHUNKS:
+        raise Damage("too-complex", f"{what}: a shard of {coding.parts} chunks", at)
+    if coding.summed:
+        _note_sum(source, anatomy, at, size - 4, f"the index of {what}")
+    else:
+        anatomy.explain(at, size, f"index of {what}", Guard.UNPROTECTED)
+    index = struct.unpack(f"<{2 * coding.parts}Q", source.read(at, 16 * coding.parts))
+    low, high = (size, length) if coding.leading else (0, length - size)
+    used = 0
+    for i, (start, n) in enumerate(zip(index[::2], index[1::2], strict=True)):
+        if start == n == _NOTHING:
+            continue  # every element has the fill value
+        used += n
+        if start < low or start + n > high or used > length:
+            where = f"{start} to {start + n}, the chunks between {low} and {high}"
+            raise Damage("bad-header", f"{what}: chunk {i} of the shard lies at {where}", at + 16 * i)
+        yield from check_chunk(source, anatomy, offset + start, n, inner, what=f"{what}, chunk {i}")
+
+
+# ---- Arrays in files.
 
 
 class Chunk(Struct, frozen=True):
     """The claim on a chunk's file: all of it is one chunk of this coding."""
 
-    SENT: ClassVar[bool] = True
     coding: Coding
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -48,7 +334,6 @@ class Described(Struct, frozen=True):
     what the index describes, and each was written. The metadata's own format checks them.
     """
 
-    SENT: ClassVar[bool] = True
     name: str
     format: str
 
@@ -57,14 +342,10 @@ class Described(Struct, frozen=True):
             array = read_array(source, Anatomy(), [])
         except Damage:
             return
-        if array is not None and array.chunk_count() <= MAX_CHUNKS:
+        if array is not None and prod(array.grid()) <= MAX_CHUNKS:
             claim = Claim(self.format, nothing)
             anatomy.members.update((f"{self.name}/{chunk}", claim) for chunk in array.names())
         yield from ()
-
-
-def _magic(head: bytes) -> bool:
-    return _FIRST.match(head) is not None
 
 
 def read_array(source: Source, anatomy: Anatomy, found: list[Finding]) -> Array | None:
@@ -72,9 +353,8 @@ def read_array(source: Source, anatomy: Anatomy, found: list[Finding]) -> Array 
     doc = mapping(read_json(source, found).value)
     if not doc:
         raise Damage("bad-header", "zarr metadata that is no JSON object", 0)
-    anatomy.explain(
-        0, source.size, "zarr metadata: its form is checked, and that the chunks fit it", Guard.UNPROTECTED
-    )
+    what = "zarr metadata: its form is checked, and that the chunks fit it"
+    anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
     return array_of(doc)
 
 
@@ -89,21 +369,17 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if array.item is None:
         what = f"elements of type {array.dtype!r} are not known: the size of the chunks is not checked"
         yield finding("unknown-dtype", what, offset=0, severity=Severity.NOTE)
-    if array.chunk_count() > MAX_CHUNKS:
-        yield finding(
-            "too-complex",
-            f"{array.chunk_count()} chunks: their files are not checked",
-            offset=0,
-            severity=Severity.NOTE,
-        )
+    if (count := prod(array.grid())) > MAX_CHUNKS:
+        why = f"{count} chunks: their files are not checked"
+        yield finding("too-complex", why, offset=0, severity=Severity.NOTE)
         return
-    claim = Claim(FORMAT.name, Chunk(array.coding), whole=True, optional=True)
+    claim = Claim("zarr", Chunk(array.coding), whole=True, optional=True)
     anatomy.members.update(dict.fromkeys(array.names(), claim))
 
 
 FORMAT = own_format(
     name="zarr",
-    magic=_magic,
+    magic=lambda head: _FIRST.match(head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
     loader=None,
