@@ -27,7 +27,8 @@ from ckpt_tools.model.tensor import Tensor
 # ---- The datatype and the dataspace message: what the elements are, and how many.
 
 _INTEGER, _FLOAT, _COMPOUND, _ENUM, _VARIABLE, _ARRAY, _COMPLEX = 0, 1, 6, 8, 9, 10, 11
-_NAMED = {2: "time", 3: "bytes", 4: "bitfield", 5: "opaque", 7: "reference"}
+_NAMED = {2: "time", 3: "bytes", 4: "bitfield", 5: "opaque", 7: "reference", _COMPLEX: "complex"}
+_UNITS = {_COMPLEX: 8}
 _FLOATS = {(2, 5): "float16", (2, 8): "bfloat16", (4, 8): "float32", (8, 11): "float64"}
 _FLOATS |= {(1, 5): "float8_e5m2", (1, 4): "float8_e4m3fn"}
 MAX_RANK = 32
@@ -53,27 +54,30 @@ def read_type(f: Fields) -> Elements:
     kind, version, size = head & 15, head >> 4, f.number(4)
     if not 1 <= version <= 5 or kind > _COMPLEX or not size:
         raise f.wrong(f"class {kind}, version {version}, {size} bytes")
-    if kind == _ENUM:  # h5py keeps truth values as an enumeration of two
-        if f.data[f.at : f.at + 1] and f.data[f.at] & 15 != _INTEGER:
-            raise f.wrong("an enumeration of what is no integer")
-        base = read_type(f)
-        return Elements("bool" if size == 1 and low + 256 * middle == 2 else base.name, size)
     order = "big-endian " if low & 1 and size > 1 else ""
     if kind == _INTEGER:
-        name = f"{order}{'' if low & 8 else 'u'}int{8 * size}"
-    elif kind == _FLOAT:
+        return Elements(f"{order}{'' if low & 8 else 'u'}int{8 * size}", size)
+    if kind == _FLOAT:
         exponent = f.numbers(2, 2, 1, 1)[3]
-        name = order + _FLOATS.get((size, exponent), f"float{8 * size}e{exponent}")
-    elif kind == _VARIABLE:
-        name = "string" if low & 15 == 1 else "variable length"
-    elif kind == _COMPOUND:  # h5py keeps complex numbers as pairs called r and i
+        return Elements(order + _FLOATS.get((size, exponent), f"float{8 * size}e{exponent}"), size)
+    if kind == _VARIABLE:
+        return Elements("string" if low & 15 == 1 else "variable length", size)
+    if kind in (_ENUM, _COMPOUND):
+        return Elements(_name_members(f, kind, size, low + 256 * middle), size)
+    return Elements("array" if kind == _ARRAY else f"{_NAMED[kind]}{size * _UNITS.get(kind, 1)}", size)
+
+
+def _name_members(f: Fields, kind: int, size: int, members: int) -> str:
+    """The name of an enumeration or a compound: h5py keeps truth values as an enumeration of two, and complex
+    numbers as pairs called r and i.
+    """
+    if kind == _COMPOUND:
         pair = f.data[f.at :].startswith(b"r\0") and b"i\0" in f.data
-        name = f"complex{8 * size}" if pair and size in (8, 16) else f"compound{size}"
-    elif kind == _COMPLEX:
-        name = f"complex{8 * size}"
-    else:
-        name = "array" if kind == _ARRAY else f"{_NAMED[kind]}{size}"
-    return Elements(name, size)
+        return f"complex{8 * size}" if pair and size in (8, 16) else f"compound{size}"
+    if f.data[f.at : f.at + 1] and f.data[f.at] & 15 != _INTEGER:
+        raise f.wrong("an enumeration of what is no integer")
+    base = read_type(f)
+    return "bool" if size == 1 and members == 2 else base.name
 
 
 def read_space(f: Fields) -> Space:

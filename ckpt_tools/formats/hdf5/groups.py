@@ -178,11 +178,14 @@ class FractalHeap:
                 waiting += self._read_indirect(*waiting.pop())
         self.direct.sort()
         if huge != UNDEFINED:
-            for kind, data in read_records(blocks, huge, f"large objects of {what}"):
-                if kind == _HUGE:
-                    at, length, number = Fields(data, huge, what).numbers(8, 8, 8)
-                    self.huge[number] = at, length
-                    blocks.take(at, length, f"a large object of {what}")
+            self._note_huge(huge)
+
+    def _note_huge(self, address: int) -> None:
+        for kind, data in read_records(self.blocks, address, f"large objects of {self.what}"):
+            if kind == _HUGE:
+                at, length, number = Fields(data, address, self.what).numbers(8, 8, 8)
+                self.huge[number] = at, length
+                self.blocks.take(at, length, f"a large object of {self.what}")
 
     def _read_indirect(self, address: int, rows: int, offset: int) -> Iterator[tuple[int, int, int]]:
         """Note the direct blocks below an indirect one; gives the indirect ones below it."""

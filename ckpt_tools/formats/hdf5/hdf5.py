@@ -8,7 +8,7 @@ message) and III.E (global heap).
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
@@ -127,28 +127,33 @@ class _Walk:
             at, name, cached = waiting.pop()
             of = self._header(at, name or "the root group")
             told[at] = of.links if of.first(headers.LAYOUT) or _is_group(of) else -1
-            below = []
-            for link in self._links(of, name or "the root group", cached):
-                if not link.outside and link.address < 0:
-                    continue
-                path = f"{name}/{link.name.decode(errors='replace')}".removeprefix("/")
-                if len(path) > MAX_NAME and (link.outside or link.address not in links):
-                    raise Damage("too-complex", f"a path of more than {MAX_NAME} characters", at)
-                if link.outside:
-                    yield report_elsewhere(f"{path[:200]!r} is a link to", link.outside, at)
-                if link.address < 0:
-                    continue
-                if name == "":
-                    self.blocks.anatomy.keys.add(link.name.decode(errors="replace"))
-                if link.address not in links:
-                    below.append((link.address, path, link.cached))
-                links[link.address] = links.get(link.address, 0) + 1
+            below = yield from self._follow_links(of, name, at, cached, links)
             waiting += reversed(below)  # the first is the next
             yield from self._check_object(of, name, at)
         for at, count in told.items():
             if count not in (-1, links[at]):
                 why = f"an object says that {count} links lead to it; there are {links[at]}"
                 yield finding("bad-header", why, offset=at)
+
+    def _follow_links(
+        self, of: Header, name: str, at: int, cached: bytes, links: dict[int, int]
+    ) -> Generator[Finding, None, list[tuple[int, str, bytes]]]:
+        """Count the links of an object; returns what they lead to for the first time."""
+        below = list[tuple[int, str, bytes]]()
+        for link in self._links(of, name or "the root group", cached):
+            path = f"{name}/{link.name.decode(errors='replace')}".removeprefix("/")
+            if len(path) > MAX_NAME and (link.outside or (link.address >= 0 and link.address not in links)):
+                raise Damage("too-complex", f"a path of more than {MAX_NAME} characters", at)
+            if link.outside:
+                yield report_elsewhere(f"{path[:200]!r} is a link to", link.outside, at)
+            if link.address < 0:
+                continue
+            if not name:
+                self.blocks.anatomy.keys.add(path)
+            if link.address not in links:
+                below.append((link.address, path, link.cached))
+            links[link.address] = links.get(link.address, 0) + 1
+        return below
 
     def _header(self, at: int, what: str) -> Header:
         """A named type may have been read for an array before."""

@@ -82,7 +82,7 @@ def _name_some(groups: list[str]) -> str:
 
 
 def _compare(said: _Map, shard: str, _source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """What the index says about a shard against what it holds; with the last one, what only all show."""
+    """What the index says about a shard against what it holds."""
     groups = {f"/{t.name}".rpartition("/")[0] for t in anatomy.tensors}
     missing = [group for group in said.shards[shard] if group not in groups]
     extra = sorted(groups.difference(said.shards[shard]))
@@ -96,8 +96,12 @@ def _compare(said: _Map, shard: str, _source: Source, anatomy: Anatomy) -> Itera
         said.held[shard] = counted
         if len(said.held) == len(said.shards):
             said.last = said.last or shard
-    if said.last != shard:
-        return
+    if said.last == shard:
+        yield from _compare_all(said)
+
+
+def _compare_all(said: _Map) -> Iterator[Finding]:
+    """Variables that two shards hold, and other sizes than were saved."""
     holders = Counter(name for held in said.held.values() for name in held)
     sizes = [size for held in said.held.values() for size in held.values()]
     if twice := sorted(name for name, n in holders.items() if n > 1):

@@ -63,6 +63,10 @@ class Item(NamedTuple):
     def elements(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def nbytes(self) -> int:
+        return self.elements * (self.item or 0) if self.slices else self.size
+
 
 def _as_number(value: int | bytes, base: int) -> int:
     """A field's value as the non-negative int64 that it has to be."""

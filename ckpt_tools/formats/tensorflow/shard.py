@@ -7,6 +7,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 
 from ckpt_tools.checksum import CRC32C, Crc, Crc32c, Extent, Hash, Sum
 from ckpt_tools.findings import finding
@@ -216,10 +217,10 @@ def _check_tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anat
         at = max(at, i.offset + i.size)
         common |= i.offset
     common &= -common  # the largest power of two that divides every offset
-    most = max((length for _, length in gaps), default=0)
-    padded = 0 < most < common
-    widths = range(most.bit_length(), common.bit_length())
-    ends = {-(-end // (1 << k)) << k for k in widths} if padded else {end}
+    most = max(gaps, key=itemgetter(1), default=(0, 0))[1]
+    padded, width, ends = 0 < most < common, most.bit_length(), {end}
+    if padded:
+        ends = {-(-end // (1 << k)) << k for k in range(width, common.bit_length())}
     if padded and source.size in ends:
         gaps.append((end, source.size - end))
     elif source.size > end:

@@ -211,6 +211,29 @@ def _read_entries(data: bytes, base: int) -> Iterator[Entry]:
         raise Damage("bad-header", f"{count - known} restarts of a block lie beyond its entries", base + end)
 
 
+def _check_keys(
+    entries: Iterator[Entry], bound: Entry, last: bytes | None, left: int
+) -> Generator[Entry, None, int]:
+    """The entries of a block, whose keys rise from ``last`` to what the index says. Returns how many bytes of
+    keys are left. Raises Damage.
+    """
+    key: bytes | None = None
+    for entry in entries:
+        left -= len(entry.key)
+        if left < 0:
+            why = "the keys are much longer than the file: no more of them are read"
+            raise Damage("too-complex", why, entry.at)
+        if last is not None and entry.key <= last:
+            why = f"the key {entry.key[:200]!r} is not beyond the one before it"
+            raise Damage("bad-header", why, entry.at)
+        last = key = entry.key
+        yield entry
+    if key is None or key > bound.key:
+        why = f"the index says that a block ends before {bound.key[:200]!r}, but it does not"
+        raise Damage("bad-header", why, bound.at)
+    return left
+
+
 def read_table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | None]:
     """Every entry in the order of its keys, mixed with the findings. None stands for the entries of a block
     that could not be relied on. Reads the file once, a block at a time. Raises Damage.
@@ -234,24 +257,10 @@ def read_table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | N
             raise Damage("bad-header", why, bound.at)
         at = block.stop
         data = yield from _read_block(source, block, "a block of entries", anatomy)
-        key: bytes | None = bound.key
         if data is None:
             yield None
         else:
-            key = None
-            for entry in _read_entries(data, block.offset):
-                left -= len(entry.key)
-                if left < 0:
-                    why = "the keys are much longer than the file: no more of them are read"
-                    raise Damage("too-complex", why, entry.at)
-                if last is not None and entry.key <= last:
-                    why = f"the key {entry.key[:200]!r} is not beyond the one before it"
-                    raise Damage("bad-header", why, entry.at)
-                last = key = entry.key
-                yield entry
-        if key is None or key > bound.key:
-            why = f"the index says that a block ends before {bound.key[:200]!r}, but it does not"
-            raise Damage("bad-header", why, bound.at)
+            left = yield from _check_keys(_read_entries(data, block.offset), bound, last, left)
         last = bound.key  # the next block begins beyond it
     if meta.size >= 0 and at != meta.offset:
         why = f"the blocks that the index names end at {at}, the metaindex begins at {meta.offset}"

@@ -204,11 +204,9 @@ def _describe(
     for i in items.values():
         if i.slices:
             yield from _check_slices(i, items, names, whole)
-            continue
-        yield from _check_size(i)
-        content[i.shard].append(i)
-        if i.shard >= head.shards:
-            raise Damage("bad-header", f"{i.name[:200]!r} lies in shard {i.shard} of {head.shards}", i.at)
+        else:
+            yield from _check_place(i, head.shards)
+            content[i.shard].append(i)
     used = sorted(content) or [0]
     if len(used) < head.shards and whole:
         why = f"there are {head.shards} shards, but only {len(used)} of them have tensors"
@@ -220,18 +218,24 @@ def _describe(
             continue
         if i.key[:1] == b"\0" and whole:
             yield finding("extra-storage", f"{i.name[:200]!r} is a slice of no tensor", offset=i.at)
-        size, where = (i.elements * (i.item or 0), "") if i.slices else (i.size, files[i.shard])
-        anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, size, storage=where))
+        where = "" if i.slices else files[i.shard]
+        anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, i.nbytes, storage=where))
         anatomy.keys |= {i.name, short(i.name)}
-    for s, name in files.items() if stem and whole else ():
-        own = [i._replace(name=names.get(i.key, i.name)) for i in content[s]]
-        own.sort(key=attrgetter("offset", "size"))
-        check = partial(check_shard, own, head.order, anatomy.keys)
-        anatomy.members[name] = Claim("tf_bundle", check, whole=True)
+    if stem and whole:
+        anatomy.members |= {
+            name: _claim(content[s], names, head.order, anatomy.keys) for s, name in files.items()
+        }
 
 
-def _check_size(i: Item) -> Iterator[Finding]:
-    """Whether the bytes of one tensor are as many as its type and shape say."""
+def _claim(items: list[Item], names: Mapping[bytes, str], order: str, keys: set[str]) -> Claim:
+    """What the index says about one shard; ``names`` are those of the slices in it."""
+    own = [i._replace(name=names.get(i.key, i.name)) for i in items]
+    own.sort(key=attrgetter("offset", "size"))
+    return Claim("tf_bundle", partial(check_shard, own, order, keys), whole=True)
+
+
+def _check_place(i: Item, shards: int) -> Iterator[Finding]:
+    """Whether a tensor has as many bytes as its type and shape say, and lies in a shard. Raises Damage."""
     elements = i.elements
     if i.item is None:
         yield finding("unknown-dtype", f"{i.name[:200]!r} is of {i.dtype}", offset=i.at)
@@ -241,6 +245,8 @@ def _check_size(i: Item) -> Iterator[Finding]:
     elif not i.item and i.size < (elements + 4 if i.dtype == "string" else 5 * elements):
         why = f"{i.name[:200]!r} holds {elements} of {i.dtype} in {i.size} bytes, too few"
         yield finding("tensor-size", why[:500], offset=i.at)
+    if i.shard >= shards:
+        raise Damage("bad-header", f"{i.name[:200]!r} lies in shard {i.shard} of {shards}", i.at)
 
 
 def _check_slices(
