@@ -213,7 +213,8 @@ def digest_pages(
     left, wanted = max(_LEAST, 2 * len(parts)), list[Part]()
     for i, p in enumerate((*parts, *others)):
         alone = sizes[p.size] < 2 and p.size not in elsewhere if i < len(parts) else not sizes[p.size]
-        if alone or p.size <= 0:
+        report = s.reports.get(p.path)
+        if alone or p.size <= 0 or (report is not None and report.verdict is Verdict.BROKEN):
             out[p.path] = str(p.size).encode()
         elif p.path in known:
             out[p.path] = known[p.path]

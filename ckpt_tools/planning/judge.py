@@ -299,7 +299,7 @@ class Review:
         for f in filter(_is_error, empty):
             wrong.setdefault(f.path, []).append(f)
         warnings += filterfalse(_is_error, empty)
-        for path, f, twin in self.contradictions.of(self.candidate, parts):
+        for path, f, twin in self.contradictions.of(self.candidate, parts, wrong):
             if twin is not None:
                 self.twins[path, f] = twin
             if f.severity is not Severity.ERROR:
@@ -415,9 +415,12 @@ class Contradictions:
         in_order = sorted(self.run.checkpoints, key=lambda o: o.order, reverse=True)
         return {(o.layout, o.run): o.order for o in in_order}
 
-    def of(self, candidate: Candidate, planned: Sequence[Part]) -> Iterator[Contradiction]:
+    def of(
+        self, candidate: Candidate, planned: Sequence[Part], bad: Collection[str]
+    ) -> Iterator[Contradiction]:
         """Of the planned files; of all where a finished checkpoint has whatever its writer meant to write.
-        Files may hold other tensors than most of their replicas, as the caller tells these.
+        Files may hold other tensors than most of their replicas, as the caller tells these. Copies are looked
+        for once none of the planned files is ``bad`` for another reason.
         """
         c = candidate.whole
         parts = c.parts if self.session.layouts.of(c).complete.by_name else planned
@@ -427,8 +430,9 @@ class Contradictions:
         facts = facts_of(self.session, (c,), self.run.expected, compared, min(c.order, first))
         reported = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
         yield from (row for row in reported if row.path in mine)
-        if self.selection.level > Level.STRUCTURE or self.selection.compare_only:
-            wrong = {row.path for row in reported if row.finding.severity is Severity.ERROR}
+        wrong = {row.path for row in reported if row.finding.severity is Severity.ERROR}
+        deep = self.selection.level > Level.STRUCTURE or self.selection.compare_only
+        if deep and {p.path for p in planned}.isdisjoint({*bad, *wrong}):
             yield from (row for row in self._copies(candidate, compared, wrong) if row.path in mine)
         for odd, typical in self.evidence.unlike_replicas(c):
             if odd.path in mine:

@@ -134,7 +134,7 @@ class World:
         judge.contradictions = SimpleNamespace(of=self.contradictions)  # type: ignore[assignment]
         return judge
 
-    def contradictions(self, _candidate: object, planned: Sequence[Part]) -> Iterator[Contradiction]:
+    def contradictions(self, _candidate: object, planned: Sequence[Part], _bad: object = ()) -> Iterator[Contradiction]:
         self.asked.append(planned)
         yield from self.found
 
