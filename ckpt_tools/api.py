@@ -231,7 +231,7 @@ def latest(
     different files.
     """
     from ckpt_tools import launchers
-    from ckpt_tools.planning.answer import asking_rank, narrowed
+    from ckpt_tools.planning.answer import find_asking_rank, narrow_to_rank
 
     selection = selection or Selection()
     started = launchers.detect(os.environ)
@@ -240,4 +240,4 @@ def latest(
     full = plan(root, selection, progress=progress, note=note)
     if full.checkpoint is None:
         return full
-    return narrowed(full, asking_rank(full, selection, started))
+    return narrow_to_rank(full, find_asking_rank(full, selection, started))

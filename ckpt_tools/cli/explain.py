@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from ckpt_tools.cli import offers, options, output
 from ckpt_tools.cli.options import argument
 from ckpt_tools.findings import CODES
-from ckpt_tools.planning.rules.catalogue import RULES, rules_of
+from ckpt_tools.planning.rules.catalogue import RULES, find_rules
 from ckpt_tools.settings.resolve import require_known
 
 EXAMPLES = """
@@ -50,7 +50,7 @@ def explain(
             "title": c.title,
             "hint": c.hint,
             "since": c.since,
-            "rules": [r.id for r in rules_of(c.id)],
+            "rules": [r.id for r in find_rules(c.id)],
         }
         for c in (CODES[one] for one in (rule.codes if rule else (code,)))
     ]

@@ -37,7 +37,7 @@ def plan(asked: options.Asked) -> int:
     checkpoint that lost. With --history: 0 listed, 3 no start of ROOT is known, 5 the history cannot be read.
     """
     from ckpt_tools import api
-    from ckpt_tools.planning.answer import narrowed
+    from ckpt_tools.planning.answer import narrow_to_rank
 
     to = asked.to
     if asked.given["history"]:
@@ -47,7 +47,7 @@ def plan(asked: options.Asked) -> int:
         result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
     # not for CKPT_RANK: each process of a job may have that
     if asked.names_rank and asked.selection.rank is not None:
-        result = narrowed(result, asked.selection.rank)
+        result = narrow_to_rank(result, asked.selection.rank)
     if result.checkpoint and asked.resume_args:
         result = _with_arguments(result, asked.resume_args, needed=to.format == "shell")
     if to.format != "table":

@@ -38,9 +38,9 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile, SealedOne, Sealing
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.planning.engine import crosscheck, find_gaps
-from ckpt_tools.planning.lost_files import without_model
-from ckpt_tools.planning.unfinished import TORN, hint_of
+from ckpt_tools.planning.engine import check_together, find_gaps
+from ckpt_tools.planning.lost_files import find_no_model
+from ckpt_tools.planning.unfinished import TORN, find_hint
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.mirrored import place
 from ckpt_tools.reading.opening import open_session
@@ -201,7 +201,7 @@ class Sealer:
         prefetch(s, s.parts, Level.STRUCTURE, engine=self.options.engine)
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
-        crosscheck(s, s.found.tree, Level.STRUCTURE)
+        check_together(s, s.found.tree, Level.STRUCTURE)
         found, away = list(targets(s)), self.options.read.seal_dir
         if away is not None:
             found = [target._replace(seal=place(away, target.seal)) for target in found]
@@ -315,17 +315,17 @@ class Sealer:
     def _look(self, c: Checkpoint, target: Target) -> list[Finding]:
         s, siblings = self.session, target.siblings
         if c.unfinished:
-            return [finding("unfinished-save", "the save never finished", path=c.path, hint=hint_of(s, c))]
+            return [finding("unfinished-save", "the save never finished", path=c.path, hint=find_hint(s, c))]
         run = c.layout, c.run
         if run not in self._expected:
             finished = [o for o in siblings if not o.unfinished]
             self._expected[run] = completeness.expected(finished, s.layouts)
-        found = find_gaps(c, self._expected[run]) or [*without_model(s, c)]
+        found = find_gaps(c, self._expected[run]) or [*find_no_model(s, c)]
         gaps = [f for f in found if f.severity is not Severity.NOTE]
         torn = any(map(self._is_torn, c.parts))
         if (gaps or torn) and s.unfinished(c, siblings):
             why = gaps[0].message if gaps else "its newest files end early: it may still be written"
-            return [finding("unfinished-save", why, path=c.path, hint=hint_of(s, c))]
+            return [finding("unfinished-save", why, path=c.path, hint=find_hint(s, c))]
         return [f for f in gaps if f.severity is Severity.ERROR]
 
     def _is_torn(self, part: Part) -> bool:

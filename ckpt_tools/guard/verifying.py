@@ -16,7 +16,7 @@ from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, blind, worst
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.planning.engine import crosscheck
+from ckpt_tools.planning.engine import check_together
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
@@ -61,7 +61,7 @@ def verify_all(s: Session, checkpoints: Sequence[Checkpoint]) -> dict[Checkpoint
     prefetch(s, s.parts, Level.CONTENT)
     for part in s.parts:
         s.report(part, Level.CONTENT)
-    found = [*not_seen(s), *crosscheck(s, s.found.tree, Level.CONTENT)]
+    found = [*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT)]
     of_path = defaultdict[str, list[Finding]](list)
     for f in found:
         of_path[f.path].append(f)
@@ -119,7 +119,7 @@ def _across(s: Session, c: Checkpoint, window: Sequence[Checkpoint], parts: Sequ
     for part in near:
         s.report(part, Level.STRUCTURE)
     kept = dict(s.reports)  # a cross-check adds to reports, which the next one starts from
-    found = [*not_seen(s), *crosscheck(s, s.found.tree, Level.CONTENT, window), *_of_seals(s, c, parts)]
+    found = [*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT, window), *_of_seals(s, c, parts)]
     _forget_others(s, near, kept)
     others = [o for o in window if o.key != c.key]
     theirs = {part.path for o in others for part in o.parts}

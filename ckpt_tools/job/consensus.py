@@ -337,14 +337,14 @@ class _Node:
             ranks=(self.ranks.start, self.ranks.stop),
             candidates=rows,
             more=len(ranked) > LISTED,
-            earlier=None if rows else decision_log.earlier(root, self.selection),
+            earlier=None if rows else decision_log.find_earlier_start(root, self.selection),
         )
 
     def _find_finished(self) -> list[Checkpoint]:
         """Return this node's own candidates, best first. None is no error: another node may have some."""
         try:
-            ranked = self.planner.candidates()
-            self.planner.settled()
+            ranked = self.planner.find_candidates()
+            self.planner.settle_order()
         except CannotLook:
             raise
         except CkptError as error:
@@ -441,7 +441,7 @@ class _Node:
         return self.planner.weigh(made, "")
 
     def _failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
-        error = self.planner.failure(choice, ranked)
+        error = self.planner.explain_failure(choice, ranked)
         error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
         return error
 

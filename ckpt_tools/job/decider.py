@@ -128,11 +128,11 @@ class Decider(Struct, frozen=True):
         planner, why = Planner(self.root, self.selection, self.listener.progress), ""
         with limited(self.selection.budget):
             try:
-                planner.candidates()
+                planner.find_candidates()
             except (NoCheckpoint, NoneUsable, UsageError) as error:
                 why = str(error)
             files = sorted((p.path, p.size, p.mtime_ns) for c in planner.ranked for p in c.parts)
-            told = trackers.told(planner.session, planner.ranked) if files else ()
+            told = trackers.find_trackers(planner.session, planner.ranked) if files else ()
             seen = f"{files} {[(t.path, t.says) for t in told]} {why} {ranks}"
         return xxhash.xxh3_64_hexdigest(seen.encode("utf-8", "surrogatepass"))
 

@@ -15,7 +15,7 @@ from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import schema
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output import json as as_json
-from ckpt_tools.planning.other_writers import etag_of
+from ckpt_tools.planning.other_writers import get_etag
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import status
@@ -155,7 +155,7 @@ def _check_unchanged(path: str, planned: Mapping[str, Any], failed: OSError | No
     except OSError as e:
         gone = f"{path}, which was chosen, cannot be looked at any more: {e.strerror}"
         raise CannotLook(gone, again) from e
-    now = st.st_size, st.st_mtime_ns, etag_of(path)
+    now = st.st_size, st.st_mtime_ns, get_etag(path)
     if now != (planned["size"], planned["mtime_ns"], planned.get("etag", "")):
         raise CannotLook(f"{path} has changed since it was chosen and verified", again)
 

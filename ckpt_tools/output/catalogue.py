@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 from ckpt_tools.findings import CODES
 from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known
-from ckpt_tools.planning.rules.catalogue import rules_of
+from ckpt_tools.planning.rules.catalogue import find_rules
 from ckpt_tools.planning.rules.rule import Effect, Rule
 
 MEANING = {
@@ -62,7 +62,7 @@ def code(name: str, view: View = PLAIN) -> str:
     page.text(f"  severity: {c.severity} ({MEANING[str(c.severity)]})", STYLE[str(c.severity)])
     page.text(f"  what to do: {c.hint}")
     page.text(f"  since: {c.since}")
-    page.text(f"  rules: {', '.join(r.id for r in rules_of(name))}")
+    page.text(f"  rules: {', '.join(r.id for r in find_rules(name))}")
     return page.done()
 
 

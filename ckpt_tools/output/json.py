@@ -189,9 +189,9 @@ def region(r: Region) -> Object:
 
 def finding(f: Finding, *, across: bool = False) -> Object:
     """One finding; those across files carry their path."""
-    from ckpt_tools.planning.rules.catalogue import rule_of  # imports each rule
+    from ckpt_tools.planning.rules.catalogue import find_rule  # imports each rule
 
-    more: Object = {"rule": rule_of(f)}
+    more: Object = {"rule": find_rule(f)}
     more |= {"ranks": [list(pair) for pair in f.ranks]} if f.ranks else {}
     more |= {"follows": True} if f.follows else {}
     where = ("path",) if across else ()

@@ -226,7 +226,7 @@ def _folded(
     what is said of many files that are ``listed`` elsewhere.
     """
     if with_rules:
-        from ckpt_tools.planning.rules.catalogue import rule_of  # imports each rule
+        from ckpt_tools.planning.rules.catalogue import find_rule  # imports each rule
 
     alike = Counter((f.code, f.message) for f in findings if f.path in listed)
     same: dict[tuple[str, str], list[Finding]] = {}
@@ -238,7 +238,7 @@ def _folded(
     for (code, _), found in same.items():
         first = found[0]
         more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
-        rule = (rule_of(first),) if with_rules else ()
+        rule = (find_rule(first),) if with_rules else ()
         rows.append((str(first.severity), code, *rule, f"{_where(first, root)}{more}", first.message))
     return rows
 

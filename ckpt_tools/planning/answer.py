@@ -30,10 +30,10 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
     try:
         made = Planner(root, selection, progress, cache).plan()
     except NoCheckpoint as error:  # that something is gone says more
-        decision_log.first_launch(root, selection, error.plan)
+        decision_log.require_first_launch(root, selection, error.plan)
         raise
     if made.checkpoint is None:
-        decision_log.first_launch(root, selection, made)
+        decision_log.require_first_launch(root, selection, made)
     if selection.strict:
         broken = tuple(plugins.findings())
         for hit in could_not_look.find_unknown(made.below_level, selection.level, broken):
@@ -42,7 +42,7 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
     return made
 
 
-def asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:
+def find_asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:
     """The rank that is meant: the one that was named, else the one that the launcher gave this process.
     Raises UsageError where it is unknown and matters.
     """
@@ -58,7 +58,7 @@ def asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -
     raise UsageError(message, "pass --rank N, or set CKPT_RANK")
 
 
-def narrowed(full: LoadPlan, mine: int) -> LoadPlan:
+def narrow_to_rank(full: LoadPlan, mine: int) -> LoadPlan:
     """The plan with the files of one rank alone; of a set that every rank loads the same one. Raises
     UsageError when the rank is outside the world.
     """

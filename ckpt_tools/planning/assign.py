@@ -52,15 +52,15 @@ class Groups:
             members = next((group for group in groups[role] if rank in group), ())
             return Group(members, f"--replica-groups {role}".rstrip()) if members else None
         if self.selection.sizes:  # given by flag, also for a layout that does not know its own
-            return Group(self._peers(rank, over or ("dp", "cp")), by_layout or "parallel sizes")
+            return Group(self._find_peers(rank, over or ("dp", "cp")), by_layout or "parallel sizes")
         if rank in self._strategy:
             return Group(self._strategy[rank], f"the strategy files in {self.selection.strategy_dir}")
         everyone = range(self.topology.world_size)
         if over:
-            return Group(self._peers(rank, over) if self.topology.sizes else everyone, by_layout)
+            return Group(self._find_peers(rank, over) if self.topology.sizes else everyone, by_layout)
         return Group(everyone, "--replica-groups all") if self.selection.replicas_all else None
 
-    def _peers(self, rank: int, over: tuple[str, ...]) -> Sequence[int]:
+    def _find_peers(self, rank: int, over: tuple[str, ...]) -> Sequence[int]:
         """Return the ranks at the place of ``rank`` on all other axes; the grid is laid out once per set."""
         axes = self.topology.apart(over)
 
@@ -150,7 +150,7 @@ class _Work:
         self.findings: list[Finding] = []
         self.gaps: dict[Gap, list[int]] = defaultdict(list)
 
-    def _blame(self, parts: Iterable[Part]) -> None:
+    def _add_findings(self, parts: Iterable[Part]) -> None:
         """Say what is wrong with files, each finding with its path."""
         for p in parts:
             self.findings += (f if f.path else replace(f, path=p.path) for f in self.bad.get(p.path, ()))
@@ -162,7 +162,7 @@ class _Work:
         names opens them, and one without a rank only a job of one.
         """
         world = self.topology.provenance.get("world_size")
-        own = [] if world is None or world.provenance == ALONE else self._of_single_ranks()
+        own = [] if world is None or world.provenance == ALONE else self._find_files_of_single_ranks()
         others = {p.path for p in own}.union(self.layout.unread(self.checkpoint))
         copies = dict[str, list[Part]]()
         for p in sorted(self.checkpoint.parts, key=lambda p: (self.order[p.piece], p.path)):
@@ -172,7 +172,7 @@ class _Work:
             if piece.readers.single:
                 copies.setdefault(p.role, []).append(p)
             elif p.path in self.bad:
-                self._blame([p])
+                self._add_findings([p])
             else:
                 self.shared.append(Load(p))
         for parts in copies.values():
@@ -183,12 +183,12 @@ class _Work:
     def _assign_one_of(self, copies: Sequence[Part]) -> None:
         good = next((p for p in copies if p.path not in self.bad), None)
         if good is None:
-            self._blame(copies)
+            self._add_findings(copies)
         else:
             why = f"{copies[0].path.rpartition('/')[2]} is not usable; this is a copy"
             self.shared.append(Load(good, reason="" if good is copies[0] else why))
 
-    def _of_single_ranks(self) -> list[Part]:
+    def _find_files_of_single_ranks(self) -> list[Part]:
         pieces = [piece for piece in self.layout.pieces if piece.readers.shared and piece.readers.sharded]
         roles = {piece.role for piece in pieces if piece.readers.survivable}
         return [p for p in self.checkpoint.parts if p.role in roles]
@@ -204,7 +204,7 @@ class _Work:
         for rank in self.wanted:
             mine = by_rank.get(rank, ())
             self.loads[rank] = [Load(p) for p in mine if p.path not in self.bad]
-            self._blame(mine)
+            self._add_findings(mine)
         highest = max(by_rank, default=-1)
         if new := ranges.ranges(rank for rank in self.wanted if rank > highest):
             gap = Gap(self.checkpoint.path, parts[0].role, world=world, ranks=new)
@@ -235,7 +235,7 @@ class _Work:
             for p in own:
                 if self.dying and rank in self.faults:
                     self.findings.append(groups_needed.describe_failed(rank, p.path))
-                self._blame([p])
+                self._add_findings([p])
 
     def _find_load(self, rank: int, role: _Role, own: Sequence[Part], group: Group | None) -> Load | None:
         """Return the file that a rank loads: its own, else one of its replica group. For a rank that failed

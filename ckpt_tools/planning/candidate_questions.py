@@ -15,7 +15,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning.equal_files import of_other_models, when
+from ckpt_tools.planning.equal_files import are_other_models, find_when
 from ckpt_tools.planning.rules.choice import tracker_stale, unplaced_newer
 from ckpt_tools.planning.rules.pair import same_content
 from ckpt_tools.planning.rules.save import mixed_counters, unknown_global
@@ -73,7 +73,7 @@ def require_one_model(
 
     good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).readers.single]
     for mine, p in _pair_with_loaded(good, loaded):
-        if is_state(mine) != is_state(p) or not of_other_models(mine, p, session):
+        if is_state(mine) != is_state(p) or not are_other_models(mine, p, session):
             continue
         damage = [f for f in session.report(p, level).findings if f.severity is Severity.ERROR]
         yield from (replace(f, path=f.path or p.path, severity=Severity.WARNING) for f in damage)
@@ -96,7 +96,7 @@ def ask_which_is_the_copy(
     c: Checkpoint, mine: Part, twin: Part, others: Sequence[Checkpoint], root: str
 ) -> CkptError:
     """Return the question whether ``mine``, a file of the candidate ``c``, is the copy or its ``twin``."""
-    first, second = sorted((mine, twin), key=when)
+    first, second = sorted((mine, twin), key=find_when)
     steps = [o.step for o in others if o.step is not None and c.step is not None and o.step < c.step]
     limit = c.step if mine is first else max(steps, default=None)
     answers = [without(root, c, *filter(None, (twin.home, twin.path)))]

@@ -33,11 +33,11 @@ from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.order import (
     OrderFacts,
     Places,
+    add_told_steps,
+    count_steps_in_epochs,
     find_places,
     order_saves,
     start_from_named,
-    with_steps_in_epochs,
-    with_told_steps,
 )
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
 from ckpt_tools.planning.rules.order import times_contradict_steps, times_mute
@@ -45,10 +45,15 @@ from ckpt_tools.planning.rules.rule import error_of, finding_of
 from ckpt_tools.planning.rules.save import unfinished
 from ckpt_tools.planning.rules.tree import could_not_look, filters_hide_all, several_runs
 from ckpt_tools.planning.run import Run
-from ckpt_tools.planning.scan import count_in_contents, step_in_contents
-from ckpt_tools.planning.topology import expert_names, find_topology, saved_sizes, without_leftovers
-from ckpt_tools.planning.trackers import tracked_first
-from ckpt_tools.planning.unfinished import Sizes, marked
+from ckpt_tools.planning.scan import read_count, read_step
+from ckpt_tools.planning.topology import (
+    find_topology,
+    leave_out_leftovers,
+    read_saved_sizes,
+    settle_expert_names,
+)
+from ckpt_tools.planning.trackers import find_tracked
+from ckpt_tools.planning.unfinished import Sizes, is_marked
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.settings import plugins
@@ -56,7 +61,7 @@ from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import absolute, is_url
 
 
-def number(checkpoints: Sequence[Checkpoint]) -> str:
+def count_checkpoints(checkpoints: Sequence[Checkpoint]) -> str:
     return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
 
 
@@ -92,7 +97,7 @@ class Candidates:
         self.places: Places = {}
         self.names = min(Level.STRUCTURE, selection.level)  # at presence the names must do
 
-    def candidates(self) -> list[Checkpoint]:
+    def find_candidates(self) -> list[Checkpoint]:
         """The finished checkpoints of the run, best first; none where there may be none and none exists."""
         self.steps.clear()
         try:
@@ -104,61 +109,61 @@ class Candidates:
             return []
         self.warnings += self.session.notes
         self.warnings += unfetched(bare.path for bare in self.session.found.bare)
-        everything = self._without_exports(
+        everything = self._leave_out_exports(
             grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
         )
         self.arranged = frozenset(c.layout for c in everything)
-        requested = [c for c in everything if filters.requested(c, self.selection)]
+        requested = [c for c in everything if filters.is_requested(c, self.selection)]
         self.unfinished = [c for c in requested if c.unfinished]
         finished = [c for c in requested if not c.unfinished]
         if not finished:
             self._require_first_launch(everything)
             return []
-        self.checkpoints = self._of_one_run(finished)
-        named = trackers.lost(self.session, self.checkpoints, self.unfinished)  # and gone
+        self.checkpoints = self._keep_one_run(finished)
+        named = trackers.find_lost(self.session, self.checkpoints, self.unfinished)  # and gone
         self.lost = [r for r in named if filters.allows(self.selection, r.checkpoint)]
-        self.unfinished = self._unfinished_of_the_run()
+        self.unfinished = self._find_unfinished_of_run()
         self._settle_steps_and_places()
         self._prepare_judge()
         return self.ranked
 
-    def _without_exports(self, everything: list[Checkpoint]) -> list[Checkpoint]:
+    def _leave_out_exports(self, everything: list[Checkpoint]) -> list[Checkpoint]:
         """Without those of layouts that hold exports alone, where anything else was asked for."""
         saves = [c for c in everything if not self.layouts.of(c).of_exports]
-        asked = any(filters.requested(c, self.selection) for c in saves)
+        asked = any(filters.is_requested(c, self.selection) for c in saves)
         if not asked or self.selection.kind is Kind.RELEASE:
             return everything
         self.exports = [c for c in everything if self.layouts.of(c).of_exports]
         return saves
 
-    def _unfinished_of_the_run(self) -> list[Checkpoint]:
+    def _find_unfinished_of_run(self) -> list[Checkpoint]:
         """Without those that a tracker calls finished; with a lone run of dying gasps beside the lone
         periodic one (as in ``_of_one_run``), and where only the mark in a name makes it a run of its own.
         """
-        saves = [c for c in self.unfinished if trackers.declared(self.session, c) is None]
+        saves = [c for c in self.unfinished if trackers.find_tracker_of(self.session, c) is None]
         runs = {c.run for c in self.checkpoints}
         gasps = {c.run for c in saves if c.kind is Kind.DYING_GASP} - runs
         if len(runs) == len(gasps) == 1:
             runs |= gasps
         beside = {os.path.dirname(c.parts[0].home) for c in self.checkpoints}
         return [
-            c for c in saves if c.run in runs or (marked(c) and os.path.dirname(c.parts[0].home) in beside)
+            c for c in saves if c.run in runs or (is_marked(c) and os.path.dirname(c.parts[0].home) in beside)
         ]
 
     def _settle_steps_and_places(self) -> None:
         """Steps where names count them differently, and coordinates, as the contents tell them."""
-        both = with_steps_in_epochs([*self.checkpoints, *self.unfinished], self.layouts)
+        both = count_steps_in_epochs([*self.checkpoints, *self.unfinished], self.layouts)
         finished = len(self.checkpoints)
         self.checkpoints, self.unfinished = both[:finished], both[finished:]
         if len({c.layout for c in self.checkpoints}) > 1:
             self.checkpoints = [replace(c, step=self.step(c)) for c in self.checkpoints]
         elif not any(self.layouts.of(c).is_last_resort for c in self.checkpoints):  # those are placed
-            self.checkpoints = with_told_steps(self.checkpoints, self.step)
-        placed = expert_names(self.session, self.checkpoints, self.names)
-        self.checkpoints = without_leftovers(self.session, placed, self.names)
+            self.checkpoints = add_told_steps(self.checkpoints, self.step)
+        placed = settle_expert_names(self.session, self.checkpoints, self.names)
+        self.checkpoints = leave_out_leftovers(self.session, placed, self.names)
         saves = [*self.checkpoints, *self.unfinished]
         self.places = find_places(
-            saves, self.layouts, lambda c: count_in_contents(self.session, c, self.checkpoints, self.names)
+            saves, self.layouts, lambda c: read_count(self.session, c, self.checkpoints, self.names)
         )
 
     def _prepare_judge(self) -> None:
@@ -168,14 +173,14 @@ class Candidates:
         s, selection = self.session, self.selection
         candidates = [c for c in self.checkpoints if filters.allows(selection, c, self.step)]
         if not candidates:
-            raise filters_hide_all.stop(number(self.checkpoints), self.nothing())
+            raise filters_hide_all.stop(count_checkpoints(self.checkpoints), self.nothing())
         self.expected = completeness.expected(
-            self.checkpoints, s.layouts, selection.world_size, lambda c: saved_sizes(s, c, self.names)
+            self.checkpoints, s.layouts, selection.world_size, lambda c: read_saved_sizes(s, c, self.names)
         )
         # the rules of the order have the last word
         if selection.resume_from == "tracker":
             ranked = order_saves(candidates, "step", selection.prefer, self.places)
-            named = tracked_first(s, ranked, self.checkpoints)
+            named = find_tracked(s, ranked, self.checkpoints)
             self.ranked = start_from_named(ranked, named, self.places)
         else:
             self.order = selection.resume_from or selection.order or "mtime"
@@ -196,14 +201,14 @@ class Candidates:
         """Whether the caller has said which checkpoint is the newest."""
         return (self.selection.resume_from or self.selection.order or self.selection.prefer) is not None
 
-    def by_step(self, newest: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
+    def rank_by_step(self, newest: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
         """All candidates by step, and of these the ones in places that compare with the newest by time."""
         ranked = order_saves(self.ranked, "step", self.selection.prefer, self.places)
         place = self.places.get(newest.key, newest.order)
         alike = [c for c in ranked if c is newest or comparable(self.places.get(c.key, c.order), place)]
         return ranked, alike
 
-    def facts(self, by_time: Checkpoint, by_step: Checkpoint) -> OrderFacts:
+    def make_order_facts(self, by_time: Checkpoint, by_step: Checkpoint) -> OrderFacts:
         """What the rules of the order see of the newest by time and by step."""
         s = self.session
 
@@ -216,7 +221,7 @@ class Candidates:
         if not made.differ:
             return made
         loser = by_time if made.newest is by_step else by_step
-        named = None if trackers.declared(s, made.newest) else trackers.declared(s, loser)
+        named = None if trackers.find_tracker_of(s, made.newest) else trackers.find_tracker_of(s, loser)
         return replace(made, named=named or "")
 
     def apply_order_rules(self, facts: OrderFacts) -> None:
@@ -227,7 +232,7 @@ class Candidates:
                     raise error_of(rule.RULE, hit)
                 self.warnings.append(finding_of(rule.RULE, hit))
 
-    def settled(self) -> None:
+    def settle_order(self) -> None:
         """For those who judge in one order only.
 
         Raises UsageError where it is in doubt which checkpoint is the newest.
@@ -236,17 +241,17 @@ class Candidates:
         if self.ordered or not whole:
             return
         keys = {c.key for c in whole}
-        ranked, alike = self.by_step(whole[0])
-        facts = self.facts(whole[0], next(c for c in alike if c.key in keys))
+        ranked, alike = self.rank_by_step(whole[0])
+        facts = self.make_order_facts(whole[0], next(c for c in alike if c.key in keys))
         others = facts.find_unplaced(whole, facts.newest)
         self.apply_order_rules(replace(facts, others=list(others)[:1]))
         if facts.newest is not whole[0]:
             self.order, self.ranked = "step", ranked
 
-    def untold(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    def find_untold(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
         """Candidates that may be later than the one chosen, where the caller has not said what tells."""
         if not self.ordered:
-            found = list(self.facts(chosen, chosen).find_unplaced(candidates, chosen))
+            found = list(self.make_order_facts(chosen, chosen).find_unplaced(candidates, chosen))
             yield from (c for c in found if not choice_warnings.are_one_file(c, chosen))
 
     def _require_leave_for_no_root(self, error: CannotLook) -> None:
@@ -287,7 +292,9 @@ class Candidates:
             raise could_not_look.stop(text, f"{unpack}name the directory of the checkpoints")
         from ckpt_tools.planning import first_launch  # most questions are about a run that is there
 
-        error, reasons = first_launch.first_launch(self.session, self.selection, everything, self.unfinished)
+        error, reasons = first_launch.find_objections(
+            self.session, self.selection, everything, self.unfinished
+        )
         self.warnings += reasons
         if error is not None:
             if left := ", ".join(map(str, plugins.left_out())):  # what is there may be theirs
@@ -295,9 +302,9 @@ class Candidates:
             error.plan = self.nothing()
             raise error
 
-    def _of_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
+    def _keep_one_run(self, finished: list[Checkpoint]) -> list[Checkpoint]:
         """Those that were asked for. Raises UsageError for several runs."""
-        runs = self._runs_asked_for(finished)
+        runs = self._find_runs_asked_for(finished)
         own = several_runs.find_runs(runs, self.layouts)
         if question := several_runs.ask_which(own, runs, self.layouts, self.root):
             raise question
@@ -307,7 +314,9 @@ class Candidates:
         self.warnings += export_newer.find_newer_models(finished, kept)
         return kept
 
-    def _runs_asked_for(self, finished: list[Checkpoint]) -> Mapping[tuple[str, str], Sequence[Checkpoint]]:
+    def _find_runs_asked_for(
+        self, finished: list[Checkpoint]
+    ) -> Mapping[tuple[str, str], Sequence[Checkpoint]]:
         """The saves of each run that --prefix and --run leave, without those that links lead to."""
         if (prefix := self.selection.prefix) is not None:
             finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished
@@ -317,7 +326,7 @@ class Candidates:
             runs = {key: saves for key, saves in runs.items() if key[1] == name} or runs
         if len(runs) < 2 or is_url(self.root):
             return runs
-        linked = choice_warnings.runs_of_links(runs)
+        linked = choice_warnings.find_linked_runs(runs)
         return {key: saves for key, saves in runs.items() if key not in linked}
 
     def step(self, c: Checkpoint) -> int | None:
@@ -325,18 +334,14 @@ class Candidates:
         if c.step is not None:
             return c.step
         if c.key not in self.steps:
-            self.steps[c.key] = step_in_contents(self.session, c, self.checkpoints, self.names)
+            self.steps[c.key] = read_step(self.session, c, self.checkpoints, self.names)
         return self.steps[c.key]
 
-    def nothing(self) -> LoadPlan:
-        """The plan without a checkpoint."""
-        return self.empty(Choice(None))
-
-    def other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
+    def find_other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
         """What somebody else wrote in the run while this question was answered."""
         if session := getattr(self, "session", None):
             run = [*self.checkpoints, *self.unfinished]
-            yield from writers.other_writers(run, session, chosen)
+            yield from writers.find_other_writers(run, session, chosen)
 
     def find_unfinished(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
         """Saves that would go before the chosen one had they been finished, or are of a later step, and those
@@ -350,7 +355,7 @@ class Candidates:
             later = c.layout == chosen.layout and c.order > chosen.order
             return later or rank([chosen, c], order)[0] is c
 
-        doubtful = {c.key for c in self.untold(chosen, self.unfinished)} if chosen else set()
+        doubtful = {c.key for c in self.find_untold(chosen, self.unfinished)} if chosen else set()
         newer = (c for c in self.unfinished if not chosen or c.key in doubtful or goes_before(c, chosen))
         begun = [
             (c, under_way.state(self.session, c, self._usual), c.key in doubtful)
@@ -362,12 +367,12 @@ class Candidates:
     def _usual(self) -> Sizes:
         return under_way.sizes(self.checkpoints)
 
-    def empty(self, choice: Choice) -> LoadPlan:
+    def nothing(self, choice: Choice = Choice(None)) -> LoadPlan:  # noqa: B008 - it is frozen
         """A plan that loads nothing, with what was found on the way to it."""
         session = getattr(self, "session", None)
         torn: Iterable[Finding] = ()
         if session and choice.rejected:
-            torn = under_way.torn_lately(session, choice.rejected, self._usual)
+            torn = under_way.find_torn_lately(session, choice.rejected, self._usual)
         return LoadPlan(
             root=self.root,
             checkpoint=None,
@@ -375,7 +380,7 @@ class Candidates:
             rejected=choice.rejected,
             attempts=choice.attempts,
             bytes_verified=session.reader.bytes_verified if session else 0,
-            warnings=(*self.warnings, *self.find_unfinished(), *torn, *self.other_writers()),
+            warnings=(*self.warnings, *self.find_unfinished(), *torn, *self.find_other_writers()),
             candidates=tuple(self.ranked),
             budget=self.selection.budget,
             excluded=len(session.found.excluded.paths) if session else 0,

@@ -22,8 +22,8 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
 from ckpt_tools.planning.rules.rule import finding_of, make_finding
 from ckpt_tools.planning.rules.save import missing_part, step_mismatch
-from ckpt_tools.planning.trackers import written_ns
-from ckpt_tools.planning.unfinished import is_called_alike, numbers_in, pattern_of
+from ckpt_tools.planning.trackers import get_time_written
+from ckpt_tools.planning.unfinished import find_numbers, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import is_link, there
 from ckpt_tools.storage.stalls import away
@@ -35,45 +35,45 @@ _HYPERPARAMETERS = ("learning_rate", "global_step")
 """Entries of every optimizer of MindSpore, which the network that is trained saves with its weights."""
 
 
-def below(parts: Sequence[Part], s: Session, selection: Selection) -> list[Part]:
+def find_below_level(parts: Sequence[Part], s: Session, selection: Selection) -> list[Part]:
     """The files that were not looked at as deeply as asked. An empty mark has nothing in it."""
     return [p for p in parts if p.size and s.known(p).level < selection.level]
 
 
-def of_files(parts: Sequence[Part], s: Session) -> Iterator[Finding]:
+def find_warnings_of_files(parts: Sequence[Part], s: Session) -> Iterator[Finding]:
     """What their own reports warn of."""
     for p in parts:
         found = (f for f in s.known(p).findings if f.severity is Severity.WARNING)
         yield from (replace(f, path=f.path or p.path) for f in found)
 
 
-def of_depth(parts: Sequence[Part], s: Session, selection: Selection) -> Iterator[Finding]:
+def find_unread(parts: Sequence[Part], s: Session, selection: Selection) -> Iterator[Finding]:
     """What the level or the budget left out."""
     level, not_read, root = selection.level, s.reader.unread, s.root
     if unread := [p for p in parts if p.path in not_read]:
         size = sum(p.size for p in unread)
         files = f"{len(unread)} of the {len(parts)} files to load, {size:,} bytes,"
         yield below_level.describe_budget(files, level, root, selection.budget)
-    if others := [p for p in below(parts, s, selection) if p.path not in not_read]:
+    if others := [p for p in find_below_level(parts, s, selection) if p.path not in not_read]:
         yield below_level.describe_shallow(len(others), level, root)
 
 
 # ---- links
 
 
-def of_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
+def find_odd_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
     """Yield links that lead nowhere, and are not older than the choice or called as it is but for higher
     numbers, and links to directories of other saves; of its own tracker more is said elsewhere.
     """
     for path in s.found.dangling:
         other = os.path.basename(path) == s.layouts.of(c).tracker.file or is_other(os.path.basename(path))
-        if not other and (written_ns(path) >= c.mtime_ns or is_called_alike(path, c)):
+        if not other and (get_time_written(path) >= c.mtime_ns or is_called_alike(path, c)):
             yield missing_part.describe_lost_link(path)
     directories = dict(chain(*((links.inside | links.outside).items() for links in s.found.links)))
     told = [n for n in (step, c.step, c.epoch) if n is not None]
     for path, to in sorted(directories.items()):
         # an earlier save lies where a later one was, or belongs
-        if _are_two_saves(path, to) and max(numbers_in(path)) >= max(told, default=0):
+        if _are_two_saves(path, to) and max(find_numbers(path)) >= max(told, default=0):
             yield step_mismatch.describe_led_elsewhere(path, os.path.basename(to))
     files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
     yield from _find_led_elsewhere(files, told)
@@ -89,7 +89,7 @@ def _find_led_elsewhere(files: Iterable[str], told: Collection[int]) -> Iterator
         while mine and theirs and mine[-1] == theirs[-1]:
             mine, theirs = mine[:-1], theirs[:-1]
         two = mine and theirs and _are_two_saves(mine[-1], theirs[-1])
-        if two and not {*numbers_in(mine[-1])}.isdisjoint(told):  # and not those of a rank or a part
+        if two and not {*find_numbers(mine[-1])}.isdisjoint(told):  # and not those of a rank or a part
             yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 
@@ -101,7 +101,7 @@ def are_one_file(c: Checkpoint, other: Checkpoint) -> bool:
     return len(set(map(real_path, paths))) == 1
 
 
-def runs_of_links(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[tuple[str, str]]:
+def find_linked_runs(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[tuple[str, str]]:
     """Those of which every file is a link to one of another run (``wandb/run-1/files/model.pt``)."""
     linked = {run for run, members in runs.items() if all(is_link(p.path) for c in members for p in c.parts)}
     others = {real_path(p.path) for run in runs.keys() - linked for c in runs[run] for p in c.parts if linked}
@@ -110,13 +110,13 @@ def runs_of_links(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[t
 
 def _are_two_saves(name: str, of: str) -> bool:
     """Whether two names are the same but for their numbers."""
-    return pattern_of(name) == pattern_of(of) and numbers_in(name) != numbers_in(of)
+    return make_pattern(name) == make_pattern(of) and find_numbers(name) != find_numbers(of)
 
 
 # ---- state beside the weights
 
 
-def of_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Iterator[Finding]:
+def find_odd_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Return warnings about companions that are of another save, damaged or gone: a loop that finds them
     loads them with the weights of the choice, or begins anew.
     """
@@ -125,7 +125,7 @@ def of_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Ite
     yield from found
     if others and all(map(is_weights_alone, others)):  # of a lone save its layout says it
         yield from map(make_finding, weights_of_a_trainer(c, ()))
-    if not found and _lost_optimizer(s, c):
+    if not found and _has_lost_optimizer(s, c):
         yield missing_part.describe_no_optimizer(c.path)
 
 
@@ -146,7 +146,7 @@ def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Itera
             )
 
 
-def _lost_optimizer(s: Session, c: Checkpoint) -> bool:
+def _has_lost_optimizer(s: Session, c: Checkpoint) -> bool:
     """Whether the weights are alone, of a layout that keeps optimizers in such files."""
     layout = s.layouts.of(c)
     keeps = any(piece.changes is Changes.ROLLING and piece.role == "optimizer" for piece in layout.pieces)
@@ -161,7 +161,7 @@ def _lost_optimizer(s: Session, c: Checkpoint) -> bool:
 # ---- what it names as the best of its run: its framework loads that when training ends
 
 
-def named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
+def find_named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
     """Return the paths that its files name, as they were when it was saved, and the file that names each."""
     entry, found = s.layouts.of(c).beside.best, dict[str, str]()
     for part in [p for p in c.parts if s.layouts.piece_of(p).loaded] if entry else ():
@@ -171,10 +171,10 @@ def named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
     return found
 
 
-def best_is_gone(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def find_lost_best(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield a note for each path that it names as its best and that is not there."""
     above = os.path.dirname(c.path)
-    for named, by in named_as_best(s, c).items():
+    for named, by in find_named_as_best(s, c).items():
         beside, absolute = os.path.join(above, os.path.basename(named)), os.path.isabs(named)
         try:
             here = beside == c.path or there(beside)

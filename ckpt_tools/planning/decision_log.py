@@ -53,7 +53,7 @@ def place_of(root: str, selection: Selection) -> str:
     return place(selection.plan_dir or directories.decisions(), root)
 
 
-def last(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
+def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | None:
     """Return the last start that had a checkpoint, from the ``place`` of a root; None when there was none.
 
     Raises CannotLook when that cannot be read, Untrusted when others could have written it, or taken it away.
@@ -93,18 +93,18 @@ def _start(note: object) -> EarlierStart:
     )
 
 
-def earlier(root: str, selection: Selection) -> EarlierStart | None:
+def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:
     """Return the earlier start that forbids to take this one for a first launch; not one of another run, of
     which the checkpoint is there, where one run was asked for. Raises CannotLook.
     """
-    before = None if selection.allow_fresh else last(place_of(root, selection), selection.trust)
+    before = None if selection.allow_fresh else read_last_start(place_of(root, selection), selection.trust)
     if before and (selection.run, selection.prefix, selection.layout) != (None, None, None):
         with suppress(OSError):  # nobody can say so
             return None if there(before.path) else before
     return before
 
 
-def first_launch(root: str, selection: Selection, plan: LoadPlan | None) -> None:
+def require_first_launch(root: str, selection: Selection, plan: LoadPlan | None) -> None:
     """Raise NoneUsable unless this may be the first launch."""
-    if before := earlier(root, selection):
+    if before := find_earlier_start(root, selection):
         raise first_launch_leftovers.stop_without_earlier(before, root, plan)

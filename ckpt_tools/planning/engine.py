@@ -24,13 +24,13 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.planning.equal_files import EqualFiles
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.lost_files import (
+    find_headless,
+    find_hollow,
+    find_lost,
     find_lost_texts,
-    headless,
-    hollow,
-    lost,
-    unlike_run,
-    without_model,
-    zeroed,
+    find_no_model,
+    find_unlike_run,
+    find_zeroed,
 )
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
@@ -45,8 +45,8 @@ from ckpt_tools.planning.rules.save import (
     unfinished,
 )
 from ckpt_tools.planning.run import Siblings
-from ckpt_tools.planning.trackers import declared, missing, tracker_findings
-from ckpt_tools.planning.unfinished import TORN, begun_later, hint_of
+from ckpt_tools.planning.trackers import describe_missing, find_tracker_findings, find_tracker_of
+from ckpt_tools.planning.unfinished import TORN, find_begun_later, find_hint
 from ckpt_tools.reading.session import Session, with_findings
 
 BESIDE: tuple[Rule, ...] = (
@@ -62,7 +62,7 @@ GAPS: tuple[Rule, ...] = (missing_rank.RULE, missing_part.RULE, unfinished.RULE)
 """What a save lacks beside the others of its run."""
 
 
-def facts_of(
+def make_facts(
     s: Session,
     saves: Sequence[Checkpoint],
     expected: completeness.Expected,
@@ -90,19 +90,15 @@ def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tup
             yield hit, finding_of(rule, hit)
 
 
-def find_gaps(c: Checkpoint, expected: completeness.Expected) -> list[Finding]:
-    """Return what a save lacks beside the others of its run, without which nothing can be resumed."""
+def find_gaps(c: Checkpoint, expected: completeness.Expected, *, spared: bool = False) -> list[Finding]:
+    """Return what a save lacks beside the others of its run: without it nothing can be resumed, or with
+    ``spared`` everything can.
+    """
     hits = find_hits(SavesFacts(expected.layouts, (c,), expected), GAPS)
-    return [f for hit, f in hits if hit.effect is not Effect.WARN]
+    return [f for hit, f in hits if (hit.effect is Effect.WARN) is spared]
 
 
-def find_losses(c: Checkpoint, expected: completeness.Expected) -> list[Finding]:
-    """Return what a save lacks beside the others of its run that resuming can do without."""
-    hits = find_hits(SavesFacts(expected.layouts, (c,), expected), GAPS)
-    return [f for hit, f in hits if hit.effect is Effect.WARN]
-
-
-def crosscheck(
+def check_together(
     s: Session, whole_tree: bool, level: Level = Level.STRUCTURE, saves: Iterable[Checkpoint] | None = None
 ) -> list[Finding]:
     """Return findings over several files, run by run. Those about one file are added to its report. With
@@ -116,7 +112,7 @@ def crosscheck(
         run = _Run(s, checkpoints, whole_tree)
         out += run.check(level)
         if whole_tree and run.finished:
-            found = tracker_findings(s, run.finished, run.incomplete.copy)
+            found = find_tracker_findings(s, run.finished, run.incomplete.copy)
             out += (f for f in found if f.path not in judged)
     return out
 
@@ -160,13 +156,13 @@ class _Run:
             out += self._check_completeness(c)
         if newest is not None and self.tree:
             for c in self.finished:
-                gone = list(lost(s, c, self.siblings.beside(c), level))
+                gone = list(find_lost(s, c, self.siblings.find_beside(c), level))
                 if any(f.severity is Severity.ERROR for f in gone):
                     self.incomplete.add(c.key)
                 out += gone
             # directories that were checkpoints until their indexes were lost, or before they had one
-            out += headless(s, s.members(newest)) if s.found.strange else ()
-            out += begun_later(s, self.finished[-1])
+            out += find_headless(s, s.members(newest)) if s.found.strange else ()
+            out += find_begun_later(s, self.finished[-1])
             out += map(make_finding, s.layouts.of(self.finished[0]).records.check(self.finished, NOTES))
         return out
 
@@ -174,14 +170,14 @@ class _Run:
         """Add to the reports what is wrong with files beside others; return what the rules say of saves."""
         s, of_saves, contradicted = self.session, list[Finding](), set[str]()
         parts = [p for c in self.finished for p in c.parts]  # what a save left half written proves nothing
-        for hit, f in find_hits(facts_of(s, self.finished, self.expected, parts)):
+        for hit, f in find_hits(make_facts(s, self.finished, self.expected, parts)):
             if not hit.of_file:
                 of_saves.append(f)
                 continue
             self._add(hit.path, f)
             if f.severity is Severity.ERROR:
                 contradicted.add(hit.path)
-        for path, f in list(unlike_run([(p, s.known(p)) for p in parts])):
+        for path, f in list(find_unlike_run([(p, s.known(p)) for p in parts])):
             self._add(path, f)
         self._check_contents(level, contradicted)
         return of_saves
@@ -189,15 +185,15 @@ class _Run:
     def _check_contents(self, level: Level, contradicted: Container[str]) -> None:
         """Add to the reports which files are copies, hold only zeros, or hold nothing."""
         s = self.session
-        beside, wholes = self.siblings.beside, [s.members(c) for c in self.finished]
+        beside, wholes = self.siblings.find_beside, [s.members(c) for c in self.finished]
         if self.tree and level >= Level.CONTENT:
             members = chain.from_iterable(c.parts for c in wholes)
             sound = [p for p in members if p.path in s.reports and p.path not in contradicted]
             for copy in list(EqualFiles(s).find_copies(sound)):
                 self._add(copy.path, copy.finding)
-        for f in list(chain.from_iterable(zeroed(s, c, beside(c)) for c in wholes if self.tree)):
+        for f in list(chain.from_iterable(find_zeroed(s, c, beside(c)) for c in wholes if self.tree)):
             self._add(f.path, f)
-        for f in list(chain.from_iterable(hollow(s, c, beside(c)) for c in self.finished)):
+        for f in list(chain.from_iterable(find_hollow(s, c, beside(c)) for c in self.finished)):
             self._add(f.path, f)
 
     def _add(self, path: str, f: Finding) -> None:
@@ -211,18 +207,18 @@ class _Run:
         the tracker names it, else it never finished.
         """
         s, layout = self.session, self.session.layouts.of(c)
-        if c.unfinished and (tracker := declared(s, c)):
+        if c.unfinished and (tracker := find_tracker_of(s, c)):
             says = f"{tracker.rpartition('/')[2]} names this checkpoint"
-            yield missing_part.describe_declared(says, missing(layout), c.parts[0].home or c.path)
+            yield missing_part.describe_declared(says, describe_missing(layout), c.parts[0].home or c.path)
         elif c.unfinished:
             self._soften(c.parts)
-            yield unfinished.describe_begun(c, layout, hint_of(s, c))
+            yield unfinished.describe_begun(c, layout, find_hint(s, c))
         else:
             gaps = self._find_gaps(c) if self.tree else []
             if _are_serious(gaps):
                 self.incomplete.add(c.key)
             yield from gaps
-            yield from find_losses(c, self.expected) if self.tree else ()
+            yield from find_gaps(c, self.expected, spared=True) if self.tree else ()
             yield from rank_mismatch.find_doubled(c, layout)
             if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
                 yield from mixed_counters.find_leftovers(c, layout, self.expected.sizes_in_files(c))
@@ -230,7 +226,7 @@ class _Run:
     def _find_gaps(self, c: Checkpoint) -> list[Finding]:
         """What a checkpoint lacks: one finding that says so where it may still be written."""
         s = self.session
-        gaps = find_gaps(c, self.expected) or [*without_model(s, c)]
+        gaps = find_gaps(c, self.expected) or [*find_no_model(s, c)]
         torn = [
             p
             for p in c.parts
@@ -241,7 +237,7 @@ class _Run:
         self._soften(torn)
         text = "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early"
         ranks = next((f.ranks for f in gaps if f.ranks), ())
-        return [unfinished.describe_written(c.path, text, hint_of(s, c), ranks)]
+        return [unfinished.describe_written(c.path, text, find_hint(s, c), ranks)]
 
     def _soften(self, torn: Iterable[Part]) -> None:
         """What a save that never finished left half written is no damage of a checkpoint."""

@@ -72,7 +72,7 @@ class EqualFiles:
         if not any(is_compared(p, self.session) for p in read):
             return
         known, said = {p.path: p for p in (*read, *others)}, set[tuple[str, Severity]]()
-        for hit in check(self._facts(read, others)):
+        for hit in check(self._make_facts(read, others)):
             severity = Severity.ERROR if hit.severity is None else hit.severity
             if (hit.path, severity) in said or not self._are_equal(known[hit.path], known[hit.other]):
                 continue
@@ -84,25 +84,25 @@ class EqualFiles:
     def _are_equal(self, a: Part, b: Part) -> bool:
         pair = frozenset((a.path, b.path))
         if pair not in self._confirmed:
-            self._confirmed[pair] = equal(a, b, self.session)
+            self._confirmed[pair] = are_equal(a, b, self.session)
         return self._confirmed[pair]
 
-    def _facts(self, parts: Sequence[Part], others: Sequence[Part]) -> list[StateFile]:
+    def _make_facts(self, parts: Sequence[Part], others: Sequence[Part]) -> list[StateFile]:
         reports = [self.session.reports.get(p.path) for p in (*parts, *others)]
         self._pages |= {r.path: r.pages for r in reports if r is not None and r.pages}
         contents = digest_pages(parts, others, self.session, self._pages)
-        each, mine = files_for_each_tensor(parts, self.session), {p.path for p in parts}
+        each, mine = find_files_of_one_tensor(parts, self.session), {p.path for p in parts}
         files = defaultdict[bytes, list[Part]](list)
         for p in (*parts, *others):
             if p.path in contents:
                 files[contents[p.path]].append(p)
         return [
-            self._fact(p, content, p.path in mine and p.path not in each, shared=len(same) > 1)
+            self._make_fact(p, content, p.path in mine and p.path not in each, shared=len(same) > 1)
             for content, same in files.items()
             for p in same
         ]
 
-    def _fact(self, p: Part, content: bytes, mine: bool, *, shared: bool) -> StateFile:
+    def _make_fact(self, p: Part, content: bytes, mine: bool, *, shared: bool) -> StateFile:
         """Of a file that is equal to none only its content matters."""
         s, report, piece = self.session, self.session.reports.get(p.path), self.session.layouts.piece_of(p)
         asked = shared and mine and is_compared(p, s)
@@ -114,7 +114,7 @@ class EqualFiles:
             role=p.role,
             kind=p.kind,
             home=p.home,
-            when=(*when(p), int("".join(filter(str.isdigit, date[1]))) if date else -1),
+            when=(*find_when(p), int("".join(filter(str.isdigit, date[1]))) if date else -1),
             place=place(p),
             content=content,
             compared=asked,
@@ -164,7 +164,7 @@ def is_indexed(p: Part, s: Session) -> bool:
     return any(map(by_layout, s.indexes.described(p.path)))
 
 
-def files_for_each_tensor(parts: Sequence[Part], s: Session) -> set[str]:
+def find_files_of_one_tensor(parts: Sequence[Part], s: Session) -> set[str]:
     """Return the paths of files that an index names and of which a rank has many with a tensor each: the
     number that each is called by says nothing, and some tensors are the same in every save.
     """
@@ -177,7 +177,7 @@ def files_for_each_tensor(parts: Sequence[Part], s: Session) -> set[str]:
     return {p.path for rows in each for p in rows}
 
 
-def when(p: Part) -> tuple[int, ...]:
+def find_when(p: Part) -> tuple[int, ...]:
     """Return when in training a file was saved. A job that started again may save the same step again, and
     the same bytes: restarts count only where nothing else tells the time.
     """
@@ -224,7 +224,7 @@ def digest_pages(
                 wanted.append(p)
     ahead = _ask_store(wanted, s) if is_url(s.root) else {}
     for p in wanted:
-        read = ahead[p.path].result if p.path in ahead else partial(_digests, p.path)
+        read = ahead[p.path].result if p.path in ahead else partial(_digest_file, p.path)
         try:
             out[p.path] = known[p.path] = s.reader.keep(p.path, PAGES, read)
         except (OSError, ShortRead) as e:
@@ -249,19 +249,19 @@ def _ask_store(parts: Sequence[Part], s: Session) -> dict[str, Future[tuple[byte
         except _Unknown:
             missing.append(p)
     pool = Threads(s.options.jobs or FILES_OF_STORE)
-    asked = {p.path: pool.submit(_digests, p.path) for p in missing}
+    asked = {p.path: pool.submit(_digest_file, p.path) for p in missing}
     for future in asked.values():
         future.exception()  # waits; who asks for the result meets it
     pool.close(wait=False)
     return asked
 
 
-def _digests(path: str) -> tuple[bytes, Identity | None]:
+def _digest_file(path: str) -> tuple[bytes, Identity | None]:
     with opened(path) as source:
         return page_digests(source), source.identity()
 
 
-def equal(a: Part, b: Part, s: Session) -> bool:
+def are_equal(a: Part, b: Part, s: Session) -> bool:
     """Whether two files of one size have the same bytes, by comparing them until they differ.
 
     When the budget ends first, both count as unread. A link to another file is no copy: somebody meant it.
@@ -280,14 +280,14 @@ def equal(a: Part, b: Part, s: Session) -> bool:
                     return False
             return True
     except (OSError, ShortRead) as e:
-        return _not_compared(a, b, e, s)
+        return _note_unread(a, b, e, s)
 
 
-def of_other_models(a: Part, b: Part, s: Session) -> bool:
+def are_other_models(a: Part, b: Part, s: Session) -> bool:
     """Whether two files hold other weights, as far as the beginnings of their tensors tell. What only one of
     the two has beside all that the other has (an optimizer's state) makes no other model.
     """
-    of_a, of_b = _weights(a, s), _weights(b, s)
+    of_a, of_b = _find_weights(a, s), _find_weights(b, s)
     both = [(t, of_b[name]) for name, t in of_a.items() if name in of_b]
     if not (of_a and of_b):
         return False
@@ -300,10 +300,10 @@ def of_other_models(a: Part, b: Part, s: Session) -> bool:
         with opened(a.path) as one, opened(b.path) as other:
             return any(_begin(one, t) != _begin(other, u) for t, u in pairs[::every])
     except (OSError, ShortRead) as e:
-        return _not_compared(a, b, e, s)
+        return _note_unread(a, b, e, s)
 
 
-def _weights(p: Part, s: Session) -> dict[str, Tensor]:
+def _find_weights(p: Part, s: Session) -> dict[str, Tensor]:
     """What training changes: no counters or scores, which are scalars, and no random numbers."""
     tensors = s.inspect(p.path, Level.STRUCTURE)[1].tensors
     return {t.name: t for t in tensors if t.shape and "float" in t.dtype}
@@ -313,7 +313,7 @@ def _begin(source: Source, t: Tensor) -> bytes:
     return source.read(t.offset or 0, min(t.nbytes, PAGE))
 
 
-def _not_compared(a: Part, b: Part, e: OSError | ShortRead, s: Session) -> bool:
+def _note_unread(a: Part, b: Part, e: OSError | ShortRead, s: Session) -> bool:
     why = f"cannot be compared: {getattr(e, 'strerror', None) or e}"
     s.unread.update(dict.fromkeys((a.path, b.path), why))
     return False

@@ -36,7 +36,7 @@ def allows(selection: Selection, c: Checkpoint, step_of: StepOf = named_step) ->
     return selection.max_step is None or ((step := step_of(c)) is not None and step <= selection.max_step)
 
 
-def requested(c: Checkpoint, selection: Selection) -> bool:
+def is_requested(c: Checkpoint, selection: Selection) -> bool:
     """Whether a checkpoint belongs to what was asked for; of an unfinished save its name alone must tell kind
     and step.
     """

@@ -28,9 +28,9 @@ from ckpt_tools.planning.rules.tree import (
     nothing_there,
     several_runs,
 )
-from ckpt_tools.planning.seals import only_seals
-from ckpt_tools.planning.unfinished import hint_of, not_renamed, written_whole
-from ckpt_tools.planning.unplaced import how_to_describe, unplaced_files
+from ckpt_tools.planning.seals import find_only_seals
+from ckpt_tools.planning.unfinished import find_hint, find_not_renamed, find_whole_temporary
+from ckpt_tools.planning.unplaced import find_unplaced_files, say_how_to_describe
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import nearest
@@ -51,7 +51,7 @@ Asked = Iterator[tuple[Rule, Iterable[Hit]]]
 _LEFT, _UNSEEN = first_launch_leftovers.RULE, could_not_look.RULE
 
 
-def first_launch(
+def find_objections(
     s: Session, selection: Selection, everything: Sequence[Checkpoint], unfinished: Sequence[Checkpoint]
 ) -> Outcome:
     """Return whether a job may start fresh where nothing that was asked for was ever finished.
@@ -60,7 +60,7 @@ def first_launch(
     asked for. The first rule that holds ends it: what cannot be read must not hide what was seen before.
     """
     one_run = selection.run is not None or selection.prefix is not None
-    inside, reasons = _scope(s.root, selection) if one_run else bool, list(plugins.findings())
+    inside, reasons = _make_scope(s.root, selection) if one_run else bool, list(plugins.findings())
     objections = chain(
         _look_at_saves(s, selection, everything, unfinished, tuple(reasons)),
         _look_around(s, everything, inside, reasons),
@@ -94,9 +94,9 @@ def _look_at_saves(
     names = [layout.name for layout in s.layouts]
     meant = None if asked.layout in (None, *names) else nearest(str(asked.layout), names)
     yield filters_hide_all.RULE, filters_hide_all.find_others(s.root, asked, everything, meant)
-    young = {c.path for c in unfinished if hint_of(s, c)}
+    young = {c.path for c in unfinished if find_hint(s, c)}
     yield _LEFT, first_launch_leftovers.find_interrupted(s.root, s.layouts, unfinished, young)
-    whole = not_renamed(s, unfinished)
+    whole = find_not_renamed(s, unfinished)
     yield _LEFT, first_launch_leftovers.find_whole(whole.path if whole else None, save=True)
 
 
@@ -104,18 +104,18 @@ def _look_around(
     s: Session, everything: Sequence[Checkpoint], inside: Scope, reasons: list[Finding]
 ) -> Asked:
     """Yield the same of what lies outside of saves. Copies that were put aside are added to the reasons."""
-    outside, found, root = _outside(s, everything, inside), s.found, s.root
+    outside, found, root = _make_outside(s, everything, inside), s.found, s.root
     yield _LEFT, first_launch_leftovers.find_trackers(root, list(_read_trackers(s, inside)))
     links = [p for p in found.dangling if outside(p) and not is_other(os.path.basename(p))]
     yield _LEFT, first_launch_leftovers.find_links(root, links)
-    yield _LEFT, first_launch_leftovers.find_seals(root, list(filter(inside, only_seals(s))))
-    aside = [f for f in s.aside if _was_inside(f, inside)]
+    yield _LEFT, first_launch_leftovers.find_seals(root, list(filter(inside, find_only_seals(s))))
+    aside = [f for f in s.aside if _is_aside_inside(f, inside)]
     reasons += aside
     yield _UNSEEN, could_not_look.find_unread(aside)
     yield _LEFT, first_launch_leftovers.find_aside(root, aside)
-    unplaced = tuple(unplaced_files(s, 0, outside))
+    unplaced = tuple(find_unplaced_files(s, 0, outside))
     yield _UNSEEN, could_not_look.find_unseen(s.unplaced)
-    describe = how_to_describe(s) if unplaced else ""
+    describe = say_how_to_describe(s) if unplaced else ""
     yield unplaced_newer.RULE, unplaced_newer.find_at_launch(root, unplaced, describe)
     try:
         layout = remains(found, root, s.layouts, outside)
@@ -128,7 +128,7 @@ def _look_around(
 
 def _look_again(s: Session, unfinished: Sequence[Checkpoint]) -> Asked:
     yield _LEFT, first_launch_leftovers.find_headless(unfinished, s.layouts)
-    yield _LEFT, first_launch_leftovers.find_whole(written_whole(s), save=False)
+    yield _LEFT, first_launch_leftovers.find_whole(find_whole_temporary(s), save=False)
 
 
 def _find_temporary(s: Session) -> dict[str, None]:
@@ -141,7 +141,7 @@ def _find_temporary(s: Session) -> dict[str, None]:
     return begun
 
 
-def _was_inside(aside: Finding, inside: Scope) -> bool:
+def _is_aside_inside(aside: Finding, inside: Scope) -> bool:
     """Return True if it matters to the question: by where it lay, if it was put into quarantine."""
     if aside.code == "set-aside":
         return inside(aside.path)
@@ -225,14 +225,14 @@ def _list_strange(s: Session) -> Iterator[str]:
     yield from (e.path for at in s.found.strange for e in entries_of(at, keep) if not is_directory(e))
 
 
-def in_no_layout(session: Session) -> str:
+def describe_unplaced(session: Session) -> str:
     """Return what to add to a hint if no checkpoint is usable, and other files of checkpoints are there."""
-    rows = [f.path for f in unplaced_files(session, 0, bool) if f.state]
+    rows = [f.path for f in find_unplaced_files(session, 0, bool) if f.state]
     names = first_launch_leftovers.name_paths(session.root, rows)
-    return f"; beside them lie {names}: if they are saves, {how_to_describe(session)}" if rows else ""
+    return f"; beside them lie {names}: if they are saves, {say_how_to_describe(session)}" if rows else ""
 
 
-def _outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Scope:
+def _make_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Scope:
     """Return which paths matter, without the parts of unfinished saves and what lies in their directories."""
     homes = {p.home for c in everything if c.unfinished for p in c.parts if p.home}
     parts = {p.path for p in s.parts}
@@ -247,7 +247,7 @@ def _outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -> Sco
     return outside
 
 
-def _scope(root: str, selection: Selection) -> Scope:
+def _make_scope(root: str, selection: Selection) -> Scope:
     """Return which paths would belong to a run of that name: below a directory called so, or a file whose
     name starts with its prefix.
     """

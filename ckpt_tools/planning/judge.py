@@ -28,10 +28,10 @@ from ckpt_tools.planning.candidate_questions import (
     require_trust,
 )
 from ckpt_tools.planning.choose import Judgement
-from ckpt_tools.planning.engine import facts_of, find_gaps, find_hits
+from ckpt_tools.planning.engine import find_gaps, find_hits, make_facts
 from ckpt_tools.planning.equal_files import Contradiction, EqualFiles
 from ckpt_tools.planning.facts import Evidence, OwnFile, SavesFacts, Tensors
-from ckpt_tools.planning.lost_files import hollow, lost, without_model, zeroed
+from ckpt_tools.planning.lost_files import find_hollow, find_lost, find_no_model, find_zeroed
 from ckpt_tools.planning.rules.rule import error_of, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
     groups_needed,
@@ -63,7 +63,7 @@ class FileEvidence:
         report = self.session.report(part, self.level)
         return Tensors(report.signature, why_partial(report.metadata), saved_sizes([report]))
 
-    def differences(self, a: Part, b: Part) -> list[str]:
+    def find_differences(self, a: Part, b: Part) -> list[str]:
         """Return tensors that differ between two replicas, but no random numbers: each rank has its own."""
         from ckpt_tools.inspection.digests import tensor_digests  # only before a replica stands in
 
@@ -78,7 +78,7 @@ class FileEvidence:
         names = (name for name in one.keys() | other.keys() if "rng" not in name.lower())
         return sorted(name for name in names if one.get(name) != other.get(name))
 
-    def own_files(self, candidate: Candidate, bad: Bad, rank: int, part: Part) -> Iterator[OwnFile]:
+    def find_own_files(self, candidate: Candidate, bad: Bad, rank: int, part: Part) -> Iterator[OwnFile]:
         """Yield what a rank wrote in the place of a part: in the candidate, else at the nearest other step.
 
         Of a file with ``signature-changed`` some tensors are gone, and what is left proves nothing.
@@ -95,7 +95,7 @@ class FileEvidence:
                 name = os.path.relpath(p.path, self.session.root)
                 yield OwnFile(f"rank {rank}'s own file {name}", report.signature)
 
-    def unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
+    def find_unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
         """Yield replicas with other tensors than most, each with one that holds the usual ones: some files
         cut at a record's end show nothing else. Groups are those that the caller or the strategy files tell,
         and not those that a layout implies.
@@ -140,7 +140,7 @@ class Judge:
 
     def judge(self, c: Checkpoint) -> Judgement:
         """Whether a checkpoint can be used, and what each rank would load of it."""
-        return Review(self, c).judgement()
+        return Review(self, c).make_judgement()
 
     def are_replicas(self, c: Checkpoint, assignment: Assignment) -> bool:
         """Return whether any rank may load what another does: all load one file, or each loads one, the ranks
@@ -159,7 +159,7 @@ class Judge:
         if len(told) > 1 or not reports[0].signature or self.evidence.tensors(parts[0]).partial:
             return False
         asked = parts[1:] if self.selection.prove_replicas else ()
-        return not any(self.evidence.differences(parts[0], other) for other in asked)
+        return not any(self.evidence.find_differences(parts[0], other) for other in asked)
 
 
 class Review:
@@ -175,7 +175,7 @@ class Review:
         self.groups, self.evidence, self.contradictions = judge.groups, judge.evidence, judge.contradictions
         self._verified_before = self.session.reader.bytes_verified
         self.candidate = Candidate(c, self.session.members(c))
-        self.beside = self.run.beside.beside(c)
+        self.beside = self.run.beside.find_beside(c)
         self.names = judge.evidence.level
         self.looks_inside = self.names > Level.PRESENCE  # at presence the names must do
         self.bad: dict[str, Sequence[Finding]] = {}
@@ -184,7 +184,7 @@ class Review:
         self.twins: dict[tuple[str, Finding], Part] = {}
         self.read = False
 
-    def judgement(self) -> Judgement:
+    def make_judgement(self) -> Judgement:
         """Replaces files that are wrong by replicas, until nothing is wrong or a rank has no file left."""
         c = self.candidate.whole
         if absent := self._find_absent():
@@ -206,9 +206,9 @@ class Review:
             self.bad.update(wrong)
             if self.bad.keys().isdisjoint(part.path for part in parts):
                 # what is wrong, if anything, lies in files that nobody loads
-                return self._sound(replace(assigned, findings=(*assigned.findings, *warnings)))
+                return self._judge_sound(replace(assigned, findings=(*assigned.findings, *warnings)))
 
-    def _sound(self, assigned: Assignment) -> Judgement:
+    def _judge_sound(self, assigned: Assignment) -> Judgement:
         """The judgement when the files to load are good. Raises UsageError where the caller must say more."""
         parts, named, selection = assigned.parts, self.candidate.named, self.selection
         if selection.max_step is None or selection.max_step != named.step:  # else it is taken as it is
@@ -231,7 +231,7 @@ class Review:
     @cached_property
     def lost(self) -> list[Finding]:
         """What is gone of it beside the other saves of its run, and its own list."""
-        return list(lost(self.session, self.candidate.named, self.beside, self.names))
+        return list(find_lost(self.session, self.candidate.named, self.beside, self.names))
 
     def _find_absent(self) -> list[Finding]:
         """What the candidate lacks as a whole; files of single ranks are missed if these ask for them. What
@@ -243,7 +243,7 @@ class Review:
             return gaps[:1]
         nobody_asks = all(layout.piece(p.piece).readers.shared for p in c.parts)
         absent = [f for f in gaps if f.code == "missing-part" or (nobody_asks and _is_error(f))]
-        absent = absent or [*filter(_is_error, self._about_seals()), *without_model(s, c)]
+        absent = absent or [*filter(_is_error, self._find_seal_findings()), *find_no_model(s, c)]
         absent += [*filter(_is_error, self.lost), *self._find_mixed()]
         known = {(f.code, f.path) for f in absent}
         more = map(make_finding, layout.lacks(self.candidate.named, self.run.candidates))
@@ -263,7 +263,7 @@ class Review:
             if f.severity in told:
                 yield replace(f, severity=Severity.ERROR)
 
-    def _about_seals(self) -> list[Finding]:
+    def _find_seal_findings(self) -> list[Finding]:
         """What is wrong with the seals of the candidate's files, each said once."""
         seals, parts = self.session.indexes.seals, self.candidate.whole.parts
         if seals is None:
@@ -277,8 +277,8 @@ class Review:
         """What each rank would load, without the files that are ``bad``."""
         evidence = Evidence(
             self.evidence.tensors,
-            partial(self.evidence.own_files, self.candidate, bad),
-            self.evidence.differences if compare_bytes else None,
+            partial(self.evidence.find_own_files, self.candidate, bad),
+            self.evidence.find_differences if compare_bytes else None,
         )
         return assign(self.candidate.whole, self.groups, bad, evidence)
 
@@ -288,14 +288,14 @@ class Review:
         """Return why some of the files to load must not be loaded, by path: each at the level asked for, and
         all beside each other. What is wrong with the others is added to ``warnings``.
         """
-        self._prefetch(parts)
-        wrong = {p.path: why for p in parts if (why := self._wrong_by_itself(p)) is not None}
-        warnings += (f for f in (*self._about_seals(), *self.lost) if f.severity is Severity.WARNING)
+        self._read_ahead(parts)
+        wrong = {p.path: why for p in parts if (why := self._find_wrong(p)) is not None}
+        warnings += (f for f in (*self._find_seal_findings(), *self.lost) if f.severity is Severity.WARNING)
         s, whole, seals = self.session, self.candidate.whole, self.session.indexes.seals
         if seals and (unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]):
             warnings.append(seal_mismatch.describe_loaded(unsealed))
-        empty = [*zeroed(s, whole, self.beside)]
-        empty += hollow(s, whole, self.beside) if self.looks_inside else ()
+        empty = [*find_zeroed(s, whole, self.beside)]
+        empty += find_hollow(s, whole, self.beside) if self.looks_inside else ()
         for f in filter(_is_error, empty):
             wrong.setdefault(f.path, []).append(f)
         warnings += filterfalse(_is_error, empty)
@@ -310,7 +310,7 @@ class Review:
             wrong.setdefault(path, []).append(f)
         return wrong
 
-    def _wrong_by_itself(self, part: Part) -> list[Finding] | None:
+    def _find_wrong(self, part: Part) -> list[Finding] | None:
         """Why a file must not be loaded; None where it may be. What is a warning of a file, such as
         ``in-use``, is an error where it keeps a candidate from being planned.
         """
@@ -325,7 +325,7 @@ class Review:
         found = (f for f in report.findings if f.severity is not Severity.NOTE)
         return [replace(f, severity=Severity.ERROR) for f in found]
 
-    def _prefetch(self, parts: Sequence[Part]) -> None:
+    def _read_ahead(self, parts: Sequence[Part]) -> None:
         """Many files are read by several processes at once, the contents only if the structure is sound."""
         s, level = self.session, self.selection.level
         prefetch(s, parts, self.names)
@@ -354,7 +354,7 @@ class Review:
         doubtful = {
             path: fs for path, fs in self.bad.items() if fs and all((path, f) in self.twins for f in fs)
         }
-        if doubtful and self._usable_but_for(doubtful):
+        if doubtful and self._assign_but_for(doubtful):
             part = next(p for p in self.candidate.whole.parts if p.path in doubtful)
             raise self._ask_which_is_the_copy(part, self.twins[part.path, doubtful[part.path][0]])
 
@@ -370,7 +370,7 @@ class Review:
         unseen = {**now, **self.unseen}
         if not unseen:
             return
-        at_best = self._usable_but_for({*unseen, *self.concluded})
+        at_best = self._assign_but_for({*unseen, *self.concluded})
         if at_best is None:
             return
         path = next((p.path for p in at_best.parts if p.path in unseen), next(iter(unseen)))
@@ -384,7 +384,7 @@ class Review:
         )
         raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, empty)
 
-    def _usable_but_for(self, paths: Collection[str]) -> Assignment | None:
+    def _assign_but_for(self, paths: Collection[str]) -> Assignment | None:
         """What would be loaded if these files were good; None if the candidate would lose all the same."""
         worse = {path: findings for path, findings in self.bad.items() if path not in paths}
         at_best = self._assign(worse, compare_bytes=False)
@@ -425,21 +425,21 @@ class Contradictions:
         c = candidate.whole
         parts = c.parts if self.session.layouts.of(c).complete.by_name else planned
         mine = {p.path for p in parts}
-        compared = self._compared(candidate, parts)
+        compared = self._find_compared(candidate, parts)
         first = self._first.get((c.layout, c.run), c.order)
-        facts = facts_of(self.session, (c,), self.run.expected, compared, min(c.order, first))
+        facts = make_facts(self.session, (c,), self.run.expected, compared, min(c.order, first))
         reported = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
         yield from (row for row in reported if row.path in mine)
         wrong = {row.path for row in reported if row.finding.severity is Severity.ERROR}
         deep = self.selection.level > Level.STRUCTURE or self.selection.compare_only
         if deep and {p.path for p in planned}.isdisjoint({*bad, *wrong}):
-            yield from (row for row in self._copies(candidate, compared, wrong) if row.path in mine)
-        for odd, typical in self.evidence.unlike_replicas(c):
+            yield from (row for row in self._find_copies(candidate, compared, wrong) if row.path in mine)
+        for odd, typical in self.evidence.find_unlike_replicas(c):
             if odd.path in mine:
                 hit = signature_changed.compare(odd, typical, facts)
                 yield Contradiction(odd.path, finding_of(signature_changed.RULE, hit))
 
-    def _compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
+    def _find_compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
         """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""
         c, ranks, near = candidate.whole, {p.rank for p in parts}, list[Part]()
         for kind in (c.kind, Kind.PERIODIC) if c.kind is Kind.DYING_GASP else (c.kind,):
@@ -451,7 +451,7 @@ class Contradictions:
             self.session.report(p, self.evidence.level)
         return [*parts, *(p for p in near if self.session.known(p).verdict is not Verdict.BROKEN)]
 
-    def _copies(
+    def _find_copies(
         self, candidate: Candidate, compared: Sequence[Part], wrong: Collection[str]
     ) -> Iterator[Contradiction]:
         """Files with the bytes of another, planned or of the run's other checkpoints, nearest first; of two
@@ -464,10 +464,10 @@ class Contradictions:
                 elsewhere += (p for p in other.parts if p.path not in known and p.size >= 0)
             if len(elsewhere) > enough:
                 break
-        sound = [self._placed(p) for p in compared if p.path not in wrong]
-        return self._equal.find_copies(sound, list(map(self._placed, elsewhere)))
+        sound = [self._place(p) for p in compared if p.path not in wrong]
+        return self._equal.find_copies(sound, list(map(self._place, elsewhere)))
 
-    def _placed(self, p: Part) -> Part:
+    def _place(self, p: Part) -> Part:
         """A file in a directory whose name tells no step, with the one that another file there tells."""
         step = self._told_inside.get(p.home) if p.home and p.step is None and p.epoch is None else None
         return p if step is None else p._replace(step=step)

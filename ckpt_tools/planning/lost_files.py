@@ -49,16 +49,16 @@ Tensors = Mapping[str, Tensor]
 Find = Callable[[Source, Sequence[Tensor]], Iterable[Tensor]]
 
 
-def lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Level) -> Iterator[Finding]:
+def find_lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Level) -> Iterator[Finding]:
     """What is gone of a checkpoint, beside others of its run and, deeper than by names, its own list."""
     if not c.unfinished:
         yield from map(make_finding, s.layouts.of(c).lost(c, beside))
-        yield from list(_unwritten(s, c)) or _left_out(s, c, beside)
-        yield from _undescribed(s, c) if s.found.strange else ()
-        yield from _unlisted(s, c) if level > Level.PRESENCE else ()
+        yield from list(_find_unwritten(s, c)) or _find_left_out(s, c, beside)
+        yield from _find_undescribed(s, c) if s.found.strange else ()
+        yield from _find_unlisted(s, c) if level > Level.PRESENCE else ()
 
 
-def _unlisted(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def _find_unlisted(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """What a checkpoint's own list names, and of which nothing is there that could be loaded."""
     lists = s.layouts.of(c).beside.listed
     if lists is None:
@@ -91,11 +91,11 @@ def _look(s: Session, path: str, see: Callable[[str], bool]) -> bool:
         return False
 
 
-def _severity(name: str) -> Severity:
+def _rate(name: str) -> Severity:
     return Severity.WARNING if re.search(_ZEROED, name) else Severity.ERROR
 
 
-def _unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def _find_unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Chunks of arrays that their framework writes in full: elsewhere one of zeros alone is no file. At step
     0 a counter is zero, too.
     """
@@ -106,17 +106,17 @@ def _unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
             yield missing_part.describe_unwritten(names, p.path)
 
 
-def _left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def _find_left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Files that their index does not ask for (a chunk that only holds zeros), and that the others have."""
     above = f"{c.path}/"
     for index in [p.path for p in c.parts if beside and p.path in s.indexes.left_out]:
         names = [p.removeprefix(above) for p in s.indexes.left_out[index] if p.startswith(above)]
         gone = [name for name in names if all(_look(s, os.path.join(o.path, name), there) for o in beside)]
         if gone:
-            yield missing_part.describe_left_out(gone, index, _severity(gone[0]))
+            yield missing_part.describe_left_out(gone, index, _rate(gone[0]))
 
 
-def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def _find_undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Chunks of an array of which the file that describes them is gone."""
     described = {os.path.dirname(p.path) for p in c.parts if arrays.is_array(s.layouts.piece_of(p))}
     for home in s.found.strange if described else ():
@@ -127,7 +127,7 @@ def _undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
             yield missing_part.describe_undescribed(home)
 
 
-def headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def find_headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Directories beside a checkpoint that hold such data files, and nothing that describes them. ``c`` is
     with what its indexes add.
     """
@@ -164,7 +164,7 @@ def find_lost_texts(s: Session) -> Iterator[Finding]:
                 yield missing_part.describe_no_text(name, home)
 
 
-def without_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def find_no_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Nothing where other files lie in its directory: a script's own hooks save models under any name."""
     layout, home, mine = s.layouts.of(c), c.parts[0].home, {p.path for p in c.parts}
     roles = layout.complete.needs_any
@@ -175,7 +175,7 @@ def without_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
             yield missing_part.describe_no_role(c, roles[0], home)
 
 
-def unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def find_unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Yield (path, finding) for the files of one run that most of its other files show to be odd: by their
     format, or without the mode that their framework gives a finished file.
     """
@@ -198,7 +198,7 @@ def unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Findi
 # ---- well-formed and empty
 
 
-def zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def find_zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Raw tensors that are zeros from end to end, and something else in the saves before and after. ``c`` is
     with what its indexes add; its files were looked at.
     """
@@ -219,10 +219,10 @@ def zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[
         others = [os.path.join(o.path, name) for o in beside]
         unlike = all(_look(s, path, there) for path in others) and not any(map(may_be_zeros, others))
         if unlike and _look(s, part.path, is_all_zero):
-            yield values.describe_zero_file(part.path, _severity(name))
+            yield values.describe_zero_file(part.path, _rate(name))
 
 
-def hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
+def find_hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
     """What a checkpoint's files of a model lack, by themselves and beside other saves of the run. Of an
     optimizer, which may have no state before its first step or never, only what an older save has is missed.
     """
@@ -233,33 +233,33 @@ def hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[
             continue
         if report.tensors and not report.blank.empty:
             if p.role in MODELS:
-                yield from _zeros(s, p, _same_place(p, older or (beside if c.step else ())))
+                yield from _find_zeros(s, p, _find_same_place(p, older or (beside if c.step else ())))
         elif p.role in OPTIMIZERS:
-            yield from _lacking(s, p, _same_place(p, older), alone=False)
+            yield from _find_lacking(s, p, _find_same_place(p, older), alone=False)
         else:
-            yield from _lacking_model(s, c, p, report, beside)
+            yield from _find_lacking_model(s, c, p, report, beside)
 
 
-def _lacking_model(
+def _find_lacking_model(
     s: Session, c: Checkpoint, p: Part, report: Report, beside: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
     """Return what a file lacks if its role or its name is that of a model."""
     piece = s.layouts.piece_of(p)
-    if (named := piece.claim is Claim.WEAK and p.name in _export_names(s)) or p.role in MODELS:
+    if (named := piece.claim is Claim.WEAK and p.name in _find_export_names(s)) or p.role in MODELS:
         elsewhere = any(o.role in piece.content.tensors_in for o in c.parts)
         of_it = piece.claim is not Claim.WEAK and not elsewhere
         # a GGUF file may hold a vocabulary alone, a pickle anything
         alone = named or (of_it and bool(format_of(report.format or "").loader))
-        yield from _lacking(s, p, _same_place(p, beside), alone=alone)
+        yield from _find_lacking(s, p, _find_same_place(p, beside), alone=alone)
 
 
-def hollow_exports(s: Session) -> Iterator[Finding]:
+def find_hollow_exports(s: Session) -> Iterator[Finding]:
     """The same of models' files that belong to no checkpoint: their names say what they are."""
     for path in [file.path for file in s.found.bare]:
         report = s.reports.get(path)
         if report is None or not _may_be_hollow(report) or (report.tensors and not report.blank.empty):
             continue
-        if path.rpartition("/")[2] in _export_names(s):
+        if path.rpartition("/")[2] in _find_export_names(s):
             tensors = s.inspect(path, Level.STRUCTURE)[1].tensors
             if lost := {t.name for t in tensors if 0 in t.shape and is_weight(t)}:
                 yield values.describe_without_elements(path, lost)
@@ -279,24 +279,24 @@ def _is_sound(report: Report) -> bool:
     return seen and report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
 
 
-def _export_names(s: Session) -> set[str]:
+def _find_export_names(s: Session) -> set[str]:
     exporters = (layout for layout in s.layouts if layout.purpose is Purpose.EXPORTS)
     models = (p for layout in exporters for p in layout.pieces if p.role in MODELS)
     return {p.file_template for p in models if p.claim is not Claim.WEAK}
 
 
-def _same_place(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:
+def _find_same_place(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:
     """The files of other saves in the place of this one."""
     mine = place(p)
     return [o for save in saves for o in save.parts if o.role == p.role and place(o) == mine]
 
 
-def _lacking(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
+def _find_lacking(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
     """No tensors, where ``others`` have some or the file ``alone`` must; else weights without elements."""
-    mine, filled = _tensors(s, p), [(o, _filled(of)) for o in others if (of := _tensors(s, o))]
+    mine, filled = _read_tensors(s, p), [(o, _find_filled(of)) for o in others if (of := _read_tensors(s, o))]
     if mine is None:
         return
-    empty = mine.keys() - _filled(mine)
+    empty = mine.keys() - _find_filled(mine)
     full = next((o for o, names in filled if not mine or names), None)
     if len(empty) == len(mine) and full:
         yield values.describe_no_tensors(p.path, full, elements=bool(mine))
@@ -310,7 +310,7 @@ def _lacking(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Ite
         yield values.describe_without_elements(p.path, lost)
 
 
-def _filled(tensors: Tensors) -> set[str]:
+def _find_filled(tensors: Tensors) -> set[str]:
     """Return the names of the tensors that have elements."""
     return {name for name, t in tensors.items() if 0 not in t.shape}
 
@@ -320,18 +320,18 @@ def _is_of_all_ranks(p: Part) -> bool:
     return p.rank is None and all(axis == "shard" for axis, _ in p.coords)
 
 
-def _zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding]:
+def _find_zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding]:
     """Weights that are nothing but zeros, and in none of the ``others``."""
-    sound = [(o, tensors) for o in others if (tensors := _tensors(s, o))]
-    zeros = _zero_names(s, p, zero_tensors, _tensors(s, p) or {}) if sound else set[str]()
+    sound = [(o, tensors) for o in others if (tensors := _read_tensors(s, o))]
+    zeros = _read_zero_names(s, p, zero_tensors, _read_tensors(s, p) or {}) if sound else set[str]()
     for o, tensors in sound:
         same = {name: tensors[name] for name in zeros & tensors.keys()}
-        zeros = same.keys() - _zero_names(s, o, all_zeros, same)
+        zeros = same.keys() - _read_zero_names(s, o, all_zeros, same)
     if zeros:
         yield values.describe_zeros(zeros, p.path, sound[0][0])
 
 
-def _zero_names(s: Session, p: Part, find: Find, tensors: Tensors) -> set[str]:
+def _read_zero_names(s: Session, p: Part, find: Find, tensors: Tensors) -> set[str]:
     try:
         with closing(opened(p.path)) as source:
             return {t.name for t in find(source, list(tensors.values()))}
@@ -340,7 +340,7 @@ def _zero_names(s: Session, p: Part, find: Find, tensors: Tensors) -> set[str]:
         return set()
 
 
-def _tensors(s: Session, p: Part) -> Tensors | None:
+def _read_tensors(s: Session, p: Part) -> Tensors | None:
     """The tensors of a file by their names; None where it is damaged."""
     report, anatomy = s.inspect(p.path, Level.STRUCTURE, expect=s.layouts.piece_of(p).formats)
     return {t.name: t for t in anatomy.tensors} if _is_sound(report) else None

@@ -15,8 +15,8 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.candidates import number
-from ckpt_tools.planning.first_launch import in_no_layout
+from ckpt_tools.planning.candidates import count_checkpoints
+from ckpt_tools.planning.first_launch import describe_unplaced
 from ckpt_tools.planning.rules.choice import none_usable
 from ckpt_tools.reading.session import Session
 
@@ -24,7 +24,7 @@ _NAMED = 4
 """Saves of which it is said what they lack."""
 
 
-def failure(
+def explain_failure(
     choice: Choice, ranked: Sequence[Checkpoint], selection: Selection, session: Session, plan: LoadPlan
 ) -> CkptError:
     """Return why there is no checkpoint to resume from, although some exist; ``plan`` is the one without
@@ -36,7 +36,7 @@ def failure(
         return none_usable.stop_search(session.root, choice, selection.max_attempts, plan)
     if selection.no_fallback:
         return none_usable.stop_without_newest(f"the newest checkpoint is not usable ({reasons})", plan)
-    text = f"{number(ranked)}, none is usable ({reasons})"
+    text = f"{count_checkpoints(ranked)}, none is usable ({reasons})"
     return none_usable.stop_at_none(text, _find_way_out(choice, session, errors), choice, selection, plan)
 
 
@@ -50,7 +50,7 @@ def _find_way_out(choice: Choice, session: Session, errors: Sequence[Finding]) -
     first = next((f for f in errors if not f.follows), errors[0]) if errors else None
     look = f"'ckpt verify {quote(root)}' shows all damage"
     hint = f"{filled(first.hint, first.path, root)}; {look}" if first and first.hint else look
-    return f"{hint}{in_no_layout(session)}"
+    return f"{hint}{describe_unplaced(session)}"
 
 
 def _describe_ranks(choice: Choice, layouts: Layouts) -> str:

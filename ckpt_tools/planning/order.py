@@ -44,7 +44,7 @@ def find_places(
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
         runs[c.layout, c.run].append(c)
-    found = (_places_in(run, layouts[name], count_told) for (name, _), run in runs.items())
+    found = (_find_places_in(run, layouts[name], count_told) for (name, _), run in runs.items())
     return {key: place for places in found for key, place in places.items()}
 
 
@@ -54,41 +54,41 @@ def step_at(told: int | None, c: Checkpoint, places: Places) -> int | None:
     return counted if told is None and counted >= 0 else told
 
 
-def _places_in(
+def _find_places_in(
     run: Sequence[Checkpoint], layout: Layout, count_told: Callable[[Checkpoint], int | None]
 ) -> dict[CheckpointKey, Order]:
     if layout.counting.restarts and len({c.restarts for c in run}) > 1:
-        return _counted({c.key: count_told(c) for c in run})
+        return _place_by_steps({c.key: count_told(c) for c in run})
     if layout.counting.dated is not None:
-        return _dates(run, layout.counting.dated)
+        return _place_by_dates(run, layout.counting.dated)
     if any(c.step_in_epoch is not None for c in run):
-        return dict(_ends_of_epochs(run))
-    if layout.counting.by_epoch and _epochs_go_first(run):
+        return dict(_place_ends_of_epochs(run))
+    if layout.counting.by_epoch and _do_epochs_go_first(run):
         return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
-    return _by_counts([c for c in run if c.kind in _REGULAR], count_told)
+    return _place_by_counts([c for c in run if c.kind in _REGULAR], count_told)
 
 
-def _ends_of_epochs(run: Sequence[Checkpoint]) -> Iterator[tuple[CheckpointKey, Order]]:
+def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> Iterator[tuple[CheckpointKey, Order]]:
     for c in run:
         if c.step is None and c.step_in_epoch is None and c.epoch is not None:
             yield c.key, (-1, c.epoch, _END)
 
 
-def _by_counts(
+def _place_by_counts(
     regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
 ) -> dict[CheckpointKey, Order]:
     """The places of saves whose names count in several units, where all files count."""
     counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
-    return {} if None in counts.values() else _counted(counts)
+    return {} if None in counts.values() else _place_by_steps(counts)
 
 
-def _counted(steps: Mapping[CheckpointKey, int | None]) -> dict[CheckpointKey, Order]:
+def _place_by_steps(steps: Mapping[CheckpointKey, int | None]) -> dict[CheckpointKey, Order]:
     if all(step is None for step in steps.values()):
         return {}  # then names tell which restart was the last
     return {key: UNKNOWN if step is None else (step, -1, -1) for key, step in steps.items()}
 
 
-def _dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[CheckpointKey, Order]:
+def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[CheckpointKey, Order]:
     """The dates in names, where each of a run has its own: they count saves as numbers do."""
     found = {c.key: dated.fullmatch(c.path.rpartition("/")[2]) for c in run if c.order == UNKNOWN}
     dates = {key: int(re.sub(r"\D", "", m[1])) for key, m in found.items() if m}
@@ -97,7 +97,7 @@ def _dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[Checkpoint
     return {key: (-1, -1, date) for key, date in dates.items()}
 
 
-def with_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[Checkpoint]:
+def count_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[Checkpoint]:
     """Return the saves with their steps as counted from the start of each epoch, in runs in which a later
     epoch has no higher step, and steps that come again or times that follow the epochs tell it.
     """
@@ -108,19 +108,19 @@ def with_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[
 
     def begins_anew(run: Sequence[Checkpoint]) -> bool:
         again = len({c.step for c in run}) < len({(c.epoch, c.step) for c in run})
-        return _epochs_go_first(run) and (again or _follow(_by_epoch(run)))
+        return _do_epochs_go_first(run) and (again or _follow(_sort_by_epoch(run)))
 
     anew = {c.key for run in runs.values() if begins_anew(run) for c in run}
     return [replace(c, step=None, step_in_epoch=c.step) if c.key in anew else c for c in saves]
 
 
-def _epochs_go_first(run: Sequence[Checkpoint]) -> bool:
+def _do_epochs_go_first(run: Sequence[Checkpoint]) -> bool:
     """Whether a later epoch has no higher step than an earlier one, and times do not follow the steps."""
     by_step = sorted(run, key=lambda c: (c.step or 0, c.epoch or 0))
-    return by_step != _by_epoch(run) and not _follow(by_step)
+    return by_step != _sort_by_epoch(run) and not _follow(by_step)
 
 
-def _by_epoch(run: Sequence[Checkpoint]) -> list[Checkpoint]:
+def _sort_by_epoch(run: Sequence[Checkpoint]) -> list[Checkpoint]:
     return sorted(run, key=lambda c: (c.epoch or 0, c.step or 0))
 
 
@@ -129,7 +129,7 @@ def _follow(saves: Sequence[Checkpoint]) -> bool:
     return all(a.mtime_ns < b.mtime_ns for a, b in pairwise(saves))
 
 
-def with_told_steps(
+def add_told_steps(
     saves: Sequence[Checkpoint], step_of: Callable[[Checkpoint], int | None]
 ) -> list[Checkpoint]:
     """Return the saves with the steps that their files tell, where their names do not count alike."""

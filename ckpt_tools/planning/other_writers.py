@@ -42,11 +42,11 @@ def require_unchanged(planned: Iterable[FileLoad]) -> None:
         from ckpt_tools.storage.stores.refresh import refresh_objects
 
         failed = refresh_objects(urls)
-    for path, seen in stats(list(files)):
+    for path, seen in stat_all(list(files)):
         now, f = failed.get(path, seen), files[path]
         if isinstance(now, OSError):
             raise could_not_look.stop_changed(path, str(now.strerror)) from now
-        if now != (f.size, f.mtime_ns) or etag_of(path) != f.etag:
+        if now != (f.size, f.mtime_ns) or get_etag(path) != f.etag:
             raise could_not_look.stop_changed(path, None)
 
 
@@ -68,7 +68,7 @@ def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, c
         raise could_not_look.stop_late(found, None)
 
 
-def etag_of(path: str) -> str:
+def get_etag(path: str) -> str:
     """Return the ETag of an object as it was asked for last; "" of a file, and where there is none."""
     return get_versions(path)[0]
 
@@ -83,7 +83,7 @@ def get_versions(path: str) -> tuple[str, str]:
     return "", ""
 
 
-def other_writers(
+def find_other_writers(
     checkpoints: Sequence[Checkpoint], s: Session, chosen: Checkpoint | None = None
 ) -> Iterator[Finding]:
     """Yield what was written in the run of ``checkpoints``, unfinished ones too, since a session began.
@@ -91,19 +91,23 @@ def other_writers(
     Asks again about the files of the newest checkpoints, temporary files, and the directories that hold them
     or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls while nothing changes.
     """
-    last_ns, newest, unlisted = time.time_ns() + SKEW_NS, _newest(checkpoints), dict[str, OSError]()
+    last_ns, newest, unlisted = (
+        time.time_ns() + SKEW_NS,
+        _find_newest_files(checkpoints),
+        dict[str, OSError](),
+    )
 
     def find_young(files: Iterable[tuple[str, int]]) -> dict[str, How]:
         return {path: ns - s.started_ns for path, ns in files if s.started_ns <= ns <= last_ns}
 
-    directories = _directories(checkpoints, [*(chosen.parts if chosen else ()), *newest], s.root)
+    directories = _find_directories(checkpoints, [*(chosen.parts if chosen else ()), *newest], s.root)
     if is_url(s.root):
         from ckpt_tools.storage.stores.refresh import refresh_directories
 
         of_files = list({os.path.dirname(p.path): None for p in newest})[:DIRECTORIES]
         unlisted = refresh_directories([*directories, *of_files])
     times = [(p.path, p.mtime_ns) for c in checkpoints for p in c.parts]
-    temporary = stats(s.found.unfinished[-STATS:])
+    temporary = stat_all(s.found.unfinished[-STATS:])
     times += ((path, now[1]) for path, now in temporary if not isinstance(now, OSError))
     changed, unknown = _find_changed(newest)
     written = {**find_young(times), **changed}
@@ -124,7 +128,7 @@ def _find_changed(files: Sequence[Part]) -> tuple[dict[str, How], dict[str, str]
     """Return the files that are not as they were listed, and why that is unknown of others."""
     written, unknown = dict[str, How](), dict[str, str]()
     before = {p.path: (p.size, p.mtime_ns) for p in files}
-    for path, now in stats(list(before)):
+    for path, now in stat_all(list(before)):
         if isinstance(now, FileNotFoundError):
             written[path] = before[path][0], None
         elif isinstance(now, OSError):
@@ -134,7 +138,7 @@ def _find_changed(files: Sequence[Part]) -> tuple[dict[str, How], dict[str, str]
     return written, unknown
 
 
-def _newest(checkpoints: Sequence[Checkpoint]) -> list[Part]:
+def _find_newest_files(checkpoints: Sequence[Checkpoint]) -> list[Part]:
     """Return the files of the newest checkpoint by time and of the one with the highest step, those written
     last first. It is one where the times tell no other: those of stores are whole seconds.
     """
@@ -144,7 +148,7 @@ def _newest(checkpoints: Sequence[Checkpoint]) -> list[Part]:
     return sorted(found.values(), key=lambda p: -p.mtime_ns)[:STATS]
 
 
-def _directories(checkpoints: Sequence[Checkpoint], parts: Sequence[Part], root: str) -> list[str]:
+def _find_directories(checkpoints: Sequence[Checkpoint], parts: Sequence[Part], root: str) -> list[str]:
     """Return the directories in which the next file of the run would appear: its own, and those of files."""
     bases = [c.parts[0].base for c in checkpoints if c.parts] or [root]
     homes = [at for p in parts for at in (p.home, os.path.dirname(p.path))]
@@ -158,7 +162,7 @@ def _list_files(directory: str) -> Iterator[tuple[str, int]]:
             yield e.path, e.stat(follow_symlinks=False).st_mtime_ns
 
 
-def stats(paths: Sequence[str]) -> Iterator[tuple[str, tuple[int, int] | OSError]]:
+def stat_all(paths: Sequence[str]) -> Iterator[tuple[str, tuple[int, int] | OSError]]:
     """Yield each path with its size and time, or why it has none: many at a time, as a network answers."""
     from concurrent.futures import ThreadPoolExecutor
 

@@ -35,17 +35,17 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.planning import choice_warnings, none_usable, other_writers, unfinished
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.choose import Judgement, choose
-from ckpt_tools.planning.engine import find_gaps, find_losses
-from ckpt_tools.planning.lost_files import find_lost_texts, headless
+from ckpt_tools.planning.engine import find_gaps
+from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
 from ckpt_tools.planning.order import OrderFacts, step_at
 from ckpt_tools.planning.rules.choice import export_newer
 from ckpt_tools.planning.rules.choice.none_usable import stop_without_newest
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
 from ckpt_tools.planning.rules.tree import could_not_look
-from ckpt_tools.planning.seals import later_and_gone
-from ckpt_tools.planning.topology import leftovers_beside
-from ckpt_tools.planning.trackers import declared, find_later_trackers, tracker_findings
-from ckpt_tools.planning.unfinished import begun_later
+from ckpt_tools.planning.seals import find_later_and_gone
+from ckpt_tools.planning.topology import find_leftovers_beside
+from ckpt_tools.planning.trackers import find_later_trackers, find_tracker_findings, find_tracker_of
+from ckpt_tools.planning.unfinished import find_begun_later
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
 from ckpt_tools.storage.urls import is_url
@@ -86,7 +86,7 @@ class Planner(Candidates):
         """The plan with what could not be looked at on the way to it. Raises CannotLook."""
         unseen = self._find_unseen(made, otherwise)
         made = made or self.nothing()
-        return replace(made, warnings=_joined(made.warnings, unseen))
+        return replace(made, warnings=_join_findings(made.warnings, unseen))
 
     def _find_unseen(self, made: LoadPlan | None, otherwise: str) -> list[Finding]:
         """Warnings about what could not be looked at.
@@ -110,19 +110,19 @@ class Planner(Candidates):
         text = f"{blocking[0].path}{more}: {blocking[0].why}"
         text += f"; without it: {otherwise}" if otherwise else ""
         told, made = made.warnings if made else (), made or self.nothing()
-        unseen = _joined(told, (as_finding(row, self.root) for row in blocking))
+        unseen = _join_findings(told, (as_finding(row, self.root) for row in blocking))
         plan = replace(made, warnings=unseen, checkpoint=None, resume=Resume(None), by_rank=(), shared=())
         raise could_not_look.stop(text, "make it readable" if selection.skip_unreadable else HINT, plan)
 
     def _plan(self) -> LoadPlan:
-        ranked = self.candidates()
+        ranked = self.find_candidates()
         if not ranked:
             return self.nothing()
-        choice = self._choice(ranked)
+        choice = self._choose(ranked)
         self._ask_how_many(choice)
-        choice = self._with_lost(choice)
+        choice = self._add_lost(choice)
         if choice.checkpoint is None:
-            raise self.failure(choice, self.ranked)
+            raise self.explain_failure(choice, self.ranked)
         c = choice.checkpoint
         self._require_newest(c)
         require_fetched(self.session, c, choice.rejected)
@@ -132,7 +132,7 @@ class Planner(Candidates):
         if found.bare or found.strange:
             require_none_newer(self.session, replace(c, step=self.step(c)), self.selection)
         if found.empty or found.bare or found.strange:
-            self.warnings += begun_later(self.session, c)
+            self.warnings += find_begun_later(self.session, c)
             self.warnings += (f for f in find_lost_texts(self.session) if f.path == c.parts[0].home)
         return self.finish(choice, c)
 
@@ -147,7 +147,7 @@ class Planner(Candidates):
         if job and highest < job[0]:
             raise ask_how_many(job[0], self.topology.world_size, job[1], choice.checkpoint)
 
-    def _with_lost(self, choice: Choice) -> Choice:
+    def _add_lost(self, choice: Choice) -> Choice:
         """The choice and what would have gone before it had it not been lost.
 
         Raises NotNewest where the caller wants the newest or nothing.
@@ -161,11 +161,11 @@ class Planner(Candidates):
     def _require_best(self, choice: Choice, lost: Sequence[Rejected]) -> Choice:
         """The choice; raises NotNewest where something better is lost, and the caller wants no older one."""
         if lost and self.selection.no_fallback:
-            plan = self.empty(replace(choice, checkpoint=None))
+            plan = self.nothing(replace(choice, checkpoint=None))
             raise stop_without_newest(lost[0].findings[0].message, plan)
         return choice
 
-    def _choice(self, ranked: Sequence[Checkpoint]) -> Choice:
+    def _choose(self, ranked: Sequence[Checkpoint]) -> Choice:
         """The choice: by time, or by step where the rules of the order say so (planning/order.py).
 
         Raises UsageError where only the caller can say which checkpoint is the newest.
@@ -183,30 +183,30 @@ class Planner(Candidates):
             except (UsageError, CannotLook):  # a doubt about it counts once it is the choice
                 return Judgement(usable=True)
 
-        choice = self._chosen(ranked, judge)
+        choice = self._choose_first(ranked, judge)
         if self.ordered:
             return choice
         one = choice.checkpoint or ranked[0]
-        by_step, alike = self.by_step(one)
-        other = self._chosen(alike, at_best)
+        by_step, alike = self.rank_by_step(one)
+        other = self._choose_first(alike, at_best)
         two = other.checkpoint or alike[0]
-        facts = self.facts(one, two)
+        facts = self.make_order_facts(one, two)
         if choice.checkpoint is other.checkpoint is None and not facts.why_mute:
             return choice  # no order makes one of them usable
         if len(by_step) > len(alike):
-            flag = self._chosen(by_step, at_best).checkpoint or by_step[0]
+            flag = self._choose_first(by_step, at_best).checkpoint or by_step[0]
             facts = replace(facts, step_flag=flag.key == two.key)
         if not facts.differ:
-            choice = _with_more(choice, other.rejected)
+            choice = _add_rejected(choice, other.rejected)
             later = find_later_trackers(self.session, one, ranked)
             path, tracked = next(((path, c) for path, c in later if at_best(c).usable), ("", None))
             facts = replace(facts, named=path, tracked=tracked) if tracked else facts
         if facts.newest is two is not one:
-            choice = self._chosen(by_step, judge)
+            choice = self._choose_first(by_step, judge)
             self.order, self.ranked = "step", by_step
-        return self._with_others(choice, facts, ranked, judge)
+        return self._add_others(choice, facts, ranked, judge)
 
-    def _with_others(
+    def _add_others(
         self,
         choice: Choice,
         facts: OrderFacts,
@@ -219,14 +219,14 @@ class Planner(Candidates):
         or nothing.
         """
         chosen = choice.checkpoint
-        others = list(self.untold(chosen, ranked)) if chosen else []
+        others = list(self.find_untold(chosen, ranked)) if chosen else []
         usable = next((c for c in others if judge(c).usable), None)
         self.apply_order_rules(replace(facts, others=[usable] if usable else ()))
         known = {r.checkpoint.key for r in choice.rejected}
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
-        return self._require_best(_with_more(choice, lost), lost)
+        return self._require_best(_add_rejected(choice, lost), lost)
 
-    def _chosen(self, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]) -> Choice:
+    def _choose_first(self, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]) -> Choice:
         """The first of those ranked that is usable."""
         selection = self.selection
         return choose(
@@ -238,9 +238,9 @@ class Planner(Candidates):
             fallback=not selection.no_fallback,
         )
 
-    def failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
+    def explain_failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
         """Why there is no checkpoint to resume from, although some exist."""
-        return none_usable.failure(choice, ranked, self.selection, self.session, self.empty(choice))
+        return none_usable.explain_failure(choice, ranked, self.selection, self.session, self.nothing(choice))
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         """The plan that loads ``c``, which is the choice as this machine has found it.
@@ -253,17 +253,19 @@ class Planner(Candidates):
             from ckpt_tools.storage.stores.refresh import learn_versions  # most roots lie on a disk
 
             learn_versions([part.path for part in assignment.parts])
-        ranks = tuple(RankLoad(r, self._files(loads)) for r, loads in sorted(assignment.loads.items()))
-        shared = self._files(assignment.shared)
+        ranks = tuple(
+            RankLoad(r, self._make_file_loads(loads)) for r, loads in sorted(assignment.loads.items())
+        )
+        shared = self._make_file_loads(assignment.shared)
         loaded = [*shared, *(f for r in ranks for f in r.files)]
-        chosen = self._as_told(c, assignment.parts)
+        chosen = self._tell_step(c, assignment.parts)
         other_writers.require_unchanged(loaded)
         one = loaded[0].path if self.judge.are_replicas(c, assignment) else None
         counted = bool(ranks) or self.topology.provenance["world_size"].provenance != ALONE
         known = dict(self.topology.provenance)
         if not counted:  # any number of ranks may load such a set
             del known["world_size"]
-        warnings = tuple(dict.fromkeys(self._warnings(choice, c, assignment)))
+        warnings = tuple(dict.fromkeys(self._find_warnings(choice, c, assignment)))
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
@@ -279,24 +281,24 @@ class Planner(Candidates):
             attempts=choice.attempts,
             bytes_verified=self.session.reader.bytes_verified,
             warnings=warnings,
-            fingerprint=fingerprint(self.root, ranks, shared),
+            fingerprint=make_fingerprint(self.root, ranks, shared),
             candidates=tuple(self.ranked),
             budget=self.selection.budget,
-            below_level=len(choice_warnings.below(assignment.parts, self.session, self.selection)),
+            below_level=len(choice_warnings.find_below_level(assignment.parts, self.session, self.selection)),
             excluded=len(self.session.found.excluded.paths),
         )
 
-    def _files(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
+    def _make_file_loads(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
         """What verification saw of files, under names without a link to a directory below the root.
 
         Such a link could lead elsewhere when they are loaded.
         """
-        found, rows = self.session.found, file_loads(loads, self.session.reports)
+        found, rows = self.session.found, make_file_loads(loads, self.session.reports)
         if not any(links.outside or links.followed for links in found.links):
             return rows
         return tuple(replace(f, path=found.resolved(f.path)) for f in rows)
 
-    def _as_told(self, c: Checkpoint, parts: Sequence[Part]) -> Checkpoint:
+    def _tell_step(self, c: Checkpoint, parts: Sequence[Part]) -> Checkpoint:
         """The checkpoint by its real path, with the step and epoch that its planned files tell.
 
         Its other files come last: they may be those that were replaced.
@@ -314,31 +316,31 @@ class Planner(Candidates):
         step = step_at(self.step(c) if step is None else step, c, self.places)
         return replace(c, step=step, epoch=epoch, path=path)
 
-    def _warnings(self, choice: Choice, c: Checkpoint, assignment: Assignment) -> Iterator[Finding]:
+    def _find_warnings(self, choice: Choice, c: Checkpoint, assignment: Assignment) -> Iterator[Finding]:
         """What the caller should know about the choice, although it can be used."""
         parts, run = assignment.parts, [o for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)]
         yield from self.warnings
-        yield from self._passed_over(choice, c)
+        yield from self._find_passed_over(choice, c)
         yield from assignment.findings
-        yield from choice_warnings.of_files(parts, self.session)
-        yield from find_losses(c, self.expected)
+        yield from choice_warnings.find_warnings_of_files(parts, self.session)
+        yield from find_gaps(c, self.expected, spared=True)
         if self.selection.level > Level.PRESENCE:
-            yield from choice_warnings.best_is_gone(self.session, c)
-            yield from choice_warnings.of_companions(self.session, c, self.checkpoints)
-        yield from leftovers_beside(self.session, c, self.expected)
+            yield from choice_warnings.find_lost_best(self.session, c)
+            yield from choice_warnings.find_odd_companions(self.session, c, self.checkpoints)
+        yield from find_leftovers_beside(self.session, c, self.expected)
         if self.session.found.strange:
-            yield from headless(self.session, self.session.members(c))
-        told = tracker_findings(self.session, run, lambda: self._known_unusable(choice, run))
-        meant = self.selection.resume_from != "tracker" and declared(self.session, c)
+            yield from find_headless(self.session, self.session.members(c))
+        told = find_tracker_findings(self.session, run, lambda: self._find_unusable(choice, run))
+        meant = self.selection.resume_from != "tracker" and find_tracker_of(self.session, c)
         yield from (f for f in told if not (f.path == meant and f.code == "stale-tracker"))
-        yield from choice_warnings.of_links(self.session, c, self.step(c))
+        yield from choice_warnings.find_odd_links(self.session, c, self.step(c))
         yield from self.find_unfinished(c)
-        yield from unfinished.torn_lately(self.session, choice.rejected, self._usual)
-        yield from later_and_gone(self.session, c, self.step(c), self.checkpoints)
-        yield from self.other_writers(c)
-        yield from choice_warnings.of_depth(parts, self.session, self.selection)
+        yield from unfinished.find_torn_lately(self.session, choice.rejected, self._usual)
+        yield from find_later_and_gone(self.session, c, self.step(c), self.checkpoints)
+        yield from self.find_other_writers(c)
+        yield from choice_warnings.find_unread(parts, self.session, self.selection)
 
-    def _passed_over(self, choice: Choice, c: Checkpoint) -> Iterator[Finding]:
+    def _find_passed_over(self, choice: Choice, c: Checkpoint) -> Iterator[Finding]:
         """Exports that were written after the choice, and what --save-interval leaves out."""
         lost = {r.checkpoint.key for r in choice.rejected}
         exports = (o for o in (*self.ranked, *self.exports) if o.key not in lost)
@@ -349,10 +351,10 @@ class Planner(Candidates):
     def _require_newest(self, c: Checkpoint) -> None:
         """Raises NotNewest where the caller wants the newest or nothing, and what a link led to may be it."""
         if self.selection.no_fallback and self.selection.max_step is None:
-            for f in choice_warnings.of_links(self.session, c, self.step(c)):
-                raise stop_without_newest(f"{f.path}: {f.message}", self.empty(Choice(None)))
+            for f in choice_warnings.find_odd_links(self.session, c, self.step(c)):
+                raise stop_without_newest(f"{f.path}: {f.message}", self.nothing())
 
-    def _known_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
+    def _find_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:
         """The checkpoints that cannot be resumed from, as far as that is known."""
         lost = {r.checkpoint.key for r in choice.rejected if r.checkpoint.parts}
         lost.update(o.key for o in run if find_gaps(o, self.expected))
@@ -361,7 +363,7 @@ class Planner(Candidates):
         return lost
 
 
-def _with_more(choice: Choice, rejected: Sequence[Rejected]) -> Choice:
+def _add_rejected(choice: Choice, rejected: Sequence[Rejected]) -> Choice:
     known = {r.checkpoint.key for r in choice.rejected}
     return replace(
         choice, rejected=(*choice.rejected, *(r for r in rejected if r.checkpoint.key not in known))
@@ -376,13 +378,13 @@ def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
     return unplaced or gone.order > chosen.order
 
 
-def _joined(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
+def _join_findings(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
     """Both, and what is said of a file already not once more."""
     known = {(f.code, f.path) for f in warnings}
     return tuple(dict.fromkeys((*warnings, *(f for f in more if (f.code, f.path) not in known))))
 
 
-def file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[FileLoad, ...]:
+def make_file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[FileLoad, ...]:
     """Return the loads of one rank with what verification saw of each file."""
     rows = list[FileLoad]()
     for load in loads:
@@ -408,7 +410,7 @@ def file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tuple[Fi
     return tuple(rows)
 
 
-def fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad] = ()) -> str:
+def make_fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad] = ()) -> str:
     """Return XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the files, with the
     ETags of those in a store, and the rank map.
     """

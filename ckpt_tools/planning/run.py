@@ -27,7 +27,7 @@ class Siblings:
         self._rows = sorted(finished, key=lambda c: (c.order, c.mtime_ns))
         self._keys = [(c.order, c.mtime_ns) for c in self._rows]
 
-    def beside(self, c: Checkpoint) -> list[Checkpoint]:
+    def find_beside(self, c: Checkpoint) -> list[Checkpoint]:
         """The saves of its run next to it, of the same kind: some may be damaged, too, but hardly all."""
 
         def is_alike(o: Checkpoint) -> bool:

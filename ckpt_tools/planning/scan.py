@@ -17,9 +17,9 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.filters import allows, belongs
-from ckpt_tools.planning.order import find_places, order_saves, step_at, with_told_steps
+from ckpt_tools.planning.order import add_told_steps, find_places, order_saves, step_at
 from ckpt_tools.planning.rules.save import unfinished
-from ckpt_tools.planning.trackers import as_told, told
+from ckpt_tools.planning.trackers import find_trackers, settle_unfinished
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import missed, not_seen, unread_files
@@ -49,7 +49,7 @@ def scan_root(
         progress=progress,
     )
     s = open_session(root, options, listing=True)
-    rows = [as_told(s, c) for c in _with_numbers_inside(s, _listed(s, selection))]
+    rows = [settle_unfinished(s, c) for c in _add_numbers_inside(s, _list_saves(s, selection))]
     checkpoints = [c for c, _ in rows]
     expected = {
         run: n
@@ -57,36 +57,36 @@ def scan_root(
         if (n := selection.world_size or completeness.expected_ranks(members, s.layouts))
     }
     damage = (f for _, found in rows for f in found)
-    findings = [*not_seen(s), *unread_files(s), *s.notes, *damage, *_not_finished(s)]
+    findings = [*not_seen(s), *unread_files(s), *s.notes, *damage, *_find_unfinished(s)]
     findings += missed(s, {f.path for f in findings if f.path and f.code in NOT_SEEN})
     return Scan(
         root=s.root,
         checkpoints=tuple(checkpoints),
         expected=expected,
         findings=tuple(findings),
-        bare=len(s.bare_paths - {path for path, _ in _trackers(s, checkpoints)}),
+        bare=len(s.bare_paths - {path for path, _ in _find_trackers(s, checkpoints)}),
         unrecognised=s.found.unrecognised,
         excluded=len(s.found.excluded.paths),
         layouts=s.layouts,
-        trackers=tuple(told(s, checkpoints)) if trackers else (),
+        trackers=tuple(find_trackers(s, checkpoints)) if trackers else (),
     )
 
 
-def _not_finished(s: Session) -> Iterator[Finding]:
+def _find_unfinished(s: Session) -> Iterator[Finding]:
     """What saves and downloads have not finished."""
     yield from map(unfinished.describe_temporary, s.found.unfinished)
     for part in s.parts:
         yield from (replace(f, path=part.path) for f in part.findings if f.code == "unfinished-save")
 
 
-def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
+def _list_saves(s: Session, selection: Selection) -> list[Checkpoint]:
     """The checkpoints that the filters leave, newest first by modification time, or by step where that is
     asked for.
     """
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
 
     def step(c: Checkpoint) -> int | None:
-        return step_in_contents(s, c, everything) if c.step is None else c.step
+        return read_step(s, c, everything) if c.step is None else c.step
 
     left = [c for c in everything if belongs(c, selection) and allows(selection, c, step)]
     if selection.order != "step":
@@ -94,14 +94,14 @@ def _listed(s: Session, selection: Selection) -> list[Checkpoint]:
     return order_saves(left, "step", places=find_places(left, s.layouts, lambda _: None))
 
 
-def _trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Told]:
+def _find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Told]:
     """Those beside the checkpoints that are files of a known format."""
     for name, base in dict.fromkeys((c.layout, p.base) for c in checkpoints for p in c.parts[:1]):
         if s.layouts[name].tracker.state_copy:
             yield from s.trackers(name, base)
 
 
-def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint]:
+def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint]:
     """The listing with the steps and epochs that a plan would tell of the newest: where names count in epochs
     or saves, only contents do.
     """
@@ -109,23 +109,23 @@ def _with_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoin
     newest = {c.key for c in sorted(asked, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}
 
     def step(c: Checkpoint) -> int | None:
-        return step_in_contents(s, c, listed) if c.key in newest else None
+        return read_step(s, c, listed) if c.key in newest else None
 
     def count(c: Checkpoint) -> int | None:
         few = len(listed) <= _LOOKED_INTO and c.parts and not c.unfinished
-        return count_in_contents(s, c, listed, Level.STRUCTURE) if few else None
+        return read_count(s, c, listed, Level.STRUCTURE) if few else None
 
     places = find_places(listed, s.layouts, count)
 
     def numbered(c: Checkpoint) -> Checkpoint:
-        epoch = epoch_in_contents(s, c) if c.epoch is None else c.epoch
+        epoch = read_epoch(s, c) if c.epoch is None else c.epoch
         return replace(c, step=step_at(step(c) if c.step is None else c.step, c, places), epoch=epoch)
 
     told = dict[CheckpointKey, Checkpoint]()
     for run in s.runs(listed).values():
         placed = any(s.layouts.of(c).is_last_resort for c in run)
         if not placed and any(c.key in newest for c in run):
-            told |= {c.key: c for c in with_told_steps(run, step)}
+            told |= {c.key: c for c in add_told_steps(run, step)}
     rows = (told.get(c.key, c) for c in listed)
     return [numbered(c) if c.key in newest else c for c in rows]
 
@@ -137,7 +137,7 @@ def _is_untold(s: Session, c: Checkpoint) -> bool:
 # ---- what contents tell of the step
 
 
-def step_in_contents(
+def read_step(
     session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
 ) -> int | None:
     """What most of a checkpoint's files say, since one may hold another save.
@@ -155,21 +155,21 @@ def step_in_contents(
     return next((step for p, _ in read if (step := layout.counting.place(p, siblings)) is not None), None)
 
 
-def epoch_in_contents(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) -> int | None:
+def read_epoch(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) -> int | None:
     """The epoch that the first of its files tells that tells one."""
     layout = session.layouts.of(c)
     told = (layout.steps(p, session.report(p, level).metadata)[1] for p in c.parts[:_READ])
     return next((epoch for epoch in told if epoch is not None), None)
 
 
-def count_in_contents(
+def read_count(
     session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level
 ) -> int | None:
     """What the files of a checkpoint count on over all of its run, whatever its name counts: the entry that
     the layout names, else the steps of the optimizer, or of the schedule.
     """
     if c.kind is Kind.DYING_GASP:
-        return step_in_contents(session, c, checkpoints, level)
+        return read_step(session, c, checkpoints, level)
     if key := session.layouts.of(c).counting.restarts:
         told = (whole(session.report(p, level).metadata.get(key)) for p in c.parts[:_READ])
         steps = [step for step in told if step is not None]

@@ -29,16 +29,16 @@ def check(s: Session, level: Level) -> tuple[list[FileReport], list[Finding]]:
     """
     seals, lost, out = s.indexes.seals, list[Finding](), list[FileReport]()
     if s.found.tree:
-        lost += _newest_gone(s)  # before the reports forget what seals say
+        lost += _find_newest_gone(s)  # before the reports forget what seals say
     if seals is not None:
         seals.forget()
         for seal in s.found.seals:
             report = s.report_file(seal.path, min(level, Level.CONTENT), seal.findings)
             out.append(FileReport(None, with_findings(report, seals.findings.get(seal.path, ()))))
-    return out, [*lost, *_unnamed(s), *_unsigned(s)] if s.found.tree else lost
+    return out, [*lost, *_find_unnamed(s), *_find_unsigned(s)] if s.found.tree else lost
 
 
-def _unnamed(s: Session) -> Iterator[Finding]:
+def _find_unnamed(s: Session) -> Iterator[Finding]:
     """Files that lie in a sealed directory, and that no seal of it names. Fragments, which wait for further
     ones, do not say what is missing.
     """
@@ -48,11 +48,11 @@ def _unnamed(s: Session) -> Iterator[Finding]:
             whole[k.base].append(k)
     for base, known in whole.items():
         named = {inside(base, f.path) for k in known for f in k.seal.files}
-        found = [path for path in _files(base) if path not in named]
+        found = [path for path in _list_files(base) if path not in named]
         yield from seal_mismatch.describe_unnamed(found, base)
 
 
-def _unsigned(s: Session) -> Iterator[Finding]:
+def _find_unsigned(s: Session) -> Iterator[Finding]:
     """Files of a directory that was signed, of which its signature says nothing."""
     if s.signatures is None:
         return
@@ -61,12 +61,12 @@ def _unsigned(s: Session) -> Iterator[Finding]:
         home = statement.home(path) if statement else ""
         if statement is None or not home:
             continue
-        names = {os.path.relpath(file, home): file for file in _files(home)}
+        names = {os.path.relpath(file, home): file for file in _list_files(home)}
         more = sorted(n for n in names if n not in statement.names and not statement.ignores(n))
         yield from seal_mismatch.describe_unnamed([names[n] for n in more], home, path)
 
 
-def _files(base: str) -> Iterator[str]:
+def _list_files(base: str) -> Iterator[str]:
     """The files at and below a directory, without seals, what is being written, and what has seals of its
     own.
     """
@@ -83,7 +83,7 @@ def _files(base: str) -> Iterator[str]:
 # ---- saves of which only the seal is left
 
 
-def later_and_gone(
+def find_later_and_gone(
     s: Session, chosen: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
     """Warnings about sealed checkpoints beside the chosen one (at ``step``) that would have gone before it,
@@ -93,10 +93,10 @@ def later_and_gone(
     if seals is None:
         return
     seals.read_all(besides={p.home for c in others for p in c.parts if p.home})
-    yield from map(_describe, _later(s, _without_files(seals), chosen, step, others))
+    yield from map(_describe, _find_later(s, _find_without_files(seals), chosen, step, others))
 
 
-def _newest_gone(s: Session) -> Iterator[Finding]:
+def _find_newest_gone(s: Session) -> Iterator[Finding]:
     """The same of the newest checkpoint of each run, if it alone is gone: who prunes by age removes older
     ones, and who keeps the best removes any, also between those that are left.
     """
@@ -104,19 +104,19 @@ def _newest_gone(s: Session) -> Iterator[Finding]:
     if seals is None or not seals.absent:
         return
     below = defaultdict[str, list[Known]](list)
-    for known in _without_files(seals):
+    for known in _find_without_files(seals):
         for directory in {known.base, os.path.dirname(known.base)}:
             below[directory].append(known)
     for checkpoints in s.runs(grouping.group(s.parts, s.layouts)).values():
         in_order = sorted(checkpoints, key=lambda c: (c.order, c.path))
         oldest, newest = in_order[0], in_order[-1]
         near = {known.path: known for p in oldest.parts for known in below[os.path.dirname(p.home or p.path)]}
-        gone = list(_later(s, near.values(), oldest, oldest.step, checkpoints))
+        gone = list(_find_later(s, near.values(), oldest, oldest.step, checkpoints))
         if len(gone) == 1 and _is_later(gone[0], newest, newest.step):
             yield _describe(gone[0])
 
 
-def _later(
+def _find_later(
     s: Session, gone: Iterable[Known], than: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Known]:
     """The seals among those of what is ``gone`` that are of later saves than a checkpoint at ``step``, and
@@ -139,16 +139,16 @@ def _describe(known: Known) -> Finding:
     return seal_mismatch.describe_lost_save(known.seal.checkpoint, _place(known), known.path)
 
 
-def only_seals(s: Session) -> list[str]:
+def find_only_seals(s: Session) -> list[str]:
     """What was sealed and is not there, where there is no checkpoint."""
     seals = s.indexes.seals
     if seals is None:
         return []
     seals.read_all()
-    return sorted({_place(known) for known in _without_files(seals)} | set(seals.about))
+    return sorted({_place(known) for known in _find_without_files(seals)} | set(seals.about))
 
 
-def _without_files(seals: Seals) -> Iterator[Known]:
+def _find_without_files(seals: Seals) -> Iterator[Known]:
     """The seals that name a file that is not there."""
     return (known for known in seals.known if known.path in seals.absent)
 

@@ -27,7 +27,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.save import mixed_counters, parallel_sizes, rank_mismatch
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
-from ckpt_tools.planning.writers import Rows, placed, rank_order
+from ckpt_tools.planning.writers import Rows, find_placed, rank_order
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import trust
@@ -51,7 +51,7 @@ _Places = frozenset[tuple[tuple[str, int], ...]]
 """The places of a grid that the names of a checkpoint's files show."""
 
 
-def expert_names(
+def settle_expert_names(
     session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE
 ) -> list[Checkpoint]:
     """Return checkpoints with the axis ``ep`` in place of ``pp`` where names count experts, not stages.
@@ -68,11 +68,11 @@ def expert_names(
         named = frozenset(p.coords for p in parts)
         places.append(named)
         if len(named) > 1 and told.get(named) is None:
-            told[named] = _counts_experts(session.report(p, level) for p in parts[:_NEIGHBOURS])
+            told[named] = _do_count_experts(session.report(p, level) for p in parts[:_NEIGHBOURS])
     usual = next((said for said in told.values() if said is not None), False)
     known = {named: usual if said is None else said for named, said in told.items()}
     return [
-        _with_experts(c) if known.get(named, usual) else c
+        _name_experts(c) if known.get(named, usual) else c
         for c, named in zip(checkpoints, places, strict=True)
     ]
 
@@ -85,13 +85,13 @@ def _find_ambiguous(parts: Sequence[Part]) -> Iterator[Part]:
             yield p
 
 
-def _counts_experts(reports: Iterator[Report]) -> bool | None:
+def _do_count_experts(reports: Iterator[Report]) -> bool | None:
     """Return True if the first of the files that tells says so, None if none tells."""
     sizes = next(filter(None, (in_files.saved_sizes([r]) for r in reports)), None)
     return None if sizes is None else sizes.get("pp") == 1 and sizes.get("ep", 1) > 1
 
 
-def _with_experts(c: Checkpoint) -> Checkpoint:
+def _name_experts(c: Checkpoint) -> Checkpoint:
     parts = list(c.parts)
     for i, p in enumerate(parts):
         if "ep" not in dict(p.coords):
@@ -99,13 +99,13 @@ def _with_experts(c: Checkpoint) -> Checkpoint:
     return replace(c, parts=tuple(parts))
 
 
-def saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
+def read_saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> Mapping[str, int]:
     """Return what the files of a checkpoint say about the job that saved it; some of them are read for it."""
     telling = _find_telling(checkpoint, session.layouts)[:_ASKED]
     return in_files.saved_sizes(session.report(p, level) for p in telling)
 
 
-def without_leftovers(
+def leave_out_leftovers(
     session: Session, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
 ) -> list[Checkpoint]:
     """Return checkpoints without files of ranks that their job did not have, and that are older than its own:
@@ -116,7 +116,7 @@ def without_leftovers(
         if not _has_older_ranks(c.parts):
             continue
         layout = session.layouts.of(c)
-        lost = {p.path for p in completeness.left_over(c, layout, saved_sizes(session, c, level))}
+        lost = {p.path for p in completeness.left_over(c, layout, read_saved_sizes(session, c, level))}
         own = tuple(p for p in c.parts if p.path not in lost)
         times = sorted(p.mtime_ns for p in essential(own, layout))
         if lost and times:
@@ -132,7 +132,9 @@ def _has_older_ranks(parts: Sequence[Part]) -> bool:
     return any(a[0] < b[0] and newest[i] < oldest[i - 1] for i, (a, b) in enumerate(pairwise(rows), 1))
 
 
-def leftovers_beside(session: Session, c: Checkpoint, expected: completeness.Expected) -> Iterator[Finding]:
+def find_leftovers_beside(
+    session: Session, c: Checkpoint, expected: completeness.Expected
+) -> Iterator[Finding]:
     """Yield that files of a larger job lie in the directory of a checkpoint."""
     if any(axis == "dp" for p in c.parts for axis, _ in p.coords):
         there = replace(c, parts=tuple(p for p in session.parts if p.home == c.parts[0].home))
@@ -168,7 +170,7 @@ def find_topology(
         if order != selection.rank_order:
             warnings.append(rank_mismatch.describe_other_order(order, first.path))
     strategy = read_groups(selection, session.root, world.value)
-    saved = _saved_by(first, worlds, session.layouts.of(first))
+    saved = _find_saved_world(first, worlds, session.layouts.of(first))
     return Topology(world.value, sizes, order, known, strategy), saved, warnings
 
 
@@ -227,7 +229,7 @@ def _find_sizes(
         sizes = {axis: _find_size(axis, saves, reports, selection.sizes.get(axis)) for axis in _SIZED}
         return {axis: size for axis, size in sizes.items() if size.value}
 
-    world, sizes = _told_world(selection), sizes_of(newest)
+    world, sizes = _find_told_world(selection), sizes_of(newest)
     if world and world.value % prod(size.value for axis, size in sizes.items() if axis in _GRID):
         sizes = sizes_of(newest[:1])  # this job has not as many places as the save before
     if dp := selection.sizes.get("dp"):
@@ -242,13 +244,13 @@ def _find_size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report
     if flag:
         return Known(flag, f"--parallel {axis}")
     told, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
-    on_disk = Known(_named_size(axis, newest[:1] if told or shards else newest), "directory names")
+    on_disk = Known(_find_named_size(axis, newest[:1] if told or shards else newest), "directory names")
     if shards and shards.value > on_disk.value:
         on_disk = shards
     return told if told and told.value >= on_disk.value else on_disk
 
 
-def _named_size(axis: str, saves: Sequence[Checkpoint]) -> int:
+def _find_named_size(axis: str, saves: Sequence[Checkpoint]) -> int:
     """Return how many places of an axis the names of files show, 0 where they show none."""
     return 1 + max((at for c in saves for p in c.parts for a, at in p.coords if a == axis), default=-1)
 
@@ -257,14 +259,14 @@ def _find_rank_order(session: Session, ranked: Sequence[Checkpoint], rows: Rows,
     """Return the rank order that most files show, also in other checkpoints: the newest may have been
     swapped.
     """
-    known = list(placed(rows))
+    known = list(find_placed(rows))
     # of a save that has lost files, one may be left, which stands where every order has it
     places = max((prod(n for axis, n in row.sizes if axis in in_files.PLACES) for row in known), default=1)
     if places > 1 or len({row.rank for row in known}) > 1:
         asked = {p.path for p, _ in rows}
         telling = (p for c in ranked[:_ASKED] for p in _find_telling(c, session.layouts))
         others = list(islice((p for p in telling if p.path not in asked), _NEIGHBOURS))
-        known += placed(_read(session, others, selection))
+        known += find_placed(_read(session, others, selection))
     return rank_order(known)
 
 
@@ -294,7 +296,7 @@ def _find_worlds(
     if told and grid and not selection.sizes and told.value % grid:
         told = Known(grid, "parallel sizes")  # places that are there were saved by ranks
     if grid and "dp" not in sizes:
-        grid *= _named_size("dp", newest) or 1
+        grid *= _find_named_size("dp", newest) or 1
     shared = all(expected.layouts.of(first).piece(p.piece).readers.shared for p in first.parts)
     # what all of them share was written by as many as its own names tell
     highest = completeness.expected_ranks([first], expected.layouts) if shared else expected.named
@@ -303,7 +305,7 @@ def _find_worlds(
 
 def _count_ranks(selection: Selection, worlds: _Worlds) -> Known:
     """Return how many ranks there are: by a flag, by the launcher, or as the checkpoint tells."""
-    if told := _told_world(selection):
+    if told := _find_told_world(selection):
         return told
     in_files, in_names, highest, grid = worlds
     sources = {"names on disk": in_names, HIGHEST: highest, "parallel sizes": grid, ALONE: 1}
@@ -313,7 +315,7 @@ def _count_ranks(selection: Selection, worlds: _Worlds) -> Known:
     return Known(grouped, "--replica-groups") if grouped > world.value else world
 
 
-def _saved_by(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int | None:
+def _find_saved_world(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int | None:
     """Return how many ranks wrote the files, as far as they or their names tell."""
     if worlds.in_files:
         return worlds.in_files.value
@@ -325,7 +327,7 @@ def _saved_by(first: Checkpoint, worlds: _Worlds, layout: Layout) -> int | None:
     return named or worlds.grid or 1
 
 
-def _told_world(selection: Selection) -> Known | None:
+def _find_told_world(selection: Selection) -> Known | None:
     """Return the number of ranks by a flag or by the launcher."""
     if selection.world_size:
         return Known(selection.world_size, selection.world_from)

@@ -29,7 +29,7 @@ _REMOVED = "it was removed or moved, or the disk that it is on is not mounted he
 _OTHER_ORDERS = "say --order mtime or --order step"
 
 
-def tracker_findings(
+def find_tracker_findings(
     s: Session, saves: Sequence[Checkpoint], incomplete: Callable[[], set[CheckpointKey]]
 ) -> Iterator[Finding]:
     """Return what the trackers beside the finished saves of a run get wrong, if its layout has one.
@@ -43,18 +43,18 @@ def tracker_findings(
     if not found and layout.tracker.file and layout.tracker.always:
         here = f"{base}/".startswith(f"{s.root}/")  # above ROOT nobody looked
         numbered = len(saves) > 1 or {saves[0].step, saves[0].epoch, saves[0].generation} != {None}
-        if here and numbered and not any(declared(s, c) for c in saves):
+        if here and numbered and not any(find_tracker_of(s, c) for c in saves):
             yield finding_of(RULE, Hit(base, f"there is no {layout.tracker.file}", code="missing-tracker"))
     for path, says in found:
         if isinstance(says, Finding):
             yield says
             continue
         repaired = path.rpartition("/")[2] == layout.tracker.file  # of several the first that is asked
-        facts = TrackerFacts(path, says, written_ns(path), repaired, layout, saves, incomplete())
+        facts = TrackerFacts(path, says, get_time_written(path), repaired, layout, saves, incomplete())
         yield from (finding_of(RULE, hit) for hit in check(facts))
 
 
-def written_ns(path: str) -> int:
+def get_time_written(path: str) -> int:
     """When a tracker or a link was written, in nanoseconds; 0 where that cannot be asked any more."""
     try:
         return lstat(path).st_mtime_ns
@@ -62,7 +62,7 @@ def written_ns(path: str) -> int:
         return 0
 
 
-def told(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
+def find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
     """What each tracker beside these checkpoints says, and which of them that is."""
     seen = set[str]()
     for name, base in dict.fromkeys((c.layout, p.base) for c in checkpoints for p in c.parts[:1]):
@@ -72,10 +72,10 @@ def told(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tracker]:
             seen.add(path)
             says = None if isinstance(target, Finding) else target
             here = [c for c in checkpoints if c.layout == name and c.parts and c.parts[0].base == base]
-            yield Tracker(path, says, None if says is None else _found(says, here, s.layouts[name]))
+            yield Tracker(path, says, None if says is None else _find_named(says, here, s.layouts[name]))
 
 
-def declared(s: Session, c: Checkpoint) -> str | None:
+def find_tracker_of(s: Session, c: Checkpoint) -> str | None:
     """The tracker beside a checkpoint that names it.
 
     Whichever layout's it is: of a damaged checkpoint only files of another layout may be left.
@@ -100,7 +100,7 @@ def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
         return False
 
 
-def lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
+def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
     """What the trackers beside the ``chosen`` checkpoints name although it is not among them, and no file or
     directory of a run beside them. ``begun`` are saves without the file that is written last.
     """
@@ -108,29 +108,29 @@ def lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) 
         layout, here = s.layouts[name], [c for c in chosen if c.parts[0].base == base]
         torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
         seen: set[int | str] = {"release"}
-        for path, target in (*s.trackers(name, base), *_of_others(s, layout, here)):
+        for path, target in (*s.trackers(name, base), *_find_of_others(s, layout, here)):
             if not isinstance(target, int | str) or target in seen:
                 continue
             seen.add(target)
             if not _is_here(s, target, here, torn):
-                c, what, at = _gone(here[0], target, layout), "but nothing of it is there", base
-                if rest := _found(target, torn, layout):
-                    c, what, at = replace(rest, unfinished=False), missing(layout), rest.path
-                yield Rejected(c, (_damage(path, target, what, at),))
+                c, what, at = _make_gone(here[0], target, layout), "but nothing of it is there", base
+                if rest := _find_named(target, torn, layout):
+                    c, what, at = replace(rest, unfinished=False), describe_missing(layout), rest.path
+                yield Rejected(c, (_describe_damage(path, target, what, at),))
 
 
 def _is_here(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]) -> bool:
     """Whether a tracker names one of the checkpoints, or a file or directory of a run beside them that is
     none of the ``torn``.
     """
-    if _found(target, here, s.layouts.of(here[0])) is not None:
+    if _find_named(target, here, s.layouts.of(here[0])) is not None:
         return True
     path, homes = f"{here[0].parts[0].base}/{target}", {c.path for c in torn}
     whole = (p for p in s.parts if p.home not in homes)
     return isinstance(target, str) and any(path in (p.home, p.path) for p in whole)
 
 
-def _of_others(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
+def _find_of_others(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
     """What the trackers of other layouts beside a run's checkpoints say, where that is a step later than
     theirs and that nothing there has: who writes one may save in the form of several frameworks.
     """
@@ -139,47 +139,47 @@ def _of_others(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[
     if None in steps or newest is None:
         return
     known = {p.step for p in s.parts if p.base == base}
-    for path, says in dict.fromkeys(_rows_of_others(s, own, base)):
-        step = None if says is None or isinstance(says, Finding) else _number(str(says), own)
+    for path, says in dict.fromkeys(_read_others(s, own, base)):
+        step = None if says is None or isinstance(says, Finding) else _find_number(str(says), own)
         if step is not None and step > newest and step not in known:
             yield path, says
 
 
-def _rows_of_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
+def _read_others(s: Session, own: Layout, base: str) -> Iterator[Told]:
     for other in s.layouts:
         alike = other is own or (other.tracker.file and other.tracker.file == own.tracker.file)
         if not alike and (other.tracker.file or other.tracker.others):
             yield from s.trackers(other.name, base)
 
 
-def _found(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
+def _find_named(target: int | str, checkpoints: Sequence[Checkpoint], layout: Layout) -> Checkpoint | None:
     """The first checkpoint that a tracker of the layout names."""
     return next((c for c in checkpoints if _is_named(layout, c, target)), None)
 
 
-def _damage(tracker: str, target: int | str, what: str, path: str) -> Finding:
+def _describe_damage(tracker: str, target: int | str, what: str, path: str) -> Finding:
     says = f"{tracker.rpartition('/')[2]} names {target}"
     return missing_part.describe_declared(says, what, path, _REMOVED)
 
 
-def as_told(s: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
+def settle_unfinished(s: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
     """A checkpoint as a listing shows it: one that looks unfinished and is named by its tracker was
     finished.
     """
-    tracker = declared(s, c) if c.unfinished else None
+    tracker = find_tracker_of(s, c) if c.unfinished else None
     if tracker is None:
         return c, ()
-    what = missing(s.layouts.of(c))
-    return replace(c, unfinished=False), (_damage(tracker, c.label, what, c.path),)
+    what = describe_missing(s.layouts.of(c))
+    return replace(c, unfinished=False), (_describe_damage(tracker, c.label, what, c.path),)
 
 
-def missing(layout: Layout) -> str:
+def describe_missing(layout: Layout) -> str:
     """What a checkpoint lacks that was finished: the second half of a sentence about it."""
     commit = layout.complete.commit
     return f"but its {commit} file is gone" if commit else "but pieces of it are gone"
 
 
-def _number(name: str, layout: Layout) -> int | None:
+def _find_number(name: str, layout: Layout) -> int | None:
     """The last number in a name, unless it belongs to a date."""
     digits = re.search(r"(\d{1,18})\D*$", name)
     dated = layout.counting.dated
@@ -187,12 +187,12 @@ def _number(name: str, layout: Layout) -> int | None:
     return int(digits[1]) if digits and not (date and digits.start() < date.end(1)) else None
 
 
-def _gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
+def _make_gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
     """A checkpoint of which nothing but its name is left.
 
     The name's last number is its step, or which save it is, unless it belongs to a date.
     """
-    number = _number(str(target), layout)
+    number = _find_number(str(target), layout)
     base = sibling.parts[0].base
     return Checkpoint(
         layout=sibling.layout,
@@ -210,7 +210,7 @@ def _gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
 # ---- a choice by what a tracker names
 
 
-def tracked_first(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint]) -> list[Checkpoint]:
+def find_tracked(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint]) -> list[Checkpoint]:
     """Return the candidates that the tracker names; ``run`` are all checkpoints, hidden ones among them.
 
     Raises UsageError when the tracker names none of them, CannotLook when it cannot be read.
@@ -244,9 +244,9 @@ def find_later_trackers(
     if not s.found.trackers:
         return
     told = (path for path, _ in s.trackers(newest.layout, newest.parts[0].base))
-    late = {path for path in told if written_ns(path) > newest.mtime_ns}
-    if not late or declared(s, newest):
+    late = {path for path in told if get_time_written(path) > newest.mtime_ns}
+    if not late or find_tracker_of(s, newest):
         return
     for c in others:
-        if c.key != newest.key and (path := declared(s, c)) in late:
+        if c.key != newest.key and (path := find_tracker_of(s, c)) in late:
             yield path or "", c

@@ -20,7 +20,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.rules.save import unfinished
-from ckpt_tools.planning.trackers import declared
+from ckpt_tools.planning.trackers import find_tracker_of
 from ckpt_tools.reading.session import Session
 
 TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
@@ -44,12 +44,12 @@ def sizes(run: Iterable[Checkpoint]) -> Sizes:
     return found
 
 
-def marked(c: Checkpoint) -> bool:
+def is_marked(c: Checkpoint) -> bool:
     """Whether the name of its directory says so, as any framework's may."""
     return under_way.is_marked(c.parts[0].home)
 
 
-def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
+def find_not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
     """The first with all its files, none of which ends early, of which only the name says that it is not
     done, in a way that is not its framework's own: who renames it may have removed the one before.
     """
@@ -57,14 +57,14 @@ def not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
         commit = s.layouts.of(c).complete.commit
         done = not commit or any(p.role == commit for p in c.parts)
         pieces = [s.layouts.piece_of(p) for p in c.parts]
-        if done and marked(c) and not any(p.stage is not Stage.ANY for p in pieces):
+        if done and is_marked(c) and not any(p.stage is not Stage.ANY for p in pieces):
             findings = (f for p in c.parts for f in s.report(p, Level.STRUCTURE).findings)
             if not any(f.code in TORN for f in findings):
                 return c
     return None
 
 
-def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:
+def find_torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:
     """Candidates that lost because files are too short or not there, and whose last write was seconds ago;
     none that the framework has said to be finished, which some do before all ranks are done.
 
@@ -74,7 +74,7 @@ def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Itera
         c = r.checkpoint
         errors = [f for f in r.findings if f.severity is Severity.ERROR]
         torn = bool(errors) and all(f.code in TORN for f in errors)
-        if torn and c.parts and (s.layouts.of(c).tracker.early or declared(s, c) is None):
+        if torn and c.parts and (s.layouts.of(c).tracker.early or find_tracker_of(s, c) is None):
             series = c.layout, c.run, c.kind
             others = usual.get(series, Counter()) - Counter({len(c.parts): 1})
             short = len({f.path for f in errors} & {p.path for p in c.parts})
@@ -82,7 +82,7 @@ def torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Itera
                 yield unfinished.describe_torn(c, told)
 
 
-def hint_of(s: Session, c: Checkpoint) -> str:
+def find_hint(s: Session, c: Checkpoint) -> str:
     """Return what to do about a save that may still be written; "" where it is older than --settle."""
     return WAIT if state(s, c, {}) else ""
 
@@ -99,10 +99,10 @@ def state(s: Session, c: Checkpoint, usual: Sizes, short: int = 0) -> str:
     of = f" of {max(whole, key=lambda n: (whole[n], n)):,}" if whole else ""
     cut = f", {short:,} of them too short" if short else ""
     files = "file" if len(written) == 1 and not whole else "files"
-    return f"{len(written):,}{of} {files}{cut}, the last written {age:.0f} s ago{_tracker(s, c)}"
+    return f"{len(written):,}{of} {files}{cut}, the last written {age:.0f} s ago{_describe_tracker(s, c)}"
 
 
-def _tracker(s: Session, c: Checkpoint) -> str:
+def _describe_tracker(s: Session, c: Checkpoint) -> str:
     layout = s.layouts.of(c)
     tracker = s.tracker(layout.name, c.parts[0].base)
     if tracker is None:
@@ -113,7 +113,7 @@ def _tracker(s: Session, c: Checkpoint) -> str:
     return f"; the tracker names {target}"
 
 
-def written_whole(s: Session) -> str | None:
+def find_whole_temporary(s: Session) -> str | None:
     """The first temporary file that no layout has and that holds a whole state: it only was not renamed."""
     called = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
     for path in islice(called, _MOST):
@@ -127,7 +127,7 @@ def written_whole(s: Session) -> str | None:
 # ---- directories beside saves, called as these are but for a higher number, with nothing of one in them
 
 
-def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
+def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Return warnings about such directories of a higher number than all saves beside ``c``, and about those
     called as a save that is not done in which something was written since. Of what a tracker names more is
     said elsewhere.
@@ -135,11 +135,11 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     home = c.parts[0].home
     base = os.path.dirname(home or c.parts[0].path)
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
-    taken = _taken(s)
-    below = [top for top in dict.fromkeys(_below(there, base)) if top not in taken]
+    taken = _find_taken(s)
+    below = [top for top in dict.fromkeys(_find_below(there, base)) if top not in taken]
     for top in _find_emptied(s, c, below) if home else ():
         yield unfinished.describe_empty(top, os.path.basename(home))
-    late = set(_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
+    late = set(_find_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
     for top in below:
         if under_way.is_begun(os.path.basename(top)) and top in late:
             yield unfinished.describe_marked(top, c)
@@ -148,13 +148,13 @@ def begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
 def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:
     """Return the directories of a higher number than those of all saves, with nothing of one in them."""
     home, told = c.parts[0].home, {c.step, c.epoch, c.generation} - {None}
-    if told and told.isdisjoint(numbers_in(home)):
+    if told and told.isdisjoint(find_numbers(home)):
         return
-    base, pattern = os.path.dirname(home), pattern_of(home)
+    base, pattern = os.path.dirname(home), make_pattern(home)
     beside = {p.home for p in s.parts if p.home and os.path.dirname(p.home) == base}
-    highest = max(numbers_in(at) for at in (home, *beside) if pattern_of(at) == pattern)
+    highest = max(find_numbers(at) for at in (home, *beside) if make_pattern(at) == pattern)
     for top in below:
-        later = pattern_of(top) == pattern and numbers_in(top) > highest
+        later = make_pattern(top) == pattern and find_numbers(top) > highest
         if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
             yield top
 
@@ -165,35 +165,35 @@ def is_called_alike(path: str, c: Checkpoint) -> bool:
     """
     own = c.parts[0].home or c.parts[0].path
     beside = os.path.dirname(path) == os.path.dirname(own)
-    return beside and pattern_of(path) == pattern_of(own) and numbers_in(path) > numbers_in(own)
+    return beside and make_pattern(path) == make_pattern(own) and find_numbers(path) > find_numbers(own)
 
 
 def is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
     """Return True if a tracker beside ``c`` names the directory, its last number, or the end of its name."""
-    name, numbers = os.path.basename(top), numbers_in(top)
+    name, numbers = os.path.basename(top), find_numbers(top)
     said = {says for _, says in s.trackers(c.layout, os.path.dirname(top))}
     ends = (name.endswith(f"-{says}") for says in said if isinstance(says, str))
     return not said.isdisjoint((name, *numbers[-1:])) or any(ends)
 
 
-def pattern_of(path: str) -> str:
+def make_pattern(path: str) -> str:
     """Return the name at the end of a path, without its numbers."""
     return _NUMBER.sub("#", os.path.basename(path))
 
 
-def numbers_in(path: str) -> tuple[int, ...]:
+def find_numbers(path: str) -> tuple[int, ...]:
     """Return the numbers in the name at the end of a path."""
     return tuple(int(n[:18]) for n in _NUMBER.findall(os.path.basename(path)))
 
 
-def _below(directories: Iterable[str], base: str) -> Iterator[str]:
+def _find_below(directories: Iterable[str], base: str) -> Iterator[str]:
     """The directories in ``base`` that are, or hold, one of these."""
     for directory in directories:
         if directory.startswith(f"{base}/"):
             yield f"{base}/{directory[len(base) + 1 :].partition('/')[0]}"
 
 
-def _taken(s: Session) -> set[str]:
+def _find_taken(s: Session) -> set[str]:
     """All directories in which something of a checkpoint lies, or that were set aside."""
     above = set[str]()
     for path in (*(p.path for p in s.parts), *(f"{f.path}/" for f in s.aside), *s.found.unfinished):

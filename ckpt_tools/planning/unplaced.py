@@ -27,7 +27,7 @@ from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.facts import UnplacedFile
-from ckpt_tools.planning.lost_files import headless
+from ckpt_tools.planning.lost_files import find_headless
 from ckpt_tools.planning.rules.choice import unplaced_newer
 from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import file_verdict
@@ -54,17 +54,17 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
     optimizer = _has_optimizer(s, c)
     homes = tuple({f"{p.home}/" for p in c.parts if p.home})
     beside = "" if homes or optimizer else c.parts[0].base  # weights alone: a state may lie beside them
-    begun = tuple(f"{f.path}/" for f in headless(s, s.members(c)))
+    begun = tuple(f"{f.path}/" for f in find_headless(s, s.members(c)))
 
     def may_count(path: str) -> bool:
         return path.startswith(f"{above}/") and not path.startswith(begun)
 
-    unplaced = unplaced_files(s, c.mtime_ns, may_count, homes, beside)
+    unplaced = find_unplaced_files(s, c.mtime_ns, may_count, homes, beside)
     if hits := list(unplaced_newer.find_unplaced(s.root, unplaced, c, optimizer=optimizer)):
         aside = without_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
         if len(hits) > _NAMED:
             aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
-        todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else how_to_place(s)
+        todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else describe_how_to_place(s)
         raise error_of(unplaced_newer.RULE, replace(hits[0], hint=f"{todo}; or say {aside}"))
 
 
@@ -86,16 +86,18 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
         here = p.layout != c.layout and (p.home in homes or p.home.startswith(above))
         if here and s.layouts.piece_of(p).loaded:
             name = os.path.relpath(p.path, s.root)
-            hint = f"{how_to_place(s)}; if it has nothing to do with it, {without(s.root, c, p.path)}"
+            hint = (
+                f"{describe_how_to_place(s)}; if it has nothing to do with it, {without(s.root, c, p.path)}"
+            )
             raise unplaced_newer.ask_whose_part(c, p.path, name, hint)
 
 
-def how_to_place(s: Session) -> str:
+def describe_how_to_place(s: Session) -> str:
     """Return what to do about a file that no layout places and that is a save's."""
-    return f"if it is a save of this run, {how_to_describe(s)}"
+    return f"if it is a save of this run, {say_how_to_describe(s)}"
 
 
-def how_to_describe(s: Session) -> str:
+def say_how_to_describe(s: Session) -> str:
     """Return what describes files that no layout places, and to which no other layout has files that may
     belong.
     """
@@ -112,16 +114,16 @@ def find_undescribed(s: Session) -> dict[str, int]:
     one has files in the other's saves.
     """
     known = {p.path: p.size for p in s.parts if s.layouts.of(p).is_last_resort}
-    known |= {f.path: f.size for f in unplaced_files(s, 0, bool) if f.state}
+    known |= {f.path: f.size for f in find_unplaced_files(s, 0, bool) if f.state}
     places = set(map(_place, known))
     known |= {f.path: f.size for f in s.found.bare if _place(f.path) in places}
     if not known:
-        mixed = _mixed_layouts(s.parts)
+        mixed = _find_mixed_layouts(s.parts)
         known = {p.path: p.size for p in s.parts if p.layout in mixed}
     return {os.path.relpath(path, s.root): known[path] for path in sorted(known)}
 
 
-def _mixed_layouts(parts: Sequence[Part]) -> set[str]:
+def _find_mixed_layouts(parts: Sequence[Part]) -> set[str]:
     """Return the layouts of which one has files in a save of another."""
     homes = {(f"{p.home}/", p.layout) for p in parts if p.home}
     inside = [{one, two} for a, one in homes for b, two in homes if one != two and b.startswith(a)]
@@ -132,7 +134,7 @@ def _place(path: str) -> tuple[str, str]:
     return os.path.dirname(path), os.path.splitext(path)[1]
 
 
-def unplaced_files(
+def find_unplaced_files(
     s: Session, since_ns: int, inside: Callable[[str], bool], own: tuple[str, ...] = (), beside: str = ""
 ) -> Iterator[UnplacedFile]:
     """Return the files ``inside`` that no layout places and no index explains, written at ``since_ns`` or
@@ -145,10 +147,10 @@ def unplaced_files(
         mine = f.path.startswith(own) or os.path.dirname(f.path) == beside
         return mine or (f.mtime_ns >= since_ns and inside(f.path))
 
-    rows = list(filter(may_count, (*_bare(s), *_strange(s))))
+    rows = list(filter(may_count, (*_find_bare(s), *_find_strange(s))))
     if not rows:
         return
-    explained = _explained(s)
+    explained = _find_explained(s)
     homes = {p.home for p in s.parts if not f"{p.home}/".startswith(own)}
     left = {f.path: f for f in rows if f.path not in explained and not _is_in(f.path, homes, s.root)}
     unsaid = (f for f in left.values() if not s.indexes.hidden(f.path))  # what is wrong is its index
@@ -156,7 +158,7 @@ def unplaced_files(
         yield _read(s, file, inside=file.path.startswith(own) or file.mtime_ns < since_ns)
 
 
-def _explained(s: Session) -> set[str]:
+def _find_explained(s: Session) -> set[str]:
     """Return the files that a layout, an index or a tracker of a known format accounts for."""
     parts = {p.path for p in s.parts}
     known = {*parts, *s.indexes.members(parts), *(f.path for f in s.found.lone)}
@@ -179,19 +181,19 @@ def _is_in(path: str, homes: set[str], root: str) -> bool:
     return False
 
 
-def _bare(s: Session) -> Iterator[BareFile]:
+def _find_bare(s: Session) -> Iterator[BareFile]:
     """Files whose names tell a format that can hold a state, or none."""
     for f in s.found.bare:
         name = f.path.rpartition("/")[2]
         allowed = formats.names.allowed(name)
         may_be = formats.names.only_state(name) or any(map(_holds_state, allowed))
         may_be = may_be or not (allowed or is_other(name))  # of a loop's weak name: the content tells
-        may_be = may_be or _directory_elsewhere(f.path)
+        may_be = may_be or _is_directory_elsewhere(f.path)
         if may_be and (f.size > 0 or formats.names.only_state(name)) and not formats.names.placed(f.path):
             yield f
 
 
-def _directory_elsewhere(path: str) -> bool:
+def _is_directory_elsewhere(path: str) -> bool:
     """Return True if a file stands for a directory that DVC keeps and nobody has fetched. Raises
     CannotLook.
     """
@@ -199,7 +201,7 @@ def _directory_elsewhere(path: str) -> bool:
     return whole != path and "." not in os.path.basename(whole) and stands_for_nothing_here(whole)
 
 
-def _strange(s: Session) -> Iterator[BareFile]:
+def _find_strange(s: Session) -> Iterator[BareFile]:
     """Files of names that no format has."""
     keep = partial(s.found.excluded.keep, s.root)
     for directory in s.found.strange:
@@ -207,14 +209,14 @@ def _strange(s: Session) -> Iterator[BareFile]:
             for entry in entries_of(directory, keep):
                 if is_set_aside(entry.name) or (is_other(entry.name) and not unpacked_state(entry.name)):
                     continue
-                st = _status(entry)
+                st = _get_status(entry)
                 if st is not None and stat.S_ISREG(st.st_mode) and st.st_size:
                     yield BareFile(entry.path, st.st_size, st.st_mtime_ns, ())
         except OSError as e:
             s.unplaced.append(Unseen(e.filename or directory, e.strerror or str(e)))
 
 
-def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
+def _get_status(entry: os.DirEntry[str]) -> os.stat_result | None:
     """Return what is known of an entry; None of one that is gone, and of a link that leads nowhere."""
     try:
         return patiently(entry.stat)

@@ -21,12 +21,12 @@ from ckpt_tools.model.finding import Finding, Verdict, blind, worst
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.planning import seals
-from ckpt_tools.planning.engine import crosscheck
-from ckpt_tools.planning.lost_files import hollow_exports
+from ckpt_tools.planning.engine import check_together
+from ckpt_tools.planning.lost_files import find_hollow_exports
 from ckpt_tools.planning.rules.save import file_verdict, missing_part, unfinished
 from ckpt_tools.planning.rules.tree import nothing_there
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_hidden
-from ckpt_tools.planning.unfinished import hint_of
+from ckpt_tools.planning.unfinished import find_hint
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session, with_findings
@@ -61,16 +61,16 @@ class Verifier(NamedTuple):
     def verify(self, roots: Sequence[str]) -> Verification:
         """Every file at or below the roots, which are absolute paths."""
         started = time.perf_counter()
-        found = [self._root(root) for root in dict.fromkeys(roots)]
+        found = [self._verify_root(root) for root in dict.fromkeys(roots)]
         files = tuple({f.report.path: f for one in found for f in one.files}.values())
         findings = tuple(f for one in found for f in one.findings)
-        summary = self._summary(files, found, time.perf_counter() - started)
+        summary = self._summarize(files, found, time.perf_counter() - started)
         sample, note = self.sample, self.options.note
         if sample is not None and note is not None and (why := sample.why_nothing()):
             note(why)
         return Verification(
             root=common(roots) if len(roots) > 1 else roots[0],
-            verdict=_verdict(files, findings),
+            verdict=_find_worst(files, findings),
             level=self.level,
             summary=summary,
             files=files,
@@ -78,7 +78,7 @@ class Verifier(NamedTuple):
             sample=sample.told() if sample else None,
         )
 
-    def _root(self, root: str) -> _Root:
+    def _verify_root(self, root: str) -> _Root:
         seconds, options = self.sample.seconds if self.sample else None, self.options
         # What stores say of contents stands for reading these.
         depth = Level.STRUCTURE if options.by_store else self.level
@@ -103,17 +103,17 @@ class Verifier(NamedTuple):
             findings += map(file_verdict.describe_unneeded, s.found.unneeded)
             # Of what is read in part, copies are compared to their ends all the same.
             deep = depth if self.sample is None else Level.STRUCTURE
-            findings += crosscheck(s, s.found.tree, deep)
-            for f in list(hollow_exports(s)):
+            findings += check_together(s, s.found.tree, deep)
+            for f in list(find_hollow_exports(s)):
                 hollow = s.reports.get(f.path) or s.report_file(f.path, deep)
                 s.reports[f.path] = with_findings(hollow, [f])
-            findings += _nothing_to_load(s, findings, bare)
+            findings += _find_nothing_to_load(s, findings, bare)
             of_seals, about_seals = seals.check(s, self.level)
             findings += about_seals
         # what lies beside others may show something about a file that only its index names
         bare = [replace(f, report=s.reports.get(f.report.path, f.report)) for f in (*bare, *of_seals)]
         files = [*(FileReport(p, s.known(p)) for p in s.parts), *bare]
-        findings += missed(s, _unseen(files, findings))
+        findings += missed(s, _find_unseen(files, findings))
         if not files and worst(findings) is not Verdict.BROKEN:
             # beside others that were it would be lost in their good news
             name = os.path.basename(root)
@@ -140,7 +140,7 @@ class Verifier(NamedTuple):
         found = [FileReport(p, s.known(p)) for p in s.parts if p.path in s.reports]
         return [f for f in found if f.report.level >= self.level or f.report.verdict is Verdict.BROKEN]
 
-    def _summary(self, files: Sequence[FileReport], found: Sequence[_Root], seconds: float) -> Summary:
+    def _summarize(self, files: Sequence[FileReport], found: Sequence[_Root], seconds: float) -> Summary:
         partial = frozenset[str]().union(*(one.partial for one in found))
         verdicts = [f.report.verdict for f in files]
         reports = [f.report for f in files if f.report.path not in partial]
@@ -168,7 +168,7 @@ class _Root(NamedTuple):
     bytes_read: int
 
 
-def _unseen(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
+def _find_unseen(files: Sequence[FileReport], findings: Sequence[Finding]) -> set[str]:
     """The paths of which it is said that they could not be looked at."""
     unknown = {f.report.path for f in files if f.report.verdict is Verdict.UNKNOWN}
     return unknown | {f.path for f in findings if f.path and f.code in NOT_SEEN}
@@ -187,7 +187,7 @@ def _read_bare(s: Session, level: Level) -> list[FileReport]:
     return out
 
 
-def _nothing_to_load(
+def _find_nothing_to_load(
     s: Session, findings: Sequence[Finding], bare: Sequence[FileReport]
 ) -> Iterator[Finding]:
     """Return that no job could load anything below ROOT, where no damage says so, and no file outside every
@@ -198,19 +198,19 @@ def _nothing_to_load(
     if not s.found.tree or _is_broken(s, findings) or any(map(formats.names.holds_state, held)):
         return
     saves = group(s.parts, s.layouts)
-    if not saves and (own := _remains(s)):
+    if not saves and (own := _find_remains(s)):
         yield missing_part.describe_remains(own.title, s.root, say_hidden(own))
     if (
         saves
         and all(c.unfinished or _lacks_index(s, c) for c in saves)
-        and not any(hint_of(s, c) for c in saves)
+        and not any(find_hint(s, c) for c in saves)
     ):
         last = s.layouts.of(saves[-1])
         lost = say_hidden(last, last.complete.commit) or "bring back what they lack"
         yield unfinished.describe_none_whole(len(saves), s.root, lost)
 
 
-def _remains(s: Session) -> Layout | None:
+def _find_remains(s: Session) -> Layout | None:
     try:
         return remains(s.found, s.root, s.layouts)
     except OSError as e:
@@ -227,7 +227,7 @@ def _lacks_index(s: Session, c: Checkpoint) -> bool:
     return any(f.code == "unfinished-save" for p in c.parts for f in s.known(p).findings)
 
 
-def _verdict(files: Sequence[FileReport], findings: tuple[Finding, ...]) -> Verdict:
+def _find_worst(files: Sequence[FileReport], findings: tuple[Finding, ...]) -> Verdict:
     """The worst of all; unknown wins, for what was not inspected may be anything."""
     verdicts = {f.report.verdict for f in files}
     unseen = blind(findings) or any(f.code == "not-inspected" for f in findings)

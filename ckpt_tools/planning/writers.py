@@ -41,7 +41,7 @@ class Placed(NamedTuple):
         return self.stands(order) == self.coords
 
 
-def placed(rows: Rows) -> Iterator[Placed]:
+def find_placed(rows: Rows) -> Iterator[Placed]:
     """Yield the files that tell their writer and the grid it stood in, where that grid makes sense. Without
     pipeline stages a second number in a name is an expert's.
     """

@@ -73,11 +73,11 @@ def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path
     asker.ask("run", root)
     asked = Selection(plan_dir=str(asker.state))
     for named in ({"run": "b"}, {"prefix": "b"}, {"layout": "dcp"}):
-        assert decision_log.earlier(str(root), replace(asked, **named)) is None
-    before = decision_log.earlier(str(root), asked)
+        assert decision_log.find_earlier_start(str(root), replace(asked, **named)) is None
+    before = decision_log.find_earlier_start(str(root), asked)
     assert before is not None and (before.step, before.path) == (20, str(root / "a/iter_0000020"))
     shutil.rmtree(root)
-    assert decision_log.earlier(str(root), replace(asked, run="b")) == before
+    assert decision_log.find_earlier_start(str(root), replace(asked, run="b")) == before
 
 
 @pytest.mark.slow

@@ -361,7 +361,7 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
 
     def ask() -> object:
         return (
-            decision_log.last(decisions.directory)
+            decision_log.read_last_start(decisions.directory)
             if what == "last.json"
             else decisions.once("k", "rank-1", unique=True, timeout=1, make=decide, about={})
         )
@@ -373,10 +373,10 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
 @pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"path": 3}', "\0", '"x"'])
 def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: Path, text: str) -> None:
     decisions = Decisions(str(plans), str(root))
-    assert decision_log.last(decisions.directory) is None
+    assert decision_log.read_last_start(decisions.directory) is None
     body: Any = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}
     decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: body, about={})
-    earlier = decision_log.last(decisions.directory)
+    earlier = decision_log.read_last_start(decisions.directory)
     assert (
         earlier is not None
         and (earlier.step, earlier.path) == (20, "/r/iter_20")
@@ -385,7 +385,7 @@ def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: 
     note = Path(decisions.directory, "last.json")
     note.write_text(text)
     with pytest.raises(CannotLook, match=re.escape(str(note))) as raised:
-        decision_log.last(decisions.directory)
+        decision_log.read_last_start(decisions.directory)
     assert "--allow fresh" in raised.value.hint and f"rm {note}" in raised.value.hint
 
 

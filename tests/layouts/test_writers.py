@@ -136,7 +136,7 @@ def decided(root: Path) -> tuple[Planner, Any] | None:
     """A planner that has chosen, where the case has an answer without any option."""
     try:
         planner = Planner(str(root), Selection(), None)
-        ranked = planner.candidates()
+        ranked = planner.find_candidates()
         choice = choose(ranked, planner.judge.judge, step_of=planner.step)
     except CkptError:
         return None
@@ -183,7 +183,7 @@ def test_calls_are_few_while_nothing_changes(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(
             os, name, lambda *a, real=real, name=name, **k: (calls.append(name), real(*a, **k))[1]
         )
-    assert list(planner.other_writers()) == []
+    assert list(planner.find_other_writers()) == []
     # the newest checkpoint's files, the run, the checkpoint, its directories
     assert len(calls) <= 4 + 1 + 1 + 4 + 1 and set(calls) == {"stat"}
     assert len(calls) <= 2 * other_writers.STATS + other_writers.DIRECTORIES
@@ -193,8 +193,8 @@ def test_slow_file_systems_are_asked_many_at_a_time(tmp_path: Path, monkeypatch:
     paths = [str(tmp_path / f"{i}") for i in range(100)]
     for path in paths[:-1]:
         Path(path).write_bytes(b"x")
-    quick = dict(other_writers.stats(paths))
-    slow = dict(other_writers.stats(paths))
+    quick = dict(other_writers.stat_all(paths))
+    slow = dict(other_writers.stat_all(paths))
     assert list(slow) == list(quick) == paths and isinstance(slow[paths[-1]], FileNotFoundError)
     assert all(slow[p] == quick[p] for p in paths[:-1])
 

@@ -134,7 +134,9 @@ class World:
         judge.contradictions = SimpleNamespace(of=self.contradictions)  # type: ignore[assignment]
         return judge
 
-    def contradictions(self, _candidate: object, planned: Sequence[Part], _bad: object = ()) -> Iterator[Contradiction]:
+    def contradictions(
+        self, _candidate: object, planned: Sequence[Part], _bad: object = ()
+    ) -> Iterator[Contradiction]:
         self.asked.append(planned)
         yield from self.found
 
@@ -400,7 +402,7 @@ def zero_filled(severity: Severity, path: str | None) -> Callable[..., Iterable[
 def test_a_file_of_zeros_is_not_loaded_and_one_that_may_be_is_a_warning(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = "ckpt_tools.planning.judge.zeroed"
+    target = "ckpt_tools.planning.judge.find_zeroed"
     monkeypatch.setattr(target, zero_filled(Severity.WARNING, world.path("model_1")))
     made = world.judgement()
     assert made.usable and codes(made) == ["zero-filled"] and loads(made)[1] == ["model_1"]
@@ -415,7 +417,8 @@ def test_zeros_are_compared_with_the_saves_before_and_after(
 ) -> None:
     beside: list[int | None] = []
     monkeypatch.setattr(
-        "ckpt_tools.planning.judge.zeroed", lambda _s, _c, others: beside.extend(o.step for o in others) or []
+        "ckpt_tools.planning.judge.find_zeroed",
+        lambda _s, _c, others: beside.extend(o.step for o in others) or [],
     )
     assert world.judgement().usable and beside == [10, 30]
 

@@ -14,11 +14,11 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.planning.order import (
     OrderFacts,
+    add_told_steps,
+    count_steps_in_epochs,
     find_places,
     order_saves,
     start_from_named,
-    with_steps_in_epochs,
-    with_told_steps,
 )
 from ckpt_tools.planning.rules.order import times_contradict_steps, times_mute
 from ckpt_tools.planning.rules.rule import Effect
@@ -194,11 +194,11 @@ def test_steps_that_begin_anew_in_each_epoch(
         replace(save(step, at), layout="dcp-set", epoch=epoch)
         for (epoch, step), at in zip(saves, minutes, strict=True)
     ]
-    told = with_steps_in_epochs(made, Layouts())
+    told = count_steps_in_epochs(made, Layouts())
     assert {(c.step is None, c.step_in_epoch is not None) for c in told} == {(anew, anew)}
 
 
 def test_files_tell_the_steps_where_names_count_in_two_units() -> None:
     saves = [save(10, 0), save(None, 1, epoch=2)]
-    assert [c.step for c in with_told_steps(saves, lambda c: 30)] == [10, 30]
-    assert [c.step for c in with_told_steps(saves[1:], lambda c: 30)] == [None]
+    assert [c.step for c in add_told_steps(saves, lambda c: 30)] == [10, 30]
+    assert [c.step for c in add_told_steps(saves[1:], lambda c: 30)] == [None]

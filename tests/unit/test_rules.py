@@ -14,7 +14,7 @@ from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, NotNewest, N
 from ckpt_tools.findings import CODES
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning import rules
-from ckpt_tools.planning.rules.catalogue import BY_CODE, RULES, rule_of
+from ckpt_tools.planning.rules.catalogue import BY_CODE, RULES, find_rule
 from ckpt_tools.planning.rules.rule import Rule
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -51,9 +51,9 @@ def test_every_code_has_a_rule() -> None:
 
 def test_a_finding_names_its_rule_or_has_that_of_its_code() -> None:
     f = Finding("missing-part", Severity.ERROR, "")
-    assert rule_of(f) == "save/missing-part"
-    assert rule_of(Finding("missing-part", Severity.ERROR, "", rule="save/missing-rank")) in RULES
-    assert rule_of(Finding("of-the-future", Severity.ERROR, "")) == ""
+    assert find_rule(f) == "save/missing-part"
+    assert find_rule(Finding("missing-part", Severity.ERROR, "", rule="save/missing-rank")) in RULES
+    assert find_rule(Finding("of-the-future", Severity.ERROR, "")) == ""
 
 
 def test_every_rule_that_code_names_is_in_the_catalogue() -> None:

@@ -20,7 +20,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import filters
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
-from ckpt_tools.planning.scan import step_in_contents
+from ckpt_tools.planning.scan import read_step
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, not_seen
 from ckpt_tools.settings import plugins
@@ -141,7 +141,7 @@ def _entry(
         what = next(f for f in causes if f.code == "unreadable")
         raise CannotLook(f"{what.path}: {what.message}: nothing is removed", HINT.partition(",")[0])
     if c.step is None:
-        c = replace(c, step=step_in_contents(s, c, run))
+        c = replace(c, step=read_step(s, c, run))
     return Entry(c, group, members, checked, _not_good(checked))
 
 

@@ -22,7 +22,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import decision_log
-from ckpt_tools.planning.choice_warnings import named_as_best
+from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
@@ -196,7 +196,7 @@ def bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> dict[
         bases = (s.report(p, Level.STRUCTURE).metadata.get("base_model_name_or_path") for p in configs)
         names = {
             **{base.rstrip("/"): "base model" for base in bases if isinstance(base, str) and base},
-            **dict.fromkeys(named_as_best(s, c), "best"),
+            **dict.fromkeys(find_named_as_best(s, c), "best"),
         }
         for named, what in names.items():
             for path in places(named, beside=os.path.dirname(other.group.path)):

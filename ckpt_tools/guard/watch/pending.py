@@ -16,8 +16,8 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.records import Record
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.planning.other_writers import etag_of
-from ckpt_tools.planning.trackers import as_told
+from ckpt_tools.planning.other_writers import get_etag
+from ckpt_tools.planning.trackers import settle_unfinished
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import status, there
 from ckpt_tools.storage.urls import is_url
@@ -67,7 +67,7 @@ def listed(s: Session) -> dict[str, Listed]:
             window = ordered[max(0, at - _NEAR) : at + _NEAR + 1]
             if fullest not in window:  # it tells of ranks that all those near lack
                 window.insert(0, fullest)
-            out[key] = Listed(key, mark, c, window, moment, not as_told(s, c)[0].unfinished)
+            out[key] = Listed(key, mark, c, window, moment, not settle_unfinished(s, c)[0].unfinished)
     return out
 
 
@@ -81,7 +81,7 @@ def _fullness(c: Checkpoint) -> tuple[int, int]:
 def stamp(c: Checkpoint) -> str:
     """What changes when a file of a checkpoint does, by its size or time."""
     rows = sorted(
-        (p.path, p.size, p.mtime_ns, *((etag_of(p.path),) if is_url(p.path) else ())) for p in c.parts
+        (p.path, p.size, p.mtime_ns, *((get_etag(p.path),) if is_url(p.path) else ())) for p in c.parts
     )
     return xxhash.xxh3_64_hexdigest("\n".join(map(repr, rows)).encode("utf-8", "surrogateescape"))
 

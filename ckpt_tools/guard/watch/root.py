@@ -29,7 +29,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning import decision_log
-from ckpt_tools.planning.scan import step_in_contents
+from ckpt_tools.planning.scan import read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
@@ -144,7 +144,7 @@ class WatchedRoot:
         with self._anew(due):
             checked = verified(s, c, one.window)
         if c.step is None and checked.verdict is not Verdict.UNKNOWN:
-            c = replace(c, step=step_in_contents(s, c, one.window))
+            c = replace(c, step=read_step(s, c, one.window))
         self.tally.bytes_read += checked.bytes_read
         self.tally.seconds += checked.seconds
         if checked.written or self._changed(one):
@@ -337,7 +337,7 @@ class WatchedRoot:
         """Whether a job has started since, and from the same step as before."""
         before, directory = self.records.starts, decision_log.place_of(self.root, selection(self.options))
         try:
-            last = decision_log.last(directory, self.options.read.trust)
+            last = decision_log.read_last_start(directory, self.options.read.trust)
         except CkptError as e:
             self.problem("starts-unknown", str(e))
             return

@@ -11,7 +11,7 @@ from ckpt_tools.planning.rules.rule import Rule, Scope
 _HERE = __package__ or ""
 
 
-def _collected() -> dict[str, Rule]:
+def _collect() -> dict[str, Rule]:
     rules = {}
     for scope in Scope:
         package = import_module(f"{_HERE}.{scope}")
@@ -21,7 +21,7 @@ def _collected() -> dict[str, Rule]:
     return rules
 
 
-RULES: dict[str, Rule] = _collected()
+RULES: dict[str, Rule] = _collect()
 """In the order of their scopes."""
 
 
@@ -29,11 +29,11 @@ BY_CODE: dict[str, str] = {code: r.id for r in RULES.values() for code in r.code
 """The rule of each code."""
 
 
-def rule_of(finding: Finding) -> str:
+def find_rule(finding: Finding) -> str:
     """Return the id of the rule that a finding is of, "" for one of a newer version's codes."""
     return finding.rule or BY_CODE.get(finding.code, "")
 
 
-def rules_of(code: str) -> list[Rule]:
+def find_rules(code: str) -> list[Rule]:
     """Return the rules whose findings may have this code."""
     return [RULES[BY_CODE[code]]]

@@ -33,7 +33,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     why = f"{f.named} names the other" if f.named else "no save of a lower step was written before it"
     text = (
         f"{doubt}{f.by_time.path} by modification time"
-        f" ({_when(f.by_time)}), {f.by_step.path} by step ({_when(f.by_step)}); {why}"
+        f" ({_describe_time(f.by_time)}), {f.by_step.path} by step ({_describe_time(f.by_step)}); {why}"
     )
     by_step = f.exclude(f.by_step, f.by_time)
     if f.step_flag:
@@ -42,7 +42,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     yield Hit(f.by_time.path, text, f"say {', or '.join(answers)}")
 
 
-def _when(c: Checkpoint) -> str:
+def _describe_time(c: Checkpoint) -> str:
     moment = datetime.fromtimestamp(c.mtime_ns // 1_000_000_000, timezone.utc)
     return f"{c.label}, {moment:%Y-%m-%d %H:%M:%S} UTC"
 

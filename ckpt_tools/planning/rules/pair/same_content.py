@@ -65,15 +65,15 @@ class _Run:
         if not (older.compared or f.compared) or _is_aside(older, f):
             return
         if _save(older) == _save(f):
-            severity = self._of_two_ranks(older, f)
+            severity = self._compare_ranks(older, f)
         elif older.place != f.place:
-            severity = self._of_another_rank(older, f)
+            severity = self._compare_places(older, f)
         else:
-            severity = self._of_two_steps(older, f)
+            severity = self._compare_steps(older, f)
         if severity is not None:
-            yield from _hits(older, f, severity)
+            yield from _find_hits(older, f, severity)
 
-    def _of_two_steps(self, older: StateFile, f: StateFile) -> Severity | None:
+    def _compare_steps(self, older: StateFile, f: StateFile) -> Severity | None:
         """How bad it is that one place holds the same in two saves."""
         if not are_apart(older, f):
             return Severity.ERROR if self._are_two_states(older, f) else None
@@ -84,49 +84,49 @@ class _Run:
         steps = [o for o in self.places[f.place].values() if not o.broken]
         if any(o.content != f.content for o in steps):
             return Severity.ERROR
-        return None if len(steps) >= _STEPS else self._of_two_saves(older, f)
+        return None if len(steps) >= _STEPS else self._compare_saves(older, f)
 
-    def _of_two_saves(self, older: StateFile, f: StateFile) -> Severity | None:
+    def _compare_saves(self, older: StateFile, f: StateFile) -> Severity | None:
         """How bad it is where no third save shows whether the file is trained."""
-        moved = any(self._differences(older, f))
-        if not moved and any(o.broken for o in (*self._states(older), *self._states(f))):
+        moved = any(self._find_differences(older, f))
+        if not moved and any(o.broken for o in (*self._find_states(older), *self._find_states(f))):
             return None  # what would show that training moved on cannot be read
-        alone = len([o for o in self._states(f) if o.role != "optimizer"]) == 1 or not moved
+        alone = len([o for o in self._find_states(f) if o.role != "optimizer"]) == 1 or not moved
         return Severity.ERROR if alone else Severity.WARNING
 
     def _are_two_states(self, older: StateFile, f: StateFile) -> bool:
         """Return whether two saves are not one state under two names, of which a file may be damaged: most
         of what they hold differs where both are of one told step, anything where their units differ.
         """
-        differ = list(self._differences(older, f))
+        differ = list(self._find_differences(older, f))
         if older.when != f.when:
             return any(differ)
         return f.tells_step and 2 * sum(differ) > max(2, len(differ))
 
-    def _of_another_rank(self, older: StateFile, f: StateFile) -> Severity | None:
+    def _compare_places(self, older: StateFile, f: StateFile) -> Severity | None:
         """How bad it is that a file is that of another rank or role in another save. Two models of one rank
         may follow each other, as a target network does.
         """
-        pairs = [*self._pairs(older, f)]
+        pairs = [*self._find_pairs(older, f)]
         if any(a.content == b.content for a, b in pairs if _save(b) != _save(f)):
             return None  # replicas, whose places are compared by themselves
         if older.role != f.role:
             return Severity.ERROR if pairs or _is_state(older, f) else None
-        if self._follows(older, f) or (older.place[1:3] == f.place[1:3] and len(pairs) < _SEVERAL):
+        if self._is_follower(older, f) or (older.place[1:3] == f.place[1:3] and len(pairs) < _SEVERAL):
             return None
         return Severity.ERROR if pairs else None
 
-    def _follows(self, a: StateFile, b: StateFile) -> bool:
+    def _is_follower(self, a: StateFile, b: StateFile) -> bool:
         """Return whether one place holds what the other held, at more than one step."""
         of_a, of_b = self.places[a.place], self.places[b.place]
         equal = (one != other and of_a[one].content == of_b[other].content for one in of_a for other in of_b)
         return sum(equal) >= _SEVERAL
 
-    def _of_two_ranks(self, older: StateFile, f: StateFile) -> Severity | None:
+    def _compare_ranks(self, older: StateFile, f: StateFile) -> Severity | None:
         """How bad it is that two files of one save are equal, by the saves in which they are not."""
         if older.indexed and f.indexed:
             return None  # an index names the tensors, and two files may hold equal ones
-        pairs = [(a, b) for a, b in self._pairs(older, f) if _save(a) != _save(f)]
+        pairs = [(a, b) for a, b in self._find_pairs(older, f) if _save(a) != _save(f)]
         if any(a.content == b.content for a, b in pairs):
             return None
         if older.role != f.role:
@@ -136,18 +136,18 @@ class _Run:
         earlier = sum(a.when < f.when for a, _ in pairs)
         return Severity.ERROR if earlier >= _SEVERAL else Severity.WARNING
 
-    def _pairs(self, a: StateFile, b: StateFile) -> Iterator[tuple[StateFile, StateFile]]:
+    def _find_pairs(self, a: StateFile, b: StateFile) -> Iterator[tuple[StateFile, StateFile]]:
         """Yield what two places hold in each save that has both, without what is damaged."""
         mine, theirs = self.places[a.place], self.places[b.place]
         for save in mine.keys() & theirs.keys():
             if not (mine[save].broken or theirs[save].broken):
                 yield mine[save], theirs[save]
 
-    def _states(self, f: StateFile) -> list[StateFile]:
+    def _find_states(self, f: StateFile) -> list[StateFile]:
         of_save = (steps[_save(f)] for steps in self.places.values() if _save(f) in steps)
         return [o for o in of_save if o.state]
 
-    def _differences(self, older: StateFile, f: StateFile) -> Iterator[bool]:
+    def _find_differences(self, older: StateFile, f: StateFile) -> Iterator[bool]:
         """Yield for everything that two saves hold of models and optimizers whether it differs."""
         one, other = _save(older), _save(f)
         for steps in self.places.values():
@@ -171,27 +171,27 @@ def _is_state(a: StateFile, b: StateFile) -> bool:
     return "optimizer" in (a.role, b.role) and (a.state or b.state)
 
 
-def _hits(older: StateFile, f: StateFile, severity: Severity) -> Iterator[Hit]:
+def _find_hits(older: StateFile, f: StateFile, severity: Severity) -> Iterator[Hit]:
     """Yield what is said of the copy; of both where nothing tells which of them it is."""
     if older.fits != f.fits:
         copy, original = (older, f) if f.fits else (f, older)
         if copy.compared:
-            yield _hit(copy, original, severity, Effect.REJECT)
+            yield _make_hit(copy, original, severity, Effect.REJECT)
         return
     of_one_save = _save(older) == _save(f)
     effect = Effect.REJECT if of_one_save else Effect.ASK
     if f.compared:
-        yield _hit(f, older, severity, effect)
+        yield _make_hit(f, older, severity, effect)
     if older.compared:
-        yield _hit(older, f, severity if of_one_save else Severity.NOTE, effect)
+        yield _make_hit(older, f, severity if of_one_save else Severity.NOTE, effect)
 
 
-def _hit(copy: StateFile, original: StateFile, severity: Severity, effect: Effect) -> Hit:
-    where = _path_from_fork(original.path, copy.path)
+def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: Effect) -> Hit:
+    where = _cut_at_fork(original.path, copy.path)
     if _save(copy) == _save(original) and copy.role == original.role:
         text = f"byte for byte {where}, from which this rank's files differ at other steps"
     else:
-        which = _compared_age(original, copy)
+        which = _compare_age(original, copy)
         text = f"byte for byte the {original.role} file of {which} checkpoint, {where}"
     if severity is Severity.NOTE:
         text += ": either is the copy"
@@ -199,7 +199,7 @@ def _hit(copy: StateFile, original: StateFile, severity: Severity, effect: Effec
     return Hit(copy.path, text, severity=severity, effect=ask, other=original.path)
 
 
-def _compared_age(original: StateFile, copy: StateFile) -> str:
+def _compare_age(original: StateFile, copy: StateFile) -> str:
     if _save(original) == _save(copy):
         return "the same"
     if original.when == copy.when:
@@ -207,7 +207,7 @@ def _compared_age(original: StateFile, copy: StateFile) -> str:
     return "an older" if original.when < copy.when else "a newer"
 
 
-def _path_from_fork(path: str, other: str) -> str:
+def _cut_at_fork(path: str, other: str) -> str:
     """Return a path from where it parts from the other."""
     a, b = path.split("/"), other.split("/")
     common = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)

@@ -53,13 +53,13 @@ def find_first_ranks(checkpoint: Checkpoint, layout: Layout) -> Hit | None:
         return None
     there = ranges.ranges(p.rank for p in checkpoint.parts if p.rank is not None)
     gone = ((0, there[0][0] - 1),) if there else ((0, 0),)
-    have = _spelled(there) if there else ranges.places({p.coords for p in checkpoint.parts})
-    text = f"{label(checkpoint)} has only files of {have}: those of {_spelled(gone)} are not here"
+    have = _spell(there) if there else ranges.places({p.coords for p in checkpoint.parts})
+    text = f"{label(checkpoint)} has only files of {have}: those of {_spell(gone)} are not here"
     gather = _GATHER if all(layout.piece(p.piece).readers.shared for p in checkpoint.parts) else ""
     return Hit(where(checkpoint), text, gather, ranks=gone)
 
 
-def _spelled(of: ranges.Ranges) -> str:
+def _spell(of: ranges.Ranges) -> str:
     return f"rank{'s' * (ranges.size(of) > 1)} {ranges.words(of)}"
 
 

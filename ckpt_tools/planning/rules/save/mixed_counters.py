@@ -16,12 +16,12 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
-from ckpt_tools.planning.rules.save.parallel_sizes import sizes_by_save
+from ckpt_tools.planning.rules.save.parallel_sizes import find_sizes_by_save
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield files of one save that several jobs, or several attempts of one, wrote."""
-    for files in sizes_by_save(facts).values():
+    for files in find_sizes_by_save(facts).values():
         yield from _find_two_jobs(files)
     for c in facts.saves:
         layout = facts.layouts.of(c)
@@ -101,12 +101,12 @@ def _find_two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Iterator[Hit
     for job, parts in jobs.items():
         other = next((o for o in (*usual, *jobs) if o != job), None)
         if other is not None and (len(usual) > 1 or job != usual[0]):
-            text = _other_job(dict(job), dict(other))
+            text = _describe_other_job(dict(job), dict(other))
             for part in parts:
                 yield Hit(part.path, text, severity=Severity.ERROR, code="mixed-attempts", of_file=True)
 
 
-def _other_job(job: Mapping[str, int], other: Mapping[str, int]) -> str:
+def _describe_other_job(job: Mapping[str, int], other: Mapping[str, int]) -> str:
     """How the job that wrote some files differs from the one that wrote the rest of their checkpoint."""
     rest = "wrote it, other files of its checkpoint one"
     if job["world"] != other["world"]:

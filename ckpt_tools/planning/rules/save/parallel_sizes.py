@@ -24,15 +24,15 @@ Told = list[tuple[Part, dict[str, int]]]
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield parallel sizes that contradict each other or the names: once for each save."""
-    for files in sizes_by_save(facts).values():
-        told = ((part, _why(part, said, facts.layouts.piece_of(part))) for part, said in files)
+    for files in find_sizes_by_save(facts).values():
+        told = ((part, _find_contradiction(part, said, facts.layouts.piece_of(part))) for part, said in files)
         doubtful = [(part, why) for part, why in told if why]
         if doubtful:
             more = f" (so do {len(doubtful) - 1} more of its checkpoint)" if len(doubtful) > 1 else ""
             yield Hit(doubtful[0][0].path, doubtful[0][1] + more, of_file=True)
 
 
-def sizes_by_save(facts: SavesFacts) -> dict[str, Told]:
+def find_sizes_by_save(facts: SavesFacts) -> dict[str, Told]:
     """Return, by the directory of each save, its files that tell how many ranks saved it."""
     homes: dict[str, Told] = defaultdict(list)
     for part, report in facts.rows:
@@ -41,7 +41,7 @@ def sizes_by_save(facts: SavesFacts) -> dict[str, Told]:
     return homes
 
 
-def _why(part: Part, said: Mapping[str, int], piece: Piece) -> str:
+def _find_contradiction(part: Part, said: Mapping[str, int], piece: Piece) -> str:
     """Return how one file's parallel sizes contradict each other or its path; "" when they do not."""
     model, world = count_of_one_model(said), said["world"]
     if "tp" in said and world % model:

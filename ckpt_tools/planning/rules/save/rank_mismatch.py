@@ -12,7 +12,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
-from ckpt_tools.planning.writers import Rows, placed, rank_order
+from ckpt_tools.planning.writers import Rows, find_placed, rank_order
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
@@ -24,17 +24,17 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 def _find_by_grid(rows: Rows) -> Iterator[Hit]:
     """Yield writers whose rank has other coordinates. Replicas may be written by any rank of their group."""
-    known = list(placed(rows))
+    known = list(find_placed(rows))
     order = rank_order(known)
     for row in known:
         if not row.fits(order):
-            here, there = _spelled(row.coords), _spelled(row.stands(order))
+            here, there = _spell(row.coords), _spell(row.stands(order))
             writer = f"rank {row.rank}, which is {there} (rank order {order})"
             text = f"the path says {here}, the file was written by {writer}"
             yield Hit(row.part.path, text, of_file=True)
 
 
-def _spelled(coordinates: Iterable[tuple[str, int | None]]) -> str:
+def _spell(coordinates: Iterable[tuple[str, int | None]]) -> str:
     return " ".join(f"{axis}={at}" for axis, at in coordinates)
 
 
@@ -51,7 +51,7 @@ def _find_by_axis(rows: Rows) -> Iterator[Hit]:
 def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
     """Yield files with a rank in their name, and only one writer."""
     ranked = [(part, report) for part, report in rows if part.rank is not None]
-    own = [(part, report) for part, report in ranked if _one_rank_writes(layouts.piece_of(part))]
+    own = [(part, report) for part, report in ranked if _is_of_one_rank(layouts.piece_of(part))]
     trusted = _is_trusted(own)
     for part, report in own:
         writer = owner(report.metadata).get("rank", likely_rank(report.metadata) if trusted else None)
@@ -77,7 +77,7 @@ def _is_trusted(rows: Rows) -> bool:
     )
 
 
-def _one_rank_writes(piece: Piece) -> bool:
+def _is_of_one_rank(piece: Piece) -> bool:
     """Return True if only that rank writes the file: not a set that all share, nor one for its group."""
     of = piece.readers
     return (not of.shared or of.sharded) and (not of.replicated_over or of.everyone_saves)

@@ -31,19 +31,19 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 def _find_unlike(same: Sequence[Part], facts: SavesFacts) -> Iterator[Hit]:
     signatures = [r.signature if (r := facts.reports.get(p.path)) else "" for p in same]
-    for p, typical in _minority(same, signatures):
-        yield Hit(p.path, f"its tensors differ, unlike {_beside(typical)}", of_file=True)
-    for p, typical in _minority(same, [p.size for p in same]):
+    for p, typical in _find_minority(same, signatures):
+        yield Hit(p.path, f"its tensors differ, unlike {_describe_typical(typical)}", of_file=True)
+    for p, typical in _find_minority(same, [p.size for p in same]):
         if abs(p.size - typical.size) * 100 > typical.size:
-            text = f"{p.size:,} bytes, unlike {_beside(typical)}"
+            text = f"{p.size:,} bytes, unlike {_describe_typical(typical)}"
             yield Hit(p.path, text, code="size-outlier", of_file=True)
 
 
-def _beside(typical: Part) -> str:
+def _describe_typical(typical: Part) -> str:
     return f"rank {typical.rank}'s file ({typical.size:,} bytes) and other replicas"
 
 
-def _minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterator[tuple[Part, Part]]:
+def _find_minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterator[tuple[Part, Part]]:
     """Yield parts of another value than more than half of them, each with one of these; "" is none."""
     usual, n = Counter(values).most_common(1)[0]
     if 2 * n <= len(same) or not usual:
@@ -57,7 +57,7 @@ def _minority(same: Sequence[Part], values: Sequence[str | int]) -> Iterator[tup
 def weigh(facts: StandIn) -> tuple[str, Finding | None]:
     """Return why a file may stand in for another, "" where it may not, and what is said of it."""
     part, rank, source = facts.part, facts.rank, facts.source
-    if why := _why_elsewhere(facts):
+    if why := _find_other_place(facts):
         text = f"{part.path.rpartition('/')[2]} cannot stand in for rank {rank}: {why}"
         return "", finding_of(RULE, Hit(part.path, text, severity=Severity.WARNING))
     own = (own for own in facts.evidence.own_files(rank, part) if own.signature)
@@ -66,16 +66,16 @@ def weigh(facts: StandIn) -> tuple[str, Finding | None]:
         return f"{source}; its tensors have the names, types and shapes of {mine.name}", None
     if mine and signature:
         differ = f"its tensors differ from those of {mine.name}"
-        text = f"{_whose(part)} cannot stand in for rank {rank}: {differ}"
+        text = f"{_describe_owner(part)} cannot stand in for rank {rank}: {differ}"
         return "", finding_of(RULE, Hit(part.path, text, severity=Severity.WARNING))
     if facts.by_layout:
         return source, None
-    text = f"{_whose(part)} stands in for rank {rank}; only {source} says that they are equal"
+    text = f"{_describe_owner(part)} stands in for rank {rank}; only {source} says that they are equal"
     reason = f"{source}; nothing in the files proves or contradicts it"
     return _take_unproven(facts, reason, text)
 
 
-def _why_elsewhere(facts: StandIn) -> str:
+def _find_other_place(facts: StandIn) -> str:
     """Return why a file is not of the place of the rank that it would stand in for; "" where it may be."""
     part, topology = facts.part, facts.topology
     at, own = topology.coordinates(facts.rank), topology.coordinates(part.rank or 0)
@@ -117,12 +117,12 @@ def _take_unproven(facts: StandIn, reason: str, text: str) -> tuple[str, Finding
     return "" if facts.strict else reason, finding_of(RULE, hit)
 
 
-def _whose(part: Part) -> str:
+def _describe_owner(part: Part) -> str:
     return f"rank {part.rank}'s file" if part.rank is not None else "the file"
 
 
 def _name(part: Part) -> str:
-    return _whose(part) if part.rank is not None else "/".join(part.path.split("/")[-2:])
+    return _describe_owner(part) if part.rank is not None else "/".join(part.path.split("/")[-2:])
 
 
 RULE = Rule(

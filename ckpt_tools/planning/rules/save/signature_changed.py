@@ -54,7 +54,7 @@ def find_changed(facts: SavesFacts) -> Iterator[Changed]:
         layout = facts.layouts.of(p)
         comparable = _has_same_tensors(p, layout) or facts.hides_cuts(report.format)
         if comparable and _is_comparable(report):
-            series[_series(p, report, layout)].append((p, report))
+            series[_find_series(p, report, layout)].append((p, report))
     for same in series.values():
         same.sort(key=lambda row: (row[0].step or 0, row[0].epoch or 0, row[0].step_in_epoch or 0))
         usual = Counter(r.signature for _, r in same).most_common(1)[0][0]
@@ -72,7 +72,7 @@ def _has_same_tensors(p: Part, layout: Layout) -> bool:
     return layout.same_tensors is not Compared.NONE and layout.piece(p.piece).claim is not Claim.WEAK
 
 
-def _series(p: Part, report: Report, layout: Layout) -> object:
+def _find_series(p: Part, report: Report, layout: Layout) -> object:
     """What files have in common whose tensors are compared."""
     what = p.role if layout.same_tensors is Compared.BY_ROLE else p.piece
     release = p.kind is Kind.RELEASE
@@ -98,11 +98,11 @@ def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
         whole = f"{shown(typical)} ({b.tensors} tensors)"
         text = f"it ends after {a.tensors} tensors, exactly like {whole} cut between two records"
         return Hit(odd.path, text, severity=Severity.ERROR, of_file=True)
-    text = f"unlike {shown(typical)}: {_differences(odd, typical, facts)}"
+    text = f"unlike {shown(typical)}: {_describe_differences(odd, typical, facts)}"
     return Hit(odd.path, text, severity=Severity.WARNING, of_file=True)
 
 
-def _differences(odd: Part, typical: Part, facts: SavesFacts) -> str:
+def _describe_differences(odd: Part, typical: Part, facts: SavesFacts) -> str:
     """Return which tensors are others, in words."""
     mine, theirs = (facts.tensors(p) for p in (odd, typical))
     same = mine.keys() & theirs.keys()

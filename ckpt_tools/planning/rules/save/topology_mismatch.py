@@ -34,10 +34,10 @@ def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection)
     yield from _find_lone_place(c, assignment, run)
     reshardable = _is_reshardable(c, layout)
     own = {} if reshardable else _find_own_sizes(c, run)
-    told = completeness.named_world(c) or _world_of(own)
+    told = completeness.named_world(c) or _find_world(own)
     if not (told or reshardable or _tells_replicas(c, run, selection)):
         yield from _find_larger_gasp(c, run)
-    text = find_mismatch(c, assignment, run.topology, told or _saved_by(c, run), layout)
+    text = find_mismatch(c, assignment, run.topology, told or _find_saved_world(c, run), layout)
     if text := text or _find_other_size(own, run.topology.sizes, selection.sizes):
         hint = "start with the saved world size"
         if not (selection.replicas_all or selection.replica_groups):
@@ -117,13 +117,13 @@ def _find_own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
     return own
 
 
-def _world_of(own: Mapping[str, int]) -> int | None:
+def _find_world(own: Mapping[str, int]) -> int | None:
     """Return how many ranks there were; if parallel sizes do not divide their number, these are right."""
     grid = prod(max(1, own.get(axis, 1)) for axis in _MODEL_PARALLEL)
     return grid if own.get("world", 0) % grid else own.get("world")
 
 
-def _saved_by(c: Checkpoint, run: Run) -> int | None:
+def _find_saved_world(c: Checkpoint, run: Run) -> int | None:
     """Return how many ranks saved it, where other saves tell. That an older one had more says nothing of one
     without a file beyond this job's ranks.
     """
