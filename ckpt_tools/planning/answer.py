@@ -1,6 +1,4 @@
-"""The answer to one question: the load plan, the errors in place of one, and the part of it that one rank
-needs.
-"""
+"""The load plan for one question, or the error in its place, and the part of it for one rank."""
 
 from __future__ import annotations
 

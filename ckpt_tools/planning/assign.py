@@ -194,9 +194,7 @@ class _Work:
         return [p for p in self.checkpoint.parts if p.role in roles]
 
     def _assign_own(self, parts: Sequence[Part]) -> None:
-        """Assign its own file of a shared set to every rank, if it has one. Ranks beyond those of the job
-        that saved it have none.
-        """
+        """Assign to each rank its own file of a shared set. Ranks beyond those that saved it have none."""
         world, by_rank = self.topology.world_size, dict[int, list[Part]]()
         for p in parts:
             if p.rank is not None or world == 1:
@@ -265,9 +263,7 @@ class _Work:
     def _find_substitute(
         self, rank: int, group: Group, mine: Sequence[Part], parts: Sequence[Part]
     ) -> Load | None:
-        """Return a file of the group that nothing contradicts, with its proof; ``mine`` are good ones of the
-        rank.
-        """
+        """Return a proven file of the group that nothing contradicts; ``mine`` are good ones of the rank."""
         told = bool(self.selection.replica_groups or self.topology.strategy)
         for part in parts:
             piece = self.layouts.piece_of(part)

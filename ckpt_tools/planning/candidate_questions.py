@@ -34,9 +34,7 @@ def require_trust(parts: Sequence[Part], session: Session) -> None:
 
 
 def require_one_name(c: Checkpoint, session: Session) -> None:
-    """Which of two checkpoints is meant, where trackers of equal rank name different ones: what follows each
-    of them would load both.
-    """
+    """Raise if trackers of equal rank name different checkpoints: a job would load both."""
     layout, base = session.layouts.of(c), c.parts[0].base
     if not layout.tracker.file and len(layout.tracker.others) > 1:
         said = session.trackers(layout.name, base)

@@ -91,9 +91,7 @@ def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tup
 
 
 def find_gaps(c: Checkpoint, expected: completeness.Expected, *, spared: bool = False) -> list[Finding]:
-    """Return what a save lacks beside the others of its run: without it nothing can be resumed, or with
-    ``spared`` everything can.
-    """
+    """Return what a save lacks beside its run; with ``spared`` what resuming can do without."""
     hits = find_hits(SavesFacts(expected.layouts, (c,), expected), GAPS)
     return [f for hit, f in hits if (hit.effect is Effect.WARN) is spared]
 
@@ -157,7 +155,7 @@ class _Run:
         if newest is not None and self.tree:
             for c in self.finished:
                 gone = list(find_lost(s, c, self.siblings.find_beside(c), level))
-                if any(f.severity is Severity.ERROR for f in gone):
+                if any(map(_is_error, gone)):
                     self.incomplete.add(c.key)
                 out += gone
             # directories that were checkpoints until their indexes were lost, or before they had one
@@ -215,7 +213,7 @@ class _Run:
             yield unfinished.describe_begun(c, layout, find_hint(s, c))
         else:
             gaps = self._find_gaps(c) if self.tree else []
-            if _are_serious(gaps):
+            if any(f.severity is not Severity.NOTE for f in gaps):
                 self.incomplete.add(c.key)
             yield from gaps
             yield from find_gaps(c, self.expected, spared=True) if self.tree else ()
@@ -227,12 +225,10 @@ class _Run:
         """What a checkpoint lacks: one finding that says so where it may still be written."""
         s = self.session
         gaps = find_gaps(c, self.expected) or [*find_no_model(s, c)]
-        torn = [
-            p
-            for p in c.parts
-            if any(f.code in TORN and f.severity is Severity.ERROR for f in s.known(p).findings)
-        ]
-        if not (torn or _are_serious(gaps)) or not s.unfinished(c, self.finished):
+        torn = [p for p in c.parts if any(f.code in TORN and _is_error(f) for f in s.known(p).findings)]
+        if not (torn or any(f.severity is not Severity.NOTE for f in gaps)) or not s.unfinished(
+            c, self.finished
+        ):
             return gaps
         self._soften(torn)
         text = "; ".join(f.message for f in gaps) or f"{len(torn)} of its files end early"
@@ -251,5 +247,5 @@ class _Run:
                 reports[p.path] = replace(report, findings=softer, verdict=worst(softer))
 
 
-def _are_serious(gaps: Iterable[Finding]) -> bool:
-    return any(f.severity is not Severity.NOTE for f in gaps)
+def _is_error(f: Finding) -> bool:
+    return f.severity is Severity.ERROR

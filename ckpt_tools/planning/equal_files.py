@@ -206,30 +206,33 @@ def digest_pages(
     ``known``, and not read again.
 
     Of the others, which are only compared with, the first ones that count. A file of a size of its own is
-    known by that.
+    known by that, and so is one that is damaged: it is nobody's copy.
     """
-    sizes, out = Counter(p.size for p in parts), dict[str, bytes]()
-    elsewhere = {p.size for p in others}
-    left, wanted = max(_LEAST, 2 * len(parts)), list[Part]()
+    mine, all_sizes = {p.size for p in parts}, Counter(p.size for p in (*parts, *others))
+    broken = {path for path, report in s.reports.items() if report.verdict is Verdict.BROKEN}
+    sized = {size for size, n in all_sizes.items() if size <= 0 or n < 2 or size not in mine}
+    out, wanted, more = dict[str, bytes](), list[Part](), list[Part]()
     for i, p in enumerate((*parts, *others)):
-        alone = sizes[p.size] < 2 and p.size not in elsewhere if i < len(parts) else not sizes[p.size]
-        report = s.reports.get(p.path)
-        if alone or p.size <= 0 or (report is not None and report.verdict is Verdict.BROKEN):
-            out[p.path] = str(p.size).encode()
+        if p.size in sized or p.path in broken:
+            out[p.path] = b"%d" % p.size
         elif p.path in known:
             out[p.path] = known[p.path]
         else:
-            left -= i >= len(parts)
-            if left >= 0:
-                wanted.append(p)
+            (wanted if i < len(parts) else more).append(p)
+    wanted += more[: max(_LEAST, 2 * len(parts))]
+    read = dict(_read_pages(wanted, s))
+    known |= read
+    return out | read
+
+
+def _read_pages(wanted: Sequence[Part], s: Session) -> Iterator[tuple[str, bytes]]:
     ahead = _ask_store(wanted, s) if is_url(s.root) else {}
     for p in wanted:
         read = ahead[p.path].result if p.path in ahead else partial(_digest_file, p.path)
         try:
-            out[p.path] = known[p.path] = s.reader.keep(p.path, PAGES, read)
+            yield p.path, s.reader.keep(p.path, PAGES, read)
         except (OSError, ShortRead) as e:
             s.unread[p.path] = f"cannot be compared with others: {getattr(e, 'strerror', None) or e}"
-    return out
 
 
 class _Unknown(Exception):

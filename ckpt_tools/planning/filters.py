@@ -37,7 +37,5 @@ def allows(selection: Selection, c: Checkpoint, step_of: StepOf = named_step) ->
 
 
 def is_requested(c: Checkpoint, selection: Selection) -> bool:
-    """Whether a checkpoint belongs to what was asked for; of an unfinished save its name alone must tell kind
-    and step.
-    """
+    """Return True if a checkpoint was asked for; of an unfinished save its name alone must tell."""
     return belongs(c, selection) and (not c.unfinished or allows(selection, c))

@@ -299,7 +299,7 @@ class Review:
         for f in filter(_is_error, empty):
             wrong.setdefault(f.path, []).append(f)
         warnings += filterfalse(_is_error, empty)
-        for path, f, twin in self.contradictions.of(self.candidate, parts, wrong):
+        for path, f, twin in self.contradictions.find(self.candidate, parts, wrong):
             if twin is not None:
                 self.twins[path, f] = twin
             if f.severity is not Severity.ERROR:
@@ -415,12 +415,12 @@ class Contradictions:
         in_order = sorted(self.run.checkpoints, key=lambda o: o.order, reverse=True)
         return {(o.layout, o.run): o.order for o in in_order}
 
-    def of(
+    def find(
         self, candidate: Candidate, planned: Sequence[Part], bad: Collection[str]
-    ) -> Iterator[Contradiction]:
-        """Of the planned files; of all where a finished checkpoint has whatever its writer meant to write.
-        Files may hold other tensors than most of their replicas, as the caller tells these. Copies are looked
-        for once none of the planned files is ``bad`` for another reason.
+    ) -> list[Contradiction]:
+        """Return what contradicts the planned files, or all of a save that is complete by its names.
+
+        Copies are looked for once none of the planned files is ``bad`` for another reason.
         """
         c = candidate.whole
         parts = c.parts if self.session.layouts.of(c).complete.by_name else planned
@@ -428,16 +428,15 @@ class Contradictions:
         compared = self._find_compared(candidate, parts)
         first = self._first.get((c.layout, c.run), c.order)
         facts = make_facts(self.session, (c,), self.run.expected, compared, min(c.order, first))
-        reported = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
-        yield from (row for row in reported if row.path in mine)
-        wrong = {row.path for row in reported if row.finding.severity is Severity.ERROR}
+        found = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
+        wrong = {row.path for row in found if row.finding.severity is Severity.ERROR}
         deep = self.selection.level > Level.STRUCTURE or self.selection.compare_only
         if deep and {p.path for p in planned}.isdisjoint({*bad, *wrong}):
-            yield from (row for row in self._find_copies(candidate, compared, wrong) if row.path in mine)
+            found += self._find_copies(candidate, compared, wrong)
         for odd, typical in self.evidence.find_unlike_replicas(c):
-            if odd.path in mine:
-                hit = signature_changed.compare(odd, typical, facts)
-                yield Contradiction(odd.path, finding_of(signature_changed.RULE, hit))
+            hit = signature_changed.compare(odd, typical, facts)
+            found.append(Contradiction(odd.path, finding_of(signature_changed.RULE, hit)))
+        return [row for row in found if row.path in mine]
 
     def _find_compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
         """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""

@@ -96,9 +96,7 @@ def _rate(name: str) -> Severity:
 
 
 def _find_unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Chunks of arrays that their framework writes in full: elsewhere one of zeros alone is no file. At step
-    0 a counter is zero, too.
-    """
+    """Yield lost chunks of arrays that are always written in full. At step 0 a counter is zero, too."""
     written, above = s.layouts.of(c).beside.written, f"{c.path}/"
     for p in c.parts if written is not None and c.step else ():
         names = [path.removeprefix(above) for path in s.indexes.left_out.get(p.path, ())]
@@ -128,9 +126,7 @@ def _find_undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 
 def find_headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Directories beside a checkpoint that hold such data files, and nothing that describes them. ``c`` is
-    with what its indexes add.
-    """
+    """Yield directories beside a checkpoint with such data files, and nothing that describes them."""
     above, base = f"{c.path}/", f"{os.path.dirname(c.path)}/"
     data = [p.path.removeprefix(above) for p in c.parts if p.role == "data" and p.path.startswith(above)]
     known = {p.home for p in s.parts}

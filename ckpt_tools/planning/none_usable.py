@@ -27,9 +27,7 @@ _NAMED = 4
 def explain_failure(
     choice: Choice, ranked: Sequence[Checkpoint], selection: Selection, session: Session, plan: LoadPlan
 ) -> CkptError:
-    """Return why there is no checkpoint to resume from, although some exist; ``plan`` is the one without
-    any.
-    """
+    """Return why nothing can be resumed from; ``plan`` is the one without a checkpoint."""
     errors = [f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR]
     reasons = "; ".join(dict.fromkeys(f.code for f in errors))
     if choice.exhausted:

@@ -218,9 +218,7 @@ class OrderFacts(Struct, frozen=True):
 
     @property
     def goes_back(self) -> bool:
-        """Whether the newest by time may have been trained from another save: one of a lower place that was
-        written before it.
-        """
+        """Return True if a save of a lower place was written before the newest by time."""
         newest, place = self.by_time, self.place(self.by_time)
         return any(
             c.mtime_ns < newest.mtime_ns and self.place(c) < place and comparable(self.place(c), place)

@@ -1,6 +1,4 @@
-"""Make a load plan from a root and a selection: candidates, topology, judge, and what to say about the
-choice.
-"""
+"""Make a load plan from a root and a selection."""
 
 from __future__ import annotations
 

@@ -80,9 +80,7 @@ def _find_unfinished(s: Session) -> Iterator[Finding]:
 
 
 def _list_saves(s: Session, selection: Selection) -> list[Checkpoint]:
-    """The checkpoints that the filters leave, newest first by modification time, or by step where that is
-    asked for.
-    """
+    """Return the checkpoints that the filters leave, newest first by time, or by step if asked."""
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
 
     def step(c: Checkpoint) -> int | None:
@@ -102,9 +100,7 @@ def _find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[To
 
 
 def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint]:
-    """The listing with the steps and epochs that a plan would tell of the newest: where names count in epochs
-    or saves, only contents do.
-    """
+    """Add to the newest saves the steps and epochs that only contents tell."""
     asked = [c for c in listed if c.parts and not c.unfinished and _is_untold(s, c)]
     newest = {c.key for c in sorted(asked, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}
 

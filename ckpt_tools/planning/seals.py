@@ -67,9 +67,7 @@ def _find_unsigned(s: Session) -> Iterator[Finding]:
 
 
 def _list_files(base: str) -> Iterator[str]:
-    """The files at and below a directory, without seals, what is being written, and what has seals of its
-    own.
-    """
+    """Yield the files at and below a directory that its own seal should name."""
     below = set[str]()
     for directory, entries in directories(base):
         if isinstance(entries, OSError):
@@ -119,9 +117,7 @@ def _find_newest_gone(s: Session) -> Iterator[Finding]:
 def _find_later(
     s: Session, gone: Iterable[Known], than: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Known]:
-    """The seals among those of what is ``gone`` that are of later saves than a checkpoint at ``step``, and
-    beside it.
-    """
+    """Yield seals of what is ``gone``, beside a checkpoint at ``step`` and of later saves."""
     there = {(c.layout, c.step, c.epoch, c.step_in_epoch) for c in others}
     homes = {p.home for p in than.parts if p.home}
     inside, above = {os.path.dirname(p.path) for p in than.parts}, {os.path.dirname(home) for home in homes}

@@ -238,9 +238,7 @@ def _find_sizes(
 
 
 def _find_size(axis: str, newest: Sequence[Checkpoint], reports: Sequence[Report], flag: int | None) -> Known:
-    """Return the size of one parallel axis, 0 when nothing tells it. Names of a second save are asked where
-    no file tells.
-    """
+    """Return the size of one axis, 0 if nothing tells it. Names of a second save count if no file tells."""
     if flag:
         return Known(flag, f"--parallel {axis}")
     told, shards = in_files.told_size(axis, reports), in_files.told_shards(axis, reports)
@@ -256,9 +254,7 @@ def _find_named_size(axis: str, saves: Sequence[Checkpoint]) -> int:
 
 
 def _find_rank_order(session: Session, ranked: Sequence[Checkpoint], rows: Rows, selection: Selection) -> str:
-    """Return the rank order that most files show, also in other checkpoints: the newest may have been
-    swapped.
-    """
+    """Return the rank order that most files show; the newest save may have been swapped."""
     known = list(find_placed(rows))
     # of a save that has lost files, one may be left, which stands where every order has it
     places = max((prod(n for axis, n in row.sizes if axis in in_files.PLACES) for row in known), default=1)

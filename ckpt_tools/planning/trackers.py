@@ -120,9 +120,7 @@ def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoi
 
 
 def _is_here(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Sequence[Checkpoint]) -> bool:
-    """Whether a tracker names one of the checkpoints, or a file or directory of a run beside them that is
-    none of the ``torn``.
-    """
+    """Return True if a tracker names a checkpoint, or something of a run beside it that is not ``torn``."""
     if _find_named(target, here, s.layouts.of(here[0])) is not None:
         return True
     path, homes = f"{here[0].parts[0].base}/{target}", {c.path for c in torn}
@@ -163,9 +161,7 @@ def _describe_damage(tracker: str, target: int | str, what: str, path: str) -> F
 
 
 def settle_unfinished(s: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
-    """A checkpoint as a listing shows it: one that looks unfinished and is named by its tracker was
-    finished.
-    """
+    """Return a checkpoint as listed: finished if its tracker names it, and what it then lacks."""
     tracker = find_tracker_of(s, c) if c.unfinished else None
     if tracker is None:
         return c, ()

@@ -160,9 +160,7 @@ def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[s
 
 
 def is_called_alike(path: str, c: Checkpoint) -> bool:
-    """Return True if a path is beside a save's own file or directory, and called as that is but for higher
-    numbers.
-    """
+    """Return True if a path is named like a save beside it, with higher numbers."""
     own = c.parts[0].home or c.parts[0].path
     beside = os.path.dirname(path) == os.path.dirname(own)
     return beside and make_pattern(path) == make_pattern(own) and find_numbers(path) > find_numbers(own)

@@ -98,9 +98,7 @@ def describe_how_to_place(s: Session) -> str:
 
 
 def say_how_to_describe(s: Session) -> str:
-    """Return what describes files that no layout places, and to which no other layout has files that may
-    belong.
-    """
+    """Return what to do to describe files that no layout places."""
     files = find_undescribed(s)
     alone = all(s.layouts.of(p).is_last_resort for p in s.parts)
     placed = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
@@ -194,9 +192,7 @@ def _find_bare(s: Session) -> Iterator[BareFile]:
 
 
 def _is_directory_elsewhere(path: str) -> bool:
-    """Return True if a file stands for a directory that DVC keeps and nobody has fetched. Raises
-    CannotLook.
-    """
+    """Return True if a file stands for a directory that DVC keeps here. Raises CannotLook."""
     whole = path.removesuffix(DVC)
     return whole != path and "." not in os.path.basename(whole) and stands_for_nothing_here(whole)
 

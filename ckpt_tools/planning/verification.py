@@ -49,9 +49,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Verifier(NamedTuple):
-    """How to verify: to which ``level``, what part of the contents (None: all), and by which engine's workers
-    (None: here).
-    """
+    """How to verify: the ``level``, a sample of the files (None: all), and the workers (None: here)."""
 
     level: Level
     options: ReadOptions

@@ -131,7 +131,7 @@ class World:
         )
         judge = Judge(self.session, self.selection, run)
         assert isinstance(judge.contradictions, Contradictions)  # their own tests are in tests/layouts
-        judge.contradictions = SimpleNamespace(of=self.contradictions)  # type: ignore[assignment]
+        judge.contradictions = SimpleNamespace(find=self.contradictions)  # type: ignore[assignment]
         return judge
 
     def contradictions(

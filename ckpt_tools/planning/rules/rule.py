@@ -1,6 +1,4 @@
-"""What a rule is: a named reason to lower the trust in a tree, a save or a choice. Pure: a rule sees facts
-and never reads.
-"""
+"""A rule is a named reason to lower the trust in a tree, a save or a choice. Rules never read."""
 
 from __future__ import annotations
 

@@ -82,9 +82,7 @@ def _explain_number(facts: TrackerFacts, says: int | str) -> str:
 
 
 def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
-    """Return that the save that the file ``by`` names as the best of its run is not there, only one that is
-    called so ``beside`` it.
-    """
+    """Return that the best save of the run is gone; ``beside`` it may lie one of its name."""
     text = f"{entry} is {named!r}, which is not there"
     text += f" ({named.rstrip('/').rpartition('/')[2]} lies beside it)" if beside else ""
     hint = "a job that loads its best when it ends (load_best_model_at_end) fails then, or does without"

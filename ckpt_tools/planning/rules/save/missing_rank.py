@@ -111,9 +111,7 @@ def _excuse(checkpoint: Checkpoint, gone: ranges.Ranges, run: Expected, severity
 
 
 def _is_pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
-    """Return True if a rank has removed all it had up to this save: each removes its own files, some
-    frameworks per restart.
-    """
+    """Return True if a rank has removed its own files of this save and of all before it."""
     files = run.rank_files(checkpoint.kind).get(rank, ())
     newer = [f for f in files if f.order > checkpoint.order]
     if not newer:

@@ -61,9 +61,7 @@ def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
 
 
 def _is_trusted(rows: Rows) -> bool:
-    """Return True if what may be the writer's rank is: it agrees with most names, or the names of every save
-    are a permutation of it.
-    """
+    """Return True if the likely ranks agree with most names, or are a permutation of them in each save."""
     saves: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for part, report in rows:
         if part.rank is not None and (maybe := likely_rank(report.metadata)) is not None:

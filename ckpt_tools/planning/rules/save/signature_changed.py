@@ -34,9 +34,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 class Changed(NamedTuple):
-    """A file with other tensors than most of its place at other steps, one with these, and whether it is the
-    first of its place.
-    """
+    """A file with other tensors than most of its place, a typical one, and whether it is the first."""
 
     odd: Part
     typical: Part

@@ -53,9 +53,7 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
 
 
 def ask_which(own: Sequence[tuple[str, str]], runs: Runs, layouts: Layouts, root: str) -> CkptError | None:
-    """Return the question which of several runs is meant; None where a lone run of dying gasps belongs to the
-    lone periodic one.
-    """
+    """Return the question which run is meant; None for one run and the dying gasps beside it."""
     gasps = [run for run in own if {c.kind for c in runs[run]} == {Kind.DYING_GASP}]
     if len(own) < 2 or (len(own) == 2 and len(gasps) == 1):
         return None
