@@ -151,7 +151,7 @@ def test_nothing_is_read_behind_an_objection(tmp_path: Path, monkeypatch: pytest
     """An error of reading it would turn the answer into another."""
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
     (tmp_path / "agent_0.pt").write_bytes(b"x" * 4096)
-    monkeypatch.setattr(launching, "unplaced_files", lambda *_: pytest.fail("read behind the tracker"))
+    monkeypatch.setattr(launching, "find_unplaced_files", lambda *_: pytest.fail("read behind the tracker"))
     with pytest.raises(errors.NoneUsable, match="the tracker names 20") as refused:
         plan(str(tmp_path), FIRST)
     assert refused.value.rule == "tree/first-launch-leftovers"
