@@ -8,10 +8,11 @@ pads. numpy/_core/src/multiarray/descriptor.c (arraydescr_reduce).
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from ckpt_tools.formats.numpy.header import HUGE, element_of
-from ckpt_tools.formats.pickles.stubs import Call, Global
+from ckpt_tools.formats.pickles.machine import Machine
+from ckpt_tools.formats.pickles.stubs import Call, Filled, Global, NeedMore, Nested
 
 WRAPPER = Global("joblib.numpy_pickle", "NumpyArrayWrapper")
 ALIGNMENT = 16
@@ -25,19 +26,45 @@ _ML_DTYPES = {"bfloat16": 2}
 """Bytes of the types of ml_dtypes; all others take one."""
 
 
-class Behind(NamedTuple):
-    """What follows the description of an array: so many bytes, or a pickle of its objects; ``padded`` says
-    whether a padding comes first.
-    """
+class JoblibMachine(Machine):
+    """A machine that goes over the elements behind each array."""
 
-    nbytes: int
-    objects: bool
-    padded: bool
+    def build(self) -> None:
+        """Of an array the pickle goes on behind its elements. Raises Nested where these are a pickle."""
+        target = self.stack[-2]
+        if type(target) is not Call or target.func != WRAPPER:
+            super().build()
+            return
+        state, at = self.stack[-1], self.pos
+        nbytes, padded = _find_behind(state)
+        if padded:
+            at = self._find_end_of_padding()
+        if self.frame not in (-1, self.pos):
+            raise self.bad("an array lies inside a frame")
+        self.frame = -1
+        self.stack.pop()
+        target.state = state
+        self.bare += not padded
+        if nbytes < 0:
+            raise Nested
+        self.filled.append(Filled(target, self.base + at, nbytes))
+        self.pos = at + nbytes
+
+    def _find_end_of_padding(self) -> int:
+        """Where the elements begin: a byte says how many bytes 0xff come first."""
+        at, known = self.pos, len(self.data)
+        end = at + 1 if at >= known else at + 1 + self.data[at]
+        if end > known or at >= known:
+            raise NeedMore(end, self.base + at)
+        padding = self.data[at + 1 : end]
+        if not 0 < len(padding) <= ALIGNMENT or padding.strip(b"\xff"):
+            raise self.bad("the padding before an array is not joblib's")
+        return end
 
 
-def behind(state: Any) -> Behind:
-    """What the state of joblib's object says about the bytes that follow it. Raises ValueError where it is
-    not as joblib writes it: then nobody knows where the pickle goes on.
+def _find_behind(state: Any) -> tuple[int, bool]:
+    """How many bytes follow joblib's object, -1 for a pickle of Python objects, and whether a padding comes
+    first. Raises ValueError where it is not as joblib writes it: then nobody knows where the pickle goes on.
     """
     if not isinstance(state, dict) or not {"shape", "dtype", "order"} <= state.keys():
         raise ValueError("an array of joblib has no shape or no type")
@@ -50,13 +77,11 @@ def behind(state: Any) -> Behind:
         raise ValueError("the shape of an array of joblib is no tuple of lengths")
     if alignment not in (None, ALIGNMENT):
         raise ValueError("an array of joblib is aligned in a way that joblib does not know")
-    size = _size(state["dtype"])
-    if size is None:
-        return Behind(0, True, False)
-    return Behind(min(math.prod(shape) * size, HUGE), False, alignment is not None)
+    size = _find_size(state["dtype"])
+    return (-1, False) if size is None else (min(math.prod(shape) * size, HUGE), alignment is not None)
 
 
-def _size(dtype: Any) -> int | None:
+def _find_size(dtype: Any) -> int | None:
     """Bytes of an element, None of a Python object. Raises ValueError."""
     if not _is_dtype(dtype):
         raise ValueError(_ODD)

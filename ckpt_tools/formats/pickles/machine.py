@@ -85,32 +85,6 @@ def key(value: Any) -> Any:
 class Machine:
     """One run over one pickle."""
 
-    __slots__ = (
-        "bare",
-        "base",
-        "called",
-        "calls",
-        "data",
-        "far",
-        "filled",
-        "first",
-        "frame",
-        "holes",
-        "last",
-        "left",
-        "memo",
-        "metastack",
-        "op",
-        "persistents",
-        "pos",
-        "seen",
-        "stack",
-        "start",
-        "text",
-        "ticks",
-        "twice",
-    )
-
     def __init__(
         self,
         data: bytes,
@@ -122,16 +96,13 @@ class Machine:
         self.data, self.start, self.pos, self.op, self.base, self.seen = data, start, start, start, base, seen
         self.stack: list[Any] = []
         self.metastack: list[list[Any]] = []
-        # A list, because a stream could choose numbers that a dict searches for ever; what is far from the
-        # others lies apart.
+        # A list: a stream could choose numbers that a dict searches for ever. What is far off lies apart.
         self.memo: list[Any] = []
         self.holes, self.far = 0, dict[str, Any]()
         self.ticks = iter(range(MAX_OPS))
         self.left = MAX_MADE
         self.first = base
-        self.text = len(
-            data
-        )  # bytes that _codecs.encode may still make: enough to encode every str of the stream once
+        self.text = len(data)  # bytes that _codecs.encode may still make: every str of the stream once
         self.frame = -1  # where the current frame ends
         self.persistents: list[Persistent] = []
         self.calls: list[Call] = []
@@ -173,7 +144,10 @@ class Machine:
                     stack.append(self.get(i) if i >= len(memo) or memo[i] is _HOLE else memo[i])
                     at += 2
                 elif op == 0x28:  # MARK
-                    stack = self.mark(stack)
+                    metastack.append(stack)
+                    if len(metastack) > _DEEP:
+                        raise self.complex()
+                    stack = []
                     at += 1
                 elif op == 0x71 and at + 1 < size:  # BINPUT
                     memo.append(stack[-1]) if data[at + 1] == len(memo) else self.put(data[at + 1], stack[-1])
@@ -231,15 +205,8 @@ class Machine:
         """Let go of all that was made: an exception keeps this machine as long as somebody keeps the
         exception.
         """
-        for made in (
-            self.stack,
-            self.metastack,
-            self.memo,
-            self.far,
-            self.persistents,
-            self.calls,
-            self.filled,
-        ):
+        self.memo.clear()
+        for made in (self.stack, self.metastack, self.far, self.persistents, self.calls, self.filled):
             made.clear()
 
     def put(self, i: int, value: Any) -> None:
@@ -299,9 +266,17 @@ class Machine:
         self.last = (out, self.base + at, n)
         return out
 
-    def made(self, n: int, value: Any) -> Any:
+    def make(self, n: int, value: Any) -> Any:
         self.charge(n)
         return value
+
+    def pop(self, n: int) -> list[Any]:
+        """The last ``n`` values. Raises IndexError."""
+        out = self.stack[-n:]
+        if len(out) < n:
+            raise IndexError
+        del self.stack[-n:]
+        return out
 
     def take(self, n: int) -> bytes:
         at, end = self.pos, self.pos + n
@@ -324,12 +299,6 @@ class Machine:
         self.charge((end - self.pos) // 32 + 1)
         out, self.pos = self.data[self.pos : end], end + 1
         return out
-
-    def mark(self, stack: list[Any]) -> list[Any]:
-        self.metastack.append(stack)
-        if len(self.metastack) > _DEEP:
-            raise self.complex()
-        return []
 
     def marked(self) -> list[Any]:
         items, self.stack = self.stack, self.metastack.pop()
@@ -354,7 +323,7 @@ class Machine:
             raise self.bad("it calls something that cannot be called")
         if len(args) > _MANY:  # copied below, and a stream may pass the same tuple again and again
             self.charge(len(args))
-        named = self.origin(func)
+        named = self.find_origin(func)
         if type(func) is Global:
             if func in _NEWOBJ and args and type(args[0]) is Global:
                 for base in args[1:2]:
@@ -391,7 +360,7 @@ class Machine:
         that picklers write.
         """
         if func in _MAPPINGS:
-            return self.mapping(func, args)
+            return self.make_mapping(func, args)
         if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
             self.charge(sum(map(len, args)))
             return {key(v) for a in args for v in a}
@@ -400,10 +369,10 @@ class Machine:
         if func in _BYTES and not args:  # protocol 2 has no other way to write b""
             return b""
         if func == _ENCODE and args:
-            return self.encoded(args[0], args[1:])
+            return self.encode(args[0], args[1:])
         return _HOLE
 
-    def encoded(self, text: Any, how: tuple[Any, ...]) -> Any:
+    def encode(self, text: Any, how: tuple[Any, ...]) -> Any:
         """The bytes of a text, which protocol 2 writes so; _HOLE where the arguments are not those of
         picklers.
         """
@@ -414,44 +383,34 @@ class Machine:
         self.text -= len(text)
         return text.encode("latin-1")
 
-    def origin(self, func: Global | Call | Persistent) -> Global:
+    def find_origin(self, func: Global | Call | Persistent) -> Global:
         """What to call what is called by: a global, an attribute that getattr gave, or what a call gave."""
         if type(func) is Global:
             return func
         if type(func) is Call:
             self.charge(len(func.named.name[:500]) // 32 + 8)
-            return (
-                func.named
-                if func.func in GETATTR
-                else Global(func.named.module, f"{func.named.name[:500].removesuffix('()')}()")
-            )
+            of = func.named
+            return of if func.func in GETATTR else Global(of.module, f"{of.name[:500].removesuffix('()')}()")
         pid = func.pid if type(func) is Persistent else None
-        if (
-            type(pid) is tuple and len(pid) > 1 and type(pid[1]) is Global
-        ):  # torch.load answers with the class itself
-            return pid[1]
+        if type(pid) is tuple and len(pid) > 1 and type(pid[1]) is Global:
+            return pid[1]  # torch.load answers with the class itself
         return Global("", "a persistent object")
 
     def attribute(self, args: tuple[Any, ...]) -> Global:
         """The name of what getattr reaches, which is judged like a global's dotted name; a computed one, or
         one with a default, reaches everything.
         """
-        of = (
-            args[0]
-            if type(args[0]) is Global
-            else args[0].named
-            if type(args[0]) is Call
-            else Global("builtins", "getattr")
-        )
+        of = args[0].named if type(args[0]) is Call else args[0]
+        of = of if type(of) is Global else Global("builtins", "getattr")
         attribute = args[1] if type(args[1]) is str and len(args) == 2 else "__getattribute__"
         return self.name(of.module, f"{of.name[:500]}.{attribute[:500]}")
 
-    def touched(self, target: Call) -> None:
+    def touch(self, target: Call) -> None:
         """An attribute of something that is named is changed: as much as a call."""
         if target.func in GETATTR:
             self.called.setdefault(target.named, self.base + self.op)
 
-    def mapping(self, func: Global, args: tuple[Any, ...]) -> Dict:
+    def make_mapping(self, func: Global, args: tuple[Any, ...]) -> Dict:
         self.charge(4)
         out = Dict(func, args[0] if func.name == "defaultdict" and args else None)
         for a in args[func.name == "defaultdict" :][:1]:
@@ -471,43 +430,49 @@ class Machine:
         self.charge(6)
         return set()
 
-    def append(self, target: Any, items: list[Any]) -> Any:
-        """Put some more into a list, a set or what stands for one; returns it."""
+    def append(self, items: list[Any]) -> None:
+        """Put some more into the list, the set or what stands for one on top of the stack."""
+        target = self.stack[-1]
         if type(target) is list:
             target.extend(items)
         elif type(target) is set:
-            self.charge(2 * len(items))
-            target.update(map(key, items))
+            self.add(target, items)
         elif type(target) is Call:  # a deque, a list's subclass …
-            self.touched(target)
+            self.touch(target)
             target.items = target.items or []
             target.items.extend(items)
         else:
             raise self.bad("it appends to something that is not a list")
+
+    def add(self, target: set[Any], items: list[Any]) -> set[Any]:
+        self.charge(2 * len(items))
+        target.update(map(key, items))
         return target
 
-    def setitems(self, target: Any, items: list[Any]) -> None:
+    def setitems(self, target: Any, items: list[Any]) -> Any:
+        """Put keys and values into a dict or what stands for one; returns it."""
+        into = target
         if type(target) is Call:
-            self.touched(target)
-            target.entries = target.entries or {}
-            target = target.entries
-        if not isinstance(target, dict) or len(items) % 2:
+            self.touch(target)
+            into = target.entries = target.entries or {}
+        if not isinstance(into, dict) or len(items) % 2:
             raise self.bad("it sets an item of something that is not a dict")
         self.charge(len(items))
         for i in range(0, len(items), 2):
             k = items[i]
             if type(k) is not str:
                 self.charge(4)
-            elif k in target and len(self.twice) < _MANY:
+            elif k in into and len(self.twice) < _MANY:
                 self.twice.append((k[:200], self.base + self.op))
-            target[k if type(k) is str else key(k)] = items[i + 1]
+            into[k if type(k) is str else key(k)] = items[i + 1]
+        return target
 
     def build(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
         if type(target) not in (Call, Dict):
             raise self.bad("it gives a state to a plain value")
         if type(target) is Call:
-            self.touched(target)
+            self.touch(target)
             if type(state) is tuple and state and state[-1] is self.last[0]:
                 self.charge(2)
                 self.filled.append(Filled(target, *self.last[1:]))
