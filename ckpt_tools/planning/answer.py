@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def load_plan(root: str, selection: Selection, progress: Progress | None, cache: Cache | None) -> LoadPlan:
-    """The plan; one without a checkpoint only where that is allowed, and where no earlier start had one. With
-    ``strict`` nothing in it is unknown.
-    """
+    """Return the plan; one without a checkpoint only where that is allowed and no earlier start had one."""
     try:
         made = Planner(root, selection, progress, cache).plan()
     except NoCheckpoint as error:  # that something is gone says more
@@ -41,9 +39,7 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
 
 
 def find_asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:
-    """The rank that is meant: the one that was named, else the one that the launcher gave this process.
-    Raises UsageError where it is unknown and matters.
-    """
+    """Return the rank that was named, else the launcher's. Raises UsageError if it is unknown and matters."""
     if selection.rank is not None:
         return selection.rank
     if started and started.rank:
@@ -57,9 +53,7 @@ def find_asking_rank(full: LoadPlan, selection: Selection, started: Started | No
 
 
 def narrow_to_rank(full: LoadPlan, mine: int) -> LoadPlan:
-    """The plan with the files of one rank alone; of a set that every rank loads the same one. Raises
-    UsageError when the rank is outside the world.
-    """
+    """Return the plan with the files of one rank. Raises UsageError if the rank is outside the world."""
     if full.checkpoint is None or (full.shared and not full.by_rank):
         return full
     ranks = tuple(r for r in full.by_rank if r.rank == mine)

@@ -115,9 +115,7 @@ class _Role:
         self.anywhere = [p for p in parts if p.rank is None and not p.coords]
 
     def of(self, rank: int, topology: Topology) -> list[Part]:
-        """Return a rank's own files, its own copy first, and of two (a leftover of another world size) the
-        newer. Where no name tells a rank, those at its place; what has no place belongs to the first rank.
-        """
+        """Return a rank's own files, the best first: by its number, else by its place in the grid."""
 
         def precedence(p: Part) -> tuple[int, bool, int]:
             coords = dict(p.coords)
@@ -236,9 +234,7 @@ class _Work:
                 self._add_findings([p])
 
     def _find_load(self, rank: int, role: _Role, own: Sequence[Part], group: Group | None) -> Load | None:
-        """Return the file that a rank loads: its own, else one of its replica group. For a rank that failed
-        one of a rank that did not goes first.
-        """
+        """Return the file that a rank loads: its own, else one of its replica group that did not fail."""
         failed = rank in self.faults
         mine = [p for p in own if p.path not in self.bad and not (failed and self.dying)]
         if group and (failed or not mine):
@@ -250,9 +246,7 @@ class _Work:
         return Load(mine[0]) if mine else None
 
     def _find_members(self, rank: int, role: _Role, own: Sequence[Part], group: Group) -> list[Part]:
-        """Return good files of the other ranks of a group, the nearest first, those that failed last, and
-        none of these if the job died of it. Then come the files of no rank or place.
-        """
+        """Return good files of the other ranks of a group, the nearest first, then those of no rank."""
         fewer, more = sorted([group.ranks, role.by_rank], key=len)  # the group may be a whole large job
         others = [r for r in fewer if r in more and r != rank and not (self.dying and r in self.faults)]
         others.sort(key=lambda r: (r in self.faults, abs(r - rank), r))

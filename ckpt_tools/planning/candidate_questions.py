@@ -44,9 +44,7 @@ def require_one_name(c: Checkpoint, session: Session) -> None:
 
 
 def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) -> None:
-    """Whose share of a save a file is, where its name tells a rank and those beside it tell others: without a
-    layout that gives each rank its own, one rank's would be loaded by all.
-    """
+    """Raise if a loaded file is one rank's share: without a layout all ranks would load it."""
     if not session.layouts.of(c).is_last_resort:
         return
     ranks = defaultdict[str, set[str]](set)

@@ -137,9 +137,7 @@ class Candidates:
         return saves
 
     def _find_unfinished_of_run(self) -> list[Checkpoint]:
-        """Without those that a tracker calls finished; with a lone run of dying gasps beside the lone
-        periodic one (as in ``_of_one_run``), and where only the mark in a name makes it a run of its own.
-        """
+        """Return saves of the run that never finished; only the mark in a name may set their run apart."""
         saves = [c for c in self.unfinished if trackers.find_tracker_of(self.session, c) is None]
         runs = {c.run for c in self.checkpoints}
         gasps = {c.run for c in saves if c.kind is Kind.DYING_GASP} - runs
@@ -167,9 +165,7 @@ class Candidates:
         )
 
     def _prepare_judge(self) -> None:
-        """Rank the checkpoints that --kind and --max-step leave, and make ready what judges them. Raises
-        NoneUsable where they leave none.
-        """
+        """Rank the checkpoints that the filters leave, and make their judge. Raises NoneUsable."""
         s, selection = self.session, self.selection
         candidates = [c for c in self.checkpoints if filters.allows(selection, c, self.step)]
         if not candidates:
@@ -233,10 +229,7 @@ class Candidates:
                 self.warnings.append(finding_of(rule.RULE, hit))
 
     def settle_order(self) -> None:
-        """For those who judge in one order only.
-
-        Raises UsageError where it is in doubt which checkpoint is the newest.
-        """
+        """Settle the order for who judges in one order only. Raises UsageError if the newest is in doubt."""
         whole = [c for c in self.ranked if not find_gaps(c, self.expected)]
         if self.ordered or not whole:
             return
@@ -255,11 +248,7 @@ class Candidates:
             yield from (c for c in found if not choice_warnings.are_one_file(c, chosen))
 
     def _require_leave_for_no_root(self, error: CannotLook) -> None:
-        """A root that is not there: a misspelt one looks like a first launch.
-
-        Raises CannotLook unless the caller has said that it may be one, and where nothing has answered: a
-        store would be waited for twice.
-        """
+        """Raise CannotLook for a ROOT that is not there, unless the caller says that it may be missing."""
         cause = error.__cause__
         told = isinstance(cause, (FileNotFoundError, NotADirectoryError, PermissionError))
         if (isinstance(cause, OSError) and not told) or not absent(self.root):
@@ -281,10 +270,7 @@ class Candidates:
         raise could_not_look.stop(str(error), hint) from error
 
     def _require_first_launch(self, everything: Sequence[Checkpoint]) -> None:
-        """Nothing that was asked for was ever finished.
-
-        Raises CkptError unless the question allows that and nothing speaks against it.
-        """
+        """Raise CkptError if nothing was finished, unless that is allowed and nothing speaks against it."""
         if not everything and self.session.found.alone:
             name = os.path.basename(self.root)
             unpack = "unpack it, and " if unpacked(name) != name else ""
@@ -344,9 +330,7 @@ class Candidates:
             yield from writers.find_other_writers(run, session, chosen)
 
     def find_unfinished(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
-        """Saves that would go before the chosen one had they been finished, or are of a later step, and those
-        of which nothing tells that they are not. All of them where none is chosen.
-        """
+        """Yield unfinished saves that are, or may be, later than the chosen one; all if none is chosen."""
         order = "step" if self.selection.resume_from == "tracker" else self.order
 
         def goes_before(c: Checkpoint, chosen: Checkpoint) -> bool:

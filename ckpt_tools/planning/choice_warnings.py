@@ -1,6 +1,4 @@
-"""Warnings about a choice of which no file is damaged: saves that never finished, files that were looked at
-less deeply than asked, links beside it, and what training would begin anew.
-"""
+"""Warnings about a choice whose files are sound: depth, links, and state beside the weights."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ def find_unread(parts: Sequence[Part], s: Session, selection: Selection) -> Iter
 
 
 def find_odd_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
-    """Yield links that lead nowhere, and are not older than the choice or called as it is but for higher
-    numbers, and links to directories of other saves; of its own tracker more is said elsewhere.
-    """
+    """Yield links that lead nowhere and may have been newer, and links to directories of other saves."""
     for path in s.found.dangling:
         other = os.path.basename(path) == s.layouts.of(c).tracker.file or is_other(os.path.basename(path))
         if not other and (get_time_written(path) >= c.mtime_ns or is_called_alike(path, c)):
@@ -80,9 +76,7 @@ def find_odd_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Find
 
 
 def _find_led_elsewhere(files: Iterable[str], told: Collection[int]) -> Iterator[Finding]:
-    """The same of those ``files`` of the choice that are links: by their names, or by those of the
-    directories in which they lie.
-    """
+    """Yield those ``files`` of the choice that are links to another save, by name or directory."""
     for path in files:
         to = real_path(path)
         mine, theirs = path.split("/"), to.split("/")
@@ -117,9 +111,7 @@ def _are_two_saves(name: str, of: str) -> bool:
 
 
 def find_odd_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Return warnings about companions that are of another save, damaged or gone: a loop that finds them
-    loads them with the weights of the choice, or begins anew.
-    """
+    """Return warnings about companions of another save, damaged or gone: a loop would load them."""
     others = [o for o in saves if o.key != c.key and (o.layout, o.run) == (c.layout, c.run)]
     found = list(_find_left(s, c, others))
     yield from found

@@ -17,9 +17,7 @@ from ckpt_tools.model.plan import Assignment, Choice, Rejected, Rollback
 
 
 class Judgement(Struct, frozen=True):
-    """What the judge says of one candidate: usable or not, why, whether file bodies had to be read for it,
-    and what each rank would load.
-    """
+    """What the judge says of a candidate, whether bodies were read for it, and what each rank would load."""
 
     usable: bool
     findings: tuple[Finding, ...] = ()

@@ -99,9 +99,7 @@ def find_gaps(c: Checkpoint, expected: completeness.Expected, *, spared: bool = 
 def check_together(
     s: Session, whole_tree: bool, level: Level = Level.STRUCTURE, saves: Iterable[Checkpoint] | None = None
 ) -> list[Finding]:
-    """Return findings over several files, run by run. Those about one file are added to its report. With
-    ``saves`` nothing else is looked at: to compare each of thousands with all others takes days.
-    """
+    """Return findings over several files, run by run, of all or of ``saves``; add others to the reports."""
     parts = s.parts if saves is None else [p for c in saves for p in c.parts]
     asked = set(s.found.indexes) if saves is None else {p.path for p in parts}
     out = _check_outside_runs(s, asked) if whole_tree else []
@@ -126,9 +124,7 @@ def _check_outside_runs(s: Session, asked: Container[str]) -> list[Finding]:
 
 
 class _Run:
-    """The checkpoints of one run, and what the checks so far have shown. ``tree``: more than one file was
-    asked for. ``incomplete`` are the checkpoints that lack parts.
-    """
+    """The checkpoints of one run, and which are ``incomplete``. ``tree``: several files were asked for."""
 
     def __init__(self, session: Session, checkpoints: Sequence[Checkpoint], tree: bool) -> None:
         self.session, self.checkpoints, self.tree = session, checkpoints, tree
@@ -201,9 +197,7 @@ class _Run:
         reports[path] = with_findings(report, [f])
 
     def _check_completeness(self, c: Checkpoint) -> Iterator[Finding]:
-        """What a checkpoint lacks, or has twice. One without the file that is written last is damaged where
-        the tracker names it, else it never finished.
-        """
+        """Yield what a checkpoint lacks or has twice; its tracker tells whether it ever finished."""
         s, layout = self.session, self.session.layouts.of(c)
         if c.unfinished and (tracker := find_tracker_of(s, c)):
             says = f"{tracker.rpartition('/')[2]} names this checkpoint"

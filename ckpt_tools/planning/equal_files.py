@@ -1,6 +1,4 @@
-"""Which files of a run are equal, for the rule ``pair/same-content``: digests of a few pages of each, then
-all bytes until they differ.
-"""
+"""Which files of a run are equal: digests of a few pages of each, then all bytes."""
 
 from __future__ import annotations
 
@@ -165,9 +163,7 @@ def is_indexed(p: Part, s: Session) -> bool:
 
 
 def find_files_of_one_tensor(parts: Sequence[Part], s: Session) -> set[str]:
-    """Return the paths of files that an index names and of which a rank has many with a tensor each: the
-    number that each is called by says nothing, and some tensors are the same in every save.
-    """
+    """Return files that an index names and of which a rank has many, with one tensor each."""
     of_rank = defaultdict[tuple[str, int | None], list[Part]](list)
     for p in parts:
         if is_indexed(p, s):
@@ -178,17 +174,13 @@ def find_files_of_one_tensor(parts: Sequence[Part], s: Session) -> set[str]:
 
 
 def find_when(p: Part) -> tuple[int, ...]:
-    """Return when in training a file was saved. A job that started again may save the same step again, and
-    the same bytes: restarts count only where nothing else tells the time.
-    """
+    """Return when in training a file was saved; restarts count only where nothing else tells it."""
     generation = p.generation if p.step is None and p.epoch is None else None
     return tuple(-1 if v is None else v for v in (p.step, p.epoch, p.step_in_epoch, generation))
 
 
 def place(p: Part) -> tuple[object, ...]:
-    """Return what is the same for a file at all steps. A directory within a save may count the step once more
-    (``checkpoint-20/iter_0000020/``).
-    """
+    """Return what is the same for a file at all steps, without a second count of its own step."""
     aside = p.kind if p.kind in (Kind.BEST, Kind.RELEASE) else None
     name = p.path.removeprefix(p.home) if p.home else ""
     if name.count("/") > 1 and (m := _COUNTED.match(name)) and int(m[1]) == p.step:

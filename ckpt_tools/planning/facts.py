@@ -37,9 +37,7 @@ class UnplacedFile(Struct, frozen=True):
 
 
 When = tuple[int, ...]
-"""When in training: step, epoch, step in the epoch; where nothing else is known, restart; date of the save.
--1 is unknown.
-"""
+"""When in training: step, epoch, step in the epoch, else restart; date of the save. -1 is unknown."""
 
 
 class StateFile(Struct, frozen=True):

@@ -27,10 +27,7 @@ def is_whole_prefix(c: Checkpoint, prefix: str) -> bool:
 
 
 def allows(selection: Selection, c: Checkpoint, step_of: StepOf = named_step) -> bool:
-    """Whether --kind and --max-step leave a checkpoint.
-
-    ``step_of`` may read files, and is called only where the step matters.
-    """
+    """Return True if --kind and --max-step leave a checkpoint. ``step_of`` may read, and is called last."""
     if selection.kind not in (None, c.kind):
         return False
     return selection.max_step is None or ((step := step_of(c)) is not None and step <= selection.max_step)

@@ -248,9 +248,7 @@ def _make_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -
 
 
 def _make_scope(root: str, selection: Selection) -> Scope:
-    """Return which paths would belong to a run of that name: below a directory called so, or a file whose
-    name starts with its prefix.
-    """
+    """Return a test for paths of a run: below its directory, or with its prefix."""
     run, prefix = (selection.run or "").rstrip("/"), selection.prefix or ""
     run = os.path.relpath(run, root) if os.path.isabs(run) or is_url(run) else run
     directory, _, start = run.rpartition("/")

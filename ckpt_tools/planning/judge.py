@@ -79,10 +79,7 @@ class FileEvidence:
         return sorted(name for name in names if one.get(name) != other.get(name))
 
     def find_own_files(self, candidate: Candidate, bad: Bad, rank: int, part: Part) -> Iterator[OwnFile]:
-        """Yield what a rank wrote in the place of a part: in the candidate, else at the nearest other step.
-
-        Of a file with ``signature-changed`` some tensors are gone, and what is left proves nothing.
-        """
+        """Yield what a rank wrote in place of a part: in the candidate, else at the nearest step."""
         c = candidate.whole
         others = (other.parts for other in self.run.find_nearest(candidate.named) if other.run == c.run)
         for p in chain(c.parts, chain.from_iterable(others)):
@@ -143,9 +140,7 @@ class Judge:
         return Review(self, c).make_judgement()
 
     def are_replicas(self, c: Checkpoint, assignment: Assignment) -> bool:
-        """Return whether any rank may load what another does: all load one file, or each loads one, the ranks
-        are one replica group, and the files have the same tensors and tell the same step.
-        """
+        """Return True if any rank may load what another does: one file, or proven files of one group."""
         loads, parts, layout = assignment.loads, assignment.parts, self.session.layouts.of(c)
         if len({p.path for p in parts}) == 1:
             return True
@@ -234,9 +229,7 @@ class Review:
         return list(find_lost(self.session, self.candidate.named, self.beside, self.names))
 
     def _find_absent(self) -> list[Finding]:
-        """What the candidate lacks as a whole; files of single ranks are missed if these ask for them. What
-        could not be listed is lacking, too, where the caller passes over it.
-        """
+        """Return what the candidate lacks as a whole; files of single ranks only if nobody may do without."""
         c, s = self.candidate.whole, self.session
         layout, gaps = s.layouts.of(c), find_gaps(c, self.run.expected)
         if self.selection.ranks is None and missing_rank.find_first_ranks(c, layout):
@@ -285,9 +278,7 @@ class Review:
     # ---- is it sound, and consistent
 
     def _inspect(self, parts: Sequence[Part], warnings: list[Finding]) -> dict[str, list[Finding]]:
-        """Return why some of the files to load must not be loaded, by path: each at the level asked for, and
-        all beside each other. What is wrong with the others is added to ``warnings``.
-        """
+        """Return why files to load must not be loaded, by path; add what is less to ``warnings``."""
         self._read_ahead(parts)
         wrong = {p.path: why for p in parts if (why := self._find_wrong(p)) is not None}
         warnings += (f for f in (*self._find_seal_findings(), *self.lost) if f.severity is Severity.WARNING)
@@ -311,9 +302,7 @@ class Review:
         return wrong
 
     def _find_wrong(self, part: Part) -> list[Finding] | None:
-        """Why a file must not be loaded; None where it may be. What is a warning of a file, such as
-        ``in-use``, is an error where it keeps a candidate from being planned.
-        """
+        """Return why a file must not be loaded, None if it may be. Its warnings are errors then."""
         report, piece = self.session.report(part, self.names), self.session.layouts.piece_of(part)
         if report.verdict not in _UNUSABLE and self.selection.level > Level.STRUCTURE:
             report, self.read = self.session.report(part, self.selection.level), True
@@ -345,10 +334,7 @@ class Review:
     # ---- is it known
 
     def _require_known(self, assigned: Assignment) -> None:
-        """Raises CkptError where the candidate loses for what nobody knows.
-
-        That is: for files that could not be read, or that may not be the copies.
-        """
+        """Raise CkptError if the candidate loses only for files that are unread, or may be no copies."""
         if not self.selection.skip_unreadable:
             self._require_inspected(assigned)
         doubtful = {
@@ -453,9 +439,7 @@ class Contradictions:
     def _find_copies(
         self, candidate: Candidate, compared: Sequence[Part], wrong: Collection[str]
     ) -> Iterator[Contradiction]:
-        """Files with the bytes of another, planned or of the run's other checkpoints, nearest first; of two
-        equal ones the one that is ``wrong`` anyway is the copy.
-        """
+        """Yield files with the bytes of another one, nearest first; the one that is ``wrong`` is the copy."""
         c, known = candidate.whole, {p.path for p in compared}
         enough, elsewhere = max(_SIZES_COMPARED, 4 * len(c.parts)), list[Part]()
         for other in self.run.find_nearest(candidate.named):

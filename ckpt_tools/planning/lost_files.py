@@ -1,6 +1,4 @@
-"""Files of a checkpoint that are gone, as the saves of its run beside it tell, or well-formed and empty: no
-tensors, none with elements, or only zeros.
-"""
+"""Files of a checkpoint that are gone, as saves beside it tell, or well-formed and empty."""
 
 from __future__ import annotations
 
@@ -172,9 +170,7 @@ def find_no_model(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 
 def find_unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Yield (path, finding) for the files of one run that most of its other files show to be odd: by their
-    format, or without the mode that their framework gives a finished file.
-    """
+    """Yield (path, finding) for files that most others of their run show to be odd."""
     of_format = defaultdict[str, list[tuple[Part, Report]]](list)
     for part, report in rows:
         if report.format is not None:
@@ -195,9 +191,7 @@ def find_unlike_run(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, 
 
 
 def find_zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Raw tensors that are zeros from end to end, and something else in the saves before and after. ``c`` is
-    with what its indexes add; its files were looked at.
-    """
+    """Yield raw tensors that are zeros from end to end, and not in the saves before and after."""
 
     def may_be_zeros(path: str) -> bool:
         report = s.report_file(path, Level.STRUCTURE)
@@ -219,9 +213,7 @@ def find_zeroed(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iter
 
 
 def find_hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """What a checkpoint's files of a model lack, by themselves and beside other saves of the run. Of an
-    optimizer, which may have no state before its first step or never, only what an older save has is missed.
-    """
+    """Yield what files of a model lack; of an optimizer only what an older save has."""
     older = [o for o in beside if (o.order, o.mtime_ns) < (c.order, c.mtime_ns)]
     for p in () if c.unfinished else c.parts:
         report, piece = s.reports.get(p.path), s.layouts.piece_of(p)

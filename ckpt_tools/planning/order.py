@@ -21,8 +21,7 @@ from ckpt_tools.planning.choose import rank
 
 UNKNOWN: Order = (-1, -1, -1)
 FIRST_NS = 3_655 * 86_400 * 10**9
-"""1980-01-04: the first days that archives can write down, which is what they write when they keep no times.
-"""
+"""1980-01-04: what archives write that keep no times."""
 SKEW_NS = 600 * 10**9
 """How far a clock may be ahead before its times count for nothing."""
 _COPY_NS, _NS_PER_BYTE = 10**9, 20
@@ -98,9 +97,7 @@ def _place_by_dates(run: Sequence[Checkpoint], dated: re.Pattern[str]) -> dict[C
 
 
 def count_steps_in_epochs(saves: Sequence[Checkpoint], layouts: Layouts) -> list[Checkpoint]:
-    """Return the saves with their steps as counted from the start of each epoch, in runs in which a later
-    epoch has no higher step, and steps that come again or times that follow the epochs tell it.
-    """
+    """Return the saves with steps counted from the start of each epoch, in runs that count so."""
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
         if layouts.of(c).counting.by_epoch and c.step is not None and c.epoch is not None:
@@ -144,9 +141,7 @@ def add_told_steps(
 def order_saves(
     saves: Sequence[Checkpoint], by: str, prefer: Kind | None = None, places: Places | None = None
 ) -> list[Checkpoint]:
-    """Return the saves, newest first ``by`` "mtime" or "step". The best so far goes behind the regular ones
-    where nothing tells its place in training: when it was copied tells nothing.
-    """
+    """Return the saves, newest first ``by`` "mtime" or "step"; the best so far last if it has no place."""
     known = places or {}
     ranked = rank(saves, by, prefer, lambda c: known.get(c.key, c.order))
     if prefer is Kind.BEST or all(c.kind not in _REGULAR for c in saves):
@@ -226,9 +221,7 @@ class OrderFacts(Struct, frozen=True):
         )
 
     def find_unplaced(self, saves: Sequence[Checkpoint], newest: Checkpoint) -> Iterator[Checkpoint]:
-        """Yield the saves of which neither times nor steps tell whether they are later than the newest: also
-        where names and files say two things.
-        """
+        """Yield saves that may be later than the newest: neither times nor steps tell."""
         mute, place = bool(self.why_mute), self.place(newest)
         for c in saves:
             silent = mute or c.mtime_ns == newest.mtime_ns or c.mtime_ns < FIRST_NS

@@ -1,6 +1,4 @@
-"""Whether somebody else writes below ROOT while a decision is made: it may be a process that a killed
-launcher left running, or a second job. Whether the list of a store by which it was made was whole.
-"""
+"""Whether somebody else writes below ROOT meanwhile, and whether a store's list was whole."""
 
 from __future__ import annotations
 
@@ -23,14 +21,10 @@ from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.walk import THREADS
 
 STATS = 256
-"""Files of the newest checkpoints, and entries of a directory, that are asked about a second time, at most:
-those written last.
-"""
+"""Files and directory entries, the newest, that are asked about a second time at most."""
 DIRECTORIES = 64
 SKEW_NS = 5_000_000_000
-"""How far the clock of a file server may be ahead; what lies beyond says that a clock is wrong, and nothing
-of a writer.
-"""
+"""How far a file server's clock may be ahead; times beyond it tell of no writer."""
 _RELISTED = 8
 """Checkpoints at most that are listed again."""
 
@@ -139,9 +133,7 @@ def _find_changed(files: Sequence[Part]) -> tuple[dict[str, How], dict[str, str]
 
 
 def _find_newest_files(checkpoints: Sequence[Checkpoint]) -> list[Part]:
-    """Return the files of the newest checkpoint by time and of the one with the highest step, those written
-    last first. It is one where the times tell no other: those of stores are whole seconds.
-    """
+    """Return the files of the newest checkpoint by time and by step, those written last first."""
     by_time = sorted(checkpoints, key=lambda c: (c.mtime_ns, c.order), reverse=True)[:1]
     by_step = sorted(checkpoints, key=lambda c: c.order, reverse=True)[:1]
     found = {p.path: p for c in (*by_time, *by_step) for p in c.parts if p.size >= 0}

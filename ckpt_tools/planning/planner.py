@@ -56,9 +56,7 @@ class Planner(Candidates):
     """One plan. ``plan()`` raises CkptError subclasses as docs/exit-codes.md lists them."""
 
     def plan(self) -> LoadPlan:
-        """The plan, with what could not be looked at on the way to it; with ``allow_fresh`` one without a
-        checkpoint where it is known that none can be used.
-        """
+        """Return the plan, with what could not be looked at; ``allow_fresh`` takes one without checkpoint."""
         try:
             made = self._plan()
             self._require_whole_list(made)
@@ -87,10 +85,7 @@ class Planner(Candidates):
         return replace(made, warnings=_join_findings(made.warnings, unseen))
 
     def _find_unseen(self, made: LoadPlan | None, otherwise: str) -> list[Finding]:
-        """Warnings about what could not be looked at.
-
-        Raises CannotLook where it could change the answer; ``otherwise`` is what would be said without it.
-        """
+        """Return warnings about what could not be looked at. Raises CannotLook where it may matter."""
         selection = self.selection
         if not hasattr(self, "session"):
             return []
@@ -146,10 +141,7 @@ class Planner(Candidates):
             raise ask_how_many(job[0], self.topology.world_size, job[1], choice.checkpoint)
 
     def _add_lost(self, choice: Choice) -> Choice:
-        """The choice and what would have gone before it had it not been lost.
-
-        Raises NotNewest where the caller wants the newest or nothing.
-        """
+        """Add what would have gone before the choice. Raises NotNewest if the caller wants no older one."""
         c = choice.checkpoint
         told = None if c is None or c.counted else replace(c, step=self.step(c))
         before = [r for r in self.lost if c is None or _goes_before(r.checkpoint, told or c)]
@@ -164,10 +156,7 @@ class Planner(Candidates):
         return choice
 
     def _choose(self, ranked: Sequence[Checkpoint]) -> Choice:
-        """The choice: by time, or by step where the rules of the order say so (planning/order.py).
-
-        Raises UsageError where only the caller can say which checkpoint is the newest.
-        """
+        """Choose by time, or by step where the rules of the order say so. Raises UsageError if in doubt."""
         judged: dict[CheckpointKey, Judgement] = {}
 
         def judge(c: Checkpoint) -> Judgement:
@@ -211,11 +200,7 @@ class Planner(Candidates):
         ranked: Sequence[Checkpoint],
         judge: Callable[[Checkpoint], Judgement],
     ) -> Choice:
-        """The choice, and the candidates that may be later and cannot be used.
-
-        Raises UsageError where one that may be later is usable, NotNewest where the caller wants the newest
-        or nothing.
-        """
+        """Add candidates that may be later and cannot be used. Raises UsageError if one of them can be."""
         chosen = choice.checkpoint
         others = list(self.find_untold(chosen, ranked)) if chosen else []
         usable = next((c for c in others if judge(c).usable), None)
@@ -241,10 +226,7 @@ class Planner(Candidates):
         return none_usable.explain_failure(choice, ranked, self.selection, self.session, self.nothing(choice))
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
-        """The plan that loads ``c``, which is the choice as this machine has found it.
-
-        Raises CannotLook where a file has changed.
-        """
+        """Return the plan that loads ``c``. Raises CannotLook where a file has changed."""
         assignment = choice.assignment
         assert assignment is not None  # noqa: S101 - there is a choice; for the type checker
         if is_url(self.root):
@@ -287,20 +269,14 @@ class Planner(Candidates):
         )
 
     def _make_file_loads(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
-        """What verification saw of files, under names without a link to a directory below the root.
-
-        Such a link could lead elsewhere when they are loaded.
-        """
+        """Return what verification saw of files, by paths without links, which could lead elsewhere later."""
         found, rows = self.session.found, make_file_loads(loads, self.session.reports)
         if not any(links.outside or links.followed for links in found.links):
             return rows
         return tuple(replace(f, path=found.resolved(f.path)) for f in rows)
 
     def _tell_step(self, c: Checkpoint, parts: Sequence[Part]) -> Checkpoint:
-        """The checkpoint by its real path, with the step and epoch that its planned files tell.
-
-        Its other files come last: they may be those that were replaced.
-        """
+        """Return the checkpoint by its real path, with the step and epoch that its planned files tell."""
         step, epoch = c.step if c.parts[0].step is not None else None, c.epoch
         layout = self.layouts.of(c)
         for p in parts[:_TELLING]:
@@ -369,9 +345,7 @@ def _add_rejected(choice: Choice, rejected: Sequence[Rejected]) -> Choice:
 
 
 def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
-    """Whether what a tracker names was saved later: also where only a date in its name says when, of which
-    the tracker says that it is the latest.
-    """
+    """Return True if what a tracker names was saved later; it is the latest where only a date tells."""
     unplaced = (gone.step, gone.epoch, gone.generation) == (None, None, None)
     return unplaced or gone.order > chosen.order
 
@@ -409,9 +383,7 @@ def make_file_loads(loads: Iterable[Load], reports: Mapping[str, Report]) -> tup
 
 
 def make_fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[FileLoad] = ()) -> str:
-    """Return XXH3-128 (hex) over the sorted (path below ``root``, size, mtime_ns) of the files, with the
-    ETags of those in a store, and the rank map.
-    """
+    """Return XXH3-128 (hex) over paths below ``root``, sizes, times and ETags of files, and the rank map."""
     import xxhash
 
     def name(f: FileLoad) -> str:

@@ -40,9 +40,7 @@ class Siblings:
 
 
 class Run(Struct, frozen=True, dict=True):
-    """``checkpoints`` are all its finished ones, ``candidates`` those that no filter hides. ``saved`` is
-    how many ranks wrote the files, where anything tells.
-    """
+    """The finished ``checkpoints`` of a run, those no filter hides, and how many ranks ``saved`` them."""
 
     checkpoints: Sequence[Checkpoint]
     candidates: Sequence[Checkpoint]

@@ -35,9 +35,7 @@ _COUNTERS = {"optimizer": "optimizer_step", "scheduler": "last_epoch"}
 def scan_root(
     root: str, selection: Selection, *, trackers: bool = False, progress: Progress | None = None
 ) -> Scan:
-    """From directory listings, and a structure pass of the newest where names do not tell the step;
-    ``trackers`` are read where that is asked for. Raises CannotLook.
-    """
+    """List the checkpoints below a root; contents tell steps that names do not. Raises CannotLook."""
     options = ReadOptions(
         jobs=selection.jobs,
         settle=selection.settle,
@@ -136,10 +134,7 @@ def _is_untold(s: Session, c: Checkpoint) -> bool:
 def read_step(
     session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
 ) -> int | None:
-    """What most of a checkpoint's files say, since one may hold another save.
-
-    A breakpoint file counts inside the epoch, which its periodic siblings place.
-    """
+    """Return the step that most of its files tell; a breakpoint counts in the epoch of its siblings."""
     layout = session.layouts.of(c)
     read = [(p, session.report(p, level).metadata) for p in c.parts[:_READ]]
     steps = [step for p, m in read if (step := layout.steps(p, m)[0]) is not None]
@@ -161,9 +156,7 @@ def read_epoch(session: Session, c: Checkpoint, level: Level = Level.STRUCTURE) 
 def read_count(
     session: Session, c: Checkpoint, checkpoints: Sequence[Checkpoint], level: Level
 ) -> int | None:
-    """What the files of a checkpoint count on over all of its run, whatever its name counts: the entry that
-    the layout names, else the steps of the optimizer, or of the schedule.
-    """
+    """Return what its files count over the whole run: the layout's entry, else the optimizer's steps."""
     if c.kind is Kind.DYING_GASP:
         return read_step(session, c, checkpoints, level)
     if key := session.layouts.of(c).counting.restarts:

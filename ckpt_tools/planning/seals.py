@@ -23,10 +23,7 @@ from ckpt_tools.reading.session import Session, with_findings
 
 
 def check(s: Session, level: Level) -> tuple[list[FileReport], list[Finding]]:
-    """Reports on every seal that was found, and the files that no seal or signature of their directory names;
-    the last that is asked of them: what the fragments of 100,000 ranks say, and a report on each, are not in
-    memory together.
-    """
+    """Return reports on all seals, and the files that none names. Last, as fragments fill the memory."""
     seals, lost, out = s.indexes.seals, list[Finding](), list[FileReport]()
     if s.found.tree:
         lost += _find_newest_gone(s)  # before the reports forget what seals say
@@ -39,9 +36,7 @@ def check(s: Session, level: Level) -> tuple[list[FileReport], list[Finding]]:
 
 
 def _find_unnamed(s: Session) -> Iterator[Finding]:
-    """Files that lie in a sealed directory, and that no seal of it names. Fragments, which wait for further
-    ones, do not say what is missing.
-    """
+    """Yield files in a sealed directory that no seal names. Fragments do not say what is missing."""
     whole = defaultdict[str, list[Known]](list)
     for k in s.indexes.seals.known if s.indexes.seals else ():
         if os.path.basename(k.path) == NAME:
@@ -84,9 +79,7 @@ def _list_files(base: str) -> Iterator[str]:
 def find_later_and_gone(
     s: Session, chosen: Checkpoint, step: int | None, others: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
-    """Warnings about sealed checkpoints beside the chosen one (at ``step``) that would have gone before it,
-    and of which nothing is left that could be a candidate. ``others`` are the checkpoints that are there.
-    """
+    """Yield warnings about later sealed checkpoints beside the chosen one of which only the seal is left."""
     seals = s.indexes.seals
     if seals is None:
         return
@@ -95,9 +88,7 @@ def find_later_and_gone(
 
 
 def _find_newest_gone(s: Session) -> Iterator[Finding]:
-    """The same of the newest checkpoint of each run, if it alone is gone: who prunes by age removes older
-    ones, and who keeps the best removes any, also between those that are left.
-    """
+    """Yield the same of the newest checkpoint of each run, if it alone is gone: pruning takes others."""
     seals = s.indexes.seals
     if seals is None or not seals.absent:
         return

@@ -108,9 +108,7 @@ def read_saved_sizes(session: Session, checkpoint: Checkpoint, level: Level) -> 
 def leave_out_leftovers(
     session: Session, checkpoints: Sequence[Checkpoint], level: Level = Level.STRUCTURE
 ) -> list[Checkpoint]:
-    """Return checkpoints without files of ranks that their job did not have, and that are older than its own:
-    what a larger job left there makes no save old.
-    """
+    """Return checkpoints without older files of ranks that only a larger job before had."""
     settled = list(checkpoints)
     for i, c in enumerate(settled):
         if not _has_older_ranks(c.parts):

@@ -32,10 +32,7 @@ _OTHER_ORDERS = "say --order mtime or --order step"
 def find_tracker_findings(
     s: Session, saves: Sequence[Checkpoint], incomplete: Callable[[], set[CheckpointKey]]
 ) -> Iterator[Finding]:
-    """Return what the trackers beside the finished saves of a run get wrong, if its layout has one.
-
-    ``incomplete`` gives the saves that lack parts; it is called only where there is a tracker.
-    """
+    """Return what trackers get wrong about finished saves; ``incomplete`` is called if there is one."""
     layout, base = s.layouts.of(saves[0]), saves[0].parts[0].base
     if not (layout.tracker.file or layout.tracker.others):
         return
@@ -76,10 +73,7 @@ def find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[Tra
 
 
 def find_tracker_of(s: Session, c: Checkpoint) -> str | None:
-    """The tracker beside a checkpoint that names it.
-
-    Whichever layout's it is: of a damaged checkpoint only files of another layout may be left.
-    """
+    """Return the tracker, of any layout, that names a checkpoint; None without one."""
     if any(p.unfinished for p in c.parts):
         return None
     base = c.parts[0].base
@@ -101,9 +95,7 @@ def _is_named(layout: Layout, c: Checkpoint, target: int | str | None) -> bool:
 
 
 def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoint]) -> Iterator[Rejected]:
-    """What the trackers beside the ``chosen`` checkpoints name although it is not among them, and no file or
-    directory of a run beside them. ``begun`` are saves without the file that is written last.
-    """
+    """Yield what trackers name and nothing has; ``begun`` saves lack what is written last."""
     for name, base in dict.fromkeys((c.layout, c.parts[0].base) for c in chosen):
         layout, here = s.layouts[name], [c for c in chosen if c.parts[0].base == base]
         torn = [c for c in begun if c.parts[0].base == base and not any(p.unfinished for p in c.parts)]
@@ -129,9 +121,7 @@ def _is_here(s: Session, target: int | str, here: Sequence[Checkpoint], torn: Se
 
 
 def _find_of_others(s: Session, own: Layout, here: Sequence[Checkpoint]) -> Iterator[Told]:
-    """What the trackers of other layouts beside a run's checkpoints say, where that is a step later than
-    theirs and that nothing there has: who writes one may save in the form of several frameworks.
-    """
+    """Yield what other layouts' trackers say, if it is a later step that nothing there has."""
     base, steps = here[0].parts[0].base, {c.step for c in here}
     newest = max((step for step in steps if step is not None), default=None)
     if None in steps or newest is None:
@@ -184,10 +174,7 @@ def _find_number(name: str, layout: Layout) -> int | None:
 
 
 def _make_gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkpoint:
-    """A checkpoint of which nothing but its name is left.
-
-    The name's last number is its step, or which save it is, unless it belongs to a date.
-    """
+    """Return a checkpoint of which only the name is left; its last number is its step, unless in a date."""
     number = _find_number(str(target), layout)
     base = sibling.parts[0].base
     return Checkpoint(
@@ -207,10 +194,7 @@ def _make_gone(sibling: Checkpoint, target: int | str, layout: Layout) -> Checkp
 
 
 def find_tracked(s: Session, ranked: Sequence[Checkpoint], run: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Return the candidates that the tracker names; ``run`` are all checkpoints, hidden ones among them.
-
-    Raises UsageError when the tracker names none of them, CannotLook when it cannot be read.
-    """
+    """Return the candidates that the tracker names. Raises UsageError if none, CannotLook if unreadable."""
     # a dying gasp may lie beside the run, and have no tracker
     first = next((c for c in ranked if s.layouts.of(c).tracker.file), ranked[0])
     layout, base = s.layouts.of(first), first.parts[0].base

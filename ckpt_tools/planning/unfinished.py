@@ -1,6 +1,4 @@
-"""Saves that may still be written: how many files are there, how old the last is,
-and where the tracker stands.
-"""
+"""Saves that may still be written: their files, their age, and where the tracker stands."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def is_marked(c: Checkpoint) -> bool:
 
 
 def find_not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
-    """The first with all its files, none of which ends early, of which only the name says that it is not
-    done, in a way that is not its framework's own: who renames it may have removed the one before.
-    """
+    """Return the first whole save that only a foreign mark in its name calls unfinished."""
     for c in saves:
         commit = s.layouts.of(c).complete.commit
         done = not commit or any(p.role == commit for p in c.parts)
@@ -65,11 +61,7 @@ def find_not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | No
 
 
 def find_torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:
-    """Candidates that lost because files are too short or not there, and whose last write was seconds ago;
-    none that the framework has said to be finished, which some do before all ranks are done.
-
-    They are counted in ``usual``.
-    """
+    """Yield candidates that lost for missing or short files, and were written seconds ago."""
     for r in rejected:
         c = r.checkpoint
         errors = [f for f in r.findings if f.severity is Severity.ERROR]
@@ -88,9 +80,7 @@ def find_hint(s: Session, c: Checkpoint) -> str:
 
 
 def state(s: Session, c: Checkpoint, usual: Sizes, short: int = 0) -> str:
-    """``3 of 8 files, the last written 4 s ago; the tracker names 20``;
-    "" where that is longer ago than --settle. ``short`` of its files end early.
-    """
+    """Return ``3 of 8 files, the last written 4 s ago; the tracker names 20``; "" if older than --settle."""
     whole = usual.get((c.layout, c.run, c.kind))
     written = [p.mtime_ns for p in c.parts if p.size >= 0]
     age = (s.now_ns - max(written)) / 1e9 if written else -1

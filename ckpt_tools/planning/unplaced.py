@@ -44,9 +44,7 @@ _MOST = 512
 
 
 def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
-    """Raises UsageError where a file that no layout places may be a later save than the choice ``c``. Where
-    the caller has said which files count (--layout, --prefix, --kind, --max-step, the tracker), none is.
-    """
+    """Raise UsageError if an unplaced file may be later than ``c``; none if the caller chose the files."""
     told = (asked.layout, asked.prefix, asked.kind, asked.max_step) != (None,) * 4
     if told or asked.resume_from == "tracker" or asked.level is Level.PRESENCE:
         return
@@ -77,9 +75,7 @@ def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> 
 
 
 def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
-    """Raises UsageError where another layout loads a file in the directory of the choice, or below one
-    without a model: it is a part of the save that nobody would load.
-    """
+    """Raise UsageError if another layout loads a file in the save's directory: nobody would load it."""
     homes = {p.home for p in c.parts if p.home}
     above = tuple(f"{home}/" for home in homes) if all(p.role != "model" for p in c.parts) else ()
     for p in s.parts if homes and asked.layout is None else ():

@@ -42,9 +42,7 @@ class Placed(NamedTuple):
 
 
 def find_placed(rows: Rows) -> Iterator[Placed]:
-    """Yield the files that tell their writer and the grid it stood in, where that grid makes sense. Without
-    pipeline stages a second number in a name is an expert's.
-    """
+    """Yield files that tell their writer and a sensible grid. Without stages "pp" in a name is an expert."""
     for part, report in rows:
         rank, sizes = owner(report.metadata).get("rank"), saved_sizes([report])
         world = sizes.get("world", 0)

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 LOOP = 3
-"""Starts in a row from the same checkpoint that are worth a warning: a job that died before its first save
-was restarted 44 times before anybody looked.
-"""
+"""Starts in a row from one checkpoint that are worth a warning: one job was restarted 44 times."""
 
 
 def check(facts: tuple[int, str]) -> Iterator[Hit]:

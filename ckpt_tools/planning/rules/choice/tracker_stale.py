@@ -37,9 +37,7 @@ class TrackerFacts(Struct, frozen=True):
 
 
 def check(facts: TrackerFacts) -> Iterator[Hit]:
-    """Yield what a tracker gets wrong about the saves beside it. Nobody is told to write the name of one from
-    before the tracker was written into it.
-    """
+    """Yield what a tracker gets wrong. None is to be corrected to a save from before it was written."""
     says, path = facts.says, facts.path
     if says is None:
         hint = "" if facts.repaired else _WRITE_IT
@@ -70,9 +68,7 @@ def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Ch
 
 
 def _explain_number(facts: TrackerFacts, says: int | str) -> str:
-    """Return what explains a number that names nothing: 500 over 10000 leaves 50000 where the file is not cut
-    off. MindIO ACP writes like that.
-    """
+    """Explain a number that names nothing: MindIO ACP writes 500 over 10000, which leaves 50000."""
     tracked = facts.layout.tracker.name
     begun = [c for c in facts.saves if (at := tracked(c)) is not None and str(says).startswith(str(at))]
     if not begun or not isinstance(says, int):

@@ -61,9 +61,7 @@ def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bo
 
 
 def how_to_describe(root: str, *, sure: bool) -> str:
-    """Return the command that prints the lines of ckpt.toml for what no layout places; where names do not
-    tell them surely only where to read how they are written: pasted unread they could mix saves.
-    """
+    """Return how to describe files; unless ``sure`` only where to read it, as lines could mix saves."""
     if not sure:
         return "describe them in ckpt.toml: docs/adding-a-layout.md"
     return f"'ckpt layouts --guess {quote(root)}' prints the lines for ckpt.toml that describe its files"

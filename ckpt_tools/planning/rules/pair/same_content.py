@@ -13,9 +13,7 @@ from ckpt_tools.planning.facts import StateFile
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 _MOST = 2
-"""Files of other places, in its save and in others, that each file is compared with: equal replicas may be
-thousands.
-"""
+"""Files of other places that each file is compared with: equal replicas may be thousands."""
 _STEPS = 3
 """A file that is equal in so many saves, and in all, is not trained."""
 _SEVERAL = 2
@@ -95,18 +93,14 @@ class _Run:
         return Severity.ERROR if alone else Severity.WARNING
 
     def _are_two_states(self, older: StateFile, f: StateFile) -> bool:
-        """Return whether two saves are not one state under two names, of which a file may be damaged: most
-        of what they hold differs where both are of one told step, anything where their units differ.
-        """
+        """Return True if two saves are not one state under two names: most, or other units, differ."""
         differ = list(self._find_differences(older, f))
         if older.when != f.when:
             return any(differ)
         return f.tells_step and 2 * sum(differ) > max(2, len(differ))
 
     def _compare_places(self, older: StateFile, f: StateFile) -> Severity | None:
-        """How bad it is that a file is that of another rank or role in another save. Two models of one rank
-        may follow each other, as a target network does.
-        """
+        """Return how bad equal files of two places are. A target network may follow a model."""
         pairs = [*self._find_pairs(older, f)]
         if any(a.content == b.content for a, b in pairs if _save(b) != _save(f)):
             return None  # replicas, whose places are compared by themselves
@@ -215,9 +209,7 @@ def _cut_at_fork(path: str, other: str) -> str:
 
 
 def ask_which_is_the_copy(first: str, second: str, homes: Sequence[str], answers: Sequence[str]) -> CkptError:
-    """Return the question which of two equal files of two saves is the copy. Either answer may go back in
-    training for nothing, or mix two steps.
-    """
+    """Return the question which of two files is the copy: either answer may lose or mix steps."""
     text = (
         f"{first} and {second} are byte for byte the same, although training moved on between them, and"
         " nothing in them tells which is the copy"

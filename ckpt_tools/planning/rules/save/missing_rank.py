@@ -121,9 +121,7 @@ def _is_pruned(checkpoint: Checkpoint, rank: int, run: Expected) -> bool:
 
 
 def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> Iterator[Hit]:
-    """Yield places of this save's parallel grid that others have files for, and it has not; those of another
-    grid, or named otherwise, were another job's.
-    """
+    """Yield places of this save's own grid that other saves have files for, and it has not."""
     layout = run.layouts.of(checkpoint)
     present: dict[str, set[Coordinates]] = defaultdict(set)
     for p in checkpoint.parts:

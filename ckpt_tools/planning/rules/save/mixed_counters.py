@@ -32,9 +32,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) -> Iterator[Hit]:
-    """Yield files that disagree on a counter that all files of one save share: those of the smaller group are
-    wrong; where the groups are equal all of them. What is damaged or contradicts its name proves nothing.
-    """
+    """Yield files whose shared counter is not that of most; all of them where nobody has most."""
     told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
         report = reports.get(p.path)
@@ -63,9 +61,7 @@ def _find_minority(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[H
 
 
 def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) -> Iterator[Hit]:
-    """Yield that names of its files count different restarts: a note if they were written together, for after
-    a crash in the middle of a save the ranks count differently; not if its files are copies of each other.
-    """
+    """Yield that names count different restarts: a note if they were written together after a crash."""
     if len({p.generation for p in c.parts}) < 2 or all(layout.piece(p.piece).readers.single for p in c.parts):
         return
     spread = max(p.mtime_ns for p in c.parts) - min(p.mtime_ns for p in c.parts)
@@ -89,9 +85,7 @@ Job = tuple[tuple[str, int], ...]
 
 
 def _find_two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Iterator[Hit]:
-    """Files of one checkpoint that jobs of different sizes wrote:
-    those of the smaller group, of equal ones all.
-    """
+    """Yield files that a job of another size wrote than most of their checkpoint."""
     jobs: dict[Job, list[Part]] = defaultdict(list)
     for part, said in files:
         job = tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))

@@ -57,9 +57,7 @@ def _find_contradiction(part: Part, said: Mapping[str, int], piece: Piece) -> st
 
 
 def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) -> CkptError:
-    """Return the question how many ranks the job has: several saves newer than the ``chosen`` one, of
-    which this is the ``newest``, are of ``size`` ranks, and ``world`` is only the highest rank on disk.
-    """
+    """Return the question how many ranks there are: several newer saves are of ``size``, not ``world``."""
     text = (
         f"how many ranks the job has is in doubt: several newer saves, the last of them {newest.path}"
         f" ({newest.label}), have files of {size} ranks, and {world} is only the highest rank on disk"

@@ -92,9 +92,7 @@ def _find_other_place(facts: StandIn) -> str:
 
 
 def compare_bytes(facts: StandIn, reason: str, others: Sequence[Part]) -> tuple[str, Finding | None]:
-    """Return the reason with the proof that another good member of the group holds the same, where that is
-    asked, and what is said. Where that one holds others the reason is "": nobody knows which is right.
-    """
+    """Return the reason with its proof by another member, "" if that one differs, and what is said."""
     part, differences = facts.part, facts.evidence.differences
     if differences is None:
         return reason, None

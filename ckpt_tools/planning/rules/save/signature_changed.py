@@ -21,9 +21,7 @@ _COUNTS = re.compile(r"[./]state[./]\d+[./]step$")
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
-    """Yield files with other tensors than most of the same rank's files of other saves. Where a layout's
-    saves may differ only a cut counts, as in a file from before the optimizer's first step.
-    """
+    """Yield files with other tensors than most of their place; only cuts where saves may differ."""
     first = {p.path for c in facts.saves for p in c.parts if facts.first in (None, c.order)}
     for row in find_changed(facts):
         hit = compare(row.odd, row.typical, facts)
@@ -78,18 +76,14 @@ def _find_series(p: Part, report: Report, layout: Layout) -> object:
 
 
 def _is_before_first_update(row: Changed, facts: SavesFacts) -> bool:
-    """Return True if all that it lacks is what an optimizer's first step makes (torch/optim/optimizer.py:
-    ``state`` is empty until then).
-    """
+    """Return True if it lacks what an optimizer's first step makes (torch/optim/optimizer.py)."""
     mine, theirs = (facts.tensors(p).keys() for p in (row.odd, row.typical))
     made = all(is_optimizer_state(name) or _COUNTS.search(name) for name in theirs - mine)
     return mine < theirs and made
 
 
 def compare(odd: Part, typical: Part, facts: SavesFacts) -> Hit:
-    """Return how the tensors of a file differ from its siblings': an error if it is a sibling cut off after
-    some record, which no format of its own shows.
-    """
+    """Return how tensors differ; an error if the file is its sibling, cut after some record."""
     a, b = facts.report(odd), facts.report(typical)
     fewer = a.tensors < b.tensors and facts.hides_cuts(a.format)
     if fewer and facts.begins_with(typical, a):

@@ -27,9 +27,7 @@ _PLACES = ("tp", "pp")
 
 
 def check(c: Checkpoint, assignment: Assignment, run: Run, selection: Selection) -> Iterator[Hit]:
-    """Yield why the job would leave state of the save unread: it has another number of ranks than saved this
-    very save, or another grid of them. Only the first counts.
-    """
+    """Yield why the job would leave state of the save unread: only the first hit counts."""
     layout = run.expected.layouts.of(c)
     yield from _find_lone_place(c, assignment, run)
     reshardable = _is_reshardable(c, layout)
@@ -63,9 +61,7 @@ def _find_lone_place(c: Checkpoint, assignment: Assignment, run: Run) -> Iterato
 
 
 def _is_reshardable(c: Checkpoint, layout: Layout) -> bool:
-    """Return True if a job of another size can load it: as its layout says, unless it has pieces of one rank
-    or one place of a grid, as those of DeepSpeed below a directory of the Trainer or of Accelerate.
-    """
+    """Return True if its layout lets other sizes load it, and no piece is of one rank or place."""
     pieces = {layout.piece(p.piece) for p in c.parts}
     return layout.reshardable and all(
         piece.readers.survivable or not (piece.readers.sharded or piece.readers.replicated_over)
@@ -124,9 +120,7 @@ def _find_world(own: Mapping[str, int]) -> int | None:
 
 
 def _find_saved_world(c: Checkpoint, run: Run) -> int | None:
-    """Return how many ranks saved it, where other saves tell. That an older one had more says nothing of one
-    without a file beyond this job's ranks.
-    """
+    """Return how many ranks saved it, where other saves tell; an older, larger one does not."""
     world = run.topology.world_size
     own = completeness.ranks_of_its_own(c, run.expected.layouts.of(c))
     highest = max(own, default=world)

@@ -17,9 +17,7 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 
 _SAVES = 5
-"""Unfinished saves that have a line of their own, the newest ones; a job that dies in every save leaves
-hundreds.
-"""
+"""Unfinished saves that are named, the newest ones: a job that dies in every save leaves hundreds."""
 _LOST = "bring back what was removed; if nothing was saved there, move the directory away"
 
 
@@ -40,9 +38,7 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 def describe_newer(
     saves: Sequence[tuple[Checkpoint, str, bool]], chosen: Checkpoint | None, layouts: Layouts, root: str
 ) -> Iterator[Finding]:
-    """Yield saves that would go before the ``chosen`` one had they been finished, the newest first: how far
-    each is that may still be written, and whether nothing tells that it is newer.
-    """
+    """Yield saves that would go before the ``chosen`` one had they been finished, the newest first."""
     for c, progress, doubtful in saves[:_SAVES]:
         than = f" {'may be' if doubtful else 'is'} newer than the choice, but" if chosen else ""
         text = f"{label(c)}{than} {why_unfinished(c, layouts.of(c))}"

@@ -110,9 +110,7 @@ def find_aside(root: str, aside: Sequence[Finding]) -> Iterator[Hit]:
 
 
 def find_remains(root: str, layout: Layout | None, homes: Sequence[str]) -> Iterator[Hit]:
-    """Yield files where one framework alone writes, without the rest of a checkpoint, or directories that a
-    layout calls a save's, without anything of one.
-    """
+    """Yield one framework's files without a checkpoint, or directories named like saves and empty."""
     if layout:
         what = f"files as {layout.title} writes them, without the rest of a checkpoint"
         todo = say_hidden(layout) or "bring the rest back"
@@ -152,9 +150,7 @@ def find_whole(path: str | None, *, save: bool) -> Iterator[Hit]:
 
 
 def say_hidden(layout: Layout, *roles: str) -> str:
-    """Return what to do where no save has the hidden files of its layout that it needs, or those of the
-    ``roles``; "" where it needs none.
-    """
+    """Return what to do where hidden files that a layout or ``roles`` need are gone; else ""."""
     hidden = list[str]()
     for role in roles or (*layout.complete.needs, layout.complete.commit):
         pieces = (p for p in layout.pieces if p.role == role and p.required)
@@ -184,9 +180,7 @@ def say_each(code: str, text: str, paths: Sequence[str]) -> Iterator[Hit]:
 
 
 def stop_without_earlier(before: EarlierStart, root: str, plan: LoadPlan | None = None) -> CkptError:
-    """Return that nothing is where an earlier start resumed from a checkpoint: a file system that is not
-    mounted looks like a first launch (exit 4).
-    """
+    """Return that an earlier start had a checkpoint: its file system may not be mounted (exit 4)."""
     earlier = f"an earlier start resumed from step {before.step} ({before.path})"
     hint = f"is the file system mounted? {FRESH[0].upper()}{FRESH[1:]}"
     return error_of(

@@ -20,15 +20,11 @@ _FEW = 8
 
 
 Runs = Mapping[tuple[str, str], Sequence[Checkpoint]]
-"""The finished saves of one layout in one directory, by the layout and the path of that directory below
-ROOT, with the prefix of their files if the layout tells runs by it.
-"""
+"""The finished saves of each run, by its layout and its path below ROOT with the prefix of its files."""
 
 
 def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
-    """Return the runs that training can go on from. What holds no state of training is none beside one that
-    does, and what a framework keeps beside the state that it goes on from is none, if it is no later.
-    """
+    """Return the runs that training can go on from: no exports, and nothing kept beside a state."""
 
     def holds_state(run: tuple[str, str]) -> bool:
         pieces = (layouts.piece_of(p) for c in runs[run] for p in c.parts)
@@ -76,9 +72,7 @@ def find_no_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> Ite
 
 
 def name_one(runs: Sequence[tuple[str, str]], layouts: Layouts) -> str:
-    """Return the flags that name each run; none is offered that may be the part of one rank: names that are
-    alike but for a number may be those of ranks that no layout declares.
-    """
+    """Return the flags that name each run; none by name if those may be parts of one save."""
     names, of = sorted({name or "." for _, name in runs}), {layout for layout, _ in runs}
     alike = len({re.sub("[0-9]+", "", name) for name in names}) < len(names)
     flags = ["--run RUN"] * (len(names) > 1) + ["--layout LAYOUT"] * (len(of) > 1)
