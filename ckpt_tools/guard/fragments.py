@@ -17,7 +17,7 @@ from ckpt_tools.formats.seals import document, names
 from ckpt_tools.guard.sealed_files import SealOptions, digest_pass, identities, sealed_files, state_of
 from ckpt_tools.guard.targets import described, files_of
 from ckpt_tools.guard.writing import opened_home, put, tidy
-from ckpt_tools.inspection.digest_pass import DigestPass, Seen
+from ckpt_tools.inspection.digest_pass import Digested, DigestPass
 from ckpt_tools.inspection.seals import Known, replaces
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
@@ -77,12 +77,12 @@ def _own(s: Session, home: str, fragment: Fragment) -> list[str]:
     return [path for path in everything if ranks.get(path) in (None, 0)]
 
 
-def _file(s: Session, reading: DigestPass, home: str, parts: Mapping[str, Part], path: str) -> Seen:
+def _file(s: Session, reading: DigestPass, home: str, parts: Mapping[str, Part], path: str) -> Digested:
     name, part = os.path.relpath(path, home), parts.get(path)
     expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
     described_by = s.indexes.described(path)
     if s.indexes.lone(path) is not None:  # only its index, which another rank writes, can explain it
-        return reading.plain(path, name)
+        return reading.read_plain(path, name)
     return reading.read(path, name, expect, described_by)
 
 

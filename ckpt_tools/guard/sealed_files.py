@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.inspection.digest_pass import DigestPass, Seen
+from ckpt_tools.inspection.digest_pass import Digested, DigestPass
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.seal import Fragment, SealedFile
 from ckpt_tools.model.selection import ReadOptions
@@ -76,7 +76,7 @@ Identities = Mapping[str, "Identity | OSError"]
 """What tells that a file is still the same, or why nobody can say."""
 
 
-def sealed_files(paths: Sequence[str], read: Callable[[str], Seen], before: Identities) -> SealedFiles:
+def sealed_files(paths: Sequence[str], read: Callable[[str], Digested], before: Identities) -> SealedFiles:
     """Every file, read. All are looked at again when the last one was read: one that is not what it was
     ``before`` would be sealed as part of a checkpoint that there never was.
     """

@@ -31,7 +31,7 @@ from ckpt_tools.guard.sealed_files import (
 )
 from ckpt_tools.guard.targets import Target, described, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
-from ckpt_tools.inspection.digest_pass import DigestPass, Seen
+from ckpt_tools.inspection.digest_pass import Digested, DigestPass
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
 
 
-Outcome = Seen | OSError
+Outcome = Digested | OSError
 """What the pass saw, or why nobody could look."""
 _FILES = 10_000
 """Files of which the digests are waited for at once."""
@@ -113,13 +113,13 @@ class Digesting(Scheduler[Outcome]):
             if made is None or here is None:
                 return None
             if here[0] is not made[0]:
-                return Seen(here[0], None)
+                return Digested(here[0], None)
         self.count(request, read)
         before = self._before[request.path]
         if isinstance(before, OSError) or identity is None or tuple(identity[:3]) != before[:3]:
             return OSError(0, say_other(host))  # that it was changed is seen when all are looked at again
         sealed = None if file is None else msgpack.decode(file, type=SealedFile)
-        return Seen(None if made is None else made[0], sealed, before)
+        return Digested(None if made is None else made[0], sealed, before)
 
     def unknown(self, request: Request, why: str) -> Outcome:  # noqa: ARG002 - whoever asks knows it
         return OSError(0, why)
@@ -249,7 +249,7 @@ class Sealer:
         self,
         target: Target,
         done: SealedOne,
-        file: Callable[[str], Seen],
+        file: Callable[[str], Digested],
         before: Identities,
     ) -> SealedOne:
         """Why a target is not sealed, or its seal, written: ``file`` reads one of its files."""
@@ -362,7 +362,7 @@ class Sealer:
 
     # ---- read and swear
 
-    def _file(self, target: Target, came: dict[str, Outcome], path: str) -> Seen:
+    def _file(self, target: Target, came: dict[str, Outcome], path: str) -> Digested:
         outcome = came.pop(path, None)
         if isinstance(outcome, OSError):
             raise outcome

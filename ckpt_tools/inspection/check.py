@@ -6,8 +6,10 @@ import errno
 import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ckpt_tools.checksum import Crc, Extent, InflateError, Outcome, Progress, Sum, covered, mismatches
@@ -19,9 +21,8 @@ from ckpt_tools.formats.common.held import find_held
 from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
 from ckpt_tools.formats.common.zeros import zero_tensors
 from ckpt_tools.formats.named import MANIFESTS
-from ckpt_tools.inspection.digests import Runs, digests_of, page_digests, placed
+from ckpt_tools.inspection.digests import digests_of, page_digests, placed
 from ckpt_tools.inspection.recognise import recognise
-from ckpt_tools.inspection.twice import held_against_store, in_doubt, judged, not_kept
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.report import NO_METADATA, Blank, Guard, Held, Level, Region, Report
@@ -33,91 +34,10 @@ from ckpt_tools.storage.urls import is_url
 if TYPE_CHECKING:
     from ckpt_tools.inspection.kept_checksum import KeptChecksum
 
-# ---- The map of a file's bytes: what each range is and what protects it (--explain-bytes).
-
-
-def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
-    """The map of a file's bytes, in file order, without hole or overlap: checksums first, then what the
-    format explained.
-
-    Bytes that nobody explained are said to be so: in a file that is whole there are none.
-    """
-    spans = [Region(a, b - a, s.what, Guard.CHECKSUM) for a, b, s in covered(anatomy.sums)]
-    for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
-        spans = sorted([*spans, *_within(layer, _gaps(spans, size))], key=lambda span: span[:2])
-    out, at = [], 0
-    for r in spans:
-        stop = r.offset + r.length
-        if at < stop <= size:
-            start = max(r.offset, at)
-            out.append(r._replace(offset=start, length=stop - start))
-            at = stop
-    return tuple(out)
-
-
-def _gaps(spans: Iterable[Region], size: int) -> list[tuple[int, int]]:
-    """Where the bytes between regions begin and end."""
-    free, at = [], 0
-    for r in spans:
-        begin = min(r.offset, size)
-        if begin > at:
-            free.append((at, begin))
-        at = max(at, r.offset + r.length)
-    return [*free, (at, size)] if size > at else free
-
-
-def _within(regions: Iterable[Region], gaps: list[tuple[int, int]]) -> Iterator[Region]:
-    """The pieces of regions, which are in file order, that lie in the gaps."""
-    first = 0
-    for r in regions:
-        stop = r.offset + r.length
-        while first < len(gaps) and gaps[first][1] <= r.offset:
-            first += 1
-        i = first
-        while i < len(gaps) and gaps[i][0] < stop:
-            start = max(r.offset, gaps[i][0])
-            yield r._replace(offset=start, length=min(stop, gaps[i][1]) - start)
-            i += 1
-
-
-# ---- Which tensors are hit where a file is not the one that was sealed: the seal has their digests.
-
-
-def hit_tensors(
-    source: Source, anatomy: Anatomy, wrong: Mapping[int, Sum], progress: Progress | None
-) -> dict[int, str]:
-    """What to say of each chunk in ``wrong``: the tensors of which bytes lie in it and that differ from what
-    was sealed.
-
-    Reads the tensors that reach into these chunks, and no others. Says nothing of digests of the whole file.
-    """
-    where = placed(anatomy.tensors, source.size)
-    chunks = {i: s.pieces[0] for i, s in wrong.items() if s.hash is xxh3}
-    inside = {
-        i: [name for name, runs in where.items() if _reach_into(runs, chunk)]
-        for i, chunk in chunks.items()
-        if isinstance(chunk, Extent)
-    }
-    asked = {name for names in inside.values() for name in names}
-    tensors = [t for t in anatomy.tensors if t.name in asked]
-    now = digests_of(source, tensors, progress, jobs=1)
-    return {i: _said(names, now, anatomy.sealed) for i, names in inside.items()}
-
-
-def _reach_into(runs: Runs, chunk: Extent) -> bool:
-    return any(at < chunk.offset + chunk.length and chunk.offset < at + n for at, n in runs)
-
-
-def _said(names: list[str], now: Mapping[str, str], sealed: Mapping[str, str]) -> str:
-    """The tensors that are hit, in words."""
-    hit = [name for name in names if name in sealed and now.get(name) not in (None, sealed[name])]
-    if hit:
-        return f"{len(hit):,} of {len(sealed):,} tensors hit: {ranges.names(hit)}"
-    if all(name in sealed and name in now for name in names):
-        return "no tensor is hit"
-    return "which tensors are hit is not known"
-
-
+NOT_KEPT = "store-checksum-mismatch"
+"""Whoever reads an object gets other bytes than its store has. Beside it stands ``unreadable``: nothing is
+known of those that it has.
+"""
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
 _NO_FILE = {errno.ELOOP: "symlink-loop", errno.EISDIR: "not-a-file"}
 """Errors that say what a path is, and not that it could not be looked at."""
@@ -128,31 +48,6 @@ _ROLE = re.compile(
 accelerate/utils/constants.py).
 """
 _BLIND = NOT_SEEN | {"not-loaded", "wrong-key"}
-
-
-def signature(tensors: Iterable[Tensor]) -> str:
-    """Digest of names, dtypes and shapes in file order (XXH3-128, hex); "" when there are none."""
-    import xxhash
-
-    digest, any_ = xxhash.xxh3_128(), False
-    for t in tensors:
-        any_ = True
-        digest.update(f"{t.name}\0{t.dtype}\0{t.shape}\n".encode("utf-8", "surrogatepass"))
-    return sys.intern(digest.hexdigest()) if any_ else ""  # all ranks' files may have the same
-
-
-def _os_finding(e: OSError) -> Finding:
-    return finding(_NO_FILE.get(e.errno or 0, "unreadable"), e.strerror or str(e))
-
-
-def unreadable(path: str, error: OSError) -> Report:
-    """The report on a file of which nothing could be seen."""
-    found = _os_finding(error)
-    if isinstance(error, FileNotFoundError) and is_link(path):
-        found = finding("dangling-link", found.message)
-    return _report(Inspection(path, Level.PRESENCE), -1, [found], None)
-
-
 Told = Iterator[tuple[Sum, Outcome]]
 Read = Callable[[OpenFile, "list[Sum]", "list[tuple[int, int]]"], Told]
 """Reads the content of a file: called with it, its stored checksums, and the list to which the zero pages
@@ -175,86 +70,77 @@ def inspect(
     again: bool = True,
 ) -> tuple[Report, Anatomy]:
     """Read one file to ``level`` with ``jobs`` threads and report: an ``Inspection`` as a whole. What looks
-    broken in a store is read ``again`` before it is called so (twice.py), unless the store's own checksum
-    says that these are the bytes that it has.
+    broken in a store is read ``again`` before it is called so, unless the store's own checksum says that
+    these are the bytes that it has.
     """
-
-    def once() -> Inspection:
-        return Inspection(
-            path,
-            level,
-            expect=expect,
-            claims=claims,
-            progress=progress,
-            require=require,
-            key=key,
-            explain=explain,
-            io=io,
-            asks_store=True,
-        )
 
     def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
         return mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty))
 
-    first = once()
+    make = partial(
+        Inspection, path, level, expect, claims, progress, require, key, explain, io, asks_store=True
+    )
+    first = make()
     report, anatomy = first.run(read, hold=True)
-    if not again or first.proven or not in_doubt(report):
+    if not again or first.proven or not is_in_doubt(report):
         return report, anatomy
-    second = once()
+    from ckpt_tools.inspection.kept_checksum import weigh_again  # what lies on disks is read once
+
+    second = make()
     later, anatomy = second.run(read, hold=True)
-    report = judged(report, later, stopped=second.stopped)
-    return (report if second.as_kept else held_against_store(report, first.progress)), anatomy
+    return weigh_again(report, later, progress, stopped=second.stopped, as_kept=second.as_kept), anatomy
 
 
-class Inspection:
-    """One pass over one file, to ``level``. ``expect`` names the formats its layout allows, ``require``
-    entries that must be in it.
+def is_in_doubt(report: Report) -> bool:
+    """Return True if a report may be about damage that the store of the file does not have."""
+    wrong = report.verdict is Verdict.BROKEN or any(f.code == NOT_KEPT for f in report.findings)
+    return wrong and is_url(report.path)
 
-    ``claims`` is what indexes beside the file say about it, ``key`` decrypts, and with ``explain`` the report
-    has a map of the file's bytes. ``io`` is one of ``storage.IO``.
-    Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the verdict unknown.
-    When ``progress`` raises Stopped, the report has the level that was reached until then, and what was
-    found: that is kept one by one.
+
+class Inspection(Struct):
+    """One pass over one file, to ``level``. ``expect`` names the formats its layout allows, ``claims`` is
+    what indexes beside the file say about it, ``require`` names entries that must be in it.
+
+    ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes. ``io`` is one of
+    ``storage.IO``. Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the
+    verdict unknown. When ``progress`` raises Stopped, the pass is ``stopped``, and the report has the level
+    that was reached and what was found until then.
     A file of no known format whose name says nothing gets ``format`` None and no findings.
     Where it ``asks_store``, all content that is read of an object is compared with the checksum that its
     store keeps of it: ``as_kept`` where that fits, ``proven`` where nothing was wrong before, either.
-    ``stopped``: by ``progress``.
     """
 
-    def __init__(
-        self,
-        path: str,
-        level: Level,
-        *,
-        expect: Sequence[str] = (),
-        claims: Sequence[Claim] = (),
-        progress: Progress | None = None,
-        require: Sequence[str] = (),
-        key: bytes | None = None,
-        explain: bool = False,
-        io: str = "auto",
-        asks_store: bool = False,
-    ) -> None:
-        self.path, self.level, self.io, self.progress = path, level, io, progress
-        self.asks_store, self.as_kept, self.proven, self.stopped = asks_store, False, False, False
-        self.expect, self.claims, self.require = expect, claims, require
-        self.whole = any(c.whole for c in claims)
-        self.anatomy = Anatomy(key=key, regions=[] if explain else None)
-        self.format: Format | None = None
-        self.reached = Level.PRESENCE
-        self.zeros, self.held, self.pages = 0, Held(), b""
-        self.found: list[Finding] = []
+    path: str
+    level: Level
+    expect: Sequence[str] = ()
+    claims: Sequence[Claim] = ()
+    progress: Progress | None = None
+    require: Sequence[str] = ()
+    key: bytes | None = None
+    explain: bool = False
+    io: str = "auto"
+    asks_store: bool = False
+    as_kept: bool = False
+    proven: bool = False
+    stopped: bool = False
+    anatomy: Anatomy = field(default_factory=Anatomy)
+    format: Format | None = None
+    reached: Level = Level.PRESENCE
+    zeros: int = 0
+    held: Held = Held()
+    pages: bytes = b""
+    found: list[Finding] = field(default_factory=list)
 
     def run(self, read: Read, *, hold: bool = False) -> tuple[Report, Anatomy]:
-        """Read the file, its content with ``read``, at most once.
-
-        With ``hold`` a small file whose content will be asked for is read at once.
+        """Read the file, its content with ``read``, at most once. With ``hold`` a small file whose content
+        will be asked for is read at once.
         """
+        anatomy = self.anatomy = Anatomy(key=self.key, regions=[] if self.explain else None)
         certain = names.may_be_index(self.path.rpartition("/")[2])  # what it says is believed of others
         try:
             source = opened(self.path, self.io, hold=hold and self.level >= Level.CONTENT, certain=certain)
         except OSError as e:
-            return unreadable(self.path, e), self.anatomy
+            return unreadable(self.path, e), anatomy
         with source:
             try:
                 self._levels(source, read)
@@ -270,8 +156,14 @@ class Inspection:
                 from ckpt_tools.formats.common.pointers import instead  # only where something is wrong
 
                 self.found = instead(source, self.found)
-            found = _held_still(source, self.anatomy, self.found)
-            return _report(self, source.size, found, source), self.anatomy
+            try:
+                anatomy.identity = source.identity()
+                if source.changed():  # which makes worthless what was found
+                    what = "size or modification time changed while the file was read"
+                    self.found = [finding("in-use", what)]
+            except OSError as e:
+                self.found.append(_os_finding(e))
+            return self._report(source), anatomy
 
     def _levels(self, source: OpenFile, read: Read) -> None:
         """One level after the other, as far as is asked for and as makes sense."""
@@ -285,9 +177,9 @@ class Inspection:
             self.reached = Level.STRUCTURE
         if self.level >= Level.CONTENT and not cut_short(found, source.size):
             self._content(source, read)
-            if worst(self.found) is not Verdict.BROKEN:
+            if worst(found) is not Verdict.BROKEN:
                 here, done = not is_url(self.path), source.bytes_read  # of each tensor in a store: a request
-                self.zeros = sum(1 for _ in zero_tensors(source, self.anatomy.tensors, every=here))
+                self.zeros = len(list(zero_tensors(source, self.anatomy.tensors, every=here)))
                 self.pages = page_digests(source) if here else b""
                 source.bytes_read = done  # no byte counts twice
             self.reached = Level.CONTENT
@@ -296,8 +188,8 @@ class Inspection:
 
     def _structure(self, source: OpenFile, fmt: Format, name: str) -> None:
         """The format's own check, unless a claim describes the file whole or alone; then every claim."""
-        anatomy, found = self.anatomy, self.found
-        if not self.whole and _has_a_say(fmt, source, name, self.claims):
+        anatomy, found, is_whole = self.anatomy, self.found, any(c.whole for c in self.claims)
+        if not is_whole and _has_a_say(fmt, source, name, self.claims):
             found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
         for claim in self.claims:  # two indexes may say the same about a file
             found += (f for f in structure(source, anatomy, claim.check) if f not in found)
@@ -308,50 +200,52 @@ class Inspection:
             anatomy.metadata.setdefault("optimizer_step", count)
         for key, number in scalar_counters(source, anatomy.tensors, anatomy.keys).items():
             anatomy.metadata.setdefault(key, number)
-        if not self.whole and fmt.loader is not None:
-            found += _missing_keys(anatomy, self.require)
-        found += _other_role(name, anatomy)
+        found += _find_renamed(name, anatomy, () if is_whole or fmt.loader is None else self.require)
         self.held = find_held(name, fmt.name, anatomy, found)
 
     def _content(self, source: OpenFile, read: Read) -> None:
         empty, sealed = list[tuple[int, int]](), dict[int, Sum]()
-        kept, sound = self._kept(source), worst(self.found) is not Verdict.BROKEN
+        kept: KeptChecksum | None = None
+        if self.asks_store and is_url(self.path):
+            from ckpt_tools.inspection.kept_checksum import kept_checksum, say_not_kept
+
+            kept = kept_checksum(source, self.anatomy.sums)
+        is_sound = worst(self.found) is not Verdict.BROKEN
         told = read(source, self.anatomy.sums if kept is None else kept.sums, empty)
         for s, actual in told if kept is None else kept.taken(told):
             if s.code == "seal-mismatch":
                 sealed[len(self.found)] = s
             self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
-        if kept is not None and (other := next(kept.findings(), None)):
-            self.found[:] = not_kept(other)  # all else is about bytes that the store does not have
-            return
         if kept is not None:
-            self.as_kept, self.proven = kept.same, sound and kept.same
+            if (other := kept.finding()) is not None:
+                self.found[:] = say_not_kept(other)  # all else is about bytes that the store does not have
+                return
+            self.as_kept, self.proven = kept.same, is_sound and kept.same
         if sealed and self.anatomy.sealed:
-            for i, said in hit_tensors(source, self.anatomy, sealed, self.progress).items():
+            for i, said in _hit_tensors(source, self.anatomy, sealed, self.progress).items():
                 self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {said}")
         if len(empty) < MOST:  # more are a pattern
             self.found += lost_pages(source, self.anatomy.tensors, empty)
 
-    def _kept(self, source: OpenFile) -> KeptChecksum | None:
-        """The checksum that a store keeps of it, where it lies in one."""
-        if not self.asks_store or not is_url(self.path):
-            return None
-        from ckpt_tools.inspection.kept_checksum import kept_checksum
-
-        return kept_checksum(source, self.anatomy.sums)
-
     def _deeper(self, source: OpenFile, fmt: Format) -> Level:
-        """The levels values and load; returns the one reached."""
+        """The levels values and load; return the one reached."""
         from ckpt_tools.inspection.tensor_values import values
 
         anatomy, found = self.anatomy, self.found
-        found += _numbers(values(source, anatomy, self.progress), anatomy)
-        if (not fmt.index and any(map(_hidden, anatomy.tensors))) or any(f.code in _SHALLOW for f in found):
+
+        def keep_stats(said: Generator[Finding, None, list[Stats]]) -> Iterator[Finding]:
+            anatomy.stats = yield from said
+
+        found += keep_stats(values(source, anatomy, self.progress))
+        if (not fmt.index and any(map(_is_hidden, anatomy.tensors))) or any(
+            f.code in _SHALLOW for f in found
+        ):
             return Level.CONTENT
         if self.level < Level.LOAD:
             return Level.VALUES
         # A file that only its index explains is loaded in its parts, or with the index.
-        loader = "torch" if anatomy.windows else None if self.whole else fmt.loader
+        is_whole = any(c.whole for c in self.claims)
+        loader = "torch" if anatomy.windows else None if is_whole else fmt.loader
         if loader is None:  # nothing in it is for a loader
             return Level.LOAD
         if not loader:
@@ -369,34 +263,61 @@ class Inspection:
         found += wrong
         return Level.LOAD if done else Level.VALUES
 
+    def _report(self, source: OpenFile) -> Report:
+        anatomy, found, size = self.anatomy, self.found, source.size
+        protected = sum([stop - start for start, stop, _ in covered(anatomy.sums)])
+        if protected == size:  # by a seal, for one: then it does not matter that the format itself has none
+            found = [f for f in found if f.code != "not-checksummed"]
+        return Report(
+            path=self.path,
+            format=self.format.name if self.format else None,
+            size=size,
+            verdict=Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found),
+            level=self.reached,
+            coverage=min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
+            metadata=anatomy.metadata or NO_METADATA,
+            findings=tuple(of_file(f, self.path) for f in found),
+            signature=signature(anatomy.tensors),
+            tensors=len(anatomy.tensors),
+            bytes_read=source.bytes_read,
+            mtime_ns=source.stat.st_mtime_ns,
+            mode=source.stat.st_mode & 0o7777,
+            regions=regions_of(anatomy, size) if anatomy.regions is not None and size > 0 else (),
+            stats=tuple(anatomy.stats),
+            unlisted=tuple(anatomy.unlisted),
+            held=self.held,
+            pages=self.pages,
+            blank=Blank(len([t for t in anatomy.tensors if 0 in t.shape]), self.zeros),
+        )
 
-def _has_a_say(fmt: Format, source: OpenFile, name: str, claims: Sequence[Claim]) -> bool:
-    """Whether the format's own check is for the file: not where only a claim gives it that format."""
-    if all(c.format != fmt.name for c in claims):
-        return True
-    if names.family[fmt.name] == MANIFESTS:  # their magics are those of any text
-        return fmt.name in names.allowed(name)
-    return fmt.magic(source.read(0, min(HEAD, source.size)))
+
+def unreadable(path: str, error: OSError) -> Report:
+    """Return the report on a file of which nothing could be seen."""
+    found = _os_finding(error)
+    if isinstance(error, FileNotFoundError) and is_link(path):
+        found = finding("dangling-link", found.message)
+    verdict = Verdict.UNKNOWN if found.code in _BLIND else worst([found])
+    return Report(path, None, -1, verdict, Level.PRESENCE, findings=(of_file(found, path),))
 
 
-def _held_still(source: OpenFile, anatomy: Anatomy, found: list[Finding]) -> list[Finding]:
-    """What was found, or that the file changed while it was read, which makes that worthless."""
-    try:
-        anatomy.identity = source.identity()
-        if source.changed():
-            return [finding("in-use", "size or modification time changed while the file was read")]
-    except OSError as e:
-        return [*found, _os_finding(e)]
-    return found
+def _os_finding(e: OSError) -> Finding:
+    return finding(_NO_FILE.get(e.errno or 0, "unreadable"), e.strerror or str(e))
 
 
-def _hidden(t: Tensor) -> bool:
-    """Whether a tensor has numbers whose place in the file is not known."""
-    return t.nbytes > 0 and (t.offset is None or (bool(t.pieces) and not any(n for _, n in t.pieces)))
+def signature(tensors: Iterable[Tensor]) -> str:
+    """Return a digest of names, dtypes and shapes in file order (XXH3-128, hex); "" if there are none."""
+    import xxhash
+
+    digest, any_ = xxhash.xxh3_128(), False
+    for t in tensors:
+        any_ = True
+        digest.update(f"{t.name}\0{t.dtype}\0{t.shape}\n".encode("utf-8", "surrogatepass"))
+    return sys.intern(digest.hexdigest()) if any_ else ""  # all ranks' files may have the same
 
 
-def _numbers(found: Generator[Finding, None, list[Stats]], anatomy: Anatomy) -> Iterator[Finding]:
-    anatomy.stats = yield from found
+def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:
+    """Return the signature of a file's first ``tensors`` tensors: that of a copy cut at a record border."""
+    return signature(inspect(path, Level.STRUCTURE, expect=expect)[1].tensors[:tensors])
 
 
 def difference(s: Sum, actual: int | bytes | InflateError) -> str:
@@ -408,56 +329,92 @@ def difference(s: Sum, actual: int | bytes | InflateError) -> str:
     return f"{name} {a}, stored {b}" if a else "does not match"
 
 
-def _other_role(name: str, anatomy: Anatomy) -> Iterable[Finding]:
-    """A trainer's file whose archive was first saved under the trainer's name for something else. Other
-    renames are everyday (model_best.pth.tar).
+def _has_a_say(fmt: Format, source: OpenFile, name: str, claims: Sequence[Claim]) -> bool:
+    """Return True if the format's own check is for the file: not where only a claim gives it that format."""
+    if all(c.format != fmt.name for c in claims):
+        return True
+    if names.family[fmt.name] == MANIFESTS:  # their magics are those of any text
+        return fmt.name in names.allowed(name)
+    return fmt.magic(source.read(0, min(HEAD, source.size)))
+
+
+def _find_renamed(name: str, anatomy: Anatomy, require: Sequence[str]) -> Iterator[Finding]:
+    """Yield the required entries that are not there, and that a trainer's file was saved under the name of
+    another. Other renames are everyday (model_best.pth.tar).
     """
+    for key in require:
+        if key not in anatomy.keys and key not in anatomy.metadata:
+            yield finding("missing-key", f"there is no entry {key!r}")
     now, first = _ROLE.match(name), _ROLE.match(str(anatomy.metadata.get("archive_name", "")))
     if now and first and now[0] != first[0]:
         yield finding("wrong-role", f"the name says {now[0]}, the archive was saved as {first[0]}", offset=0)
 
 
-def _missing_keys(anatomy: Anatomy, require: Sequence[str]) -> Iterable[Finding]:
-    for key in require:
-        if key not in anatomy.keys and key not in anatomy.metadata:
-            yield finding("missing-key", f"there is no entry {key!r}")
+def _is_hidden(t: Tensor) -> bool:
+    """Return True if a tensor has numbers whose place in the file is not known."""
+    return t.nbytes > 0 and (t.offset is None or (bool(t.pieces) and not any(n for _, n in t.pieces)))
 
 
-def _report(of: Inspection, size: int, found: list[Finding], source: OpenFile | None) -> Report:
-    anatomy = of.anatomy
-    protected = sum(stop - start for start, stop, _ in covered(anatomy.sums))
-    if protected == size:  # by a seal, for one: then it does not matter that the format itself has none
-        found = [f for f in found if f.code != "not-checksummed"]
-    return Report(
-        path=of.path,
-        format=of.format.name if of.format else None,
-        size=size,
-        verdict=Verdict.UNKNOWN if any(f.code in _BLIND for f in found) else worst(found),
-        level=of.reached,
-        coverage=min(round(protected / size, 6), 1.0) if size > 0 else 0.0,
-        metadata=anatomy.metadata or NO_METADATA,
-        findings=tuple(of_file(f, of.path) for f in found),
-        signature=signature(anatomy.tensors),
-        tensors=len(anatomy.tensors),
-        bytes_read=source.bytes_read if source else 0,
-        mtime_ns=source.stat.st_mtime_ns if source else 0,
-        mode=source.stat.st_mode & 0o7777 if source else 0,
-        regions=_regions(anatomy, size),
-        stats=tuple(anatomy.stats),
-        unlisted=tuple(anatomy.unlisted),
-        held=of.held,
-        pages=of.pages,
-        blank=Blank(sum(0 in t.shape for t in anatomy.tensors), of.zeros),
-    )
+def _hit_tensors(
+    source: Source, anatomy: Anatomy, wrong: Mapping[int, Sum], progress: Progress | None
+) -> dict[int, str]:
+    """Return what to say of each sealed chunk in ``wrong``: the tensors with bytes in it, which are all that
+    is read, that differ from what was sealed. Says nothing of digests of the whole file.
+    """
+    where, hit = placed(anatomy.tensors, source.size), dict[int, list[str]]()
+    for i, s in wrong.items():
+        chunk = s.pieces[0]
+        if s.hash is xxh3 and isinstance(chunk, Extent):
+            start, stop = chunk.offset, chunk.offset + chunk.length
+            hit[i] = [t for t, runs in where.items() if any(at < stop and start < at + n for at, n in runs)]
+    asked = {name for inside in hit.values() for name in inside}
+    now = digests_of(source, [t for t in anatomy.tensors if t.name in asked], progress, jobs=1)
+    return {i: _say_hit(inside, now, anatomy.sealed) for i, inside in hit.items()}
 
 
-def _regions(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
-    if anatomy.regions is None or size <= 0:
-        return ()
+def _say_hit(inside: list[str], now: Mapping[str, str], sealed: Mapping[str, str]) -> str:
+    hit = [name for name in inside if name in sealed and now.get(name) not in (None, sealed[name])]
+    if hit:
+        return f"{len(hit):,} of {len(sealed):,} tensors hit: {ranges.names(hit)}"
+    if all(name in sealed and name in now for name in inside):
+        return "no tensor is hit"
+    return "which tensors are hit is not known"
 
-    return regions_of(anatomy, size)
+
+# ---- The map of a file's bytes: what each range is and what protects it (--explain-bytes).
 
 
-def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:
-    """The signature of a file's first ``tensors`` tensors: equal to that of a copy cut at a record border."""
-    return signature(inspect(path, Level.STRUCTURE, expect=expect)[1].tensors[:tensors])
+def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
+    """Return the map of a file's bytes, in file order, without hole or overlap: checksums first, then what
+    the format explained. Bytes that nobody explained are said to be so.
+    """
+    spans = [Region(a, b - a, s.what, Guard.CHECKSUM) for a, b, s in covered(anatomy.sums)]
+    for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
+        gaps, at = list[tuple[int, int]](), 0
+        for r in [*spans, Region(size, 0, "", Guard.UNPROTECTED)]:
+            if min(r.offset, size) > at:
+                gaps.append((at, min(r.offset, size)))
+            at = max(at, r.offset + r.length)
+        spans = sorted([*spans, *_cut_into(gaps, layer)], key=lambda span: span[:2])
+    out, at = [], 0
+    for r in spans:
+        stop = r.offset + r.length
+        if at < stop <= size:
+            start = max(r.offset, at)
+            out.append(r._replace(offset=start, length=stop - start))
+            at = stop
+    return tuple(out)
+
+
+def _cut_into(gaps: list[tuple[int, int]], regions: Iterable[Region]) -> Iterator[Region]:
+    """Yield the pieces of regions, which are in file order, that lie in the gaps."""
+    first = 0
+    for r in regions:
+        stop = r.offset + r.length
+        while first < len(gaps) and gaps[first][1] <= r.offset:
+            first += 1
+        i = first
+        while i < len(gaps) and gaps[i][0] < stop:
+            start = max(r.offset, gaps[i][0])
+            yield r._replace(offset=start, length=min(stop, gaps[i][1]) - start)
+            i += 1

@@ -1,5 +1,8 @@
 """The checksum that a store keeps of an object whose content is read: worked out in the same pass, and
 compared. It costs a metadata request, two where the object was uploaded in parts.
+
+An object that looks broken is read a second time: its bytes may be damaged on their way here, and no older
+checkpoint is chosen for that.
 """
 
 from __future__ import annotations
@@ -7,16 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from ckpt_tools.checksum import Outcome, Progress, Sum, mismatches
 from ckpt_tools.checksum.store_sums import WorkedOut, to_work_out, told_of_whole
 from ckpt_tools.findings import finding
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.inspection.check import NOT_KEPT
+from ckpt_tools.model.finding import Finding, Verdict
+from ckpt_tools.model.report import Report
 from ckpt_tools.model.store_checksum import NAMES
+from ckpt_tools.storage import Stopped
+from ckpt_tools.storage.stores import store
 from ckpt_tools.storage.stores.source import StoreSource
 from ckpt_tools.storage.stores.store import Replaced
 
 if TYPE_CHECKING:
     from ckpt_tools.storage import OpenFile
+
+_HINT = "run this again; if it stays so, look at what lies between: a proxy, a cache, this machine's memory"
+_NO_TIME = (
+    "it looks broken, and there was no time to compare what came with the checksum that the store keeps"
+)
 
 
 class KeptChecksum:
@@ -34,31 +48,25 @@ class KeptChecksum:
         """Whether all bytes were read, and are those that the store says it has."""
         return self._out.value == self._out.of.value
 
-    def findings(self) -> Iterator[Finding]:
-        """What to say where the bytes are not those that the store says it has; nothing where the read was
-        stopped before the end.
+    def finding(self) -> Finding | None:
+        """Return what to say where the bytes are not those that the store says it has; None where the read
+        was stopped before the end.
         """
         of, value = self._out.of, self._out.value
         if value is None or value == of.value:
-            return
+            return None
         name, first = NAMES[of.algorithm], self._out.first_wrong
         if first is not None:
             what = f"{name} of bytes {first.offset:,} to {first.offset + first.length - 1:,}"
-            yield finding(
-                "store-checksum-mismatch",
-                f"{what}, a part of its upload, is not what the store says",
-                offset=first.offset,
-            )
-            return
+            why = f"{what}, a part of its upload, is not what the store says"
+            return finding(NOT_KEPT, why, offset=first.offset)
         kind = name if of.whole else f"{name} of the {len(of.parts):,} parts"
-        yield finding(
-            "store-checksum-mismatch", f"{kind} is {value.hex()}, the store says {of.value.hex()}", offset=0
-        )
+        return finding(NOT_KEPT, f"{kind} is {value.hex()}, the store says {of.value.hex()}", offset=0)
 
 
 def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None:
-    """None where the store keeps none that the content can be compared with, or does not tell it. Raises
-    Replaced where there is another object by now.
+    """Return None where the store keeps none that the content can be compared with, or does not tell it.
+    Raises Replaced where there is another object by now.
     """
     if not isinstance(source, StoreSource):
         return None
@@ -72,9 +80,47 @@ def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None
     return None if of is None else KeptChecksum(given, WorkedOut(of, source.size, given))
 
 
-def what_came(url: str, progress: Progress | None = None) -> Finding | None:
-    """What to say where all bytes of an object, read for this, are not those that the store says it has; None
-    where they are, and where it keeps nothing to compare them with. Raises Stopped, and OSError.
+def say_not_kept(other: Finding) -> tuple[Finding, Finding]:
+    """Return what to say of an object whose bytes come otherwise than its store says that it has them."""
+    return other, finding("unreadable", store.NOT_KEPT, hint=other.hint)
+
+
+def weigh_again(
+    first: Report,
+    again: Report | None,
+    progress: Progress | None,
+    *,
+    stopped: bool = False,
+    as_kept: bool = False,
+) -> Report:
+    """Return what two readings of an object come to: damage is what was found both times, unless the store
+    has other bytes, for which all of it is read unless it is known to be ``as_kept``.
+
+    ``again`` is None where nothing is to be said of it; ``stopped``: it was ended before it had looked for
+    everything. A cache that has the bytes wrong gives the same wrong ones each time, and the object is good.
+    """
+    before, now = set(first.findings), set(again.findings) if again else set()
+    is_alike = now <= before if stopped else now == before
+    if again is None or not (is_alike or again.verdict is Verdict.UNKNOWN):
+        doubt = finding("unreadable", store.DIFFERENTLY, hint=_HINT)
+        return replace(again or first, verdict=Verdict.UNKNOWN, findings=(doubt,))
+    if as_kept or again.verdict is not Verdict.BROKEN:
+        return again
+    try:
+        found = _find_difference(again.path, progress)
+    except Stopped:
+        found = finding("unreadable", _NO_TIME)
+    except OSError as e:
+        found = finding("in-use" if isinstance(e, Replaced) else "unreadable", e.strerror or str(e))
+    if found is None:
+        return again
+    findings = say_not_kept(found) if found.code == NOT_KEPT else (found,)
+    return replace(again, verdict=Verdict.UNKNOWN, findings=findings)
+
+
+def _find_difference(url: str, progress: Progress | None) -> Finding | None:
+    """Return what to say where all bytes of an object, read for this, are not those that the store says it
+    has; None where they are, and where it keeps nothing to compare them with. Raises Stopped, and OSError.
 
     An ETag that may be an MD5 counts, unless this store has shown that its ETags are none: who looks broken
     and may be good is not known.
@@ -94,4 +140,4 @@ def what_came(url: str, progress: Progress | None = None) -> Finding | None:
         kept = KeptChecksum((), WorkedOut(of, source.size, alone=True))
         for _ in kept.taken(mismatches(source, kept.sums, progress=progress)):
             raise AssertionError("nothing is stored that could differ")
-        return next(kept.findings(), None)
+        return kept.finding()

@@ -15,8 +15,7 @@ from threading import Lock
 from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.inspection.check import inspect
-from ckpt_tools.inspection.twice import NOT_KEPT
+from ckpt_tools.inspection.check import NOT_KEPT, inspect
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.staging.records import ASIDE, Record, added, seen
 from ckpt_tools.job.staging.wanted import Wanted
