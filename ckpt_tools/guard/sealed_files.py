@@ -65,7 +65,7 @@ def digest_pass(s: Session, options: SealOptions) -> DigestPass:
         options.also,
         options.tensors,
         read.jobs,
-        s.reader.io,
+        s.options.io,
         read.require,
         s.reader.key,
         s.reader.advance,

@@ -71,7 +71,7 @@ class FileEvidence:
         slow = s.reader.rate.took if s.reader.rate else None
         one, other = (
             tensor_digests(
-                p.path, s.inspect(p.path, Level.STRUCTURE)[1], slow, jobs=s.options.jobs, io=s.reader.io
+                p.path, s.inspect(p.path, Level.STRUCTURE)[1], slow, jobs=s.options.jobs, io=s.options.io
             )
             for p in (a, b)
         )

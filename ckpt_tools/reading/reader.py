@@ -17,6 +17,7 @@ from ckpt_tools.cache.locks import turn
 from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy, Claim
+from ckpt_tools.inspection.check import inspect, unreadable
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
@@ -31,6 +32,7 @@ WAIT = 600.0
 """Seconds to wait for another process that reads the same file; then it is read without waiting."""
 _PAUSE, _PAUSES = 0.002, 0.1
 """Seconds between two checks of whether another process is done: at first, and at most."""
+_GONE = "it was listed and is not there any more: its checkpoint was removed while it was read"
 Fresh = tuple[T, bytes | None, Identity | None, bool]
 """What was just read: for who asked, to keep (None: nothing), of which file, and whether that is bad."""
 Known = tuple[Report, Places]
@@ -52,8 +54,6 @@ class Reader:
         self.cache = None if key is not None or options.explain else cache
         self.ends = None if options.budget is None else time.monotonic() + options.budget
         self.rate = Rate(options.limit_rate) if options.limit_rate else None
-        # Worker processes that map a file take it in big pieces, which no rate holds back.
-        self.io = options.io
         self.unread: dict[str, int] = {}
         self.prefetched: dict[str, tuple[Level, Seen]] = {}
         self.partial = set[str]()
@@ -73,12 +73,19 @@ class Reader:
         """Whether the budget has come to its end."""
         return self.ends is not None and time.monotonic() >= self.ends
 
+    def advance(self, n: int) -> None:
+        """Count bytes of contents that any thread has read. Raises Stopped when the budget is spent."""
+        self.progress(n)
+        if self.rate is not None and n:
+            self.rate.took(n)
+        if self.spent:
+            self.stopped = True
+            raise Stopped
+
     def read(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]
     ) -> tuple[Report, Anatomy]:
         """Return a report on the file as it is now, to the level that the budget sufficed for."""
-        from ckpt_tools.inspection.check import inspect, unreadable  # not where all is known already
-
         self.stopped = False
         self.opened(path)
         try:
@@ -93,17 +100,14 @@ class Reader:
                 require=self.options.require,
                 key=self.key,
                 explain=self.options.explain,
-                io=self.io,
+                io=self.options.io,
             )
         except Stalled as e:
             return unreadable(path, e), Anatomy()
         if self.stopped and report.verdict is not Verdict.BROKEN:
             self.unread[path] = report.size
-        self._count(report)
+        self._cost[path] = max(self._cost.get(path, 0), report.bytes_read)
         return report, anatomy
-
-    def _count(self, report: Report) -> None:
-        self._cost[report.path] = max(self._cost.get(report.path, 0), report.bytes_read)
 
     def report(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim], based: str | None
@@ -115,18 +119,18 @@ class Reader:
         fresh = partial(self._fresh, path, level, expect, claims)
         # What a framework's loader says is asked anew each time: it depends on what is installed.
         if based is not None and level < Level.LOAD:
-            question = self.question(expect, based)
-            found = self._cached(path, question, level, partial(unpack, path), fresh)
+            found = self._cached(path, self.question(expect, based), level, partial(unpack, path), fresh)
         else:
             found = fresh()[0]
         if found is None:
             return None
         report, places = found
-        self._count(report)
-        # Whoever prunes checkpoints does not wait for those who read them.
-        if report.size < 0 and any(f.code == "unreadable" for f in report.findings) and _is_gone(path):
-            why = "it was listed and is not there any more: its checkpoint was removed while it was read"
-            report = replace(report, findings=(finding("in-use", why, hint="run it again"),))
+        self._cost[path] = max(self._cost.get(path, 0), report.bytes_read)
+        if report.size < 0 and any(f.code == "unreadable" for f in report.findings):
+            # Whoever prunes checkpoints does not wait for those who read them.
+            with suppress(OSError):
+                if not there(path):
+                    report = replace(report, findings=(finding("in-use", _GONE, hint="run it again"),))
         return report, places
 
     def _fresh(
@@ -170,13 +174,8 @@ class Reader:
         """
         if self.cache is None or None in (before, based) or before == based:
             return
-        try:
-            identity = Identity.of(status(path))
-        except OSError:
-            return
-        question, depth = self.question(expect, before), int(Level.CONTENT)
-        entry = self.cache.get(path, question, depth, identity, ever=True)  # it stays as old as it is
-        known = None if entry is None else unpack(path, entry.data)
+        entry = self._entry(path, self.question(expect, before), Level.CONTENT, ever=True)  # as old as it is
+        known = None if entry is None else unpack(path, entry[0].data)
         if entry is None or known is None:
             return
         report, places = known
@@ -184,7 +183,7 @@ class Reader:
         if sound and {f.code for f in report.findings} <= {"not-checksummed"}:
             data = pack(replace(report, coverage=1.0, findings=()), places)
             if data is not None:
-                self.cache.put(path, self.question(expect, based), identity, entry._replace(data=data))
+                self.cache.put(path, self.question(expect, based), entry[1], entry[0]._replace(data=data))
 
     def question(self, expect: Sequence[str], based: str | None) -> bytes:
         """Return the name under which the cache keeps a report."""
@@ -215,7 +214,7 @@ class Reader:
 
         def known() -> T | None:
             entry = self._entry(path, question, level)
-            return decode(entry.data) if entry else None
+            return decode(entry[0].data) if entry else None
 
         def read() -> T:
             opened, (value, data, identity, bad) = time.time_ns(), fresh()
@@ -230,8 +229,8 @@ class Reader:
         if (found := known()) is not None:
             return found
         deep, until, pause = level > Level.STRUCTURE, time.monotonic() + WAIT, _PAUSE
-        with turn(cache.locks, path, deep) as ours:
-            while not ours() and time.monotonic() < until and not (deep and self.spent):
+        with turn(cache.locks, path, deep) as is_ours:
+            while not is_ours() and time.monotonic() < until and not (deep and self.spent):
                 time.sleep(pause)
                 pause = min(1.5 * pause, _PAUSES)
                 if (found := known()) is not None:
@@ -239,26 +238,15 @@ class Reader:
             found = known()
             return read() if found is None else found
 
-    def _entry(self, path: str, question: bytes, level: Level) -> Entry | None:
+    def _entry(
+        self, path: str, question: bytes, level: Level, *, ever: bool = False
+    ) -> tuple[Entry, Identity] | None:
         """Return what the cache has of the file as it is now."""
         try:
             identity = Identity.of(status(path))
         except OSError:
             return None
-        return None if self.cache is None else self.cache.get(path, question, int(level), identity)
-
-    def advance(self, n: int) -> None:
-        """Count bytes of contents that any thread has read. Raises Stopped when the budget is spent."""
-        self.progress(n)
-        if self.rate is not None and n:
-            self.rate.took(n)
-        if self.spent:
-            self.stopped = True
-            raise Stopped
-
-
-def _is_gone(path: str) -> bool:
-    try:
-        return not there(path)
-    except OSError:
-        return False
+        entry = (
+            None if self.cache is None else self.cache.get(path, question, int(level), identity, ever=ever)
+        )
+        return None if entry is None else (entry, identity)

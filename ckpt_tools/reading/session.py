@@ -29,7 +29,7 @@ from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.formats.seals.names import base_of
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.layouts import Changes, Claim, Layouts, Piece, layouts_of, whole
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.report import Level, Report
@@ -54,7 +54,7 @@ Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes to read as far as known), from any thread. Where it has methods
 ``file(path, files to read or None)`` and ``listing(directory)``, these are told what is opened and listed.
 """
-_Front = tuple[Checkpoint, Checkpoint, "tuple[int, int, int] | None", "int | str | Finding | None"]
+_Front = tuple[Checkpoint, Checkpoint, "Order | None", "int | str | Finding | None"]
 """Of one run the newest checkpoint, the highest, the order of what its tracker names, and what that says."""
 
 
@@ -96,8 +96,15 @@ class Session:
             from ckpt_tools.inspection.store_evidence import Evidence
 
             self.evidence = Evidence()
+        bases = {seal.path: base_of(seal.path) for seal in self.found.seals}
+        if options.seal_dir is not None:
+            from ckpt_tools.reading.mirrored import mirrored  # only for trees that nobody may write to
+
+            elsewhere = mirrored(options.seal_dir, self.root, self.found)
+            self.found.seals += elsewhere
+            bases |= {seal.path: base for seal, base in elsewhere.items()}
         same = (self.evidence.same,) if self.evidence is not None else ()
-        self.indexes = Indexes(self.found.indexes, self._seals(), *same)
+        self.indexes = Indexes(self.found.indexes, bases, *same)
         self.unproven: dict[str, Finding] = {}
         self.reports: dict[str, Report] = {}
         self.companions: list[Part] = []
@@ -114,20 +121,9 @@ class Session:
         self._mended = list(repaired(states))  # without a witness
         self.parts: list[Part] = self.found.parts
 
-    def _seals(self) -> dict[str, str]:
-        """Every seal and the directory that it is of, those below ``seal_dir`` among them."""
-        bases = {seal.path: base_of(seal.path) for seal in self.found.seals}
-        if self.options.seal_dir is not None:
-            from ckpt_tools.reading.mirrored import mirrored  # only for trees that nobody may write to
-
-            elsewhere = mirrored(self.options.seal_dir, self.root, self.found)
-            self.found.seals += elsewhere
-            bases |= {seal.path: base for seal, base in elsewhere.items()}
-        return bases
-
     @property
     def notes(self) -> list[Finding]:
-        """What an answer has to name although it is no part of it."""
+        """Return what an answer has to name although it is no part of it."""
         return [*plugins.findings(), *self.aside, *self._mended, *self.found.lone]
 
     def make_bare(self, part: Part) -> None:
@@ -162,18 +158,17 @@ class Session:
 
     def report(self, part: Part, level: Level) -> Report:
         """The part's report at ``level`` or deeper; at presence what the listing showed."""
-        have = self.reports.get(part.path)
-        if have is None and (have := _from_listing(part, self.layouts.piece_of(part), level)) is not None:
+        have, piece = self.reports.get(part.path), self.layouts.piece_of(part)
+        if have is None and (have := _from_listing(part, piece, level)) is not None:
             self.reports[have.path] = have
         if have is None or self._goes_deeper(have, level):
-            piece = self.layouts.piece_of(part)
             new = self._read(part.path, level, part.findings, formats_allowed(part, piece))
             if new is None:  # the budget is spent
                 return have or self.report(part, Level.STRUCTURE)
             if new.format is None and not new.findings and not piece.formats:
                 new = replace(new, level=level, findings=(_NO_STATE,))
             have = self.reports[new.path] = new  # a part makes its path anew each time
-        if have.unlisted and self.layouts.piece_of(part).unasked:
+        if have.unlisted and piece.unasked:
             have = self.reports[part.path] = vouched(have, self.options.trust_global, unasked=True)
         if level > Level.STRUCTURE and self._expected.pop(part.path, None) is not None:
             # whatever of the file was read for it: nothing where an earlier run knew it
@@ -340,25 +335,23 @@ class Session:
         """Whether a torn newest checkpoint may still be written: beyond the tracker, or younger than
         ``settle``.
         """
-        newest, highest, named, said = self._find_front(siblings)
-        age_ns = self.now_ns - checkpoint.mtime_ns
-        young = checkpoint is newest and age_ns < self.options.settle * 1e9
+        newest, highest, named, says = self._find_front(siblings)
+        young = checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.options.settle * 1e9
         if named is not None and checkpoint.order <= named:
             # The framework has declared it finished, however young it is.
             return young and self.layouts.of(checkpoint).tracker.early
-        past = isinstance(said, int) and (checkpoint.step or 0) > said
+        past = isinstance(says, int) and (checkpoint.step or 0) > says
         return (checkpoint is highest and (named is not None or past)) or young
 
     def _find_front(self, siblings: Sequence[Checkpoint]) -> _Front:
         """How far the run is of which these checkpoints are; worked out once."""
         if self._front is None or self._front[0] is not siblings:
-            first, newest = siblings[0], max(siblings, key=lambda c: c.mtime_ns)
-            layout, found = self.layouts.of(first), self.tracker(first.layout, first.parts[0].base)
-            says = found[1] if found else None
-            names = layout.tracker.names
+            layout = self.layouts.of(siblings[0])
+            found = self.tracker(siblings[0].layout, siblings[0].parts[0].base)
+            says, names = found[1] if found else None, layout.tracker.names
             tracked = () if isinstance(says, Finding) else (c for c in siblings if names(c, says))
-            named = max((c.order for c in tracked), default=None)
-            self._front = siblings, (newest, max(siblings, key=lambda c: c.order), named, says)
+            newest, highest = (max(siblings, key=key) for key in (lambda c: c.mtime_ns, lambda c: c.order))
+            self._front = siblings, (newest, highest, max((c.order for c in tracked), default=None), says)
         return self._front[1]
 
 

@@ -32,7 +32,7 @@ from ckpt_tools.api import latest, plan, verify
 from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.cache.locks import inside, turn
 from ckpt_tools.cache.verdicts import Cache, Entry
-from ckpt_tools.inspection import check
+from ckpt_tools.reading import reader
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
@@ -379,7 +379,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
     tmp_path: Path, at_once: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even when the change shows in neither size nor modification time."""
-    root, real = megatron(tmp_path / "run", steps=(20,)), check.inspect
+    root, real = megatron(tmp_path / "run", steps=(20,)), reader.inspect
 
     def meddling(path: str, level: Level, **more: Any) -> Any:
         def progress(n: int) -> None:
@@ -390,10 +390,10 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
         told = more.pop("progress")
         return real(path, level, progress=progress, **more)
 
-    monkeypatch.setattr(check, "inspect", meddling)
+    monkeypatch.setattr(reader, "inspect", meddling)
     asked(root)
     assert asked(root).bytes_read > 2 * BIG
-    monkeypatch.setattr(check, "inspect", real)
+    monkeypatch.setattr(reader, "inspect", real)
     assert asked(root).bytes_read > 2 * BIG
     assert asked(root).bytes_read <= 10
 
@@ -687,10 +687,12 @@ def test_who_gets_the_lock_looks_again(tmp_path: Path, monkeypatch: pytest.Monke
     asked(root)
     real, seen = Cache.get, set[tuple[str, bytes, int]]()
 
-    def late(self: Cache, path: str, question: bytes, depth: int, identity: Identity) -> Entry | None:
+    def late(
+        self: Cache, path: str, question: bytes, depth: int, identity: Identity, **more: Any
+    ) -> Entry | None:
         first = (path, question, depth) not in seen
         seen.add((path, question, depth))
-        return None if first else real(self, path, question, depth, identity)
+        return None if first else real(self, path, question, depth, identity, **more)
 
     monkeypatch.setattr(Cache, "get", late)
     assert asked(root).bytes_read <= 10
