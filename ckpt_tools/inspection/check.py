@@ -26,6 +26,7 @@ from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.report import NO_METADATA, Blank, Guard, Held, Level, Region, Report
+from ckpt_tools.model.store_checksum import NOT_KEPT
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import OpenFile, ShortRead, Source, Stopped, opened
 from ckpt_tools.storage.retry import is_link
@@ -34,10 +35,6 @@ from ckpt_tools.storage.urls import is_url
 if TYPE_CHECKING:
     from ckpt_tools.inspection.kept_checksum import KeptChecksum
 
-NOT_KEPT = "store-checksum-mismatch"
-"""Whoever reads an object gets other bytes than its store has. Beside it stands ``unreadable``: nothing is
-known of those that it has.
-"""
 _SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
 _NO_FILE = {errno.ELOOP: "symlink-loop", errno.EISDIR: "not-a-file"}
 """Errors that say what a path is, and not that it could not be looked at."""

@@ -15,10 +15,9 @@ from msgspec.structs import replace
 from ckpt_tools.checksum import Outcome, Progress, Sum, mismatches
 from ckpt_tools.checksum.store_sums import WorkedOut, to_work_out, told_of_whole
 from ckpt_tools.findings import finding
-from ckpt_tools.inspection.check import NOT_KEPT
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Report
-from ckpt_tools.model.store_checksum import NAMES
+from ckpt_tools.model.store_checksum import NAMES, NOT_KEPT
 from ckpt_tools.storage import Stopped
 from ckpt_tools.storage.stores import store
 from ckpt_tools.storage.stores.source import StoreSource

@@ -40,16 +40,20 @@ def recognise(
     for claim in claims:
         if claim.whole:
             return format_of(claim.format), []
-    if source.size == 0:  # other software uses such names as well
-        named = () if expect else allowed_by_name(name)
-        ours = not named or any(f.ours(source) for f in named)
-        return None, [finding("empty-file", "the file has no bytes", offset=0)] if ours else []
+    if source.size == 0:
+        return None, _say_empty(source, () if expect else allowed_by_name(name))
     described = any(map(by_layout, claims))
     fmt, wrong = _recognise_content(source, name, expect, described)
     listed = bool(claims) and not described and not expect
     if listed and fmt and not (fmt.distinct or fmt.state or formats.names.known(name)):
         fmt = None  # a manifest lists texts as well, and many begin as JSON does
     return format_of(claims[0].format) if fmt is None and not wrong and claims else fmt, wrong
+
+
+def _say_empty(source: OpenFile, named: Sequence[Format]) -> list[Finding]:
+    if named and not any(f.ours(source) for f in named):  # other software uses such names as well
+        return []
+    return [finding("empty-file", "the file has no bytes", offset=0)]
 
 
 def _recognise_content(
@@ -70,16 +74,32 @@ def _recognise_content(
     allowed = [f for f in map(format_of, wanted) if expect or f.ours(source)]
     if not allowed:
         return _recognise_head(source, name, actual, head)
-    told, first = " or ".join(f.name for f in allowed), min(_FIRST, source.size)
-    if not head.strip(b"\0") and not source.read(0, first).strip(b"\0"):
-        why = f"the file begins with {first} zero bytes instead of {told}"
-        return None, [finding("zero-filled", why, offset=0)]
+    if zeros := _find_zeros(source, head, allowed):
+        return None, [zeros]
+    return _find_other(name, allowed, actual, expect=bool(expect), described=described)
+
+
+def _find_zeros(source: OpenFile, head: bytes, allowed: Sequence[Format]) -> Finding | None:
+    first = min(_FIRST, source.size)
+    if head.strip(b"\0") or source.read(0, first).strip(b"\0"):
+        return None
+    told = " or ".join(f.name for f in allowed)
+    why = f"the file begins with {first} zero bytes instead of {told}"
+    return finding("zero-filled", why, offset=0)
+
+
+def _find_other(
+    name: str, allowed: Sequence[Format], actual: Format | None, *, expect: bool, described: bool
+) -> tuple[Format | None, list[Finding]]:
+    """Return what a file counts as that begins like none of the formats ``allowed``: an error where more than
+    the name says that it has one of them.
+    """
+    told = " or ".join(f.name for f in allowed)
     if actual is None:
         damaged = finding("bad-header", f"the file does not begin like {told}", offset=0)
         return allowed[0] if len(allowed) == 1 else None, [damaged]
     if not expect and not described and _NUMBERED.fullmatch(name):
         return actual, []
-    # an error where more than the name says it
     severity = Severity.ERROR if expect or described else actual.misnamed
     why = f"the name says {told}, the content is {actual.name}"
     return None if expect else actual, [finding("wrong-format", why, offset=0, severity=severity)]

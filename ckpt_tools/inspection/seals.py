@@ -21,15 +21,11 @@ from ckpt_tools.formats.seals.names import NAME, is_seal, of_one_file
 from ckpt_tools.formats.seals.seal import compare, read, whole_of
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Level, Scalar
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import is_file, is_link, there
-
-# ---- What to say of files that a seal names and that are not there: gone, respelled, or something else
-# in their place.
-
 
 LISTED = 16
 """Files that are said by name."""
@@ -37,67 +33,6 @@ _HINT = (
     "a copy or a file system has spelled its name anew (macOS, unzip, rsync --iconv): rename it as it was"
     " sealed, or copy it again with its name as it is"
 )
-
-
-def gone(base: str, names: Sequence[str], stateless: str = "") -> Iterator[Finding]:
-    """What to say of files that were sealed below ``base`` and are not there; ``stateless`` is the seal of
-    one that holds no state, which sealing anew leaves.
-    """
-    listed, missing = cache(_listed), partial(finding, "seal-missing")
-    if stateless:
-        hint = f"bring it back; if it was removed on purpose, remove its seal, {stateless}, as well"
-        missing = partial(missing, severity=Severity.WARNING, hint=hint)
-    for name in names[:LISTED]:
-        why = f"{name[:200]!r} was sealed and is not there"
-        if how := _respelled(base, name, listed):
-            yield missing(f"{why}; {how}", hint=_HINT)
-        else:
-            yield missing(why)
-    if more := names[LISTED:]:
-        others = ranges.names(name[:200] for name in more)
-        yield missing(f"{len(more):,} more files were sealed and are not there: {others}")
-
-
-def in_its_place(base: str, names: Sequence[str]) -> Iterator[Finding]:
-    """What to say of sealed files in whose place something else lies: who prunes leaves nothing there."""
-    for name in names[:LISTED]:
-        try:
-            taken = there(f"{base.rstrip('/')}/{name}")
-        except OSError:  # who listed the directory says so
-            taken = False
-        if taken:
-            why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
-            yield finding("seal-missing", why, severity=Severity.WARNING)
-
-
-def _listed(directory: str) -> dict[str, str]:
-    """The names in a directory by how they sound."""
-    try:
-        return {_sound(name): name for name in names_of(directory)}
-    except OSError:  # who listed the tree has said so
-        return {}
-
-
-def _sound(name: str) -> str:
-    """What two spellings of a name have in common: on a disk of macOS or Windows they are one."""
-    return unicodedata.normalize("NFC", name).casefold()
-
-
-def _respelled(base: str, name: str, listed: Callable[[str], dict[str, str]]) -> str:
-    """How a name is spelled now, where it differs in nothing else; "" where nothing is called so."""
-    found = list[str]()
-    for part in name.split("/"):
-        now = listed("/".join([base.rstrip("/"), *found])).get(_sound(part))
-        if now is None:
-            return ""
-        found.append(now)
-    if "/".join(found) == name:  # something else lies in its place
-        return ""
-    if unicodedata.normalize("NFC", "/".join(found)) == unicodedata.normalize("NFC", name):
-        return "a file is whose name reads the same and is spelled in other bytes (Unicode NFC or NFD)"
-    return f"{'/'.join(found)[:200]!r} is, which differs in small and capital letters"
-
-
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
 _CLAIMS = 4
@@ -108,6 +43,8 @@ _ASKED = 4
 """Files whose counters are compared to see whether a seal is of another save, at most."""
 _PROOF = 2
 """Counters that must differ: one may be a flipped bit."""
+_MOST = 1 << 20
+"""Ranks of a job, at most."""
 
 
 class Known(NamedTuple):
@@ -174,7 +111,17 @@ class Seals:
                 if above == directory:
                     break
                 directory = above
-        return tuple(_claim(*said) for said in _different(self._said.get(path, ())).values())
+        claims = list[Claim]()
+        for known, file in _sort_by_content(self._said.get(path, ())).values():
+            check = partial(
+                compare,
+                size=file.size,
+                chunked=file.chunks,
+                whole=whole_of(file, known.seal.algorithm),
+                tensors=tuple(file.tensors.items()),
+            )
+            claims.append(Claim("seal", check, whole=not file.size))
+        return tuple(claims)
 
     def behind(self, path: str) -> Sequence[tuple[str, str]]:
         """The seals that the ``claims`` of a file rest on, with the digests of their texts."""
@@ -237,19 +184,21 @@ class Seals:
     def _read_of(self, base: str) -> None:
         """Read the seals of one directory, which belong together where they are fragments."""
         paths = self._waiting.pop(base, ())
-        found = [known for path in paths if (known := self._known(path, base)) is not None]
+        found = [known for path in paths if (known := self._read(path, base)) is not None]
         self._count_fragments(found)
         for known in found:
-            if (stale := _stale(known, self._same)) is None:
+            differ = _find_other_counters(known, self._same)
+            if len(differ) < _PROOF:
                 self.known.append(known)
                 self._keep(known)
                 if os.path.basename(known.path) == NAME:
                     self._whole.add(base)
             else:
-                self._say(known, stale, _present(known))
+                why = f"the seal is of another save: {'; '.join(differ[:3])}"
+                self._say(known, finding("seal-stale", why), _list_paths(known))
 
-    def _known(self, path: str, base: str) -> Known | None:
-        """One seal; None where it does not count."""
+    def _read(self, path: str, base: str) -> Known | None:
+        """Return one seal; None where it does not count."""
         try:
             with opened(path, certain=True) as source:
                 seal, mtime_ns = read(source), source.stat.st_mtime_ns
@@ -260,7 +209,15 @@ class Seals:
             self._say_of_home(path, base, finding("seal-broken", "a directory lies in its place"))
             return None
         except (OSError, ShortRead) as e:
-            self.unseen[path] = _why_unseen(path, e)
+            code = getattr(e, "errno", None)
+            if code in (errno.ELOOP, errno.ENOENT) and is_link(
+                path
+            ):  # which may lie where nothing is mounted
+                self.unseen[path] = "a seal belongs there, and the link leads nowhere"
+            elif code == errno.ENOENT:
+                self.unseen[path] = "it was removed while its checkpoint was read"
+            else:
+                self.unseen[path] = str(getattr(e, "strerror", None) or e)
             return None
         if why := misplaced(os.path.basename(path), seal):
             wrong = finding("seal-broken", why)
@@ -275,7 +232,7 @@ class Seals:
     def _say_of_home(self, path: str, base: str, f: Finding) -> None:
         """Note what is wrong with a seal that does not count, for the file or directory that it lies with."""
         own = of_one_file(os.path.basename(path))
-        self.about[f"{base}/{own}" if own else base].append(_in(path, f))
+        self.about[f"{base}/{own}" if own else base].append(replace(f, path=path))
 
     def _count_fragments(self, found: Sequence[Known]) -> None:
         """Say which ranks' fragments are missing."""
@@ -283,17 +240,16 @@ class Seals:
         if not fragments or any(replaces(k, list(fragments.values())) for k in found):
             return
         sizes = {k.seal.fragment.world_size for k in fragments.values() if k.seal.fragment}
-        size = max(sizes)
+        size, first = max(sizes), min(fragments.items())[1]
         missing = [rank for rank in range(size) if rank not in fragments] if size <= _MOST else []
-        first = min(fragments.items())[1]
         if len(sizes) > 1:
             said = f"its fragments are of jobs of {' and '.join(map(str, sorted(sizes)))} ranks"
-            self._say(first, finding("seal-incomplete", said), _present(first))
         elif missing or size > _MOST:
-            said = (
-                f"{len(fragments):,} of {size:,} ranks have sealed their files: missing are {_ranks(missing)}"
-            )
-            self._say(first, finding("seal-incomplete", said), _present(first))
+            ranks = ranges.names(map(str, missing)) or "too many to list"
+            said = f"{len(fragments):,} of {size:,} ranks have sealed their files: missing are {ranks}"
+        else:
+            return
+        self._say(first, finding("seal-incomplete", said), _list_paths(first))
 
     def _keep(self, known: Known) -> None:
         """Note what a seal says about each file, and which are gone."""
@@ -306,9 +262,17 @@ class Seals:
                 absent.append(file.path)
             else:
                 present.append(path)
-                self._note(path, _Said(known, file))
-        if outside:
-            self.findings[known.path] += _escapes(outside)
+                said, have = _Said(known, file), self._said.get(path, ())
+                different = _sort_by_content(have)
+                # one of the first, or it says something else than these
+                if len(have) < _CLAIMS or (len(different) < _CLAIMS and said.says not in different):
+                    self._said[path] = (*have, said)
+        for name in outside[:LISTED]:
+            why = f"it names {name[:200]!r}, which lies outside its directory"
+            self.findings[known.path].append(finding("path-escape", why))
+        if len(outside) > LISTED:
+            more = finding("path-escape", f"and {len(outside) - LISTED:,} more of this kind")
+            self.findings[known.path].append(more)
         if absent:
             self.absent.add(known.path)
             self._say_absent(known, absent, present)
@@ -318,20 +282,19 @@ class Seals:
         beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
         # a file without state beside others is no reason to resume from an older checkpoint
         stateless = bool(beside) and known.seal.checkpoint.layout is None
-        for f in gone(known.base, absent, known.path if stateless else ""):
+        for f in _say_gone(known.base, absent, known.path if stateless else ""):
             if present or beside:
                 self._say(known, f, [*present, *beside])
             else:  # what lies in its directory now is not what was sealed there
                 self._say_of_home(known.path, known.base, f)
-        if not present:
-            self.findings[known.path] += in_its_place(known.base, absent)
-
-    def _note(self, path: str, said: _Said) -> None:
-        """Keep what a seal says of a file, where it is one of the first or says something else than these."""
-        have = self._said.get(path, ())
-        different = _different(have)
-        if len(have) < _CLAIMS or (len(different) < _CLAIMS and said.says not in different):
-            self._said[path] = (*have, said)
+        for name in () if present else absent[:LISTED]:  # who prunes leaves nothing in their place
+            try:
+                taken = there(f"{known.base.rstrip('/')}/{name}")
+            except OSError:  # who listed the directory says so
+                taken = False
+            if taken:
+                why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
+                self.findings[known.path].append(finding("seal-missing", why, severity=Severity.WARNING))
 
     def _first(self, path: str) -> Sequence[_Said]:
         return self._said.get(path, ())[:_CLAIMS]
@@ -339,7 +302,7 @@ class Seals:
     def _say(self, known: Known, f: Finding, present: Iterable[str]) -> None:
         self.findings[known.path].append(f)
         for path in present:
-            self.about[path].append(_in(known.path, f))
+            self.about[path].append(replace(f, path=known.path))
 
     def _there(self, path: str) -> bool:
         try:
@@ -347,15 +310,6 @@ class Seals:
         except OSError as e:
             self.unseen[path] = e.strerror or str(e)
             return True
-
-
-def _why_unseen(path: str, e: OSError | ShortRead) -> str:
-    """Why a seal could not be read: one that a link stands for may lie where nothing is mounted."""
-    code = getattr(e, "errno", None)
-    if code in (errno.ELOOP, errno.ENOENT) and is_link(path):
-        return "a seal belongs there, and the link leads nowhere"
-    gone = "it was removed while its checkpoint was read"
-    return gone if code == errno.ENOENT else str(getattr(e, "strerror", None) or e)
 
 
 def replaces(one: Known, fragments: Sequence[Known]) -> bool:
@@ -366,10 +320,6 @@ def replaces(one: Known, fragments: Sequence[Known]) -> bool:
         return False
     said = {f.path: (f.size, f.chunks) for f in one.seal.files}
     return all(said.get(f.path) == (f.size, f.chunks) for k in fragments for f in k.seal.files)
-
-
-_MOST = 1 << 20
-"""Ranks of a job, at most."""
 
 
 def inside(base: str, name: str) -> str | None:
@@ -385,52 +335,21 @@ def inside(base: str, name: str) -> str | None:
     return f"{base.rstrip('/')}/{name}" if os.path.normpath(name) == name else None
 
 
-def _in(path: str, f: Finding) -> Finding:
-    """A finding with the place of the seal that it is about."""
-    return Finding(f.code, f.severity, f.message, f.offset, f.hint, path, f.ranks, f.follows, f.rule)
-
-
-def _different(rows: Sequence[_Said]) -> dict[tuple[int, str, str], _Said]:
-    """Those of which each says something else, by what they say."""
+def _sort_by_content(rows: Sequence[_Said]) -> dict[tuple[int, str, str], _Said]:
+    """Return those of which each says something else, by what they say."""
     out: dict[tuple[int, str, str], _Said] = {}
     for said in rows:
         out.setdefault(said.says, said)
     return out
 
 
-def _claim(known: Known, file: SealedFile) -> Claim:
-    check = partial(
-        compare,
-        size=file.size,
-        chunked=file.chunks,
-        whole=whole_of(file, known.seal.algorithm),
-        tensors=tuple(file.tensors.items()),
-    )
-    return Claim("seal", check, whole=not file.size)
-
-
-def _present(known: Known) -> list[str]:
+def _list_paths(known: Known) -> list[str]:
     return [p for f in known.seal.files if (p := inside(known.base, f.path)) is not None]
 
 
-def _escapes(names: Sequence[str]) -> Iterator[Finding]:
-    """What to say of names that lead elsewhere."""
-    for name in names[:LISTED]:
-        yield finding("path-escape", f"it names {name[:200]!r}, which lies outside its directory")
-    if len(names) > LISTED:
-        yield finding("path-escape", f"and {len(names) - LISTED:,} more of this kind")
-
-
-def _ranks(missing: Sequence[int]) -> str:
-    return ranges.names(map(str, missing)) or "too many to list"
-
-
-def _stale(known: Known, same: Same) -> Finding | None:
-    """Why a seal is of an earlier save under the same names: the counters that tell which save it is differ
-    from those that were sealed.
-
-    One that differs may be a flipped bit, so it takes two; where there are fewer nobody can say, and what
-    differs is damage.
+def _find_other_counters(known: Known, same: Same) -> list[str]:
+    """Return in words the counters in sound files that differ from those that were sealed: the seal is of an
+    earlier save under the same names. Where fewer than two do, it may be a flipped bit, which is damage.
     """
     differ = list[str]()
     rows = sorted((f for f in known.seal.files if f.counters), key=lambda f: (f.size, f.path))
@@ -438,21 +357,62 @@ def _stale(known: Known, same: Same) -> Finding | None:
         path = inside(known.base, file.path)
         if path is None or same(path, file, known.seal.algorithm):
             continue
-        for name, was, now in _changed(path, file.counters):
-            differ.append(f"{name} is {now} in {file.path}, {was} was sealed")
-    if len(differ) < _PROOF:
-        return None
-    return finding("seal-stale", f"the seal is of another save: {'; '.join(differ[:3])}")
+        from ckpt_tools.inspection.check import inspect
+
+        report, _ = inspect(path, Level.STRUCTURE)
+        if any(f.severity is Severity.ERROR for f in report.findings):
+            continue
+        for name, was in file.counters.items():
+            now = report.metadata.get(name)
+            if now is not None and now != was:
+                differ.append(f"{name} is {now} in {file.path}, {was} was sealed")
+    return differ
 
 
-def _changed(path: str, counters: Mapping[str, Scalar]) -> Iterator[tuple[str, Scalar, Scalar]]:
-    """The counters in a sound file that differ from those that were sealed, with both values."""
-    from ckpt_tools.inspection.check import inspect
+# ---- What to say of files that a seal names and that are not there: gone, or respelled.
 
-    report, _ = inspect(path, Level.STRUCTURE)
-    if any(f.severity is Severity.ERROR for f in report.findings):
-        return
-    for name, was in counters.items():
-        now = report.metadata.get(name)
-        if now is not None and now != was:
-            yield name, was, now
+
+def _say_gone(base: str, names: Sequence[str], stateless: str) -> Iterator[Finding]:
+    """Say which files were sealed below ``base`` and are not there; ``stateless`` is the seal of one that
+    holds no state, which sealing anew leaves.
+    """
+    listed, missing = cache(_list_by_sound), partial(finding, "seal-missing")
+    if stateless:
+        hint = f"bring it back; if it was removed on purpose, remove its seal, {stateless}, as well"
+        missing = partial(missing, severity=Severity.WARNING, hint=hint)
+    for name in names[:LISTED]:
+        why = f"{name[:200]!r} was sealed and is not there"
+        if how := _find_spelling(base, name, listed):
+            yield missing(f"{why}; {how}", hint=_HINT)
+        else:
+            yield missing(why)
+    if more := names[LISTED:]:
+        others = ranges.names(name[:200] for name in more)
+        yield missing(f"{len(more):,} more files were sealed and are not there: {others}")
+
+
+def _list_by_sound(directory: str) -> dict[str, str]:
+    """Return the names in a directory by what two spellings of a name have in common: on a disk of macOS or
+    Windows they are one.
+    """
+    try:
+        return {unicodedata.normalize("NFC", name).casefold(): name for name in names_of(directory)}
+    except OSError:  # who listed the tree has said so
+        return {}
+
+
+def _find_spelling(base: str, name: str, listed: Callable[[str], dict[str, str]]) -> str:
+    """Return how a name is spelled now, where it differs in nothing else; "" where nothing is called so."""
+    found = list[str]()
+    for part in name.split("/"):
+        sound = unicodedata.normalize("NFC", part).casefold()
+        now = listed("/".join([base.rstrip("/"), *found])).get(sound)
+        if now is None:
+            return ""
+        found.append(now)
+    spelled = "/".join(found)
+    if spelled == name:  # something else lies in its place
+        return ""
+    if unicodedata.normalize("NFC", spelled) == unicodedata.normalize("NFC", name):
+        return "a file is whose name reads the same and is spelled in other bytes (Unicode NFC or NFD)"
+    return f"{spelled[:200]!r} is, which differs in small and capital letters"

@@ -49,3 +49,7 @@ NAMES = {
     "sha512": "SHA-512",
 }
 """What people call each."""
+NOT_KEPT = "store-checksum-mismatch"
+"""Whoever reads an object gets other bytes than its store has. Beside it stands ``unreadable``: nothing is
+known of those that it has.
+"""

@@ -32,7 +32,6 @@ from ckpt_tools.api import latest, plan, verify
 from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.cache.locks import inside, turn
 from ckpt_tools.cache.verdicts import Cache, Entry
-from ckpt_tools.reading import reader
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report

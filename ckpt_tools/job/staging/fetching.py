@@ -15,13 +15,14 @@ from threading import Lock
 from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.inspection.check import NOT_KEPT, inspect
+from ckpt_tools.inspection.check import inspect
 from ckpt_tools.job.process import Process
 from ckpt_tools.job.staging.records import ASIDE, Record, added, seen
 from ckpt_tools.job.staging.wanted import Wanted
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.model.store_checksum import NOT_KEPT
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
