@@ -40,7 +40,7 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
     for call in pickled.calls:
         if call.func not in _MAKERS and call.func != WRAPPER:
             continue
-        array = _array(call, filled.get(id(call)))
+        array = _read_array(call, filled.get(id(call)))
         if isinstance(array, Finding):
             yield array
         elif array is not None:
@@ -49,13 +49,13 @@ def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
         yield from list_tensors(pickled.value, made, anatomy, "")
 
 
-def _array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
+def _read_array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
     """The array that a call and its state describe; None for one whose type is not looked at."""
-    state = _state(call, filled)
+    state = _find_state(call, filled)
     if len(state) != 4:
         return finding("bad-pickle", "an array has no state as numpy writes it", offset=call.offset)
     shape, dtype, _, data = state
-    code = _code(dtype)
+    code = _find_code(dtype)
     if code is None:
         return finding("bad-pickle", "an array's type is none of numpy's", offset=call.offset)
     if code not in _TYPES or not isinstance(data, bytes):
@@ -63,39 +63,29 @@ def _array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
     if type(shape) is not tuple or len(shape) > _DIMENSIONS or not all(map(_is_length, shape)):
         return finding("bad-pickle", "an array's shape is no tuple of lengths", offset=call.offset)
     nbytes = min(math.prod(shape) * int(code[1:]), _HUGE)
-    have = _bytes_there(filled, data)
-    if have is not None and have != nbytes:
+    have = filled.nbytes if filled else len(data)
+    if have != nbytes and (filled or type(data) is not Long):  # of a long one the bytes were not kept
         why = f"an array of {_TYPES[code]} {list(shape)} needs {nbytes:,} bytes and has {have:,}"
         return finding("tensor-size", why, offset=call.offset)
-    return Tensor("", _TYPES[code], shape, nbytes, filled.offset if filled and _in_order(dtype) else None)
+    order = dtype.state[1:2] if type(dtype.state) is tuple else ()
+    offset = filled.offset if filled and order in (("<",), ("|",)) else None  # as this machine has numbers
+    return Tensor("", _TYPES[code], shape, nbytes, offset)
 
 
-def _state(call: Call, filled: Filled | None) -> tuple[Any, ...]:
+def _find_state(call: Call, filled: Filled | None) -> tuple[Any, ...]:
     """(shape, type, order, bytes) of an array; those of joblib, which the machine counted, without bytes."""
     if call.func == WRAPPER and isinstance(call.state, dict):
         return call.state.get("shape"), call.state.get("dtype"), False, b"" if filled else None
     return call.state[-4:] if type(call.state) is tuple else ()
 
 
-def _bytes_there(filled: Filled | None, data: bytes) -> int | None:
-    """How many bytes an array has; None where they were not kept."""
-    if filled:
-        return filled.nbytes
-    return None if type(data) is Long else len(data)
-
-
 def _is_length(n: Any) -> bool:
     return type(n) is int and 0 <= n < _HUGE
 
 
-def _code(dtype: Any) -> str | None:
+def _find_code(dtype: Any) -> str | None:
     """What numpy calls an element type ("f4"), None where it is none."""
     if type(dtype) is not Call or dtype.func != _DTYPE or not dtype.args:
         return None
     kind = dtype.args[0]
     return str(kind) if type(kind) in (str, Global) else None
-
-
-def _in_order(dtype: Call) -> bool:
-    """Whether numbers lie in the file as this machine has them, the lowest byte first."""
-    return type(dtype.state) is tuple and len(dtype.state) > 1 and dtype.state[1] in ("<", "|")

@@ -127,7 +127,8 @@ def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]
         if which is Trust.DANGEROUS or (one.handed and called_unsafely(one.name)):
             unsafe.append(one)
         elif which is Trust.UNLISTED and one.name != _GETATTR:
-            strange.append(Unlisted(_short(one.name), one.called or one.handed, one.offset))
+            short = str(Global(one.name.module[:256], one.name.name[:256]))
+            strange.append(Unlisted(short, one.called or one.handed, one.offset))
             if not strange[-1].called:
                 others.append(one)
         elif which is not Trust.ALLOWED:
@@ -141,10 +142,10 @@ def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]
     remember(strange, unlisted)
     yield from suspects([u for u in strange if u.called])
     if others:
-        yield finding("needs-trust", f"the pickle names {_some_of(others)}", offset=others[0].offset)
+        yield finding("needs-trust", f"the pickle names {_list_some(others)}", offset=others[0].offset)
 
 
-def _some_of(names: Sequence[Named]) -> str:
+def _list_some(names: Sequence[Named]) -> str:
     """The first names of several, and how many more there are."""
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(str(one.name)[:80] for one in names[:4]) + more
@@ -162,7 +163,3 @@ def remember(strange: Iterable[Unlisted], unlisted: list[Unlisted]) -> None:
         elif len(unlisted) <= _REMEMBERED:
             have[u.name] = len(unlisted)
             unlisted.append(u if len(unlisted) < _REMEMBERED else Unlisted("…", called=True, offset=u.offset))
-
-
-def _short(name: Global) -> str:
-    return str(Global(name.module[:256], name.name[:256]))

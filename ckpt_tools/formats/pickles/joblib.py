@@ -49,13 +49,13 @@ _CODECS = (
 )
 
 
-def _codec(head: bytes) -> _Codec | None:
+def _find_codec(head: bytes) -> _Codec | None:
     return next((c for c in _CODECS if head.startswith(c.begins)), None)
 
 
 def magic(head: bytes) -> bool:
     """The beginning of one of the compressions that joblib knows."""
-    return _codec(head) is not None
+    return _find_codec(head) is not None
 
 
 class _Walk:
@@ -63,7 +63,9 @@ class _Walk:
 
     def __init__(self, source: Source, codec: _Codec) -> None:
         self.source, self.codec = source, codec
-        self.at = _start(source) if codec.name == "ZF" else 0
+        self.at = 0
+        if codec.name == "ZF":  # Python 2 wrote one blank more
+            self.at = _ZFILE + (source.size > _ZFILE and source.read(_ZFILE, 1) == b" ")
         self.wrong: Damage | None = None
 
     def __iter__(self) -> Iterator[bytes]:
@@ -80,11 +82,6 @@ class _Walk:
                 self.wrong = Damage("bad-compression", why, self.at)
                 return
             self.at += len(raw) - len(decoder.unused_data)
-
-
-def _start(source: Source) -> int:
-    """Where the data of a Z-file begins: Python 2 wrote one blank more."""
-    return _ZFILE + (source.size > _ZFILE and source.read(_ZFILE, 1) == b" ")
 
 
 def _decode(decoder: Any, raw: bytes) -> Iterator[bytes]:
@@ -132,25 +129,19 @@ class _Decoded:
         self.at += before
 
 
-def _decoded_size(walk: _Walk) -> int:
-    """Bytes that a whole file decodes into. Raises Damage where they are too many."""
-    size, most = 0, max(_RATIO * walk.source.size, _FLOOR)
-    for piece in walk:
-        size += len(piece)
-        if size > most:
-            why = f"{walk.codec.name} data that decodes into more than {most:,} bytes is not read"
-            raise Damage("unread-pickle", why, 0)
-    return size
-
-
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    codec = _codec(source.read(0, min(HEAD, source.size)))
+    codec = _find_codec(source.read(0, min(HEAD, source.size)))
     if codec is None:
         raise Damage("bad-header", "the file does not begin like compressed data", 0)
     if codec.decoder is None:
         raise Damage("unread-pickle", f"{codec.name} data is not read here, so nobody knows what it names", 0)
     walk = _Walk(source, codec)
-    size = _decoded_size(walk)
+    size, most = 0, max(_RATIO * source.size, _FLOOR)
+    for piece in walk:
+        size += len(piece)
+        if size > most:
+            why = f"{codec.name} data that decodes into more than {most:,} bytes is not read"
+            raise Damage("unread-pickle", why, 0)
     if walk.wrong:
         yield walk.wrong.finding
     elif walk.at < source.size:

@@ -92,12 +92,12 @@ def read_judged(
     try:
         pickled = read_from(source, start, stop, head, names.seen, called=names.called, arrays=arrays)
     except NeedMore:
-        yield from _judged(names.told(head), anatomy, harmless)
+        yield from _judge(names.find(head), anatomy, harmless)
         if stop == source.size:
             raise Damage("truncated", "the file ends before its pickle does", stop) from None
         raise
     except Damage:
-        yield from _judged(names.told(head), anatomy, harmless)
+        yield from _judge(names.find(head), anatomy, harmless)
         raise
     for name, at in pickled.twice:
         yield finding(
@@ -105,11 +105,11 @@ def read_judged(
             f"the pickle gives one dict the key {name!r} twice; the later value wins",
             offset=at,
         )
-    told = names.told(head, pickled)
-    yield from _nested(pickled, told, 3)
-    yield from _buffered(pickled, anatomy)
-    yield from _judged(told, anatomy, harmless)
-    yield from _out_of_nothing(pickled, source.size)
+    told = names.find(head, pickled)
+    yield from _judge_nested(pickled, told, 3)
+    yield from _judge_buffered(pickled, anatomy)
+    yield from _judge(told, anatomy, harmless)
+    yield from _find_made_of_nothing(pickled, source.size)
     protocol = head[1] if head[:1] == b"\x80" else 0
     return pickled._replace(end=start + pickled.end, protocol=protocol)
 
@@ -122,7 +122,7 @@ def read_otherwise(source: Source) -> Iterator[Finding]:
     head = source.read(0, min(source.size, _FIRST))
     with suppress(Damage):
         read_from(source, 0, source.size, head, names.seen, called=names.called)
-    found = judge(names.told(head), [])
+    found = judge(names.find(head), [])
     yield from (f for f in found if f.code == "unsafe-pickle")
 
 
@@ -135,10 +135,10 @@ class _Names:
         self.seen: dict[Global, int] = {}
         self.called: dict[Global, int] = {}
 
-    def told(self, data: bytes, pickled: Pickled | None = None, at: int | None = None) -> list[Named]:
+    def find(self, data: bytes, pickled: Pickled | None = None, at: int | None = None) -> list[Named]:
         """The same as Python 3 knows them; all at the offset ``at`` where those of their own would mislead"""
         protocol = data[1] if data[:1] == b"\x80" and len(data) > 1 else 0
-        given = set[Global]() if pickled is None else self._handed(pickled, protocol)
+        given = set[Global]() if pickled is None else self._find_handed(pickled, protocol)
         offsets = {**self.called, **self.seen}
         return [
             Named(
@@ -151,7 +151,7 @@ class _Names:
             for g, o in offsets.items()
         ]
 
-    def _handed(self, pickled: Pickled, protocol: int) -> set[Global]:
+    def _find_handed(self, pickled: Pickled, protocol: int) -> set[Global]:
         """What is given to calls that call what they are given; of what is followed where it is called, also
         what is given to anything else.
         """
@@ -160,10 +160,11 @@ class _Names:
         if not followed and not any(self._matters(g, name) for g, name in names.items()):
             return set()
         calling = {g for g in self.called if calls_arguments(str(names[g]))}
-        found = _given([c for c in pickled.calls if c.named in calling]) if calling else set()
+        found = _find_given([c for c in pickled.calls if c.named in calling]) if calling else set()
         if found is None:
             return {*self.seen, *self.called}
-        return found | (followed & (_given([*pickled.calls, pickled.value]) or set()) if followed else set())
+        others = _find_given([*pickled.calls, pickled.value]) if followed else None
+        return found | (followed & (others or set()))
 
     def _matters(self, name: Global, known_as: Global) -> bool:
         """Whether it makes a difference if something else calls a name."""
@@ -171,7 +172,7 @@ class _Names:
         return unlisted or called_unsafely(known_as)
 
 
-def _given(values: list[Any]) -> set[Global] | None:
+def _find_given(values: list[Any]) -> set[Global] | None:
     """The names in what calls were given, and in plain values; each is gone through once, however often it is
     shared. None where there is too much of it.
     """
@@ -182,43 +183,37 @@ def _given(values: list[Any]) -> set[Global] | None:
             found.add(value)
         elif isinstance(value, _HOLDING) and id(value) not in visited:
             visited.add(id(value))
-            values.extend(_inside(value))
+            if isinstance(value, dict):
+                values += (*value.keys(), *value.values())
+                values += (value.factory, value.state) if isinstance(value, Dict) else ()
+            elif isinstance(value, Call):
+                values += (value.named if value.func in GETATTR else None, value.args, value.kwargs)
+                values += (value.state, value.items, value.entries)
+            else:
+                values += (value.value,) if isinstance(value, Key) else value
         if len(visited) > _VALUES:
             return None
     return found
 
 
-def _inside(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        made = (value.factory, value.state) if isinstance(value, Dict) else ()
-        return (*value.keys(), *value.values(), *made)
-    if isinstance(value, (tuple, list, set, frozenset)):
-        return value
-    if type(value) is Call:
-        return (
-            value.named if value.func in GETATTR else None,
-            value.args,
-            value.kwargs,
-            value.state,
-            value.items,
-            value.entries,
-        )
-    return (value.value,) if type(value) is Key else ()
-
-
-def _judged(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> Iterator[Finding]:
+def _judge(names: list[Named], anatomy: Anatomy, harmless: tuple[str, ...]) -> Iterator[Finding]:
     known = set(anatomy.globals)
     written = (f"{g.module[:256]} {g.name[:256]}" for g in (one.written for one in names) if g is not None)
     anatomy.globals.extend(n for n in dict.fromkeys(written) if n not in known)
     yield from judge((one for one in names if not one.name.module.startswith(harmless)), anatomy.unlisted)
 
 
-def _out_of_nothing(pickled: Pickled, size: int) -> Iterator[Finding]:
+def _find_made_of_nothing(pickled: Pickled, size: int) -> Iterator[Finding]:
     """What to say of a call that makes more bytes or items than the file has: ``bytearray(2 ** 40)``,
     ``list(range(2 ** 40))``. Picklers write the contents of both (copyreg, Objects/bytearrayobject.c).
     """
     for call in pickled.calls:
-        made = _count(call) if call.func in _MADE else 0
+        first = call.args[0] if call.func in _MADE and call.args else None
+        made = first if type(first) is int else 0
+        if type(first) is Call and first.func in _RANGES and all(type(a) is int for a in first.args):
+            with suppress(TypeError, ValueError):
+                numbers = range(*first.args)
+                made = max(0, (numbers.stop - numbers.start) // numbers.step)
         if made > size:
             text = (
                 f"it makes {made:,} bytes or items of nothing, which no pickler writes: loading it may take"
@@ -233,17 +228,7 @@ def _out_of_nothing(pickled: Pickled, size: int) -> Iterator[Finding]:
             return
 
 
-def _count(call: Call) -> int:
-    """How many bytes or items the first argument of a call stands for."""
-    first = call.args[0] if call.args else None
-    if type(first) is Call and first.func in _RANGES and all(type(a) is int for a in first.args):
-        with suppress(TypeError, ValueError):
-            numbers = range(*first.args)
-            return max(0, (numbers.stop - numbers.start) // numbers.step)
-    return first if type(first) is int else 0
-
-
-def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
+def _judge_nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
     """Add what a pickle hides: storages pickled outside torch.save have a whole legacy file in bytes.
 
     Facts: torch/storage.py, _load_from_bytes.
@@ -257,17 +242,17 @@ def _nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Findin
     hidden = list({id(c.args[0]): c for c in calls if c.args and isinstance(c.args[0], bytes)}.values())
     most = _MANY if depth else 0
     for call in hidden[:most]:
-        for p in _pickles(call.args[0], names, call.offset):
+        for p in _read_legacy(call.args[0], names, call.offset):
             if isinstance(p, Finding):
                 yield p
             else:
-                yield from _nested(p, names, depth - 1)
+                yield from _judge_nested(p, names, depth - 1)
     if len(hidden) > most:
         why = "the pickle hides more files for torch.load than are looked into"
         yield finding("unread-pickle", why, offset=hidden[-1].offset)
 
 
-def _buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
+def _judge_buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
     """What files in BytesIO would run: frameworks hand those to torch.load (Transformer Engine's
     ``_extra_state``), or unpickle them.
     """
@@ -282,10 +267,10 @@ def _buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
             why = "the pickle holds files in BytesIO that are larger, or deeper inside, than is looked into"
             yield finding("unread-pickle", why, offset=call.offset)
             return
-        yield from _inner(data, anatomy, call.offset)
+        yield from _judge_inner(data, anatomy, call.offset)
 
 
-def _inner(data: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding]:
+def _judge_inner(data: bytes, anatomy: Anatomy, offset: int) -> Iterator[Finding]:
     """What a file inside a pickle would run."""
     from ckpt_tools.formats import BY_NAME  # which reads its pickles by this module
 
@@ -303,25 +288,21 @@ def _hands_legacy(call: Call) -> bool:
     return bool(call.args) and isinstance(call.args[0], bytes) and legacy_magic(call.args[0][:HEAD])
 
 
-def _pickles(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled | Finding]:
+def _read_legacy(data: bytes, names: list[Named], offset: int) -> Iterable[Pickled | Finding]:
     """The pickles that ``torch.load`` reads of a legacy file; what those before some damage name is seen."""
     at = 0
     for _ in range(_LEGACY):
-        found, pickled, wrong, end = _Names(), None, None, None
+        found = _Names()
         try:
             pickled = read_pickle(data, at, seen=found.seen, called=found.called)
         except Damage as e:
-            wrong, end = e.finding, e
-        names += found.told(data[at : at + 2], pickled, offset)
-        if pickled is None:
-            if wrong is not None and wrong.code == "unread-pickle":
-                yield replace(wrong, offset=offset)
-            elif type(data) is Long and isinstance(end, NeedMore):
-                yield finding(
-                    "unread-pickle",
-                    "the pickle hides a file whose pickles are longer than what is read of it",
-                    offset=offset,
-                )
+            names += found.find(data[at : at + 2], None, offset)
+            if e.finding.code == "unread-pickle":
+                yield replace(e.finding, offset=offset)
+            elif type(data) is Long and isinstance(e, NeedMore):
+                why = "the pickle hides a file whose pickles are longer than what is read of it"
+                yield finding("unread-pickle", why, offset=offset)
             return
+        names += found.find(data[at : at + 2], pickled, offset)
         yield pickled
         at = pickled.end

@@ -25,7 +25,17 @@ def magic(head: bytes) -> bool:
     """
     if legacy_magic(head):
         return False
-    return head[1:2] in (b"\2", b"\3", b"\4", b"\5") if head[:1] == b"\x80" else _textual(head)
+    if head[:1] == b"\x80":
+        return head[1:2] in (b"\2", b"\3", b"\4", b"\5")
+    # protocols 0 and 1: opcodes must make sense throughout, and what may be shared is put into the memo
+    machine = Machine(head, 0, 0, {})
+    try:
+        machine.run(STEPS)
+    except NeedMore:
+        return len(head) == HEAD and bool(machine.memo)
+    except (Damage, IndexError, KeyError, ValueError):
+        return False
+    return len(head) < HEAD and machine.pos == len(head) > 2
 
 
 def begins_well(begins: bytes) -> bool:
@@ -37,20 +47,6 @@ def begins_well(begins: bytes) -> bool:
     except (Damage, IndexError, KeyError, ValueError):
         return False
     return True
-
-
-def _textual(head: bytes) -> bool:
-    """Protocols 0 and 1 have no mark: their opcodes must make sense throughout, and what may be shared is put
-    into the memo.
-    """
-    machine = Machine(head, 0, 0, {})
-    try:
-        machine.run(STEPS)
-    except NeedMore:
-        return len(head) == HEAD and bool(machine.memo)
-    except (Damage, IndexError, KeyError, ValueError):
-        return False
-    return len(head) < HEAD and machine.pos == len(head) > 2
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -72,22 +68,8 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
         "a pickle: its opcodes and lengths are checked, not its names and numbers",
         Guard.UNPROTECTED,
     )
-    yield from _elsewhere(pickled)
-    scalars(pickled.value, anatomy)
-    yield from tensors(pickled, {}, anatomy)
-    yield from arrays(pickled, anatomy)
-    if pickled.end < source.size:
-        yield finding(
-            "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
-        )
-    return pickled
-
-
-def _elsewhere(pickled: Pickled) -> Iterator[Finding]:
-    """What to say of objects that a pickle only refers to: pickle.load raises UnpicklingError for the first.
-    Whoever wrote it may have an Unpickler of their own, so that it is a warning.
-    """
     if pickled.persistents:
+        # pickle.load raises for the first; whoever wrote it may have an Unpickler of their own
         yield finding(
             "bad-pickle",
             f"{len(pickled.persistents):,} of its objects are kept elsewhere (persistent ids, out-of-band"
@@ -96,6 +78,14 @@ def _elsewhere(pickled: Pickled) -> Iterator[Finding]:
             severity=Severity.WARNING,
             hint="load it by the program that wrote it; if that is pickle.load, restore it from another copy",
         )
+    scalars(pickled.value, anatomy)
+    yield from tensors(pickled, {}, anatomy)
+    yield from arrays(pickled, anatomy)
+    if pickled.end < source.size:
+        yield finding(
+            "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
+        )
+    return pickled
 
 
 FORMAT = own_format(

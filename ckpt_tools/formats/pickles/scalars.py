@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ckpt_tools.formats.common.format import Anatomy
@@ -49,7 +49,6 @@ _COUNTING = (
     "trainer",  # Ignite, MONAI: the engine
     "variable_state",  # robomimic
     "_snapshot",  # torchdata's loaders
-    _PICKLED,
 )
 """Where frameworks keep whole numbers that say how far training was, below the top level."""
 
@@ -71,17 +70,12 @@ def scalar(value: Any) -> tuple[Scalar] | None:
         return (value,) if value.bit_length() <= 64 else None
     if type(value) is str:
         return (text(value),)
-    if (
-        type(value) is Call
-        and type(value.func) is Global
-        and value.func.name == "scalar"
-        and value.func.module.startswith("numpy")
-    ):
-        return _numpy(value.args)
+    if type(value) is Call and type(value.func) is Global and value.func.name == "scalar":
+        return _read_numpy(value.args) if value.func.module.startswith("numpy") else None
     return None
 
 
-def _numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
+def _read_numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
     """numpy._core.multiarray.scalar(dtype, bytes); the dtype is dtype("f8", …) with the state (3, "<", …)."""
     if len(args) != 2 or type(args[0]) is not Call or not args[0].args or type(args[1]) is not bytes:
         return None
@@ -94,52 +88,59 @@ def _numpy(args: tuple[Any, ...]) -> tuple[Scalar] | None:
     return (out,)
 
 
-def _pickled_int(value: Any) -> tuple[Scalar] | None:
-    """The whole number that bytes are the pickle of; None for any others."""
-    found = _PICKLED_INT.fullmatch(value) if type(value) is bytes else None
-    number = next((n for n in found.groups() if n is not None), b"") if found else b""
-    return (int.from_bytes(number, "little", signed=len(number) > 2),) if number else None
-
-
 def scalars(value: Any, anatomy: Anatomy) -> None:
     """Fill ``metadata`` and ``keys`` from the top level of ``value``; the attributes of ``args`` become
     ``args.<name>``, whole numbers of ``_COUNTING`` likewise, the numbers of a stage's layers
     ``param_shapes.layers``. ``lr`` is an optimizer's or a schedule's,
     ``initial_lr`` the one that an optimizer had before a schedule set its own.
     """
-    top = members(value) or _in_common(value)
-    for k, v in list(top.items())[:_MANY]:
-        anatomy.keys.add(text(k))
-        got = scalar(v)
-        if got:
-            anatomy.metadata[text(k)] = got[0]
-    for k, v in list(members(top.get("args")).items())[:_MANY]:
-        got = scalar(v)
-        if got:
-            anatomy.metadata[f"args.{text(k)}"] = got[0]
+    top = members(value)
+    if not top and type(value) is list and len(value) == 1 and "iteration" in members(value[0]):
+        top = members(value[0])  # what Megatron-core keeps of all ranks, without a file of its own
+    anatomy.keys.update(map(text, list(top)[:_MANY]))
+    _keep(top, "", anatomy)
+    _keep(members(top.get("args")), "args.", anatomy)
     for home in _COUNTING:
-        for k, v in list(members(_below(top, home.split("."))).items())[:_MANY]:
-            got = _pickled_int(v) if home == _PICKLED else scalar(v)
-            if got and type(got[0]) is int:
-                anatomy.metadata[f"{home}.{text(k)}"] = got[0]
-    anatomy.metadata.update(_bests(top))
-    if layers := sorted(_stage_layers(top)):
+        path = home.split(".")
+        if path[0] in top:
+            _keep(members(_find_below(top, path)), f"{home}.", anatomy, whole=True)
+    _keep_pickled(members(_find_below(top, (_PICKLED,))), anatomy)
+    _keep_best(members(top.get("callbacks")), anatomy)
+    if layers := sorted(_find_stage_layers(top)):
         anatomy.metadata["param_shapes.layers"] = ",".join(map(str, layers))
-    for name, held in _rates(value, top).items():
+    for name, held in _find_rates(value, top).items():
         rate = scalar(held)
         if rate and type(rate[0]) is float:
             anatomy.metadata.setdefault(name, rate[0])
 
 
-def _bests(top: dict[Any, Any]) -> Iterator[tuple[str, Scalar]]:
+def _keep(held: dict[Any, Any], prefix: str, anatomy: Anatomy, *, whole: bool = False) -> None:
+    """Keep the scalars of one level, only ``whole`` numbers if that is asked for."""
+    for k, v in list(held.items())[:_MANY]:
+        got = scalar(v)
+        if got and (not whole or type(got[0]) is int):
+            anatomy.metadata[prefix + text(k)] = got[0]
+
+
+def _keep_pickled(held: dict[Any, Any], anatomy: Anatomy) -> None:
+    """Keep the whole numbers of which each is a pickle of its own."""
+    for k, v in list(held.items())[:_MANY]:
+        found = _PICKLED_INT.fullmatch(v) if type(v) is bytes else None
+        if found and (number := next((n for n in found.groups() if n is not None), b"")):
+            anatomy.metadata[f"{_PICKLED}.{text(k)}"] = int.from_bytes(
+                number, "little", signed=len(number) > 2
+            )
+
+
+def _keep_best(callbacks: dict[Any, Any], anatomy: Anatomy) -> None:
     """The best save of each callback; a long path is known by its end."""
-    for i, held in enumerate(list(members(top.get("callbacks")).values())[:_CALLBACKS]):
+    for i, held in enumerate(list(callbacks.values())[:_CALLBACKS]):
         best = members(held).get(_BEST)
         if type(best) is str and best:
-            yield f"{_BEST}:{i}" if i else _BEST, text(best[-MAX_TEXT:])
+            anatomy.metadata[f"{_BEST}:{i}" if i else _BEST] = text(best[-MAX_TEXT:])
 
 
-def _rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:
+def _find_rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:
     """The learning rates of an optimizer's first group of parameters (torch/optim/optimizer.py), also where
     the groups are a file of their own (ColossalAI), or the one that a schedule has set last
     (torch/optim/lr_scheduler.py). Where that is 0, the highest of all groups.
@@ -149,16 +150,15 @@ def _rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:
         groups = value
     if type(groups) is list and groups:
         held = [members(group) for group in groups[:_MANY]]
-        return {"lr": _highest([g.get("lr") for g in held]), "initial_lr": held[0].get("initial_lr")}
-    return {"lr": _highest(last[:_MANY])} if type(last) is list and last else {}
+        rates, more = [g.get("lr") for g in held], {"initial_lr": held[0].get("initial_lr")}
+    elif type(last) is list and last:
+        rates, more = last[:_MANY], {}
+    else:
+        return {}
+    return {"lr": rates[0] or max((r for r in rates if type(r) is float), default=rates[0]), **more}
 
 
-def _highest(rates: list[Any]) -> Any:
-    """The first of the rates, unless it is 0 and others are not."""
-    return rates[0] or max((rate for rate in rates if type(rate) is float), default=rates[0])
-
-
-def _stage_layers(top: dict[Any, Any]) -> set[int]:
+def _find_stage_layers(top: dict[Any, Any]) -> set[int]:
     """The numbers before the names of a pipeline stage's parameters, as DeepSpeed keeps their shapes: its
     PipelineEngine saves each layer in a file of its own, and None in place of the module
     (runtime/engine.py _save_checkpoint; runtime/pipe/module.py _build calls each layer by its number).
@@ -173,13 +173,7 @@ def _stage_layers(top: dict[Any, Any]) -> set[int]:
     return found
 
 
-def _in_common(value: Any) -> dict[Any, Any]:
-    """What Megatron-core keeps of all ranks, without a file of its own: a list of one dict."""
-    held = members(value[0]) if type(value) is list and len(value) == 1 else {}
-    return held if "iteration" in held else {}
-
-
-def _below(top: dict[Any, Any], path: Sequence[str]) -> Any:
+def _find_below(top: dict[Any, Any], path: Sequence[str]) -> Any:
     """What lies at a path of names; of a list on the way its last entry counts."""
     value: Any = top
     for name in path:
