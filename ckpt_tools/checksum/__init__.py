@@ -5,12 +5,10 @@ byte read once.
 from __future__ import annotations
 
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
-from ckpt_tools.checksum.compare import mismatches
-from ckpt_tools.checksum.crc import BUFFER, UNIT, InflateError, Progress
-from ckpt_tools.checksum.digests import digests
+from ckpt_tools.checksum.compare import UNIT, InflateError, Outcome, Progress, Watch, digests, mismatches
 from ckpt_tools.checksum.sums import Crc32c, Deflated, Extent, Hash, Piece, Sum, covered, shifted
-from ckpt_tools.checksum.work import Outcome, Watch
 from ckpt_tools.storage.cpus import default_jobs
+from ckpt_tools.storage.local import BUFFER
 
 __all__ = [
     "BUFFER",

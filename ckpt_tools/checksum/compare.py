@@ -1,123 +1,111 @@
-"""Stored checksums against the bytes they cover: several threads, every byte read once, big ranges split and
-their CRCs combined.
+"""Stored checksums against the bytes they cover: every byte is read once however many sums it is in, by
+several threads, in bounded memory.
+
+What is to be read is cut into runs. CRCs are cut with them and joined again, so that one huge range keeps all
+threads busy; any other checksum, and what is deflated, is fed from its first byte to its last within one run.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import zlib
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.checksum.combine import Crc
-from ckpt_tools.checksum.crc import UNIT, InflateError, Progress, crc_of_deflated
-from ckpt_tools.checksum.riding import shared
-from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, Piece, Sum, Unit, covered
-from ckpt_tools.checksum.work import Outcome, Watch, outcomes
-from ckpt_tools.storage import HeldSource, Source, Stopped
+from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, RunningCrc, Sum, covered, xxh3
+from ckpt_tools.storage import Source, Stopped
 from ckpt_tools.storage.cpus import default_jobs
+from ckpt_tools.storage.local import BUFFER, buffer
+from ckpt_tools.storage.threads import Threads
 
 MIB = 1 << 20
+UNIT = 64 * MIB
+"""Bytes of a run at most, where it can be cut."""
 GAP = 4096
 """Bytes between sums that are not worth a read of their own: headers, which the structure level has read."""
+INLINE = 2 * MIB
+"""Below this many bytes threads cost more than they save."""
+STEP = 1 << 18
+"""Bytes that are digested in each way while the CPU has them at hand."""
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes just read, from any thread."""
+Watch = Callable[[int, "memoryview | bytes"], object]
+"""Called with (offset, bytes) of what no sum covers, from any thread; the bytes are only valid during the
+call.
+"""
 
 
-def readers(source: Source, jobs: int) -> int:
-    """Threads that work on what is read of a source, which may have other limits than this machine."""
-    share = getattr(source, "share", None)
-    return int(share(jobs)) if share is not None else jobs or default_jobs()
+class InflateError(Exception):
+    """A deflated piece is damaged, or inflates to another size than its directory says."""
 
 
-def _share(size: int, jobs: int) -> int:
-    """Bytes per unit: little enough for all threads to end at about the same time."""
-    return min(UNIT, max(MIB, size // (8 * jobs)))
+Outcome = int | bytes | InflateError
 
 
-def _units(sums: Sequence[Sum], size: int, gap: int, most: int) -> list[Unit]:
-    """The work in file order; every byte below ``size`` is in it, except gaps shorter than ``gap``; no unit
-    is longer than ``most`` if it can be split.
-    """
-    units = []
-    for i, s in enumerate(sums):
-        if not isinstance(s.hash, Crc):
-            extents = [p for p in s.pieces if not isinstance(p, bytes)]
-            units.append(
-                Unit(min((p.offset for p in extents), default=0), sum(p.length for p in extents), i, -1)
-            )
-            continue
-        for j, piece in enumerate(s.pieces):
-            if isinstance(piece, Deflated):
-                units.append(Unit(piece.offset, piece.length, i, j))
-            elif isinstance(piece, Extent):
-                units += (
-                    Unit(at, min(most, piece.offset + piece.length - at), i, j)
-                    for at in range(piece.offset, piece.offset + piece.length, most)
-                )
-    units += _gaps(sums, size, gap, most)
-    units.sort()
-    return units
-
-
-def _gaps(sums: Sequence[Sum], size: int, gap: int, most: int) -> Iterator[Unit]:
-    """The bytes below ``size`` that no stored checksum covers, where there are ``gap`` or more."""
-    end, stored = 0, [s for s in sums if s.expected != ASKED]
-    for start, stop, _ in [*covered(stored, certain=False), (size, size, None)]:
-        if start - end >= gap:
-            yield from (Unit(at, min(most, start - at), -1, 0) for at in range(end, start, most))
-        end = stop
-
-
-class _Tee:
-    """A Source read from front to back that feeds checksums over the whole file on the way, so that their
-    bytes are not read twice.
+class _Inflating:
+    """A running CRC of what a deflated piece inflates to. Output is bounded: a bomb stops as soon as it
+    exceeds the size that it declares.
     """
 
-    def __init__(self, source: Source, hashes: Sequence[Hash]) -> None:
-        self.source, self.hashes, self.at, self.size, self.path = source, hashes, 0, source.size, source.path
+    def __init__(self, crc: Crc, piece: Deflated) -> None:
+        self._crc, self._size = RunningCrc(crc), piece.size
+        self._inflate, self._out, self._trailing = zlib.decompressobj(-15), 0, False
 
-    @property
-    def bytes_read(self) -> int:
-        return self.source.bytes_read
+    def update(self, data: memoryview | bytes, /) -> None:
+        self._trailing = self._inflate.eof
+        more = not self._trailing
+        while more:
+            try:
+                got = self._inflate.decompress(data, BUFFER)
+            except zlib.error as e:
+                raise InflateError(str(e)) from e
+            self._out += len(got)
+            if self._out > self._size:
+                raise InflateError(f"inflates to more than the {self._size} bytes it declares")
+            self._crc.update(got)
+            data = self._inflate.unconsumed_tail
+            # all input may be taken while output is still to come
+            more = not self._inflate.eof and (bool(data) or len(got) == BUFFER)
 
-    def _pass(self, offset: int, data: memoryview | bytes) -> None:
-        if offset == self.at:
-            self.at += len(data)
-            for h in self.hashes:
-                h.update(data)
-        else:
-            self.at = -1  # not in order: the hashes are worth nothing
-
-    def read(self, offset: int, length: int) -> bytes:
-        data = self.source.read(offset, length)
-        self._pass(offset, data)
-        return data
-
-    def readinto(self, offset: int, buffer: memoryview) -> None:
-        self.source.readinto(offset, buffer)
-        self._pass(offset, buffer)
+    def digest(self) -> int:
+        ended = self._inflate.eof and not self._inflate.unused_data and not self._trailing
+        if not ended or self._out != self._size:
+            raise InflateError(f"inflates to {self._out} bytes of the {self._size} it declares")
+        return self._crc.digest()
 
 
-def apart(sums: Sequence[Sum], size: int) -> tuple[list[tuple[Sum, Callable[[], Hash]]], list[Sum]]:
-    """(sums over the whole file that one thread feeds with the bytes that it reads for the rest, and their
-    makers; the rest).
+class _Feed(Struct, frozen=True):
+    """Who wants the bytes from ``start`` to ``stop``: a piece of a sum, or who watches (``sum`` -1).
+    ``fixed``: from its first byte to its last in one run.
     """
-    over = (
-        [(s, s.hash) for s in sums if not isinstance(s.hash, Crc) and s.pieces == (Extent(0, size),)]
-        if len(sums) > 1
-        else []
-    )
-    return over, [s for s in sums if not any(s is other for other, _ in over)] if over else list(sums)
+
+    start: int
+    stop: int
+    sum: int = -1
+    piece: int = 0
+    fixed: bool = False
 
 
-def _joined(crc: Crc, s: Sum, crcs: Mapping[int, list[tuple[Unit, int]]]) -> int:
-    """The CRC of a sum from those of its units, in whatever order they came."""
-    total = 0
-    for j, piece in enumerate(s.pieces):
-        if isinstance(piece, bytes):
-            total = crc.update(piece, total)
-        for u, value in sorted(crcs.get(j, ())):
-            total = crc.combine(total, value, piece.size if isinstance(piece, Deflated) else u.length)
-    return total
+class _Run(NamedTuple):
+    """Bytes that one thread reads in order, and who is fed with them. A feed of no bytes stands for a sum
+    whose pieces are read for it, one after the other.
+    """
+
+    start: int
+    stop: int
+    feeds: list[_Feed]
+
+
+Outcomes = list[tuple[_Feed, Outcome]]
 
 
 def mismatches(
@@ -136,126 +124,41 @@ def mismatches(
     read as well, so that a medium that cannot deliver them shows. Raises ShortRead and OSError, and Stopped
     when ``progress`` does, after the mismatches found until then; no thread is left behind.
     """
-    if isinstance(source, HeldSource) and source.held and _crcs_alone(sums, source.size):
-        yield from _in_memory(source, sums, gaps, progress, watch)
-        return
-    jobs = readers(source, jobs)
-    over, rest = apart(sums, source.size)
-    if over:  # one pass in file order by one thread feeds them all
-        hashes = [make() for _, make in over]
-        tee = _Tee(source, hashes)
-        yield from _compare(tee, rest, _units(rest, source.size, 1, UNIT), 1, progress, watch=watch)
-        if tee.at == source.size:
-            yield from (
-                (s, got) for (s, _), h in zip(over, hashes, strict=True) if (got := h.digest()) != s.expected
-            )
-            return
-        sums = [s for s, _ in over]
-    units = _units(sums, source.size if gaps else 0, GAP if gaps else 1 << 63, _share(source.size, jobs))
-    yield from _compare(source, sums, units, jobs, progress, watch=watch)
-
-
-def _crcs_alone(sums: Sequence[Sum], size: int) -> bool:
-    """Whether every sum is a CRC, with one reading, of bytes that a file of this size has."""
-    if not all(isinstance(s.hash, Crc) and s.otherwise is None for s in sums):
-        return False
-    return all(isinstance(p, bytes) or p.offset + p.length <= size for s in sums for p in s.pieces)
-
-
-def _in_memory(
-    source: HeldSource, sums: Sequence[Sum], gaps: bool, progress: Progress | None, watch: Watch | None
-) -> Iterator[tuple[Sum, Outcome]]:
-    """``mismatches`` of CRCs in a file that is in memory: there is nothing to split, to share or to join. So
-    little is told at its end, and all at once.
-    """
-    read = 0
-    for s in sums:
-        read += sum(piece.length for piece in s.pieces if isinstance(piece, Extent))
-        if isinstance(s.hash, Crc) and (value := _crc(s.hash, source, s.pieces, progress)) != s.expected:
-            yield s, value
-    if progress:
-        progress(read)
-    end = 0
-    for start, stop, _ in [*covered(sums), (source.size, source.size, None)] if gaps else ():
-        if start - end >= GAP:
-            if watch:
-                watch(end, source.view(end, start - end))
-            if progress:
-                progress(start - end)
-        end = stop
-
-
-def _crc(crc: Crc, source: HeldSource, pieces: Sequence[Piece], progress: Progress | None) -> Outcome:
-    """The CRC of some pieces, joined."""
-    value = 0
-    for piece in pieces:
-        if isinstance(piece, Extent):
-            value = crc.update(source.view(piece.offset, piece.length), value)
-        elif isinstance(piece, bytes):
-            value = crc.update(piece, value)
-        else:
-            try:
-                value = crc.combine(value, crc_of_deflated(crc, source, piece, progress), piece.size)
-            except InflateError as e:
-                return e
-    return value
-
-
-class _Found:
-    """What the units of some sums gave so far: CRCs by piece, other checksums whole."""
-
-    def __init__(self, units: Iterable[Unit]) -> None:
-        self._left = Counter(u.sum for u in units)
-        self._whole: dict[int, Outcome] = {}
-        self._crcs: dict[int, dict[int, list[tuple[Unit, int]]]] = {}  # sum -> piece -> its units
-
-    def add(self, u: Unit, got: Outcome) -> None:
-        self._left[u.sum] -= 1
-        if u.sum < 0:
-            return
-        if u.piece < 0 or isinstance(got, InflateError):
-            self._whole[u.sum] = got
-        elif isinstance(got, int):
-            self._crcs.setdefault(u.sum, {}).setdefault(u.piece, []).append((u, got))
-
-    def value(self, i: int, s: Sum) -> Outcome | None:
-        """What the i-th sum came to; None where it was stopped before its end: nothing is known about it."""
-        if i in self._whole:
-            return self._whole[i]
-        if self._left[i]:
-            return None
-        if isinstance(s.hash, Crc):
-            return _joined(s.hash, s, self._crcs.get(i, {}))
-        raise AssertionError(f"{s.what}: nobody has fed it")
-
-
-def _compare(
-    source: Source,
-    sums: Sequence[Sum],
-    units: Sequence[Unit],
-    jobs: int,
-    progress: Progress | None,
-    *,
-    watch: Watch | None,
-) -> Iterator[tuple[Sum, Outcome]]:
-    """The sums that do not match, from what their units give. Raises Stopped after them."""
-    units, riders = shared(sums, units)
-    found, stopped = _Found(units), None
-    most = _share(source.size, jobs)
-    try:
-        for u, got in outcomes(
-            source, sums, units, jobs, most, riders=riders, progress=progress, watch=watch
-        ):
-            found.add(u, got)
-    except Stopped as e:
-        stopped = e
+    share = getattr(source, "share", None)  # a store has other limits than this machine
+    jobs = int(share(jobs)) if share is not None else jobs or default_jobs()
+    # little enough for all threads to end at about the same time
+    most = min(UNIT, max(MIB, source.size // (8 * jobs)))
+    runs = _list_runs(sums, source.size if gaps else 0, most)
+    left, came = Counter(feed.sum for run in runs for feed in run.feeds), dict[int, Outcomes]()
+    reader, stopped = _Reader(source, sums, watch), None
+    for outcomes, stopped in reader.read_all(runs, jobs, most, progress):  # noqa: B007 - the last one's
+        for feed, got in outcomes:
+            left[feed.sum] -= 1
+            came.setdefault(feed.sum, []).append((feed, got))
     for i, s in enumerate(sums):
-        value = found.value(i, s)
-        if value is None or value == s.expected or _reads_otherwise(source, s, jobs):
+        wrong = next((got for _, got in came.get(i, ()) if isinstance(got, InflateError)), None)
+        if left[i] and wrong is None:  # it was stopped before its end: nothing is known about it
             continue
-        yield s, value
+        value = wrong or _join(s, came.get(i, []))
+        if value != s.expected and not _reads_otherwise(source, s, jobs):
+            yield s, value
     if stopped is not None:
         raise stopped
+
+
+def digests(
+    source: Source,
+    wanted: Sequence[Sequence[tuple[int, int]]],
+    *,
+    jobs: int = 0,
+    progress: Progress | None = None,
+) -> list[bytes]:
+    """The XXH3-128 of each of ``wanted``, which is (offset, length) of bytes that are joined in this order.
+    Raises as ``mismatches`` does.
+    """
+    sums = [Sum("", ASKED, tuple(Extent(*at) for at in ranges), 0, hash=xxh3) for ranges in wanted]
+    found = mismatches(source, sums, jobs=jobs, progress=progress)
+    return [got for _, got in found if isinstance(got, bytes)]
 
 
 def _reads_otherwise(source: Source, s: Sum, jobs: int) -> bool:
@@ -264,3 +167,238 @@ def _reads_otherwise(source: Source, s: Sum, jobs: int) -> bool:
         return False
     second = replace(s, pieces=s.otherwise, otherwise=None)
     return next(iter(mismatches(source, [second], jobs=jobs)), None) is None
+
+
+def _join(s: Sum, came: Outcomes) -> Outcome:
+    """What a sum comes to, from what its feeds gave in whatever order."""
+    if not isinstance(s.hash, Crc):
+        return came[0][1]
+    total, rest = 0, deque(sorted(came, key=lambda one: (one[0].piece, one[0].start)))
+    for j, piece in enumerate(s.pieces):
+        if isinstance(piece, bytes):
+            total = s.hash.update(piece, total)
+        while rest and rest[0][0].piece == j:
+            feed, value = rest.popleft()
+            length = piece.size if isinstance(piece, Deflated) else feed.stop - feed.start
+            if isinstance(value, int):
+                total = s.hash.combine(total, value, length) if total else value
+    return total
+
+
+# ---- what is read in one go
+
+
+def _list_runs(sums: Sequence[Sum], size: int, most: int) -> list[_Run]:
+    """All that is to be read: what the sums cover, and what no stored checksum covers below ``size``."""
+    feeds, runs = list[_Feed](), list[_Run]()
+    for i, s in enumerate(sums):
+        pieces = [(j, p) for j, p in enumerate(s.pieces) if not isinstance(p, bytes)]
+        if isinstance(s.hash, Crc) or (len(s.pieces) == len(pieces) == 1 and pieces[0][1].length):
+            for j, p in pieces:
+                fixed = isinstance(p, Deflated) or not isinstance(s.hash, Crc)
+                if p.length:
+                    feeds.append(_Feed(p.offset, p.offset + p.length, i, j, fixed))
+                elif fixed:
+                    runs.append(_Run(0, 0, [_Feed(0, 0, i, j)]))
+        else:
+            runs.append(_Run(0, sum(p.length for _, p in pieces), [_Feed(0, 0, i, -1)]))
+    end, stored = 0, [s for s in sums if s.expected != ASKED]
+    for start, stop, _ in [*covered(stored, certain=False), (size, size, None)] if size else ():
+        if start - end >= GAP:
+            feeds.append(_Feed(end, start))
+        end = stop
+    feeds.sort(key=attrgetter("start"))
+    return runs + _cut_runs(feeds, most)
+
+
+def _cut_runs(feeds: Sequence[_Feed], most: int) -> list[_Run]:
+    """The bytes that feeds want, in file order, cut into runs of ``most`` where nothing is fixed."""
+    runs, fixed = list[_Run](), _unite((f for f in feeds if f.fixed), touching=False)
+    for start, stop in _unite(feeds, touching=True):
+        at = start
+        while at < stop:
+            end = min(stop, at + most)
+            k = bisect_left(fixed, (end, 0)) - 1  # the last one that begins before
+            if k >= 0 and fixed[k][1] > end:
+                end = fixed[k][0] if fixed[k][0] > at else fixed[k][1]
+            runs.append(_Run(at, end, []))
+            at = end
+    first = 0
+    for f in feeds:
+        while runs[first].stop <= f.start:
+            first += 1
+        at, k = f.start, first
+        while at < f.stop:
+            end = min(f.stop, runs[k].stop)
+            runs[k].feeds.append(f if end - at == f.stop - f.start else replace(f, start=at, stop=end))
+            at, k = end, k + 1
+    return runs
+
+
+def _unite(feeds: Iterable[_Feed], *, touching: bool) -> list[tuple[int, int]]:
+    """(start, stop) of the bytes of feeds that overlap, or touch."""
+    out = list[tuple[int, int]]()
+    for f in feeds:
+        if out and f.start < out[-1][1] + touching:
+            out[-1] = out[-1][0], max(out[-1][1], f.stop)
+        else:
+            out.append((f.start, f.stop))
+    return out
+
+
+def read_parts(
+    source: Source, offset: int, length: int, progress: Progress | None
+) -> Iterator[memoryview | bytes]:
+    """Yield ``length`` bytes from ``offset`` on, each part valid until the next one is asked for. All reads
+    but the first begin with a page of the file. Raises ShortRead and OSError.
+    """
+    end, views = offset + length, getattr(source, "views", None)
+    if views is not None:  # what has come is in memory
+        for part in views(offset, length):
+            yield part
+            if progress:
+                progress(len(part))
+        return
+    view = buffer()
+    while offset < end:
+        n = min(BUFFER - offset % BUFFER, end - offset)
+        source.readinto(offset, view[:n])
+        yield view[:n]
+        offset += n
+        if progress:
+            progress(n)
+
+
+class _Reader(NamedTuple):
+    """Reads runs of a file, by this thread or by several."""
+
+    source: Source
+    sums: Sequence[Sum]
+    watch: Watch | None
+
+    def read_all(
+        self, runs: Sequence[_Run], jobs: int, most: int, progress: Progress | None
+    ) -> Iterator[tuple[Outcomes, Stopped | None]]:
+        """What comes of the runs, about ``most`` bytes at a time; nothing more after the first that was
+        stopped but what was under way.
+        """
+        batches = _batch(runs, most)
+        if jobs < 2 or sum(run.stop - run.start for run in runs) < INLINE:
+            for batch in batches:
+                yield (done := self.read_batch(batch, progress))
+                if done[1] is not None:
+                    return
+            return
+        ended = False
+
+        def count(n: int) -> None:
+            if ended:  # nobody waits for this any more, after Ctrl-C for one
+                raise Stopped
+            if progress:
+                progress(n)
+
+        pool, wait, stopped = Threads(jobs), True, None
+        waiting = deque[Future[tuple[Outcomes, Stopped | None]]]()
+        try:
+            while True:
+                # bounded: the queue never holds more than a few batches per thread
+                for batch in islice(batches, 0 if stopped else 1 if waiting else 2 * jobs):
+                    waiting.append(pool.submit(self.read_batch, batch, count))
+                if not waiting:
+                    return
+                future = waiting.popleft()
+                if stopped is None or not future.cancel():  # those under way see the end of time themselves
+                    outcomes, one = future.result()
+                    stopped = stopped or one
+                    yield outcomes, stopped
+        except BaseException as e:
+            # not on Ctrl-C: one of the reads under way may be the one that hangs
+            wait = isinstance(e, (Exception, GeneratorExit))
+            raise
+        finally:
+            ended = True
+            pool.close(wait=wait)
+
+    def read_batch(self, runs: Sequence[_Run], progress: Progress | None) -> tuple[Outcomes, Stopped | None]:
+        """What comes of some runs, and what ended them early."""
+        out = Outcomes()
+        try:
+            for run in runs:
+                if run.feeds[0].start == run.feeds[0].stop:
+                    self._read_pieces(run.feeds[0], progress, out)
+                else:
+                    self._read_run(run, progress, out)
+        except Stopped as e:
+            return out, e
+        return out, None
+
+    def _read_run(self, run: _Run, progress: Progress | None, out: Outcomes) -> None:
+        waiting, fed, at = deque(run.feeds), list[tuple[_Feed, Hash | None]](), run.start
+        for part in read_parts(self.source, run.start, run.stop - run.start, progress):
+            done = 0
+            while done < len(part):
+                data = part[done : done + STEP - at % STEP]
+                while waiting and waiting[0].start < at + len(data):
+                    fed.append((waiting[0], self._begin(waiting.popleft())))
+                fed = [one for one in fed if self._feed(one, at, data, out)]
+                done, at = done + len(data), at + len(data)
+
+    def _read_pieces(self, feed: _Feed, progress: Progress | None, out: Outcomes) -> None:
+        running = self._begin(feed)
+        assert running is not None  # noqa: S101 - for the type checker: nobody watches no bytes
+        for piece in self.sums[feed.sum].pieces if feed.piece < 0 else ():
+            if isinstance(piece, Deflated):
+                raise TypeError("deflated data is only ever covered by a CRC")
+            if isinstance(piece, bytes):
+                running.update(piece)
+            else:
+                for part in read_parts(self.source, piece.offset, piece.length, progress):
+                    running.update(part)
+        self._end(feed, running, out)
+
+    def _begin(self, feed: _Feed) -> Hash | None:
+        if feed.sum < 0:
+            return None
+        s = self.sums[feed.sum]
+        if not isinstance(s.hash, Crc):
+            return s.hash()
+        piece = s.pieces[feed.piece]
+        return _Inflating(s.hash, piece) if isinstance(piece, Deflated) else RunningCrc(s.hash)
+
+    def _feed(self, one: tuple[_Feed, Hash | None], at: int, data: memoryview | bytes, out: Outcomes) -> bool:
+        """Whether more is wanted than ``data``, which lies at ``at``; else what came of it is in ``out``."""
+        feed, running = one
+        start = max(feed.start, at)
+        part = data[start - at : feed.stop - at]
+        if running is None:
+            if self.watch is not None:
+                self.watch(start, part)
+            return feed.stop > at + len(data)
+        try:
+            running.update(part)
+        except InflateError as e:
+            out.append((feed, e))
+            return False
+        if feed.stop > at + len(data):
+            return True
+        self._end(feed, running, out)
+        return False
+
+    def _end(self, feed: _Feed, running: Hash, out: Outcomes) -> None:
+        try:
+            out.append((feed, running.digest()))
+        except InflateError as e:
+            out.append((feed, e))
+
+
+def _batch(runs: Iterable[_Run], most: int) -> Iterator[list[_Run]]:
+    """The runs, in lists of about ``most`` bytes."""
+    batch, size = list[_Run](), 0
+    for run in runs:
+        batch.append(run)
+        size += run.stop - run.start
+        if size >= most:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

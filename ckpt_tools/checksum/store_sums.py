@@ -18,10 +18,8 @@ from msgspec import Struct
 
 from ckpt_tools.checksum.chunks import CHUNK
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME, Crc
-from ckpt_tools.checksum.compare import mismatches
-from ckpt_tools.checksum.crc import Progress
+from ckpt_tools.checksum.compare import Outcome, Progress, mismatches
 from ckpt_tools.checksum.sums import ASKED, Extent, Hash, Sum
-from ckpt_tools.checksum.work import Outcome
 from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import Source
 
@@ -31,8 +29,6 @@ CHEAPEST = ("crc32c", "crc32", "crc64nvme", "sha256", "sha1", "sha512", "md5")
 """What is worked out of bytes, where a store keeps several: the first of these."""
 STRONGEST = ("sha512", "sha256", "sha1", "md5", "crc64nvme", "crc32c", "crc32")
 """Which is named, where several are equal."""
-TILE = 16 << 20
-"""Bytes that one thread digests of a whole object, where nothing else says how it is shared out."""
 
 
 def can_work_out(algorithm: str) -> bool:
@@ -126,90 +122,19 @@ def _as_bytes(algorithm: str, value: int) -> bytes:
 # ---- from bytes
 
 
-class RunningCrc:
-    """A CRC that one thread feeds, with what else is worked out of the same bytes riding on it."""
-
-    def __init__(self, algorithm: str) -> None:
-        self._crc, self._value = CRCS[algorithm], 0
-
-    def update(self, data: memoryview | bytes, /) -> None:
-        self._value = self._crc.update(data, self._value)
-
-    def digest(self) -> int:
-        return self._value
-
-
-class RunningComposite:
-    """The checksum of the checksums of parts, fed with the bytes of all, in order."""
-
-    def __init__(self, algorithm: str, parts: tuple[int, ...]) -> None:
-        self._algorithm, self._left, self._done = algorithm, list(reversed(parts)), list[bytes]()
-        self._part, self._wanted = _running(algorithm), self._left.pop()
-
-    def update(self, data: memoryview | bytes, /) -> None:
-        view, at = memoryview(data), 0
-        while at < len(view):
-            piece = view[at : at + self._wanted] if self._wanted else view[at:]
-            self._part.update(piece)
-            at += len(piece)
-            self._wanted -= len(piece)
-            if not self._wanted and self._left:
-                self._next()
-
-    def _next(self) -> None:
-        self._done.append(_value(self._algorithm, self._part.digest()))
-        self._part, self._wanted = _running(self._algorithm), self._left.pop()
-
-    def digest(self) -> bytes:
-        last = _value(self._algorithm, self._part.digest())
-        return composite(self._algorithm, [*self._done, last])
-
-
-def _running(algorithm: str) -> Hash:
-    if algorithm in CRCS:
-        return RunningCrc(algorithm)
-    return hashlib.new(algorithm, usedforsecurity=False)
-
-
-def _value(algorithm: str, came: Outcome) -> bytes:
-    """What a range came to, as a store has it."""
-    if isinstance(came, int):
-        return _as_bytes(algorithm, came)
-    assert isinstance(came, bytes)  # noqa: S101 - for the type checker: nothing is inflated here
-    return came
-
-
 class WorkedOut:
-    """One checksum of a store, worked out while a file is read: ``sums`` are to be read with those that are
-    ``beside``, ``taken`` keeps what they came to. No byte is read again for it (checksum/riding.py):
-
-    * where a digest of the whole file is worked out in one pass, this is fed by the same pass;
-    * where digests of long ranges are (a seal's chunks), CRCs ride on them;
-    * elsewhere it is cut into ranges itself, and what is beside rides on these.
-
-    ``alone``: nothing is beside; threads share it out as they do any other.
+    """One checksum of a store, worked out while a file is read: ``sums`` are to be read with all others that
+    are, ``taken`` keeps what they came to. One of the checksums of parts has a sum for each part.
     """
 
-    def __init__(
-        self, of: StoreChecksum, size: int, beside: Sequence[Sum] = (), *, alone: bool = False
-    ) -> None:
-        self.of, self.size = of, size
+    def __init__(self, of: StoreChecksum, size: int) -> None:
+        self.of = of
         crc = CRCS.get(of.algorithm)
-        ranges = [s for s in beside if not isinstance(s.hash, Crc)]
-        in_pass = any(s.pieces == (Extent(0, size),) for s in ranges)
-        self._one_pass = in_pass or (crc is None and (of.whole or bool(ranges)))
-        hash_: Crc | Callable[[], Hash] = partial(_running, of.algorithm)
-        if self._one_pass:
-            extents = [Extent(0, size)]
-            if not of.whole:
-                hash_ = partial(RunningComposite, of.algorithm, of.parts)
-        elif crc is not None and (ranges or alone):
-            extents, hash_ = _extents(of, size, size), crc
-        else:
-            extents = _extents(of, size, TILE)
-        self.sums = [Sum(f"{_WHAT} {e.offset}", ASKED, (e,), e.offset, hash=hash_) for e in extents]
-        self._extents = extents
-        self._came: dict[int, bytes] = {}
+        make: Crc | Callable[[], Hash] = crc or partial(hashlib.new, of.algorithm, usedforsecurity=False)
+        starts = accumulate(of.parts, initial=0)
+        extents = [Extent(0, size)] if of.whole else [Extent(*at) for at in zip(starts, of.parts)]  # noqa: B905
+        self.sums = [Sum(f"{_WHAT} {e.offset}", ASKED, (e,), e.offset, hash=make) for e in extents]
+        self._extents, self._came = extents, dict[int, bytes]()
 
     def taken(self, told: Iterable[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
         """Keeps what is its own, and passes on all else."""
@@ -217,8 +142,10 @@ class WorkedOut:
         for s, got in told:
             if (i := mine.get(s)) is None:
                 yield s, got
-            else:
-                self._came[i] = _value(self.of.algorithm, got)
+            elif isinstance(got, int):
+                self._came[i] = _as_bytes(self.of.algorithm, got)
+            elif isinstance(got, bytes):
+                self._came[i] = got
 
     @property
     def value(self) -> bytes | None:
@@ -226,32 +153,17 @@ class WorkedOut:
         if len(self._came) != len(self.sums):
             return None
         values = [self._came[i] for i in range(len(self.sums))]
-        if self._one_pass:
-            return values[0]
-        if not self.of.whole:
-            return composite(self.of.algorithm, values)
-        lengths = (e.length for e in self._extents)
-        return combined(self.of.algorithm, zip(values, lengths, strict=True))
+        return values[0] if self.of.whole else composite(self.of.algorithm, values)
 
     @property
     def first_wrong(self) -> Extent | None:
         """The first part of an upload that differs from what the store says of that part, where it does."""
-        if self._one_pass or len(self.of.part_values) != len(self.sums):
-            return None
-        told = enumerate(self.of.part_values)
+        told = enumerate(self.of.part_values if len(self.of.part_values) == len(self.sums) else ())
         wrong = (i for i, value in told if i in self._came and self._came[i] != value)
         return next((self._extents[i] for i in wrong), None)
 
 
 _WHAT = "the checksum that the store keeps, from byte"
-
-
-def _extents(of: StoreChecksum, size: int, tile: int) -> list[Extent]:
-    """The parts of an upload, or all of it in tiles."""
-    if of.whole:
-        return [Extent(at, min(tile, size - at)) for at in range(0, size, max(tile, 1))]
-    ends = list(accumulate(of.parts))
-    return [Extent(end - length, length) for end, length in zip(ends, of.parts, strict=True)]
 
 
 def to_work_out(told: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None:
@@ -277,7 +189,7 @@ def work_out(
     source: Source, of: StoreChecksum, *, jobs: int = 0, progress: Progress | None = None
 ) -> bytes | None:
     """One checksum of a store from the bytes of a file, read once. Raises as ``mismatches`` does."""
-    out = WorkedOut(of, source.size, alone=True)
+    out = WorkedOut(of, source.size)
     for _ in out.taken(mismatches(source, out.sums, jobs=jobs, progress=progress)):
         raise AssertionError("nothing is stored that could differ")
     return out.value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.checksum.combine import CRC32, Crc, crc32c
+from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
 
 
 class Extent(Struct, frozen=True):
@@ -39,19 +39,26 @@ class Hash(Protocol):
     def digest(self) -> int | bytes: ...
 
 
-class Crc32c:
+class RunningCrc:
+    """A CRC that one thread feeds."""
+
+    def __init__(self, crc: Crc) -> None:
+        self._crc, self._value = crc, 0
+
+    def update(self, data: memoryview | bytes, /) -> None:
+        self._value = self._crc.update(data, self._value)
+
+    def digest(self) -> int:
+        return self._value
+
+
+class Crc32c(RunningCrc):
     """A running CRC-32C, for formats that feed it other bytes than the file has; a Sum over the bytes
     themselves says CRC32C.
     """
 
     def __init__(self) -> None:
-        self._value = 0
-
-    def update(self, data: memoryview | bytes, /) -> None:
-        self._value = crc32c(data, self._value)
-
-    def digest(self) -> int:
-        return self._value
+        super().__init__(CRC32C)
 
 
 def xxh3() -> Hash:
@@ -82,21 +89,6 @@ class Sum(Struct, frozen=True):
     otherwise: tuple[Piece, ...] | None = None
     hash: Crc | Callable[[], Hash] = CRC32
     code: str = "crc-mismatch"
-
-
-class Unit(NamedTuple):
-    """What a thread does in one go: ``length`` bytes at ``offset`` for a piece of a sum; a whole sum
-    (``piece`` -1); or bytes of no sum (``sum`` -1).
-    """
-
-    offset: int
-    length: int
-    sum: int
-    piece: int
-
-
-Riders = Mapping[Unit, Sequence[Unit]]
-"""A unit that is read -> those that ride along (checksum/riding.py), in file order."""
 
 
 def shifted(s: Sum, by: int) -> Sum:

@@ -76,7 +76,7 @@ def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None
     except OSError:  # the content is judged by what is in it
         return None
     of = to_work_out(told_of_whole(told), to_prove=False)
-    return None if of is None else KeptChecksum(given, WorkedOut(of, source.size, given))
+    return None if of is None else KeptChecksum(given, WorkedOut(of, source.size))
 
 
 def say_not_kept(other: Finding) -> tuple[Finding, Finding]:
@@ -136,7 +136,7 @@ def _find_difference(url: str, progress: Progress | None) -> Finding | None:
             of = to_work_out(told, to_prove=True)
         if of is None:
             return None
-        kept = KeptChecksum((), WorkedOut(of, source.size, alone=True))
+        kept = KeptChecksum((), WorkedOut(of, source.size))
         for _ in kept.taken(mismatches(source, kept.sums, progress=progress)):
             raise AssertionError("nothing is stored that could differ")
         return kept.finding()

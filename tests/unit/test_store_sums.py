@@ -144,7 +144,7 @@ def test_each_byte_is_read_once_whatever_else_is_worked_out(algorithm, in_parts,
         for at in range(0, len(body), 700)
     ]
     beside = [*records, *(seal if sealed else ())]
-    out, source = WorkedOut(of, len(body), beside), Counting(body)
+    out, source = WorkedOut(of, len(body)), Counting(body)
     sums = [*beside, *out.sums]
     told = list(out.taken(mismatches(source, sums, jobs=data.draw(st.integers(1, 2)), gaps=True)))
     assert out.value == of.value
@@ -260,7 +260,7 @@ def test_a_seals_own_digests_carry_a_crc(tile: int, in_parts: bool) -> None:
         Sum(f"c{at}", ASKED, (Extent(at, min(tile, len(data) - at)),), at, hash=ChunkDigests)
         for at in range(0, len(data), tile)
     ]
-    out, source = WorkedOut(of, len(data), seal), Counting(data)
+    out, source = WorkedOut(of, len(data)), Counting(data)
     list(out.taken(mismatches(source, [*seal, *out.sums], jobs=1)))
     assert out.value == of.value and set(source.times) == {1}
 
