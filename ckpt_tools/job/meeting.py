@@ -10,9 +10,8 @@ import json
 import os
 import secrets
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -93,15 +92,13 @@ class Files:
 
     def __init__(self, directory: str, trusted: Trust = OURS, flag: str = decision_log.FLAG) -> None:
         self.directory, self.trusted, self.flag = directory, trusted, flag
-        with ExitStack() as files:
-            try:
-                trust.make(directory, trusted)
-                with trust.named(flag):
-                    self.at = files.enter_context(trust.directory(directory, trusted))
-            except OSError as e:
-                hint = f"name a directory that every node can write with {flag}"
-                raise CannotLook(f"{directory} cannot be made: {e.strerror}", hint) from e
-            weakref.finalize(self, files.pop_all().close)
+        try:
+            trust.make(directory, trusted)
+            with trust.named(flag):
+                trust.check(directory, trusted)
+        except OSError as e:
+            hint = f"name a directory that every node can write with {flag}"
+            raise CannotLook(f"{directory} cannot be made: {e.strerror}", hint) from e
 
     def put(self, key: str, value: bytes) -> None:
         write(os.path.join(self.directory, safe(key)), value, self.trusted)
@@ -110,7 +107,7 @@ class Files:
         path = os.path.join(self.directory, safe(key))
         try:
             with trust.named(self.flag):  # NFS says ESTALE of a file that was replaced while we opened it
-                return patiently(trust.read_in, self.at, path, decision_log.MOST, self.trusted)
+                return patiently(trust.read, path, decision_log.MOST, self.trusted)
         except FileNotFoundError:
             return None
         except OSError as e:

@@ -134,8 +134,7 @@ def test_every_digest_of_any_range(tmp_path: Path, kind: str) -> None:
             ]
     with opened(str(tmp_path / "x")) as source:
         found = list(mismatches(source, sums, jobs=2))
-        covered = sum(p.length for s in sums for p in s.pieces if isinstance(p, Extent))
-        assert source.bytes_read < covered if kind == "all" else source.bytes_read == covered
+        assert source.bytes_read == len(data) - 1, "each byte once"
     assert [str(got) for _, got in found] == [s.what for s in sums[1::2]]
     assert [s for s, _ in found] == sums[1::2]
 

@@ -208,7 +208,7 @@ def test_what_is_exchanged_between_the_look_and_the_opening_is_judged_as_it_is_o
     real = os.open
 
     def swapped(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if name == "orders":
+        if str(name).endswith("/orders"):
             (own / "orders").unlink()
             (own / "orders").write_bytes(b"no")
             (own / "orders").chmod(0o666)
@@ -218,7 +218,7 @@ def test_what_is_exchanged_between_the_look_and_the_opening_is_judged_as_it_is_o
     refused(own / "orders", "everybody")
 
     def linked(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if name == "orders":
+        if str(name).endswith("/orders"):
             (own / "orders").unlink()
             (own / "orders").symlink_to("/etc/passwd")
         return real(name, flags, mode, dir_fd=dir_fd)
@@ -308,4 +308,4 @@ def test_each_trusted_directory_is_looked_at_where_something_is_wrong_and_once(
     few, lots = (Trust(directories=(*(f"{own}/{i}" for i in range(n)), str(own))) for n in (0, many))
     trust.read(str(own / "orders"), 9, few)  # imports
     counted = [calls(partial(trust.read, str(own / "orders"), 9, to)) for to in (few, lots)]
-    assert counted[1] - counted[0] <= most * 3 * many
+    assert counted[1] - counted[0] <= most * 6 * many
