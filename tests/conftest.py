@@ -218,9 +218,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return None
     if config.option.dist == "no":
         config.option.dist = "worksteal"
-    from ckpt_tools.storage.cpus import usable
+    from ckpt_tools.storage.threads import count_cpus
 
-    return usable() + (not leaves_out(config, "cluster"))
+    return count_cpus() + (not leaves_out(config, "cluster"))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

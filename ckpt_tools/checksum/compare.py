@@ -22,9 +22,8 @@ from msgspec.structs import replace
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, RunningCrc, Sum, covered, xxh3
 from ckpt_tools.storage import Source, Stopped
-from ckpt_tools.storage.cpus import default_jobs
 from ckpt_tools.storage.local import BUFFER, buffer
-from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.threads import Threads, default_jobs
 
 MIB = 1 << 20
 UNIT = 64 * MIB

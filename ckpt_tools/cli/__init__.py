@@ -30,10 +30,6 @@ def main() -> NoReturn:
     from ckpt_tools.cli.dispatch import execute as dispatch
     from ckpt_tools.cli.dispatch import leave
 
-    if any("://" in word for word in (*sys.argv[1:], os.environ.get("CKPT_ROOT", ""))):
-        from ckpt_tools.storage.stores import heaps
-
-        heaps.limit()
     try:
         signals.work()
         code = dispatch(sys.argv[1:])

@@ -21,7 +21,7 @@ from ckpt_tools.reading.reader import WAIT
 from ckpt_tools.reading.scheduler import Inspecting, Request
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage import Stopped
-from ckpt_tools.storage.cpus import default_jobs
+from ckpt_tools.storage.threads import default_jobs
 from ckpt_tools.storage.urls import is_url
 
 LEAST = 64

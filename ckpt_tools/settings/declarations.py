@@ -71,7 +71,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_WORLD_SIZE", "--world-size", "number of ranks of the job that will resume", _SIZE),
     Variable("CKPT_LEVEL", "--level", "how deep to look: presence, structure, content (default), values, load", parsers.level),
     Variable("CKPT_KEY_FILE", "--key-file", "file with the key of encrypted MindSpore checkpoints: 16, 24 or 32 bytes, which nobody else may read (chmod 600)", parsers.path, use="CKPT_KEY_FILE={}"),
-    Variable("CKPT_JOBS", "--jobs", "number of threads that read (or processes, if there are many small files); default: from the number of CPUs that this process may use (affinity, quotas of its control groups)", parsers.whole(0, 1024)),
+    Variable("CKPT_JOBS", "--jobs", "number of threads that read (or processes, if there are many small files); default: one for each CPU that this process may use, 32 at most", parsers.whole(0, 1024)),
     Variable("CKPT_IO", "--io", "how contents are read: auto (the default) or direct (from the disk, past the page cache); pread and mmap of earlier versions mean auto", parsers.one_of("auto", "pread", "mmap", "direct"), use="CKPT_IO={}"),
     Variable("CKPT_LIMIT_RATE", "--limit-rate", "read at most this many bytes of contents per second, such as 200MB, to leave bandwidth on shared file systems", parsers.size),
     Variable("CKPT_SAMPLE", "--sample", "read only a part of the contents: a fraction such as 2/7 (all 7 make up the whole), a percentage such as 10%, or a size such as 50GiB; the least recently checked first", parsers.share, set="--sample {}"),

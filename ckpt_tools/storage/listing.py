@@ -69,15 +69,13 @@ def stat(entry: os.DirEntry[str]) -> None:
         patiently(entry.stat)
 
 
-def below(entries: Entries) -> list[tuple[str, bool]]:
-    """(path, whether it is a link) of the directories among entries, and of what may be one: who goes there
-    learns why it cannot be seen.
-    """
+def below(entries: Entries) -> list[str]:
+    """The directories among entries, and what may be one: who goes there learns why it cannot be seen."""
     out = []
     for entry in entries:
         try:
             if is_directory(entry):
-                out.append((entry.path, entry.is_symlink()))
+                out.append(entry.path)
         except OSError:
-            out.append((entry.path, True))
+            out.append(entry.path)
     return out

@@ -4,6 +4,7 @@ ever.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
@@ -13,6 +14,19 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+MOST = 32
+"""Threads at most, unless somebody asks for more: memory and its bus bear no more."""
+
+
+def count_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def default_jobs() -> int:
+    """Threads that read when nobody says how many."""
+    return min(MOST, count_cpus())
 
 
 class Threads(Executor):

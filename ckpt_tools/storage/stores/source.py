@@ -13,12 +13,11 @@ from concurrent.futures import Future
 from operator import itemgetter
 from typing import TYPE_CHECKING, cast
 
-from ckpt_tools.storage.cpus import usable
 from ckpt_tools.storage.local import Identity, ShortRead, counting
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.store import DIFFERENTLY, Replaced, ask_until_whole, is_md5, other_than
 from ckpt_tools.storage.stores.tree import stat_of
-from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.threads import Threads, count_cpus
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -217,7 +216,7 @@ class StoreSource:
         requests of its own (``Tree.at_a_time``).
         """
         self._ahead = self._tree.at_a_time or jobs or AHEAD
-        return max(1, min(READERS, usable(), jobs or AHEAD))
+        return max(1, min(READERS, count_cpus(), jobs or AHEAD))
 
     def views(self, offset: int, length: int) -> Iterator[memoryview]:
         """The bytes in order, without a copy; each is valid until the next is asked for."""
