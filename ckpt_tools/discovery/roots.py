@@ -101,5 +101,4 @@ def require_file(url: str) -> None:
     from ckpt_tools.storage.stores.mounts import tree_of
 
     tree, key = tree_of(url)
-    if tree.lists:
-        tree.store.confirm_nothing(key)
+    tree.store.confirm_nothing(key)

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.storage.stores import mounts, refresh
-from ckpt_tools.storage.stores import tree as tree_module
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.stores.tree import Tree
 
@@ -142,14 +141,10 @@ def test_what_is_asked_about_again_is_as_it_is_now(
                 tree.object(key)
     homes = {key.rpartition("/")[0] for key in wanted}
     assert store.requests["list"] + store.requests["head"] <= max(len(homes), len(wanted))
-    if page == 30:
-        assert store.requests["list"] <= 1
 
 
 class Flat(Keys):
     """Lists in the order of keys, as the stores of clouds do."""
-
-    flat = True
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self.requests["list"] += 1
@@ -162,38 +157,6 @@ class Flat(Keys):
         below = [k[len(top) :] for k in self.keys if k.startswith(top)]
         found = [self.object(top + name) for name in below if "/" not in name]
         return found, sorted({name.partition("/")[0] for name in below if "/" in name})
-
-
-NAMES = st.sampled_from(["a", "b", ".s", ".s.d", ".s.json", ".t", "-", "z"])
-
-
-@examples(200)
-@given(
-    paths=st.sets(st.lists(NAMES, min_size=1, max_size=3).map("/".join), min_size=1),
-    page=st.integers(2, 6),
-    ordered=st.booleans(),
-    home=st.sampled_from(["", "a", "a/b", "z"]),
-)
-def test_names_that_begin_alike_are_found_by_few_lists(
-    paths: set[str], page: int, ordered: bool, home: str
-) -> None:
-    keys = sorted(p for p in paths if not any(q.startswith(f"{p}/") for q in paths))
-    store = Flat(*(keys if ordered else reversed(keys)))
-    top = f"{home}/" if home else ""
-    below = [k[len(top) :] for k in keys if k.startswith(top)]
-    expected = [top + k for k in below if k.startswith(".s") and k.count("/") < 2]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tree_module, "PAGE", page)
-        tree = Tree(store)  # type: ignore[arg-type]
-        try:
-            found = tree.named(home, ".s")
-        except (FileNotFoundError, NotADirectoryError):
-            assert not below
-            return
-    assert sorted(of.key for of in found if of.key.count("/") - top.count("/") < 2) == expected
-    if ordered:
-        assert store.requests["list"] == 1
-        assert tree.names(home) == sorted({k.partition("/")[0] for k in below})
 
 
 @examples(100)
@@ -231,35 +194,6 @@ def test_what_is_late_and_old_is_said(written: bool) -> None:
         assert found in ({None} if written else {f"{store.url}/run/b", f"{store.url}/run/b/1"})
         mounts.refresh(f"{store.url}/run")
         assert refresh.late(f"{store.url}/run", [], lambda _mtime: False) is None
-
-
-class Compared(str):
-    """A key that counts how often it is compared: those of a pair differ in their first letter alone."""
-
-    __slots__ = ()
-    compared = 0
-
-    def __hash__(self) -> int:
-        return hash(str(self)[1:])
-
-    def __eq__(self, other: object) -> bool:
-        Compared.compared += 1
-        return str(self) == other
-
-
-def test_forgetting_one_of_many_directories_costs_as_much_as_there_are() -> None:
-    """Sets of a hundred thousand directories that are made anew for each of them would take hours."""
-    counts = []
-    for n in (100, 200):
-        tree = Tree(Keys())  # type: ignore[arg-type]
-        names = ["b", *(Compared(f"{top}/{i}") for top in "ab" for i in range(n))]
-        tree._directories = {k: tree_module._Directory({}, {}, whole=True) for k in names}
-        tree._whole = {""}
-        Compared.compared = 0
-        tree._forget("b")
-        assert sorted(tree._directories) == sorted(f"a/{i}" for i in range(n))
-        counts.append(Compared.compared)
-    assert counts[1] <= 2.5 * counts[0]
 
 
 def test_what_lies_beside_a_file_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,11 +69,6 @@ class ObjectStore:
         self.digests: bool | None = None
         """Whether ETags that look like an MD5 are the objects' own, as far as any has shown."""
 
-    @property
-    def flat(self) -> bool:
-        """Whether one list tells what lies below a key, in the order of the keys."""
-        return self._single is None
-
     def objects(self, prefix: str) -> Iterator[Object]:
         self._must_list(prefix)
         last, count, pauses = "", 0, iter(PAUSES)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,10 +23,10 @@ _THREADS = 16
 
 def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
     """Ask the stores what they have under these names now: one list request for the objects of a directory,
-    or of all directories below one, or one for each object, whatever is least. What could not be asked about,
+    or of all that lies below one, or one for each object, whatever is least. What could not be asked about,
     and why; who asks for the others then is told what they are now.
     """
-    homes: dict[tuple[Tree, str], list[str]] = defaultdict(list)
+    homes: dict[Tree, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     failed: dict[str, OSError] = {}
     for url in dict.fromkeys(urls):
         try:
@@ -33,16 +34,18 @@ def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
         except OSError as e:
             failed[url] = e
         else:
-            homes[tree, key.rpartition("/")[0]].append(url)
-    asked: dict[Tree, dict[str, list[_Asked]]] = defaultdict(dict)
-    for (tree, home), here in homes.items():
-        known = tree.size_of(home)
-        if len(here) <= (FEW if known is None else known // PAGE) or not tree.lists:
-            one_by_one = [_Asked([url], partial(tree.refresh_object, tree_of(url)[1])) for url in here]
-            asked[tree][home] = one_by_one
-        else:
-            asked[tree][home] = [_Asked(here, partial(tree.refresh_directory, home))]
-    return failed | _answers(asked)
+            homes[tree][key.rpartition("/")[0]].append(url)
+    asked = list[_Asked]()
+    for tree, of_tree in homes.items():
+        mine = dict[str, list[_Asked]]()
+        for home, here in of_tree.items():
+            known = tree.count(home)
+            if len(here) <= (FEW if known is None else known // PAGE):
+                mine[home] = [_Asked([url], partial(tree.refresh_object, tree_of(url)[1])) for url in here]
+            else:
+                mine[home] = [_Asked(here, partial(tree.refresh_directory, home))]
+        asked += _join(tree, mine)
+    return failed | _ask(asked)
 
 
 def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
@@ -50,9 +53,8 @@ def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
     asked: dict[Tree, dict[str, list[_Asked]]] = defaultdict(dict)
     for url in dict.fromkeys(directories):
         tree, key = tree_of(url)
-        if tree.lists:
-            asked[tree][key] = [_Asked([url], partial(tree.refresh_directory, key))]
-    return _answers(asked)
+        asked[tree][key] = [_Asked([url], partial(tree.refresh_directory, key))]
+    return _ask([one for tree, homes in asked.items() for one in _join(tree, homes)])
 
 
 def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
@@ -61,7 +63,13 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
     what lies beside the files among them. Raises OSError.
     """
     tree, top = tree_of(root)
-    _list_about(tree, dict.fromkeys(tree_of(url)[1] for url in below))
+    keys = dict.fromkeys(tree_of(url)[1] for url in below)
+    files = [key for key in keys if tree.is_file(key)]
+    for home in dict.fromkeys(key.rpartition("/")[0] for key in files):
+        tree.refresh_directory(home)
+    for key in keys:
+        if key not in files:
+            tree.refresh_and_compare(key)
     for key, mtime_ns in list(tree.late.items()):
         if key != top and top and not key.startswith(f"{top}/"):
             continue
@@ -69,20 +77,6 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
         if not all(written(at) for at in times):
             return joined(tree.store.url, key)
     return None
-
-
-def _list_about(tree: Tree, keys: Iterable[str]) -> None:
-    """List anew what lies below directories, and beside files."""
-    files, directories = dict[str, None](), list[str]()
-    for key in keys:
-        if tree.lists and tree.is_file(key):
-            files[key.rpartition("/")[0]] = None
-        else:
-            directories.append(key)
-    for home in files:
-        tree.refresh_directory(home)
-    for key in directories:
-        tree.refresh_and_compare(key)
 
 
 def listing_of(url: str) -> str:
@@ -100,26 +94,21 @@ def learn_versions(urls: Sequence[str]) -> None:
     """See that the versions of these objects are known, where their store keeps any: one request for each
     that nothing was read of in this process. What cannot be asked for has none.
     """
-    rest = [url for url in dict.fromkeys(urls) if not _told(url)]
-    first = 1 if rest and tree_of(rest[0])[0].versioned is None else 0  # the first answer tells of all
-    for some in (rest[:first], rest[first:]):
-        if some and tree_of(some[0])[0].versioned is not False:
-            _made([_Asked([url], partial(_hear, url)) for url in some])
+    rest = list[_Asked]()
+    for url in dict.fromkeys(urls):
+        with suppress(OSError):
+            if not object_of(url).version:
+                rest.append(_Asked([url], partial(_hear, url)))
+    first = 1 if rest and tree_of(rest[0].urls[0])[0].versioned is None else 0  # it tells of all others
+    _ask(rest[:first])
+    if rest and tree_of(rest[0].urls[0])[0].versioned is not False:
+        _ask(rest[first:])
 
 
 def object_of(url: str) -> Object:
     """An object as it was listed, with its version where that is known. Raises OSError."""
     tree, key = tree_of(url)
-    of = tree.object(key)
-    return of._replace(version=tree.version(key))
-
-
-def _told(url: str) -> bool:
-    """Whether the version of an object is known, or nobody can say."""
-    try:
-        return bool(object_of(url).version)
-    except OSError:
-        return True
+    return tree.object(key)._replace(version=tree.version(key))
 
 
 def _hear(url: str) -> None:
@@ -133,47 +122,37 @@ class _Asked(NamedTuple):
     urls: Sequence[str]
     request: Callable[[], None]
 
-
-def _answer(one: _Asked) -> Mapping[str, OSError]:
-    try:
-        one.request()
-    except OSError as e:
-        return dict.fromkeys(one.urls, e)
-    return {}
-
-
-def _answers(asked: Mapping[Tree, Mapping[str, Sequence[_Asked]]]) -> dict[str, OSError]:
-    """What failed, by URL, of requests for the objects of directories."""
-    return _made([one for tree, homes in asked.items() for one in _fewest(tree, homes)])
+    def answer(self) -> Mapping[str, OSError]:
+        """What could not be asked about."""
+        try:
+            self.request()
+        except OSError as e:
+            return dict.fromkeys(self.urls, e)
+        return {}
 
 
-def _fewest(tree: Tree, homes: Mapping[str, Sequence[_Asked]]) -> Sequence[_Asked]:
-    """Requests for several directories, and one for all that lies below a directory where that has fewer
-    pages: a checkpoint may have a directory for each of its thousand ranks.
+def _join(tree: Tree, asked: Mapping[str, Sequence[_Asked]]) -> Iterator[_Asked]:
+    """Requests for directories, or one for all that lies in the same one where that has fewer pages: a
+    checkpoint may have a directory for each of its thousand ranks.
     """
-    waiting = defaultdict(list, {home: list(asked) for home, asked in homes.items()})
-    for depth in range(max(map(_depth, waiting), default=0), -1, -1):
-        for key in [key for key in waiting if _depth(key) == depth]:
-            here = waiting.pop(key)
-            if tree.lists and tree.has_fewer_below(key, (len(here) - 1) * PAGE):
-                urls = [url for one in here for url in one.urls]
-                here = [_Asked(urls, partial(tree.refresh_and_compare, key))]
-            if not key:
-                return here
-            waiting[key.rpartition("/")[0]] += here
-    return ()
+    above = {key: key.rpartition("/")[0] for key in asked}
+    homes: dict[str, list[_Asked]] = defaultdict(list)
+    for key, some in asked.items():
+        homes[key if key in above.values() else above[key]] += some
+    for home, some in homes.items():
+        below = tree.count(home, below=True)
+        if below is not None and below < (len(some) - 1) * PAGE:
+            yield _Asked([url for one in some for url in one.urls], partial(tree.refresh_and_compare, home))
+        else:
+            yield from some
 
 
-def _depth(key: str) -> int:
-    return key.count("/") + bool(key)
-
-
-def _made(asked: Sequence[_Asked]) -> dict[str, OSError]:
+def _ask(asked: Sequence[_Asked]) -> dict[str, OSError]:
     """What failed, by URL; many requests at a time."""
-    if len(asked) < 2:
-        return dict(_answer(asked[0])) if asked else {}
+    if len(asked) == 1:
+        return dict(asked[0].answer())
     failed: dict[str, OSError] = {}
-    with ThreadPoolExecutor(min(_THREADS, len(asked))) as pool:
-        for found in pool.map(_answer, asked):
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for found in pool.map(_Asked.answer, asked):
             failed.update(found)
     return failed

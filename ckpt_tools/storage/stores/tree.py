@@ -10,15 +10,14 @@ import errno
 import os
 import stat as modes
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice, pairwise, takewhile
 from threading import RLock
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ckpt_tools.storage import signed
 from ckpt_tools.storage.stalls import watched
-from ckpt_tools.storage.stores.store import CLOUDS, FOLDER, PAGE, WEAK, Object, Store
+from ckpt_tools.storage.stores.store import CLOUDS, FOLDER, WEAK, Object, Store
 from ckpt_tools.storage.urls import joined
 
 _FILE, _DIRECTORY = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
@@ -34,11 +33,14 @@ class _Facts(NamedTuple):
 
 
 class _Directory(Struct):
-    """The objects in one directory, and the directories; ``whole`` when that is all it has."""
+    """The objects in one directory, and the directories; ``whole`` when that is all it has, ``deep`` where it
+    was listed with all that lies below it.
+    """
 
-    objects: dict[str, _Facts]
-    below: dict[str, None]
+    objects: dict[str, _Facts] = field(default_factory=dict)
+    below: dict[str, None] = field(default_factory=dict)
     whole: bool = False
+    deep: bool = False
     mtime_ns: int = -1
 
     def add(self, of: Object) -> None:
@@ -89,7 +91,6 @@ class Tree:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.lists: bool = getattr(store, "lists", True)
         self._lock = RLock()  # held for no request: one that hangs is left behind, with all that it holds
         self._listing = RLock()
         self._whole: set[str] = set()  # keys below which everything was listed
@@ -103,40 +104,36 @@ class Tree:
     # ---- what was listed
 
     def refresh(self, key: str) -> None:
-        """Forget what is known, and list all that lies below a key. What lies nowhere is no error here; of a
-        web server, which cannot list, one file may be asked for. With what was no directory so far all is
-        forgotten that was listed with it: an object may be another one now, or a new one.
+        """Forget what was listed by itself, and list all that lies below a key; what is no directory is asked
+        for. What lies nowhere is no error; of a web server, which cannot list, one file may be asked for.
         """
         with self._lock:
-            self._forget(key)
+            self._whole = {k for k in self._whole if not _within(k, key)}
+            deep = {k: here for k, here in self._directories.items() if here.deep}
+            alone = key not in self._directories and key.rpartition("/")[0] in deep
+            self._directories = {k: here for k, here in deep.items() if not _within(k, key)}
         try:
+            if alone and key:
+                self.refresh_object(key)
             self._list(key)
         except OSError as e:
             if e.errno != errno.EOPNOTSUPP or not key or self._file(key) is None:
                 raise
 
-    def _forget(self, key: str) -> None:
-        only = () if key in self._directories else (k for k in self._whole if _below(key, k))
-        self._whole = {k for k in self._whole if not _within(k, key)} - set(only)
-        covered = {k for k in self._directories if any(_within(k, top) for top in self._whole)}
-        kept = {k for k in covered if not _within(k, key)}  # also where more was listed than this
-        self._directories = {k: here for k, here in self._directories.items() if k in kept}
-
     def refresh_and_compare(self, key: str) -> None:
         """List all that lies below a key once more, and note in ``late`` what the list before had not."""
         with self._lock:
-            before = {k: here for k, here in self._directories.items() if k == key or _below(k, key)}
-            known = self._known(key) or key in self._whole
+            before = {k: here for k, here in self._directories.items() if _within(k, key)}
+            known = self._has(key)
         self.refresh(key)
         with self._lock:
-            now = [(k, here) for k, here in self._directories.items() if k == key or _below(k, key)]
+            now = [(k, here) for k, here in self._directories.items() if _within(k, key)]
             for home, here in now if known else ():
                 self._compare(home, before.get(home), here)
 
     def _compare(self, home: str, was: _Directory | None, here: _Directory) -> None:
-        top = f"{home}/" if home else ""
         for name in here.objects.keys() - (was.objects.keys() if was is not None else ()):
-            self.late[top + name] = here.objects[name].mtime_ns
+            self.late[_inside(home, name)] = here.objects[name].mtime_ns
 
     def list_below(self, key: str) -> None:
         """List all that lies below a key, unless that is known."""
@@ -152,79 +149,50 @@ class Tree:
     def _has(self, key: str) -> bool:
         """Whether all that lies below a key is known."""
         with self._lock:
-            return self._known(key) or key in self._whole
+            return any(_within(key, top) for top in self._whole)
 
     def named(self, key: str, start: str) -> list[Object]:
         """The objects of a directory whose names begin with ``start``, and those directly in its directories
-        of such names. Of a directory that was not listed one page tells, as a rule: what it has beyond those
-        names is not asked for; a page that has all of it makes all of it known.
+        of such names.
         """
-        if getattr(self.store, "flat", False) and self.size_of(key) is None and not self._has(key):
-            found = self._begun(key, f"{key}/{start}" if key else start)
-            if found is not None:
-                return found
         found = []
         for entry in self.entries(key):
             if entry.name.startswith(start):
-                within = self.entries(self._key(entry)) if entry.is_dir() else [entry]
-                found += [self.object(self._key(e)) for e in within if e.is_file()]
+                within = self.entries(self._key(entry.path)) if entry.is_dir() else [entry]
+                found += [self.object(self._key(e.path)) for e in within if e.is_file()]
         return found
 
-    def _key(self, entry: Entry) -> str:
-        return entry.path[len(self.store.url) :].lstrip("/")
-
-    def _begun(self, key: str, start: str) -> list[Object] | None:
-        """The objects whose keys begin with ``start``, if the first page of a directory is not the last; None
-        where all is known now, or that page is in no order.
-        """
-        objects = self.store.objects(key)
-        page = list(islice(objects, PAGE))
-        if len(page) < PAGE:
-            self._keep(key, page)
-            return None
-        if any(a.key > b.key for a, b in pairwise(page)):
-            return None
-        upto = takewhile(lambda of: of.key < start or of.key.startswith(start), chain(page, objects))
-        return [of for of in upto if of.key.startswith(start)]
+    def _key(self, url: str) -> str:
+        return url[len(self.store.url) :].lstrip("/")
 
     def _list(self, key: str) -> None:
-        self._keep(key, self.store.objects(key))
-
-    def _keep(self, key: str, objects: Iterable[Object]) -> None:
-        """All that lies below a key is known from now on."""
+        """See that all that lies below a key is known from now on."""
         found: dict[str, _Directory] = {}
-        start = len(key) + 1 if key else 0
-        for of in objects:
+        for of in self.store.objects(key):
             if of.key == key:  # somebody has made the directory, as consoles do
-                found.setdefault(key, _Directory({}, {}))
-            else:
-                self._add(found, key, of, start)
+                found.setdefault(key, _Directory(whole=True, deep=True))
+                continue
+            home = of.key.rpartition("/")[0]
+            here = found.get(home)
+            if here is None:
+                here = found[home] = _Directory(whole=True, deep=True)
+                new = True
+                while new and home not in (key, ""):  # the directories that this is the first file of
+                    home, _, inner = home.rpartition("/")
+                    new = home not in found
+                    found.setdefault(home, _Directory(whole=True, deep=True)).below[inner] = None
+            here.add(of)
         if not found and (not key or self._file(key) is None):
             self.store.confirm_nothing(key)
-        for here in found.values():
-            here.whole = True
         with self._lock:
             self._directories.update(found)
-            self._whole.add(key)
             home, _, name = key.rpartition("/")
             if key and (above := self._directories.get(home)) is not None:
                 above.below.pop(name, None)
                 above.below.update(dict.fromkeys([name] if found else []))
-
-    @staticmethod
-    def _add(found: dict[str, _Directory], key: str, of: Object, start: int) -> None:
-        home = of.key.rpartition("/")[0]
-        here = found.get(home)
-        if here is None:
-            here = found[home] = _Directory({}, {})
-            while len(home) >= start and home != key:  # the directories that this is the first file of
-                above, _, inner = home.rpartition("/")
-                known = above in found
-                found.setdefault(above, _Directory({}, {})).below[inner] = None
-                if known:
-                    break
-                home = above
-        here.add(of)
+            elif key and found and self._has(home):  # a new directory in a new one
+                self._whole = {k for k in self._whole if not _within(home, k)}
+            self._whole.add(key)
 
     def refresh_directory(self, key: str) -> None:
         """List one directory anew, and nothing below it; ``late`` gets what the list before had not. What is
@@ -234,10 +202,10 @@ class Tree:
         here = _directory(objects, names)
         with self._lock:
             was = self._directories.get(key)
+            here.deep = was is not None and was.deep
             if was is not None and was.whole:
                 self._compare(key, was, here)
-                appeared = here.below.keys() - was.below.keys()
-                self.late.update((f"{key}/{name}" if key else name, None) for name in appeared)
+                self.late.update((_inside(key, name), None) for name in here.below.keys() - was.below.keys())
             if objects or names or not key:
                 self._directories[key] = here
             else:
@@ -255,26 +223,17 @@ class Tree:
                     here.objects.pop(name, None)
             return
         with self._lock:
-            self._directories.setdefault(home, _Directory({}, {})).objects[name] = _facts(of)
+            self._directories.setdefault(home, _Directory()).objects[name] = _facts(of)
         self.heard(of)
 
-    def size_of(self, key: str) -> int | None:
-        """How many objects a directory has; None where it was not listed."""
+    def count(self, key: str, *, below: bool = False) -> int | None:
+        """How many objects a directory has, or lie ``below`` it; None where that is not known."""
         with self._lock:
             here = self._directories.get(key)
-            return len(here.objects) if here is not None and here.whole else None
-
-    def has_fewer_below(self, key: str, than: int) -> bool:
-        """Whether it is known that fewer objects than so many lie below a key."""
-        left, keys = than, [key]
-        with self._lock:
-            while keys and left > 0:
-                here = self._directories.get(key := keys.pop())
-                if here is None or not here.whole:
-                    return False
-                left -= len(here.objects)
-                keys += [f"{key}/{name}" if key else name for name in here.below]
-        return left > 0
+            if here is None or not here.whole:
+                return None
+            inner = [self.count(_inside(key, name), below=True) for name in here.below] if below else []
+            return None if None in inner else len(here.objects) + sum(filter(None, inner))
 
     # ---- versions, which no listing tells
 
@@ -291,17 +250,13 @@ class Tree:
         etag, version = self._versions.get(key, ("", ""))
         return version if facts is not None and etag == facts.etag else ""
 
-    def _known(self, key: str) -> bool:
-        """Whether everything below a key was listed, with what lies above it."""
-        return any(_below(key, top) for top in self._whole)
-
     def _listed(self, key: str) -> _Directory | None:
         """A directory with all that is in it; None where there is none."""
         with self._lock:
             here = self._directories.get(key)
             if here is not None and here.whole:
                 return here
-            if self._known(key) or key in self._whole:
+            if self._has(key):
                 return None
         try:
             objects, names = self.store.directory(key)
@@ -352,7 +307,7 @@ class Tree:
             return _stat(url, both) if both is not None and both.size else self.stat_directory(url)
         if (facts := self._file(key)) is not None:
             return _stat(url, facts)
-        if not self._known(key) and key not in self._whole:
+        if not self._has(key):
             try:
                 if next(iter(self.store.objects(key)), None) is not None:  # one page tells
                     return self.stat_directory(url)
@@ -363,9 +318,9 @@ class Tree:
 
     def stat_directory(self, url: str) -> os.stat_result:
         """Its time is that of the newest object that is known below it."""
-        key = url[len(self.store.url) :].lstrip("/")
         with self._lock:
-            return _result(_DIRECTORY, url, _Facts(0, max(self._newest(key), 0), "", ""))
+            newest = max(self._newest(self._key(url)), 0)
+        return _result(_DIRECTORY, url, _Facts(0, newest, "", ""))
 
     def object(self, key: str) -> Object:
         """The object of a key, as it was listed if it was."""
@@ -399,7 +354,7 @@ class Tree:
             here = self._directories.get(home)
             if here is not None and (facts := here.objects.get(name)) is not None:
                 return facts
-            if (here is not None and here.whole) or self._known(key):
+            if (here is not None and here.whole) or any(_below(key, top) for top in self._whole):
                 return None
         try:
             of = self.store.head(key)
@@ -408,7 +363,7 @@ class Tree:
         facts = _facts(of)
         self.heard(of)
         with self._lock:
-            self._directories.setdefault(home, _Directory({}, {})).objects[name] = facts
+            self._directories.setdefault(home, _Directory()).objects[name] = facts
         return facts
 
     def _newest(self, key: str) -> int:
@@ -417,7 +372,7 @@ class Tree:
             return -1
         if here.mtime_ns < 0 or not here.whole:
             times: Iterable[int] = (facts.mtime_ns for facts in here.objects.values())
-            below = (self._newest(f"{key}/{name}" if key else name) for name in here.below)
+            below = (self._newest(_inside(key, name)) for name in here.below)
             here.mtime_ns = max((*times, *below), default=-1)
         return here.mtime_ns
 
@@ -430,7 +385,11 @@ def _directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
 
 
 def _facts(of: Object) -> _Facts:
-    return _Facts(of.size, of.mtime_ns, of.etag, of.version)
+    return _Facts(*of[1:])
+
+
+def _inside(home: str, name: str) -> str:
+    return f"{home}/{name}" if home else name
 
 
 def _within(key: str, top: str) -> bool:
