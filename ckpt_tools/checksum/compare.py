@@ -135,11 +135,8 @@ def mismatches(
             left[feed.sum] -= 1
             came.setdefault(feed.sum, []).append((feed, got))
     for i, s in enumerate(sums):
-        wrong = next((got for _, got in came.get(i, ()) if isinstance(got, InflateError)), None)
-        if left[i] and wrong is None:  # it was stopped before its end: nothing is known about it
-            continue
-        value = wrong or _join(s, came.get(i, []))
-        if value != s.expected and not _reads_otherwise(source, s, jobs):
+        value = _join(s, came.get(i, []), whole=not left[i])
+        if value not in (None, s.expected) and not _reads_otherwise(source, s, jobs):
             yield s, value
     if stopped is not None:
         raise stopped
@@ -168,8 +165,13 @@ def _reads_otherwise(source: Source, s: Sum, jobs: int) -> bool:
     return next(iter(mismatches(source, [second], jobs=jobs)), None) is None
 
 
-def _join(s: Sum, came: Outcomes) -> Outcome:
-    """What a sum comes to, from what its feeds gave in whatever order."""
+def _join(s: Sum, came: Outcomes, *, whole: bool) -> Outcome | None:
+    """What a sum comes to, from what its feeds gave in whatever order; None where one was stopped before its
+    end.
+    """
+    wrong = next((got for _, got in came if isinstance(got, InflateError)), None)
+    if wrong is not None or not whole:
+        return wrong
     if not isinstance(s.hash, Crc):
         return came[0][1]
     total, rest = 0, deque(sorted(came, key=lambda one: (one[0].piece, one[0].start)))
@@ -188,7 +190,7 @@ def _join(s: Sum, came: Outcomes) -> Outcome:
 
 
 def _list_runs(sums: Sequence[Sum], size: int, most: int) -> list[_Run]:
-    """All that is to be read: what the sums cover, and what no stored checksum covers below ``size``."""
+    """All that is to be read: what the sums cover, and the gaps below ``size``."""
     feeds, runs = list[_Feed](), list[_Run]()
     for i, s in enumerate(sums):
         pieces = [(j, p) for j, p in enumerate(s.pieces) if not isinstance(p, bytes)]
@@ -201,13 +203,16 @@ def _list_runs(sums: Sequence[Sum], size: int, most: int) -> list[_Run]:
                     runs.append(_Run(0, 0, [_Feed(0, 0, i, j)]))
         else:
             runs.append(_Run(0, sum(p.length for _, p in pieces), [_Feed(0, 0, i, -1)]))
+    feeds = sorted([*feeds, *_list_gaps(sums, size)], key=attrgetter("start"))
+    return runs + _cut_runs(feeds, most)
+
+
+def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
     end, stored = 0, [s for s in sums if s.expected != ASKED]
     for start, stop, _ in [*covered(stored, certain=False), (size, size, None)] if size else ():
         if start - end >= GAP:
-            feeds.append(_Feed(end, start))
+            yield _Feed(end, start)
         end = stop
-    feeds.sort(key=attrgetter("start"))
-    return runs + _cut_runs(feeds, most)
 
 
 def _cut_runs(feeds: Sequence[_Feed], most: int) -> list[_Run]:

@@ -131,19 +131,26 @@ class _Way:
                 if stat.S_ISDIR(info.st_mode) or stat.S_ISREG(info.st_mode):
                     self.steps.append((here, info))
                     continue
-                self._require(owner(info, self.trust), f"the link {here}" if to else here, info)
-                self.check_places(self.steps[-1:])
-                if not to:  # never opened: that alone may wait for ever, or rewind a tape
-                    raise _unfit(f"{here} is no regular file", "name a file of your own")
-                if ":[" in to and not to.startswith("/"):
-                    hint = "write it into a file of your own, and name that"
-                    raise _unfit(f"{here} is a pipe or a socket", hint)
                 links += 1
                 if links > _LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self.path)
-                self.mounted = self.mounted or (name == _KUBERNETES and info.st_uid == 0)
+                self._check_link(here, to, info)
                 names.extendleft(reversed(["/"] * to.startswith("/") + to.split("/")))
         return self.steps[-1][1]
+
+    def _check_link(self, here: str, to: str, info: os.stat_result) -> None:
+        """Raises Untrusted unless it is a link of ours to a file; what is none of these is never opened: that
+        alone may wait for ever, or rewind a tape.
+        """
+        self._require(owner(info, self.trust), f"the link {here}" if to else here, info)
+        self.check_places(self.steps[-1:])
+        if not to:
+            raise _unfit(f"{here} is no regular file", "name a file of your own")
+        if ":[" in to and not to.startswith("/"):
+            hint = "write it into a file of your own, and name that"
+            raise _unfit(f"{here} is a pipe or a socket", hint)
+        is_volume = os.path.basename(here) == _KUBERNETES and info.st_uid == 0
+        self.mounted = self.mounted or is_volume
 
     def check(self, info: os.stat_result) -> None:
         """Raises Untrusted unless what was reached, and the directories above it as far as that matters, can

@@ -71,11 +71,10 @@ def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str
         if key not in files:
             tree.refresh_and_compare(key)
     for key, mtime_ns in list(tree.late.items()):
-        if key != top and top and not key.startswith(f"{top}/"):
-            continue
-        times = [mtime_ns] if mtime_ns is not None else (of.mtime_ns for of in tree.store.objects(key))
-        if not all(written(at) for at in times):
-            return joined(tree.store.url, key)
+        if top in ("", key) or key.startswith(f"{top}/"):
+            times = [of.mtime_ns for of in tree.store.objects(key)] if mtime_ns is None else [mtime_ns]
+            if not all(map(written, times)):
+                return joined(tree.store.url, key)
     return None
 
 

@@ -172,16 +172,7 @@ class Tree:
             if of.key == key:  # somebody has made the directory, as consoles do
                 found.setdefault(key, _Directory(whole=True, deep=True))
                 continue
-            home = of.key.rpartition("/")[0]
-            here = found.get(home)
-            if here is None:
-                here = found[home] = _Directory(whole=True, deep=True)
-                new = True
-                while new and home not in (key, ""):  # the directories that this is the first file of
-                    home, _, inner = home.rpartition("/")
-                    new = home not in found
-                    found.setdefault(home, _Directory(whole=True, deep=True)).below[inner] = None
-            here.add(of)
+            _add(found, key, of)
         if not found and (not key or self._file(key) is None):
             self.store.confirm_nothing(key)
         with self._lock:
@@ -375,6 +366,20 @@ class Tree:
             below = (self._newest(_inside(key, name)) for name in here.below)
             here.mtime_ns = max((*times, *below), default=-1)
         return here.mtime_ns
+
+
+def _add(found: dict[str, _Directory], top: str, of: Object) -> None:
+    """Put an object into its directory, and that into those up to ``top``."""
+    home = of.key.rpartition("/")[0]
+    here = found.get(home)
+    if here is None:
+        here = found[home] = _Directory(whole=True, deep=True)
+        new = True
+        while new and home not in (top, ""):
+            home, _, inner = home.rpartition("/")
+            new = home not in found
+            found.setdefault(home, _Directory(whole=True, deep=True)).below[inner] = None
+    here.add(of)
 
 
 def _directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
