@@ -17,7 +17,7 @@ from ckpt_tools import plan, verify
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.zeros import all_zero
-from ckpt_tools.formats.torchsnapshot.data_files import PLAIN, Entry, check
+from ckpt_tools.formats.torchsnapshot.data_files import PLAIN, Entry, check_file
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
@@ -289,7 +289,7 @@ def test_all_of_a_file_is_read_before_it_is_called_zeros(middle: bytes, zeros: b
     source = BytesSource(bytes(2 << 20) + middle + bytes(2 << 20))
     entry = Entry(0, None, "w", PLAIN, "uint8", (source.size,))
     anatomy = Anatomy()
-    assert list(check(source, anatomy, [entry])) == []
+    assert list(check_file(source, anatomy, [entry])) == []
     assert anatomy.metadata == {"zeros": True}
     assert all_zero(source) is zeros
 

@@ -15,20 +15,10 @@ from ckpt_tools.formats.dcp.metadata import ATTRIBUTES, CLASSES, LAYOUTS
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.report import Guard
 
-_FIXED = {
-    0x80: 1,
-    0x95: 8,
-    0x68: 1,
-    0x6A: 4,
-    0x4B: 1,
-    0x4D: 2,
-    0x4A: 4,
-}  # PROTO FRAME BINGET LONG_BINGET BININT1 BININT2 BININT
-_COUNTED = {
-    0x8C: 1,
-    0x58: 4,
-    0x8A: 1,
-}  # SHORT_BINUNICODE BINUNICODE LONG1: that many bytes tell how long the argument is
+_FIXED = {0x80: 1, 0x95: 8, 0x68: 1, 0x6A: 4, 0x4B: 1, 0x4D: 2, 0x4A: 4}
+"""PROTO, FRAME, BINGET, LONG_BINGET, BININT1, BININT2 and BININT: bytes of the argument."""
+_COUNTED = {0x8C: 1, 0x58: 4, 0x8A: 1}
+"""SHORT_BINUNICODE, BINUNICODE and LONG1: that many bytes tell how long the argument is."""
 _BARE = frozenset(b"\x94\x93)\x81}](Rb\x85\x86\x87tusaeN\x88\x89.")
 _TEXT, _INT, _GET = (0x8C, 0x58), (0x4B, 0x4D, 0x4A, 0x8A), (0x68, 0x6A)
 _GLOBAL, _MEMOIZE, _FRAME, _PROTO, _BOOLS = 0x93, 0x94, 0x95, 0x80, (0x88, 0x89)
@@ -58,8 +48,12 @@ class Op(NamedTuple):
     arg: bytes
     end: int
 
+    @property
+    def text(self) -> str:
+        return self.arg.decode("utf-8", "replace")
 
-def ops(data: bytes) -> Iterator[Op]:
+
+def read_ops(data: bytes) -> Iterator[Op]:
     """The opcodes of a pickle of protocol 4 or 5 as far as they are those that a .metadata has."""
     at = 0
     while at < len(data):
@@ -67,21 +61,12 @@ def ops(data: bytes) -> Iterator[Op]:
         if code in _COUNTED:
             n = _COUNTED[code]
             start, length = start + n, int.from_bytes(data[start : start + n], "little")
-        elif code in _FIXED:
-            length = _FIXED[code]
-        elif code in _BARE:
-            length = 0
+        elif code in _FIXED or code in _BARE:
+            length = _FIXED.get(code, 0)
         else:
             return
         yield Op(at, code, data[start : start + length], start + length)
         at = start + length
-
-
-def _framing(op: Op) -> str:
-    """What is weak about a protocol or a frame."""
-    if op.code == _PROTO:
-        return "protocol: 4 and 5 do not differ here"
-    return "length of a frame" if op.at != 2 or int.from_bytes(op.arg, "little") >= _TARGET else ""
 
 
 def explain(
@@ -96,13 +81,13 @@ def explain(
     walk = _Walk(names, sizes)
     at, end, left = 0, 0, MAX_SPOTS
     rest = "what another program added, or wrote in another way"
-    for op in ops(data):
-        if op.code in _TEXT and _text(op) in extra:
+    for op in read_ops(data):
+        if op.code in _TEXT and op.text in extra:
             break
-        spot = walk.weak(op)
-        if spot is not None:
-            anatomy.explain(at, spot.at - at, _WHAT)
-            anatomy.explain(spot.at, op.end - spot.at, spot.why, Guard.UNPROTECTED)
+        why, start = walk.find_weak(op)
+        if why:
+            anatomy.explain(at, start - at, _WHAT)
+            anatomy.explain(start, op.end - start, why, Guard.UNPROTECTED)
             at, left = op.end, left - 1
             if not left:
                 rest = "a pickle of more unprotected places than are told apart"
@@ -114,82 +99,59 @@ def explain(
     anatomy.explain(at, len(data) - at, rest, Guard.UNPROTECTED)
 
 
-class _Spot(NamedTuple):
-    """Bytes from ``at`` to the end of an opcode that may change unseen, and why."""
-
-    at: int
-    why: str
-
-
-class _Stored(NamedTuple):
-    """What an entry of the memo is: its kind, one of ``_KINDS``, and its text or name."""
-
-    kind: str
-    text: str
-
-
 class _Walk:
-    """Goes through the opcodes and says of each what of it may change unseen;
-    keeps what the next ones need.
-    """
+    """Goes through the opcodes and keeps what the next ones need."""
 
     def __init__(self, names: Collection[str], sizes: bool) -> None:
-        self._names, self._sizes = names, sizes
-        self._memo: list[_Stored] = []
+        self._names, self._sizes = {*names, *_FIRM}, sizes
+        self._memo: list[tuple[str, str]] = []  # what was stored: one of _KINDS, and its text or name
         self._last = 0  # the opcode before this one
         self._text = ""  # the last text: the key of what follows
         self._global = ""  # the last global
 
-    def weak(self, op: Op) -> _Spot | None:
-        """The bytes of an opcode that may change unseen."""
-        argument = op.end - len(op.arg)
-        spot: _Spot | None = None
+    def find_weak(self, op: Op) -> tuple[str, int]:
+        """Why bytes of an opcode may change unseen, "" where none may, and where they begin."""
+        why, start = "", op.end - len(op.arg)
         if op.code in _TEXT:
-            spot = self._string(op)
+            self._text = op.text
+            if self._text not in self._names:
+                # Its length as well: what is left of the text may happen to be opcodes.
+                why, start = (
+                    "text that is stored once: a name of one part, an id, the path of the save",
+                    op.at,
+                )
         elif op.code == _GLOBAL:
             self._global, self._text = self._text, ""
         elif op.code == _MEMOIZE:
             text = self._global if self._last == _GLOBAL else self._text
-            self._memo.append(_Stored(_KINDS.get(self._last, ""), text))
+            self._memo.append((_KINDS.get(self._last, ""), text))
         elif op.code in _GET:
-            spot = self._reference(op, argument)
+            why = self._follow(op)
         elif op.code in _INT:
-            spot = self._number(argument)
+            why = self._weigh_number()
         elif op.code in _BOOLS:
-            spot = _Spot(op.at, _DEPRECATED)
-        elif op.code in (_FRAME, _PROTO):
-            why = _framing(op)
-            spot = _Spot(argument, why) if why else None
+            why, start = _DEPRECATED, op.at
+        elif op.code == _PROTO:
+            why = "protocol: 4 and 5 do not differ here"
+        elif op.code == _FRAME and (op.at != 2 or int.from_bytes(op.arg, "little") >= _TARGET):
+            why = "length of a frame"
         self._last = op.code
-        return spot
+        return why, start
 
-    def _string(self, op: Op) -> _Spot | None:
-        self._text = _text(op)
-        if self._text in _FIRM or self._text in self._names:
-            return None
-        # Its length as well: what is left of the text may happen to be opcodes.
-        return _Spot(op.at, "text that is stored once: a name of one part, an id, the path of the save")
-
-    def _reference(self, op: Op, argument: int) -> _Spot | None:
+    def _follow(self, op: Op) -> str:
+        """What is weak about a reference to what was stored before."""
         index = int.from_bytes(op.arg, "little")
-        stored = self._memo[index] if index < len(self._memo) else _Stored("", "")
-        if stored.kind == "global":
-            self._global = stored.text
-        self._text = stored.text if stored.kind == "text" else ""
-        for bit in range(8 * len(op.arg)):
-            other = index ^ 1 << bit
-            if other < len(self._memo) and self._memo[other].kind == stored.kind:
-                why = "reference to a value stored before: one that leads to an equal value is not noticed"
-                return _Spot(argument, why)
-        return None
+        kind, text = self._memo[index] if index < len(self._memo) else ("", "")
+        if kind == "global":
+            self._global = text
+        self._text = text if kind == "text" else ""
+        others = (index ^ 1 << bit for bit in range(8 * len(op.arg)))
+        if any(other < len(self._memo) and self._memo[other][0] == kind for other in others):
+            return "reference to a value stored before: one that leads to an equal value is not noticed"
+        return ""
 
-    def _number(self, argument: int) -> _Spot | None:
+    def _weigh_number(self) -> str:
         if self._global.endswith("MEM_FORMAT_ENCODING"):
-            return _Spot(argument, _DEPRECATED)
-        if not self._sizes and self._text not in ("offset", "length", "index"):
-            return _Spot(argument, "shape or offset: only what lies outside of its tensor is noticed")
-        return None
-
-
-def _text(op: Op) -> str:
-    return op.arg.decode("utf-8", "replace")
+            return _DEPRECATED
+        firm = self._sizes or self._text in ("offset", "length", "index")
+        return "" if firm else "shape or offset: only what lies outside of its tensor is noticed"

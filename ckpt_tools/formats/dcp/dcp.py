@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,19 +21,18 @@ from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import near_miss, remember
 from ckpt_tools.formats.common.tiling import untiled
 from ckpt_tools.formats.dcp import byte_map, data_files
-from ckpt_tools.formats.dcp.data_files import Piece
 from ckpt_tools.formats.dcp.metadata import (
     ATTRIBUTES,
     CLASSES,
     MCORE,
-    Chunk,
+    PATHS,
     Entry,
     Segment,
-    damaged_names,
-    entries,
+    find_flipped_names,
     is_class,
-    segments,
-    state,
+    read_entries,
+    read_segments,
+    state_of,
 )
 from ckpt_tools.formats.pickles.globals import verdict
 from ckpt_tools.formats.pickles.judged import read_judged
@@ -41,140 +40,19 @@ from ckpt_tools.formats.pickles.stubs import Call, Global, Pickled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
-from ckpt_tools.model.tensor import Box, Tensor
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
-
-# ---- The small print of DCP's ``.metadata``: planner_data, storage_meta, version, the pickle's frame,
-# and the classes that it names.
-
 
 VERSION = "1.0.0"  # CURRENT_DCP_VERSION of torch 2.13; earlier ones wrote no version
 _UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")  # uuid.uuid4
-_PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
 _FRAME, _TARGET = 0x95, 64 * 1024  # Lib/pickle.py: a frame that ends before STOP has at least 64 KiB
 _MANY, _PAIRS = 1000, 200_000
-
-
-def strangers(names: Iterable[str]) -> Iterator[Finding]:
-    """What to say of the "module name" pairs that a pickle names: a note on those that need trust and that no
-    .metadata of torch itself has.
-    """
-    known = [f"{m} {n}" for n, modules in CLASSES.items() for m in modules] + [
-        "torch Size",
-        "torch.serialization _get_layout",
-    ]
-    split = [Global(*full.split(" ", 1)) for full in names if " " in full]
-    odd = [g for g in split if g.module not in CLASSES.get(g.name, ()) and verdict(g) == "needs-trust"]
-    for g in odd[:_MANY]:
-        meant = near_miss(f"{g.module} {g.name}", known)
-        if meant:
-            yield finding(
-                "bad-header",
-                f"the pickle names {str(g)[:120]}: that is {meant.replace(' ', '.')} with a flipped bit",
-            )
-    if odd:
-        some = ", ".join(str(g)[:80] for g in odd[:4]) + (f" and {len(odd) - 4} more" if len(odd) > 4 else "")
-        yield finding("needs-trust", f"the pickle names {some}", offset=0)
-
-
-def frame(source: Source, pickled: Pickled) -> Iterator[Finding]:
-    """The first frame of protocol 4 and 5 ends with the pickle unless it has 64 KiB."""
-    head = source.read(0, min(11, source.size))
-    if len(head) == 11 and head[2] == _FRAME:
-        length = int.from_bytes(head[3:], "little")
-        if length < _TARGET and 11 + length != pickled.end:
-            yield finding(
-                "bad-header", f"the pickle's frame has {length} bytes, the pickle {pickled.end}", offset=3
-            )
-    if pickled.persistents:
-        yield finding(
-            "bad-header", "the pickle refers to something outside of it", offset=pickled.persistents[0].offset
-        )
-
-
-def planner(paths: Any, known: Mapping[str, Entry]) -> Iterator[Finding]:
-    """planner_data: name -> the keys that lead to it in the nested state_dict; joined by dots they are the
-    name (_nested_dict.py).
-
-    Other planners than torch's own may keep something else there, or nothing. Before torch 2.3 there could be
-    more names than were saved.
-    """
-    if not isinstance(paths, dict) or not any(type(path) is tuple for path in paths.values()):
-        return
-    missing = known.keys() - paths.keys()
-    for fqn, path in paths.items():
-        if _joined(path) != fqn:
-            yield finding(
-                "bad-header", f"planner_data says that {str(fqn)[:200]!r} is made of {str(path)[:200]}"
-            )
-        elif fqn not in known and len(missing) * len(paths) < _PAIRS and near_miss(fqn, missing):
-            yield finding(
-                "bad-header",
-                f"planner_data has {fqn[:200]!r}, which differs in one bit from a name that it lacks",
-            )
-    for fqn in missing:
-        yield finding("bad-header", f"planner_data has no path for {fqn[:200]!r}", offset=known[fqn].at)
-
-
-def _joined(path: Any) -> str | None:
-    if (
-        type(path) is not tuple
-        or not path
-        or not all(type(k) is str or (type(k) is int and abs(k) < 1 << 64) for k in path)
-    ):
-        return None
-    return ".".join(map(str, path))
-
-
-def small(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Finding]:
-    """``version`` and ``storage_meta``."""
-    version, meta = root.get("version"), root.get("storage_meta")
-    if version is not None:
-        if type(version) is not str or near_miss(version, (VERSION,)):
-            yield finding("bad-header", f"the version is {str(version)[:40]!r}")
-        else:
-            remember(anatomy.metadata, "dcp_version", version)
-    if meta is None:
-        return
-    if not is_class(meta, "StorageMeta") or not isinstance(meta.state, dict):
-        yield finding("bad-header", "storage_meta is no StorageMeta", offset=getattr(meta, "offset", None))
-        return
-    yield from damaged_names(meta)
-    state = meta.state
-    save_id = state.get("save_id")
-    ids = _is_id(save_id) and _is_id(state.get("load_id"))
-    if not ids or not _is_path(state.get("checkpoint_id")) or not _are_modules(state.get("modules")):
-        why = "the path, the ids or the modules in storage_meta are damaged"
-        yield finding("bad-header", why, offset=meta.offset)
-    elif save_id is not None:
-        remember(anatomy.metadata, "save_id", save_id)  # a random number of its own for every save
-
-
-def _is_path(value: Any) -> bool:
-    """Whether this may be ``checkpoint_id``: a text, a path of pathlib or nothing."""
-    if type(value) is Call and type(value.func) is Global:
-        return value.func.name not in _PATHS or all(type(a) is str for a in value.args)
-    return value is None or type(value) is str
-
-
-def _are_modules(value: Any) -> bool:
-    return value is None or (type(value) is list and all(type(m) is str for m in value))
-
-
-def _is_id(value: Any) -> bool:
-    """Whether this may be ``save_id`` or ``load_id``: what has the length of a UUID is one."""
-    if value is None:
-        return True
-    return type(value) is str and (len(value) != 36 or _UUID.fullmatch(value) is not None)
-
-
 _MODULES = (
     b"torch.distributed.checkpoint.metadata",
     b"torch.distributed._shard.checkpoint.metadata",
     MCORE.encode(),
 )
 _DATA = re.compile(r"(?:.*?)__(\d+)_\d+\.distcp", re.DOTALL)
-
 _PADDLE = re.compile(r"\d+_(\d+)\.distcp")
 """Data files of paddle.distributed: a pickle each, described by the metadata of the same save."""
 
@@ -200,34 +78,130 @@ def _index_of(name: str) -> tuple[str, ...]:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    yield finding(
-        "not-checksummed",
-        "DCP's .metadata has no checksum: it is checked against itself and against the files beside it",
-    )
-    pickled = yield from _read(source, anatomy)
+    why = "DCP's .metadata has no checksum: it is checked against itself and against the files beside it"
+    yield finding("not-checksummed", why)
+    pickled = yield from _read_pickle(source, anatomy)
     if pickled.end < source.size:
-        yield finding(
-            "trailing-data", f"{source.size - pickled.end:,} bytes follow the pickle", offset=pickled.end
-        )
+        why = f"{source.size - pickled.end:,} bytes follow the pickle"
+        yield finding("trailing-data", why, offset=pickled.end)
     of_mcore = is_class(pickled.value, "MCoreMetadata")
-    root = state(pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value")
-    yield from damaged_names(pickled.value)
-    known = yield from entries(root.get("state_dict_metadata"))
-    placed = yield from segments(root.get("storage_data"))
-    yield from _tiles(known, placed)
-    yield from _agree(known, placed)
-    yield from _files(known, placed, anatomy)
-    yield from planner(root.get("planner_data"), known)
-    yield from small(root, anatomy)
-    yield from frame(source, pickled)
+    root = state_of(pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value")
+    yield from find_flipped_names(pickled.value)
+    known = yield from read_entries(root.get("state_dict_metadata"))
+    placed = yield from read_segments(root.get("storage_data"))
+    yield from _check_tiles(known, placed)
+    yield from _compare_places(known, placed)
+    yield from _claim_files(known, placed, anatomy)
+    yield from _check_paths(root.get("planner_data"), known)
+    yield from _check_small(root, anatomy)
+    head = source.read(0, min(11, source.size))
+    length = int.from_bytes(head[3:], "little")
+    if len(head) == 11 and head[2] == _FRAME and length < _TARGET and 11 + length != pickled.end:
+        why = f"the pickle's frame has {length} bytes, the pickle {pickled.end}"
+        yield finding("bad-header", why, offset=3)
+    if pickled.persistents:
+        why = "the pickle refers to something outside of it"
+        yield finding("bad-header", why, offset=pickled.persistents[0].offset)
     for fqn, e in known.items():
         anatomy.keys.add(fqn)
         if e.dtype:
-            anatomy.tensors.append(
-                Tensor(fqn, e.dtype, e.shape, min(math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0), 1 << 62))
-            )
+            size = min(math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0), 1 << 62)
+            anatomy.tensors.append(Tensor(fqn, e.dtype, e.shape, size))
     if anatomy.regions is not None:
         _explain(source, anatomy, root, known, placed)
+
+
+def _read_pickle(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
+    """The pickle, with a note on needed trust only for classes that no .metadata of torch has."""
+    reading = read_judged(source, 0, source.size, anatomy, whole=True)
+    while True:
+        try:
+            f = next(reading)
+        except StopIteration as e:
+            pickled: Pickled = e.value
+            break
+        if f.code != "needs-trust":
+            yield f
+    yield from _find_strangers(anatomy.globals)
+    return pickled
+
+
+def _find_strangers(names: Sequence[str]) -> Iterator[Finding]:
+    known = [f"{m} {n}" for n, modules in CLASSES.items() for m in modules]
+    known += ["torch Size", "torch.serialization _get_layout"]
+    split = [Global(*full.split(" ", 1)) for full in names if " " in full]
+    odd = [g for g in split if g.module not in CLASSES.get(g.name, ()) and verdict(g) == "needs-trust"]
+    for g in odd[:_MANY]:
+        if meant := near_miss(f"{g.module} {g.name}", known):
+            why = f"the pickle names {str(g)[:120]}: that is {meant.replace(' ', '.')} with a flipped bit"
+            yield finding("bad-header", why)
+    if odd:
+        some = ", ".join(str(g)[:80] for g in odd[:4]) + (f" and {len(odd) - 4} more" if len(odd) > 4 else "")
+        yield finding("needs-trust", f"the pickle names {some}", offset=0)
+
+
+def _check_paths(paths: Any, known: Mapping[str, Entry]) -> Iterator[Finding]:
+    """planner_data: name -> the keys that lead to it in the nested state_dict; joined by dots they are the
+    name (_nested_dict.py).
+
+    Other planners than torch's own may keep something else there, or nothing. Before torch 2.3 there could be
+    more names than were saved.
+    """
+    if not isinstance(paths, dict) or not any(type(path) is tuple for path in paths.values()):
+        return
+    missing = known.keys() - paths.keys()
+    for fqn, path in paths.items():
+        whole = type(path) is tuple and path and all(_is_key(k) for k in path)
+        if not whole or ".".join(map(str, path)) != fqn:
+            why = f"planner_data says that {str(fqn)[:200]!r} is made of {str(path)[:200]}"
+            yield finding("bad-header", why)
+        elif fqn not in known and len(missing) * len(paths) < _PAIRS and near_miss(fqn, missing):
+            why = f"planner_data has {fqn[:200]!r}, which differs in one bit from a name that it lacks"
+            yield finding("bad-header", why)
+    for fqn in missing:
+        yield finding("bad-header", f"planner_data has no path for {fqn[:200]!r}", offset=known[fqn].at)
+
+
+def _is_key(value: Any) -> bool:
+    return type(value) is str or (type(value) is int and abs(value) < 1 << 64)
+
+
+def _check_small(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Finding]:
+    """``version`` and ``storage_meta``."""
+    version, meta = root.get("version"), root.get("storage_meta")
+    if version is not None:
+        if type(version) is not str or near_miss(version, (VERSION,)):
+            yield finding("bad-header", f"the version is {str(version)[:40]!r}")
+        else:
+            remember(anatomy.metadata, "dcp_version", version)
+    if meta is None:
+        return
+    if not is_class(meta, "StorageMeta") or not isinstance(meta.state, dict):
+        yield finding("bad-header", "storage_meta is no StorageMeta", offset=getattr(meta, "offset", None))
+        return
+    yield from find_flipped_names(meta)
+    save_id, path, modules = (meta.state.get(name) for name in ("save_id", "checkpoint_id", "modules"))
+    ids = all(map(_is_id, (save_id, meta.state.get("load_id"))))
+    are_modules = type(modules) in (list, type(None)) and all(type(m) is str for m in modules or ())
+    if not ids or not _is_path(path) or not are_modules:
+        why = "the path, the ids or the modules in storage_meta are damaged"
+        yield finding("bad-header", why, offset=meta.offset)
+    elif save_id is not None:
+        remember(anatomy.metadata, "save_id", save_id)  # a random number of its own for every save
+
+
+def _is_path(value: Any) -> bool:
+    """Whether this may be ``checkpoint_id``: a text, a path of pathlib or nothing."""
+    if type(value) is Call and type(value.func) is Global:
+        return value.func.name not in PATHS or all(type(a) is str for a in value.args)
+    return value is None or type(value) is str
+
+
+def _is_id(value: Any) -> bool:
+    """Whether this may be ``save_id`` or ``load_id``: what has the length of a UUID is one."""
+    if value is None:
+        return True
+    return type(value) is str and (len(value) != 36 or _UUID.fullmatch(value) is not None)
 
 
 def _explain(
@@ -237,42 +211,25 @@ def _explain(
     known: Mapping[str, Entry],
     placed: Sequence[Segment],
 ) -> None:
-    names = {s.path for s in placed} | _path_names(root.get("planner_data"))
+    names = {s.path for s in placed} | _repeated_names(root.get("planner_data"))
     extra = {k for k in root if k not in ATTRIBUTES["Metadata"] or k in ("mcore_data", "all_local_plans")}
-    whole = all(
-        math.prod(e.shape) == sum(math.prod(c.sizes) for c in e.chunks) for e in known.values() if e.dtype
-    )
-    sizes = whole and not any(s.transforms for s in placed)
+    sums = [
+        (math.prod(e.shape), sum(math.prod(c.sizes) for c in e.chunks)) for e in known.values() if e.dtype
+    ]
+    sizes = all(a == b for a, b in sums) and not any(s.transforms for s in placed)
     byte_map.explain(source.read(0, source.size), anatomy, names, extra, sizes=sizes)
 
 
-def _path_names(paths: Any) -> set[Any]:
+def _repeated_names(paths: Any) -> set[Any]:
     """The names of planner_data that are made of several keys, and those keys: one text repeats the other."""
-    if not isinstance(paths, dict):
-        return set()
-    names = set()
-    for name, path in paths.items():
+    names = set[Any]()
+    for name, path in paths.items() if isinstance(paths, dict) else ():
         if type(path) is tuple and len(path) > 1:
-            names.add(name)
-            names.update(part for part in path if type(part) is str)
+            names |= {name, *(part for part in path if type(part) is str)}
     return names
 
 
-def _read(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
-    """The pickle, with a note on those classes only that torch's own .metadata does not have."""
-    reading = read_judged(source, 0, source.size, anatomy, whole=True)
-    try:
-        while True:
-            f = next(reading)
-            if f.code != "needs-trust":
-                yield f
-    except StopIteration as e:
-        pickled: Pickled = e.value
-        yield from strangers(anatomy.globals)
-        return pickled
-
-
-def _tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
+def _check_tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
     """The chunks of every tensor must fill it.
 
     What a single rank saved (``__<rank>.metadata``, no_dist=True) may hold its own shards only: torch checks
@@ -281,7 +238,7 @@ def _tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Fi
     writers = {m[1] for path in {s.path for s in placed} if (m := _DATA.fullmatch(path.rpartition("/")[2]))}
     holes = []
     for fqn, e in known.items():
-        bad = untiled(e.shape, list(map(_box, e.chunks))) if e.dtype else None
+        bad = untiled(e.shape, [c.box for c in e.chunks]) if e.dtype else None
         if bad is None:
             continue
         at = e.chunks[bad.box].at if bad.box >= 0 else e.at
@@ -298,11 +255,7 @@ def _tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Fi
         yield from holes
 
 
-def _box(chunk: Chunk) -> Box:
-    return Box(chunk.offsets, tuple(o + s for o, s in zip(chunk.offsets, chunk.sizes, strict=True)))
-
-
-def _agree(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
+def _compare_places(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
     """Every chunk and every object has one place in a file, and every place belongs to one of them."""
     wanted: dict[tuple[str, tuple[int, ...] | None], int] = {}
     for fqn, entry in known.items():
@@ -322,7 +275,7 @@ def _agree(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Fi
         elif where not in wanted:
             why = f"storage_data names {shown}, which state_dict_metadata does not have"
             yield finding("bad-header", why, offset=s.at)
-        elif not _is_chunk(s, known.get(s.fqn)):
+        elif s.hint is not None and s.offsets not in [c.offsets for c in known[s.fqn].chunks[s.hint :][:1]]:
             why = f"storage_data says that {shown} is chunk {s.hint}, which it is not"
             yield finding("odd-header", why, offset=s.at)
         seen.add(where)
@@ -332,39 +285,30 @@ def _agree(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Fi
             yield finding("bad-header", f"no file holds {fqn[:200]!r}{place}", offset=at)
 
 
-def _is_chunk(s: Segment, e: Entry | None) -> bool:
-    """Whether a segment is the chunk whose number it gives; the number may be left out."""
-    if s.hint is None:
-        return True
-    return e is not None and s.hint < len(e.chunks) and e.chunks[s.hint].offsets == s.offsets
-
-
-def _files(known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anatomy) -> Iterator[Finding]:
+def _claim_files(
+    known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anatomy
+) -> Iterator[Finding]:
     """One claim for each data file; segments of one file must not overlap."""
     chunks = {(fqn, c.offsets): (e.dtype, c.sizes) for fqn, e in known.items() for c in e.chunks}
-    by_path: dict[str, list[Piece]] = defaultdict(list)
+    by_path: dict[str, list[data_files.Piece]] = defaultdict(list)
     for s in placed:
         dtype, sizes = ("", ()) if s.offsets is None else chunks.get((s.fqn, s.offsets), (None, ()))
         if dtype is not None:
-            by_path[s.path].append(Piece(s.start, s.length, s.fqn, dtype, sizes, s.transforms))
+            piece = data_files.Piece(s.start, s.length, s.fqn, dtype, sizes, s.transforms)
+            by_path[s.path].append(piece)
     for path, pieces in by_path.items():
-        clash = data_files.clash(pieces)
+        clash = data_files.find_clash(pieces)
         if clash:
-            yield finding(
-                "bad-header",
-                f"in {path[:200]!r} {clash.fqn[:200]!r} begins at byte {clash.start:,}, inside the entry"
-                " before it",
-                offset=0,
-            )
-        check = _nothing if clash else partial(data_files.check, pieces=pieces)
+            inside = f"{clash.fqn[:200]!r} begins at byte {clash.start:,}, inside the entry before it"
+            yield finding("bad-header", f"in {path[:200]!r} {inside}", offset=0)
+        check = _refuse if clash else partial(data_files.check, pieces=pieces)
         anatomy.members[path] = Claim("dcp", check, whole=True)
 
 
-def _nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
+def _refuse(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     """The index is damaged where it describes this file, which says nothing about the file."""
-    yield finding(
-        "too-complex", "the entries that .metadata gives for this file overlap, so it was not looked at"
-    )
+    why = "the entries that .metadata gives for this file overlap, so it was not looked at"
+    yield finding("too-complex", why)
 
 
 FORMAT = own_format(

@@ -20,68 +20,43 @@ from ckpt_tools.formats.pickles.machine import GETATTR
 from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.tensor import Box
 
-_PACKAGES = (
-    "torch.distributed.checkpoint.",
-    "torch.distributed._shard.checkpoint.",
-)  # the latter until torch 2.0
+_PACKAGES = ("torch.distributed.checkpoint.", "torch.distributed._shard.checkpoint.")  # until torch 2.0
 _META = tuple(p + "metadata" for p in _PACKAGES)
+_PLANNER = tuple(p + "planner" for p in _PACKAGES)
 _OLD = ("torch.distributed._shard.sharded_tensor.metadata",)
 MCORE = "megatron.core.dist_checkpointing.strategies.torch"
+PATHS = ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")
 CLASSES: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(
-        (
-            "Metadata",
-            "TensorStorageMetadata",
-            "ChunkStorageMetadata",
-            "BytesStorageMetadata",
-            "MetadataIndex",
-            "StorageMeta",
-        ),
-        _META,
-    ),
+    **dict.fromkeys(("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata"), _META),
+    **dict.fromkeys(("BytesStorageMetadata", "MetadataIndex", "StorageMeta"), _META),
     "TensorProperties": _META + _OLD,
     "_MEM_FORMAT_ENCODING": _META,
     "MEM_FORMAT_ENCODING": _OLD,
     "_StorageInfo": (*(p + "filesystem" for p in _PACKAGES), "olmo_core.distributed.checkpoint.filesystem"),
-    **dict.fromkeys(
-        ("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData"), tuple(p + "planner" for p in _PACKAGES)
-    ),  # Megatron keeps its plans
+    # Megatron keeps its plans
+    **dict.fromkeys(("SavePlan", "WriteItem", "WriteItemType", "TensorWriteData"), _PLANNER),
     **dict.fromkeys(("MCoreMetadata", "MCoreSavePlan"), (MCORE,)),
-    **dict.fromkeys(
-        ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"), ("pathlib", "pathlib._local")
-    ),
+    **dict.fromkeys(PATHS, ("pathlib", "pathlib._local")),
 }
 """Classes of a .metadata that need no trust, with the modules they come from: plain values, and the path that
 the save was given.
 """
-ATTRIBUTES = {
+_WORDS = {
     "Metadata": (
-        "state_dict_metadata",
-        "planner_data",
-        "storage_data",
-        "storage_meta",
-        "version",
-        "mcore_data",
-        "all_local_plans",
+        "state_dict_metadata planner_data storage_data storage_meta version mcore_data all_local_plans"
     ),
-    "MetadataIndex": ("fqn", "offset", "index"),
-    "TensorStorageMetadata": ("properties", "size", "chunks"),
-    "ChunkStorageMetadata": ("offsets", "sizes"),
-    "_StorageInfo": ("relative_path", "offset", "length", "transform_descriptors"),
-    "StorageMeta": ("checkpoint_id", "save_id", "load_id", "modules"),
+    "MetadataIndex": "fqn offset index",
+    "TensorStorageMetadata": "properties size chunks",
+    "ChunkStorageMetadata": "offsets sizes",
+    "_StorageInfo": "relative_path offset length transform_descriptors",
+    "StorageMeta": "checkpoint_id save_id load_id modules",
 }
+ATTRIBUTES = {name: tuple(words.split()) for name, words in _WORDS.items()}
 ATTRIBUTES["MCoreMetadata"] = ATTRIBUTES["Metadata"]
-LAYOUTS = (
-    "strided",
-    "sparse_coo",
-    "sparse_csr",
-    "sparse_csc",
-    "sparse_bsr",
-    "sparse_bsc",
-    "_mkldnn",
-    "jagged",
-)
+_SPARSE = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
+LAYOUTS = ("strided", *_SPARSE, "_mkldnn", "jagged")
 MEMORY_FORMATS = ("TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT")
 _PROPERTIES = 5
 """How many values of a TensorProperties all versions have."""
@@ -95,6 +70,10 @@ class Chunk(NamedTuple):
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
     at: int
+
+    @property
+    def box(self) -> Box:
+        return Box(self.offsets, tuple(o + s for o, s in zip(self.offsets, self.sizes, strict=True)))
 
 
 class Entry(NamedTuple):
@@ -125,7 +104,7 @@ class Segment(NamedTuple):
     at: int
 
 
-def is_class(value: Any, name: str) -> bool:
+def is_class(value: Any, name: str) -> TypeGuard[Call]:
     return (
         type(value) is Call
         and type(value.func) is Global
@@ -134,95 +113,72 @@ def is_class(value: Any, name: str) -> bool:
     )
 
 
-def is_member(value: Call, name: str) -> bool:
-    """Whether it is a memory format: by its number, or by its name, as Python 3.11.0 to 3.11.3 pickles
-    members of enumerations.
-    """
-    if value.func in GETATTR:
-        return value.named in {
-            (module, f"{name}.{member}") for module in CLASSES[name] for member in MEMORY_FORMATS
-        }
-    return is_class(value, name) and value.args in ((0,), (1,), (2,))
-
-
-def state(value: Any, name: str, what: str) -> dict[Any, Any]:
+def state_of(value: Any, name: str, what: str) -> dict[Any, Any]:
     """The attributes of an object of class ``name``. Raises Damage."""
     if not is_class(value, name) or not isinstance(value.state, dict):
         raise Damage("bad-header", f"{what} is no {name}", getattr(value, "offset", None))
     return value.state
 
 
-def damaged_names(value: Any) -> Iterator[Finding]:
+def find_flipped_names(value: Any) -> Iterator[Finding]:
     """Attributes whose names are one flipped bit away from a known one."""
     known = ATTRIBUTES.get(value.func.name, ())
     for k in value.state:
-        if k not in known:
-            meant = near_miss(k, known) if type(k) is str and len(k) < 64 else None
-            if meant:
-                yield finding(
-                    "bad-header",
-                    f"{value.func.name} has an attribute {k!r}: that is {meant!r} with a flipped bit",
-                    offset=value.offset,
-                )
+        if k not in known and type(k) is str and len(k) < 64 and (meant := near_miss(k, known)):
+            why = f"{value.func.name} has an attribute {k!r}: that is {meant!r} with a flipped bit"
+            yield finding("bad-header", why, offset=value.offset)
 
 
-def ints(value: Any, what: str, at: int) -> tuple[int, ...]:
+def lengths_of(value: Any, what: str, at: int) -> tuple[int, ...]:
     """A torch.Size: a tuple of lengths. Raises Damage."""
-    if (
-        type(value) not in (tuple, list)
-        or len(value) > MAX_RANK
-        or not all(type(v) is int and 0 <= v < HUGE for v in value)
-    ):
+    if type(value) not in (tuple, list) or len(value) > MAX_RANK or not all(map(_is_count, value)):
         raise Damage("bad-header", f"{what} is not a tuple of lengths", at)
     return tuple(value)
 
 
-def entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
+def read_entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
     """``state_dict_metadata``: name -> Entry; what is damaged is reported and left out."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "state_dict_metadata is no dict", 0)
     out: dict[str, Entry] = {}
-    checked: dict[int, bool] = {}
+    checked = set[int]()
     for fqn, value in values.items():
         if type(fqn) is not str:
-            yield finding(
-                "bad-header",
-                "a name in state_dict_metadata is no text",
-                offset=getattr(value, "offset", None),
-            )
+            why = "a name in state_dict_metadata is no text"
+            yield finding("bad-header", why, offset=getattr(value, "offset", None))
             continue
         try:
             if is_class(value, "BytesStorageMetadata"):
                 out[fqn] = Entry("", (), (), value.offset)
                 continue
-            out[fqn] = _tensor(fqn, value)
+            out[fqn] = _read_tensor(fqn, value)
             for part in (value, *value.state["chunks"]):
-                yield from damaged_names(part)
+                yield from find_flipped_names(part)
             properties = value.state["properties"]
             if id(properties) not in checked:
-                checked[id(properties)] = True
-                yield from _properties(fqn, properties)
+                checked.add(id(properties))
+                yield from _check_properties(fqn, properties)
         except Damage as e:
             yield e.finding
     return out
 
 
-def _tensor(fqn: str, value: Any) -> Entry:
+def _read_tensor(fqn: str, value: Any) -> Entry:
     what = f"{fqn[:200]!r} in state_dict_metadata"
-    s = state(value, "TensorStorageMetadata", what)
-    shape, chunks = ints(s.get("size"), f"the size of {what}", value.offset), s.get("chunks")
+    s = state_of(value, "TensorStorageMetadata", what)
+    shape, chunks = lengths_of(s.get("size"), f"the size of {what}", value.offset), s.get("chunks")
     if type(chunks) is not list:
         raise Damage("bad-header", f"{what} has no list of chunks", value.offset)
     p = s.get("properties")
-    props = p.state if type(p) is Call and is_class(p, "TensorProperties") else None
+    props = p.state if is_class(p, "TensorProperties") else None
     dtype = props[0] if type(props) is tuple and len(props) >= _PROPERTIES else None
     if type(dtype) is not Global or dtype.module != "torch":
         raise Damage("bad-header", f"the properties of {what} are damaged", value.offset)
     out = []
     for c in chunks:
-        cs = state(c, "ChunkStorageMetadata", f"a chunk of {what}")
+        cs = state_of(c, "ChunkStorageMetadata", f"a chunk of {what}")
         offsets, sizes = (
-            ints(cs.get(k), f"{k} of a chunk of {what}", c.offset) for k in ("offsets", "sizes")
+            lengths_of(cs.get(k), f"{k} of a chunk of {what}", c.offset) for k in ("offsets", "sizes")
         )
         if not len(offsets) == len(sizes) == len(shape):
             raise Damage("bad-header", f"a chunk of {what} has another number of dimensions", c.offset)
@@ -230,7 +186,7 @@ def _tensor(fqn: str, value: Any) -> Entry:
     return Entry(dtype.name, shape, tuple(out), value.offset)
 
 
-def _properties(fqn: str, p: Any) -> Iterator[Finding]:
+def _check_properties(fqn: str, p: Any) -> Iterator[Finding]:
     """TensorProperties.__getstate__: dtype, layout, requires_grad, memory format, pin_memory; all but the
     first are deprecated. Since torch 2.15 the strides of a tensor in elements, or None.
     """
@@ -240,67 +196,67 @@ def _properties(fqn: str, p: Any) -> Iterator[Finding]:
         yield finding("unknown-dtype", f"{fqn[:200]!r} has the type {dtype.name[:80]!r}", offset=p.offset)
     ok = type(grad) is type(pin) is bool
     if type(layout) is Call:
-        known = (
-            layout.func == Global("torch.serialization", "_get_layout")
-            and type(layout.args) is tuple
-            and len(layout.args) == 1
-        )
-        ok = ok and known and type(layout.args[0]) is str and layout.args[0].removeprefix("torch.") in LAYOUTS
+        known = layout.func == Global("torch.serialization", "_get_layout")
+        told = layout.args[0] if known and type(layout.args) is tuple and len(layout.args) == 1 else None
+        ok = ok and type(told) is str and told.removeprefix("torch.") in LAYOUTS
     if type(memory) is Call:
-        ok = ok and any(is_member(memory, name) for name in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"))
+        ok = ok and any(_is_member(memory, name) for name in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"))
     if strides is not None:
-        ints(strides, f"the strides of {fqn[:200]!r}", p.offset)
+        lengths_of(strides, f"the strides of {fqn[:200]!r}", p.offset)
     if not ok:
-        yield finding(
-            "bad-header",
-            f"the layout or memory format of {fqn[:200]!r} is none that torch knows",
-            offset=p.offset,
-        )
+        why = f"the layout or memory format of {fqn[:200]!r} is none that torch knows"
+        yield finding("bad-header", why, offset=p.offset)
 
 
-def segments(values: Any) -> Generator[Finding, None, list[Segment]]:
+def _is_member(value: Call, name: str) -> bool:
+    """Whether it is a memory format: by its number, or by its name, as Python 3.11.0 to 3.11.3 pickles
+    members of enumerations.
+    """
+    if value.func in GETATTR:
+        known = {(module, f"{name}.{member}") for module in CLASSES[name] for member in MEMORY_FORMATS}
+        return value.named in known
+    return is_class(value, name) and value.args in ((0,), (1,), (2,))
+
+
+def read_segments(values: Any) -> Generator[Finding, None, list[Segment]]:
     """``storage_data``: MetadataIndex -> _StorageInfo."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "storage_data is no dict", 0)
     out: list[Segment] = []
     for key, value in values.items():
         try:
-            out.append(_segment(key, value))
+            out.append(_read_segment(key, value))
             for part in (key, value):
-                yield from damaged_names(part)
+                yield from find_flipped_names(part)
         except Damage as e:
             yield e.finding
     return out
 
 
-def _segment(key: Any, value: Any) -> Segment:
+def _read_segment(key: Any, value: Any) -> Segment:
     """One item of storage_data. Raises Damage."""
-    index = state(key, "MetadataIndex", "a key in storage_data")
-    info = state(value, "_StorageInfo", "a value in storage_data")
+    index = state_of(key, "MetadataIndex", "a key in storage_data")
+    info = state_of(value, "_StorageInfo", "a value in storage_data")
     fqn, path, where = index.get("fqn"), info.get("relative_path"), index.get("offset")
     if type(fqn) is not str:
         raise Damage("bad-header", "a key in storage_data has no name", key.offset)
-    shown = repr(fqn[:200])
-    offsets = None if where is None else ints(where, f"the offset of {shown} in storage_data", key.offset)
-    hint = index.get("index", "")
+    shown, at = repr(fqn[:200]), value.offset
+    offsets = (
+        None if where is None else lengths_of(where, f"the offset of {shown} in storage_data", key.offset)
+    )
+    hint, start, length = index.get("index", ""), info.get("offset"), info.get("length")
     if hint is not None and not _is_count(hint):
         raise Damage("bad-header", f"the index of {shown} in storage_data is no number", key.offset)
-    start, length = info.get("offset"), info.get("length")
     if not _is_count(start) or not _is_count(length):
-        raise Damage("bad-header", f"the place of {shown} in its file is absurd", value.offset)
+        raise Damage("bad-header", f"the place of {shown} in its file is absurd", at)
     if type(path) is not str or not path:
-        raise Damage("bad-header", f"the file of {shown} has no name", value.offset)
-    transforms = _texts(info.get("transform_descriptors"), value.offset)
-    return Segment(fqn, offsets, hint, path, start, length, transforms, value.offset)
+        raise Damage("bad-header", f"the file of {shown} has no name", at)
+    texts = info.get("transform_descriptors")
+    transforms = [] if texts is None else texts
+    if type(transforms) not in (list, tuple) or not all(type(v) is str for v in transforms):
+        raise Damage("bad-header", "transform_descriptors is no list of names", at)
+    return Segment(fqn, offsets, hint, path, start, length, tuple(transforms), at)
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < HUGE
-
-
-def _texts(values: Any, at: int) -> tuple[str, ...]:
-    if values is None:
-        return ()
-    if type(values) not in (list, tuple) or not all(type(v) is str for v in values):
-        raise Damage("bad-header", "transform_descriptors is no list of names", at)
-    return tuple(values)

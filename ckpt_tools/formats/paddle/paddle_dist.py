@@ -16,7 +16,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tiling import untiled
-from ckpt_tools.formats.dcp.metadata import ints
+from ckpt_tools.formats.dcp.metadata import lengths_of
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.names import text
@@ -105,17 +105,17 @@ def _pieces(values: Any) -> Generator[Finding, None, dict[str, dict[tuple[object
 def _place(s: Mapping[Any, Any], at: int) -> tuple[object, ...]:
     """What tells one piece of a tensor from another. Raises Damage."""
     flat = s.get("flattened_range")
-    start = ints(s.get("global_offset"), "global_offset", at)
-    return start, None if flat is None else ints(flat, "flattened_range", at)
+    start = lengths_of(s.get("global_offset"), "global_offset", at)
+    return start, None if flat is None else lengths_of(flat, "flattened_range", at)
 
 
 def _piece(s: Mapping[Any, Any], at: int) -> Piece:
-    start, shape = (ints(s.get(k), k, at) for k in ("global_offset", "local_shape"))
+    start, shape = (lengths_of(s.get(k), k, at) for k in ("global_offset", "local_shape"))
     whole, told, dtype = s.get("global_shape"), s.get("flattened_range"), s.get("dtype", "")
-    flat = None if told is None else ints(told, "flattened_range", at)
+    flat = None if told is None else lengths_of(told, "flattened_range", at)
     if len(start) != len(shape) or type(dtype) is not str:
         raise Damage("bad-header", "a piece has offsets of another number of dimensions, or no type", at)
-    if whole is not None and len(ints(whole, "global_shape", at)) != len(shape):
+    if whole is not None and len(lengths_of(whole, "global_shape", at)) != len(shape):
         raise Damage("bad-header", "a piece has another number of dimensions than its tensor", at)
     if flat is not None and not (len(flat) == 2 and flat[0] <= flat[1]):
         raise Damage("bad-header", "the range of a flattened piece is none", at)

@@ -24,7 +24,7 @@ from ckpt_tools.storage import Source
 
 PLAIN, SAVED = "buffer_protocol", "torch_save"
 _END = 64
-"""Bytes at each end of a raw tensor that are looked at."""
+"""Bytes at each end of an entry that are looked at."""
 
 
 class Entry(NamedTuple):
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 @limited
-def check(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterator[Finding]:
+def check_file(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterator[Finding]:
     """The claim's check: ``entries`` are all that lie in the file."""
     at = 0
     for e in sorted(entries, key=lambda e: e[:2] if e.stop is not None else (e.start, source.size)):
@@ -53,22 +53,31 @@ def check(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterato
         at = stop
         if at > source.size:
             why = f"{e.name[:200]!r} should end at byte {at:,}, the file ends at {source.size:,}"
-            code = "truncated" if source.size else "empty-file"
-            raise Damage(code, why, source.size)
-        yield from _entry(source, anatomy, e, stop - e.start)
-    if len(entries) == 1 and entries[0].serializer == PLAIN and _zeros_at_both_ends(source):
-        anatomy.metadata[ZEROS] = True
-    if source.size and len(entries) > 1 and _all_zero(source, entries):
-        why = f"all {len(entries):,} entries begin with zero bytes"
-        yield finding("zero-filled", why, offset=0, severity=Severity.WARNING)
+            raise Damage("truncated" if source.size else "empty-file", why, source.size)
+        yield from _check_entry(source, anatomy, e, stop - e.start)
+    if source.size:
+        yield from _check_zeros(source, anatomy, entries)
     if at < source.size:
         yield finding("trailing-data", f"{source.size - at:,} bytes follow the last entry", offset=at)
 
 
-def _entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
+def _check_zeros(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterator[Finding]:
+    """Whether nothing was written, as far as the first bytes of each entry tell, of one also its last."""
+    firsts = [source.read(e.start, min(_END, (e.stop or source.size) - e.start)) for e in entries]
+    zero = not any(first.strip(b"\0") for first in firsts)
+    if zero and len(entries) > 1:
+        why = f"all {len(entries):,} entries begin with zero bytes"
+        yield finding("zero-filled", why, offset=0, severity=Severity.WARNING)
+    elif zero and entries[0].serializer == PLAIN:
+        end = min(_END, source.size)
+        if not source.read(source.size - end, end).strip(b"\0"):
+            anatomy.metadata[ZEROS] = True
+
+
+def _check_entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
     """What the bytes of one entry are, by how they were written."""
     if e.serializer == PLAIN:
-        yield from _plain(anatomy, e, length)
+        yield from _check_plain(anatomy, e, length)
     elif e.serializer != SAVED:
         what = f"{e.name[:200]!r} is serialized as {e.serializer[:40]}: its bytes were not looked at"
         anatomy.explain(e.start, length, what, Guard.UNPROTECTED)
@@ -77,27 +86,14 @@ def _entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[
         raise Damage("empty-file", f"the file has no bytes; {e.name[:200]!r} should be in it", 0)
     else:
         piece = Piece(e.start, length, e.name, e.dtype, e.shape, ())
-        yield from check_tensor(source, anatomy, piece) if e.dtype else _object(source, anatomy, piece)
+        if e.dtype:
+            yield from check_tensor(source, anatomy, piece)
+            return
+        for f in check_object(source, anatomy, piece):  # what torch.load() is given: text there is damage
+            yield replace(f, severity=Severity.ERROR) if f.code == "wrong-format" else f
 
 
-def _object(source: Source, anatomy: Anatomy, piece: Piece) -> Iterator[Finding]:
-    """What torch.load() is given, as the index says: text in its place is damage."""
-    for f in check_object(source, anatomy, piece):
-        yield replace(f, severity=Severity.ERROR) if f.code == "wrong-format" else f
-
-
-def _zeros_at_both_ends(source: Source) -> bool:
-    ends = (source.read(at, min(_END, source.size)) for at in (0, max(0, source.size - _END)))
-    return bool(source.size) and not any(end.strip(b"\0") for end in ends)
-
-
-def _all_zero(source: Source, entries: Sequence[Entry]) -> bool:
-    """Whether nothing in a file of several entries was written, as far as the first bytes of each tell."""
-    heads = (source.read(e.start, min(64, (e.stop or source.size) - e.start)) for e in entries)
-    return all(not head.strip(b"\0") for head in heads)
-
-
-def _plain(anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
+def _check_plain(anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
     """The elements of a tensor as they lie in memory."""
     wanted = math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0)
     anatomy.explain(e.start, length, f"{e.name[:200]!r}: elements", Guard.UNPROTECTED)

@@ -19,7 +19,7 @@ from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_NAME, incomplete, near_miss, remember
 from ckpt_tools.formats.common.tiling import untiled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
-from ckpt_tools.formats.torchsnapshot.data_files import PLAIN, SAVED, Entry, check
+from ckpt_tools.formats.torchsnapshot.data_files import PLAIN, SAVED, Entry, check_file
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level, Scalar
 from ckpt_tools.model.tensor import Box, Tensor
@@ -36,10 +36,6 @@ _DIGITS = re.compile(r"-?\d{1,18}")
 _Json = Mapping[str, object]
 
 
-def _magic(head: bytes) -> bool:
-    return _FIRST.match(head) is not None or _YAML.match(head) is not None
-
-
 class _Invalid(Exception):
     """Why an entry is none that torchsnapshot reads."""
 
@@ -47,38 +43,86 @@ class _Invalid(Exception):
 class _Manifest:
     """What all entries together say: the bytes of each file, and the places of shards in their tensors."""
 
-    def __init__(self, manifest: _Json) -> None:
-        self.manifest = manifest
+    def __init__(self, manifest: _Json, anatomy: Anatomy) -> None:
+        self.manifest, self.anatomy = manifest, anatomy
         self.files: dict[str, dict[Entry, None]] = defaultdict(dict)
         self.shards: dict[str, dict[Box, None]] = defaultdict(dict)
 
-    def tensor(self, name: str, said: _Json) -> tuple[int, ...]:
+    def check_entry(self, path: str, entry: _Json, world: int) -> Iterator[Finding]:
+        """One entry: ``path`` is the rank and the name of the value."""
+        m = _RANK.fullmatch(path)
+        if m is None or int(m[1]) >= world or len(path) > MAX_NAME:
+            yield finding("bad-header", f"{path[:200]!r} is no entry of one of {world:,} ranks")
+            return
+        rank, name, kind = m[1], m[2], entry.get("type")
+        try:
+            if kind in _CONTAINERS:
+                yield from self._check_container(path, name, entry)
+            elif kind in _INLINE:
+                value = _read_inline(str(kind), entry.get("serialized_value"))
+                if rank == "0" and value is not None:
+                    remember(self.anatomy.metadata, name.replace("/", "."), value)
+            elif kind == "object":
+                self._place(name, entry)
+                self.anatomy.keys.add(name)
+            else:
+                self._read_stored(name, entry)
+        except _Invalid as why:
+            yield finding("bad-header", f"{path[:200]!r}: {why}")
+        parent = path.rpartition("/")[0]
+        if "/" in parent and mapping(self.manifest.get(parent)).get("type") not in _CONTAINERS:
+            yield finding("bad-header", f"{path[:200]!r} lies in nothing that holds values")
+
+    def _check_container(self, path: str, name: str, entry: _Json) -> Iterator[Finding]:
+        """A dict holds what it lists: torchsnapshot drops a key without a value, and a value without a key.
+
+        Values that ranks share are entries of rank 0 alone.
+        """
+        for key in sequence(entry.get("keys")) if entry.get("type") != "list" else ():
+            child = str(key).replace("%", "%25").replace("/", "%2F")
+            if f"{path}/{child}" not in self.manifest and f"0/{name}/{child}" not in self.manifest:
+                yield finding("bad-header", f"{path[:200]!r} lists {str(key)[:80]!r}, and nothing holds it")
+
+    def _read_stored(self, name: str, entry: _Json) -> None:
+        """A tensor whose bytes lie in a file."""
+        kind = entry.get("type")
+        shape: tuple[int, ...] | None = None
+        if kind == "Tensor":
+            shape = self._read_tensor(name, entry)
+        elif kind == "ShardedTensor":
+            self.shards[name].update(dict.fromkeys(self._read_pieces(name, entry.get("shards"))))
+        elif kind == "ChunkedTensor":
+            boxes, shape = self._read_pieces(name, entry.get("chunks")), integers(entry.get("shape"))
+            bad = shape is None or any(len(box.start) != len(shape) for box in boxes)
+            hole = None if bad else untiled(shape or (), boxes)
+            if bad or (hole is not None and hole.kind != "complex"):
+                raise _Invalid("its chunks do not fill its shape")
+        else:
+            meant = near_miss(str(kind), _TYPES)
+            raise _Invalid(
+                f"a type {str(kind)[:40]!r}" + (f", {meant!r} with a flipped bit" if meant else "")
+            )
+        self.anatomy.keys.add(name)
+        if shape is not None:
+            dtype = str(entry.get("dtype")).removeprefix("torch.")
+            size = min(math.prod(shape) * ITEMSIZE.get(dtype, 0), 1 << 62)
+            self.anatomy.tensors.append(Tensor(name, dtype, shape, size))
+
+    def _read_tensor(self, name: str, said: _Json) -> tuple[int, ...]:
         """Note where the bytes of a tensor lie; returns its shape."""
         shape = integers(said.get("shape"))
         dtype = str(said.get("dtype")).removeprefix("torch.")
         if shape is None or dtype not in ITEMSIZE:
             raise _Invalid(f"a tensor of type {dtype[:40]!r} and an invalid shape or type")
-        self.place(name, said, dtype, shape)
+        self._place(name, said, dtype, shape)
         return shape
 
-    def place(self, name: str, said: _Json, dtype: str = "", shape: tuple[int, ...] = ()) -> None:
-        """Note where the bytes of a tensor, or of an object, lie."""
-        location, serializer, span = said.get("location"), said.get("serializer"), said.get("byte_range")
-        if not isinstance(location, str) or not location or len(location) > MAX_NAME:
-            raise _Invalid("no location")
-        if not isinstance(serializer, str) or near_miss(serializer, (PLAIN, SAVED)):
-            raise _Invalid(f"an unknown serializer {str(serializer)[:40]!r}")
-        bytes_ = (0, None) if span is None else integers(span)
-        if bytes_ is None or len(bytes_) != 2 or (bytes_[1] is not None and bytes_[1] < bytes_[0]):
-            raise _Invalid(f"an invalid byte range {str(span)[:80]}")
-        self.files[location][Entry(bytes_[0] or 0, bytes_[1], name, serializer, dtype, shape)] = None
-
-    def pieces(self, name: str, rows: object) -> list[Box]:
+    def _read_pieces(self, name: str, rows: object) -> list[Box]:
         """Note the shards or chunks of a tensor; returns where they lie in it."""
         boxes = []
         for row in map(mapping, sequence(rows)):
             offsets, sizes = integers(row.get("offsets")), integers(row.get("sizes"))
-            shape = self.tensor(name, mapping(row.get("tensor")))
+            shape = self._read_tensor(name, mapping(row.get("tensor")))
             if offsets is None or sizes is None or sizes != shape or len(offsets) != len(sizes):
                 raise _Invalid("a shard whose offsets, sizes and shape do not fit each other")
             boxes.append(Box(offsets, tuple(map(sum, zip(offsets, sizes, strict=True)))))
@@ -86,108 +130,20 @@ class _Manifest:
             raise _Invalid("no shards")
         return boxes
 
-    def claims(self) -> Iterator[tuple[str, Claim]]:
-        for location, entries in self.files.items():
-            yield location, Claim("torchsnapshot", partial(check, entries=tuple(entries)), whole=True)
+    def _place(self, name: str, said: _Json, dtype: str = "", shape: tuple[int, ...] = ()) -> None:
+        """Note where the bytes of a tensor, or of an object, lie."""
+        location, serializer, span = said.get("location"), said.get("serializer"), said.get("byte_range")
+        if not isinstance(location, str) or not location or len(location) > MAX_NAME:
+            raise _Invalid("no location")
+        if not isinstance(serializer, str) or near_miss(serializer, (PLAIN, SAVED)):
+            raise _Invalid(f"an unknown serializer {str(serializer)[:40]!r}")
+        ends = (0, None) if span is None else integers(span)
+        if ends is None or len(ends) != 2 or (ends[1] is not None and ends[1] < ends[0]):
+            raise _Invalid(f"an invalid byte range {str(span)[:80]}")
+        self.files[location][Entry(ends[0], ends[1], name, serializer, dtype, shape)] = None
 
 
-@limited
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    if source.size and _YAML.match(source.read(0, min(64, source.size))):
-        why = "it is YAML, which torchsnapshot wrote before 0.1: not read here, and nothing is known of it"
-        raise Damage("unreadable", why, 0)
-    found: list[Finding] = []
-    root = mapping(read_json(source, found).value)
-    yield from found
-    flipped = {key: meant for key in list(root)[:8] if (meant := near_miss(key, _KEYS))}
-    world, manifest = root.get("world_size"), mapping(root.get("manifest"))
-    if flipped or root.keys() != set(_KEYS) or not manifest:
-        raise Damage("bad-header", "no version, world_size or manifest of torchsnapshot", 0)
-    if not isinstance(world, int) or not 0 < world <= 10_000_000:
-        raise Damage("bad-header", f"a world_size of {str(world)[:40]}", 0)
-    yield finding("not-checksummed", "torchsnapshot stores no checksum of tensors: sizes are compared")
-    what = "entries: their form is checked, and that the files fit them"
-    anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
-    anatomy.metadata["world_size"] = world
-    said = _Manifest(manifest)
-    for path, entry in manifest.items():
-        yield from _entry(said, path, mapping(entry), world, anatomy)
-    for name, boxes in said.shards.items():
-        yield from incomplete({name: box} for box in boxes)
-    anatomy.members.update(said.claims())
-
-
-def _entry(said: _Manifest, path: str, entry: _Json, world: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """One entry: ``path`` is the rank and the name of the value."""
-    m = _RANK.fullmatch(path)
-    if m is None or int(m[1]) >= world or len(path) > MAX_NAME:
-        yield finding("bad-header", f"{path[:200]!r} is no entry of one of {world:,} ranks")
-        return
-    name, kind = m[2], entry.get("type")
-    try:
-        if kind in _CONTAINERS:
-            yield from _container(said, path, entry)
-        elif kind in _INLINE:
-            value = _inline(str(kind), entry.get("serialized_value"))
-            if m[1] == "0" and value is not None:
-                remember(anatomy.metadata, name.replace("/", "."), value)
-        else:
-            _stored(said, name, entry, anatomy)
-    except _Invalid as why:
-        yield finding("bad-header", f"{path[:200]!r}: {why}")
-    parent = path.rpartition("/")[0]
-    if "/" in parent and mapping(said.manifest.get(parent)).get("type") not in _CONTAINERS:
-        yield finding("bad-header", f"{path[:200]!r} lies in nothing that holds values")
-
-
-def _stored(said: _Manifest, name: str, entry: _Json, anatomy: Anatomy) -> None:
-    """A tensor or an object whose bytes lie in a file."""
-    kind = entry.get("type")
-    if kind == "object":
-        said.place(name, entry)
-        anatomy.keys.add(name)
-        return
-    shape: tuple[int, ...] | None
-    if kind == "Tensor":
-        shape = said.tensor(name, entry)
-    elif kind == "ShardedTensor":
-        boxes = said.pieces(name, entry.get("shards"))
-        said.shards[name].update(dict.fromkeys(boxes))
-        shape = None
-    elif kind == "ChunkedTensor":
-        boxes, shape = said.pieces(name, entry.get("chunks")), integers(entry.get("shape"))
-        if shape is None or any(len(box.start) != len(shape) for box in boxes) or _untiled(shape, boxes):
-            raise _Invalid("its chunks do not fill its shape")
-    else:
-        meant = near_miss(str(kind), _TYPES)
-        raise _Invalid(f"a type {str(kind)[:40]!r}" + (f", {meant!r} with a flipped bit" if meant else ""))
-    anatomy.keys.add(name)
-    if shape is not None:
-        dtype = str(entry.get("dtype")).removeprefix("torch.")
-        size = min(math.prod(shape) * ITEMSIZE.get(dtype, 0), 1 << 62)
-        anatomy.tensors.append(Tensor(name, dtype, shape, size))
-
-
-def _untiled(shape: tuple[int, ...], boxes: list[Box]) -> bool:
-    bad = untiled(shape, boxes)
-    return bad is not None and bad.kind != "complex"
-
-
-def _container(said: _Manifest, path: str, entry: _Json) -> Iterator[Finding]:
-    """A dict holds what it lists: torchsnapshot drops a key without a value, and a value without a key.
-
-    Values that ranks share are entries of rank 0 alone.
-    """
-    if entry.get("type") == "list":
-        return
-    name = path.partition("/")[2]
-    for key in sequence(entry.get("keys")):
-        child = str(key).replace("%", "%25").replace("/", "%2F")
-        if f"{path}/{child}" not in said.manifest and f"0/{name}/{child}" not in said.manifest:
-            yield finding("bad-header", f"{path[:200]!r} lists {str(key)[:80]!r}, and nothing holds it")
-
-
-def _inline(kind: str, text: object) -> Scalar:
+def _read_inline(kind: str, text: object) -> Scalar:
     """A value that the entry holds itself; None for one that is no scalar."""
     if not isinstance(text, str):
         raise _Invalid("no value")
@@ -198,6 +154,38 @@ def _inline(kind: str, text: object) -> Scalar:
     if kind in ("int", "bool"):
         raise _Invalid(f"{text[:40]!r} is no {kind}")
     return text if kind == "str" else None
+
+
+def _magic(head: bytes) -> bool:
+    return _FIRST.match(head) is not None or _YAML.match(head) is not None
+
+
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    if source.size and _YAML.match(source.read(0, min(64, source.size))):
+        why = "it is YAML, which torchsnapshot wrote before 0.1: not read here, and nothing is known of it"
+        raise Damage("unreadable", why, 0)
+    found: list[Finding] = []
+    root = mapping(read_json(source, found).value)
+    yield from found
+    flipped = any(near_miss(key, _KEYS) for key in list(root)[:8])
+    world, manifest = root.get("world_size"), mapping(root.get("manifest"))
+    if flipped or root.keys() != set(_KEYS) or not manifest:
+        raise Damage("bad-header", "no version, world_size or manifest of torchsnapshot", 0)
+    if not isinstance(world, int) or not 0 < world <= 10_000_000:
+        raise Damage("bad-header", f"a world_size of {str(world)[:40]}", 0)
+    yield finding("not-checksummed", "torchsnapshot stores no checksum of tensors: sizes are compared")
+    what = "entries: their form is checked, and that the files fit them"
+    anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
+    anatomy.metadata["world_size"] = world
+    said = _Manifest(manifest, anatomy)
+    for path, entry in manifest.items():
+        yield from said.check_entry(path, mapping(entry), world)
+    for name, boxes in said.shards.items():
+        yield from incomplete({name: box} for box in boxes)
+    for location, entries in said.files.items():
+        check = partial(check_file, entries=tuple(entries))
+        anatomy.members[location] = Claim("torchsnapshot", check, whole=True)
 
 
 FORMAT = own_format(
