@@ -603,7 +603,7 @@ def test_many_bad_digests_are_looked_up_in_linear_time(escaped: bool) -> None:
     names = [f"__{n}_0.distcp" for n in range(5000)]
     lines = [json.dumps(n).replace("_", "\\u005f" if escaped else "_") + ': "0"' for n in names]
     text = Searched(('{"algorithm": "sha256", "files": {' + ", ".join(lines) + "}}").encode())
-    found = list(mcore_integrity._listed(json.loads(text)["files"], text, Anatomy()))
+    found = list(mcore_integrity._claim_files(json.loads(text)["files"], text, Anatomy()))
     assert len(found) == len(names)
     assert text.steps < (21 if escaped else 1) * len(text)
     assert escaped or [f.offset for f in found[:20]] == [text.index(f'"{n}"'.encode()) for n in names[:20]]

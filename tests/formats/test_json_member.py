@@ -199,7 +199,7 @@ def test_a_file_too_large_is_not_read() -> None:
         readinto = read
 
     with pytest.raises(Damage) as e:
-        read_json(Huge(), [])  # type: ignore[arg-type]
+        read_json(Huge())  # type: ignore[arg-type]
     assert e.value.finding.code == "too-complex"
 
 

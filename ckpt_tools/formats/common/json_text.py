@@ -36,10 +36,11 @@ _LITERALS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
 
 
 class Text(NamedTuple):
-    """What a file holds: ``value`` as Python has it, and the bytes."""
+    """What a file holds: ``value`` as Python has it, the bytes, and what is odd: a key that occurs twice."""
 
     value: object
     data: bytes
+    odd: list[Finding]
 
 
 def _brackets(data: bytes) -> bytes:
@@ -102,10 +103,15 @@ def _refused(e: JSONDecodeError, text: str) -> Damage:
     return Damage("bad-header", f"not JSON: {e.msg[:80]} ({rest[:20]!r})", at)
 
 
-def read_json(source: Source, found: list[Finding]) -> Text:
-    """The whole file as one JSON value; a key that occurs twice goes to ``found``. Raises Damage."""
-    data = read_text(source)
-    return Text(parse(data, found), data)
+def opens_object(head: bytes) -> bool:
+    """Whether a JSON object may begin so; of which kind it is only its content tells."""
+    return head.lstrip(b" \t\r\n")[:1] == b"{"
+
+
+def read_json(source: Source) -> Text:
+    """The whole file as one JSON value. Raises Damage."""
+    data, odd = read_text(source), list[Finding]()
+    return Text(parse(data, odd), data, odd)
 
 
 def read_text(source: Source) -> bytes:

@@ -8,7 +8,7 @@ Facts: transformers 5.23 (trainer_callback.py, configuration_utils.py), peft 0.1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, own_format
@@ -19,24 +19,13 @@ from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 _SCALARS = (
-    "global_step",
-    "epoch",
-    "max_steps",
-    "save_steps",
-    "iteration",
-    "step",
-    "sharded_backend",
-    "sharded_backend_version",
-    "common_backend",
-    "last_epoch",
-    "last_step",
+    *("global_step", "epoch", "max_steps", "save_steps", "iteration", "step", "last_epoch", "last_step"),
+    *("sharded_backend", "sharded_backend_version", "common_backend"),
     "cur_step",  # XTuner's
-    "current_step",  # kohya's train_state.json
-    "current_epoch",
+    *("current_step", "current_epoch"),  # kohya's train_state.json
     "consumed_samples",  # lm-engine's metadata.json
     "num_training_steps",  # LLaMA-Factory's metadata.json
-    "init_timestamp_nsecs",
-    "commit_timestamp_nsecs",
+    *("init_timestamp_nsecs", "commit_timestamp_nsecs"),
 )
 _PATHS = ("best_model_checkpoint", "base_model_name_or_path")
 """Of transformers' Trainer, and of peft's adapters."""
@@ -55,22 +44,16 @@ def _magic(head: bytes) -> bool:
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Well-formed as Python's json reads it, and the few scalars that tell progress. Reads the whole file."""
-    found: list[Finding] = []
-    text = read_json(source, found)
-    yield from found
+    text = read_json(source)
+    yield from text.odd
     top = mapping(text.value)
     if len(top) <= _MAX_KEYS:
         anatomy.keys |= top.keys()
-    for name in _SCALARS:
-        _remember(top, name, anatomy)
-    for name in _PATHS:
-        path = top.get(name)
-        _remember({name: path[-MAX_TEXT:] if isinstance(path, str) else None}, name, anatomy)
-    _remember_training(text.value, anatomy)
-    _remember_arrays(sequence(text.value), anatomy)
-    _remember_items(top, anatomy)
-    last = mapping(top.get("metas")).get("last_train_step")  # nanotron's checkpoint_metadata.json
-    _remember({"metas.last_train_step": last}, "metas.last_train_step", anatomy)
+    for name, value in _find_scalars(text.value, top):
+        if isinstance(value, float) and not abs(value) < float("inf"):
+            value = str(value)  # noqa: PLW2901
+        if isinstance(value, int | float | str) and value not in ("", 1 << 64) and str(value).isprintable():
+            remember(anatomy.metadata, name, value)
     if source.path.rpartition("/")[2] == "trainer_state.json" and "global_step" not in top:
         why = "there is no global_step: this is not what transformers writes as trainer_state.json"
         yield finding("bad-header", why, offset=0)
@@ -85,55 +68,41 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
 
 
-def _remember_training(value: object, anatomy: Anatomy) -> None:
-    """What LeRobot's files tell of others: the steps of a processor with a state of their own, the learning
-    rate of an optimizer, the one that it had before a schedule set it, and the one that the schedule has set.
-    """
-    for i, step in enumerate(sequence(mapping(value).get("steps"))[:_MAX_STEPS]):
-        _remember({f"state_file.{i}": mapping(step).get("state_file")}, f"state_file.{i}", anatomy)
-    for group in sequence(value)[:1]:
-        for name in ("lr", "initial_lr"):
-            _remember(mapping(group), name, anatomy)
-    for rate in sequence(mapping(value).get("_last_lr"))[:1]:
-        _remember({"lr": rate}, "lr", anatomy)
-
-
-def _remember_arrays(rows: Sequence[object], anatomy: Anatomy) -> None:
-    """What AXLearn's list of a save tells: its step, and how many arrays were saved with it, each a pair of
-    its path and {"dtype", "shape"} (axlearn/common/checkpointer.py, TensorStoreStateStorage).
-    """
+def _find_scalars(value: object, top: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """What is worth showing of a file, and what it tells of others."""
+    yield from ((name, top.get(name)) for name in _SCALARS)
+    for name in _PATHS:
+        yield name, path[-MAX_TEXT:] if isinstance(path := top.get(name), str) else None
+    # LeRobot's: the steps of a processor with a state of their own, the learning rate of an optimizer, the
+    # one that it had before a schedule set it, and the one that the schedule has set
+    for i, step in enumerate(sequence(top.get("steps"))[:_MAX_STEPS]):
+        yield f"state_file.{i}", mapping(step).get("state_file")
+    rows = sequence(value)
+    for group in map(mapping, rows[:1]):
+        yield from ((name, group.get(name)) for name in ("lr", "initial_lr"))
+    yield from (("lr", rate) for rate in sequence(top.get("_last_lr"))[:1])
+    # AXLearn's list of a save: its step, and how many arrays were saved with it, each a pair of its path and
+    # {"dtype", "shape"} (axlearn/common/checkpointer.py, TensorStoreStateStorage)
     pairs = [row for row in map(sequence, rows) if len(row) == 2]
     if pairs and len(pairs) == len(rows) and pairs[0][0] == "step":
-        _remember({"step": pairs[0][1]}, "step", anatomy)
-        arrays = sum({"dtype", "shape"} <= mapping(value).keys() for _, value in pairs)
-        remember(anatomy.metadata, "stored_arrays", arrays)
+        yield "step", pairs[0][1]
+        yield "stored_arrays", sum({"dtype", "shape"} <= mapping(row[1]).keys() for row in pairs)
+    yield from _find_items(top)
 
 
-def _remember_items(top: Mapping[str, object], anatomy: Anatomy) -> None:
+def _find_items(top: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     """What was saved beside this file: the items of Orbax, each a directory, and of each kind of MindFormers'
-    files the first.
+    files the first; the step in nanotron's checkpoint_metadata.json.
     """
     handlers = mapping(top.get("item_handlers"))
-    for name in list(handlers)[:_MAX_ITEMS]:
-        _remember({f"item_handlers.{name}": handlers[name]}, f"item_handlers.{name}", anatomy)
+    yield from ((f"item_handlers.{name}", handlers[name]) for name in list(handlers)[:_MAX_ITEMS])
     kinds = dict[str, str]()
-    for rows in mapping(top.get("storage_data")).values():
-        for file in (mapping(row).get("file_name") for row in sequence(rows)):
-            if isinstance(file, str) and len(kinds) < _MAX_ITEMS:
-                kinds.setdefault(file.rsplit("-", 2)[0], file)
-    for kind, file in kinds.items():
-        _remember({f"storage_data.{file}": kind}, f"storage_data.{file}", anatomy)
-
-
-def _remember(top: Mapping[str, object], name: str, anatomy: Anatomy) -> None:
-    """Keep a scalar that can be shown."""
-    value = top.get(name)
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        value = str(value)
-    if not isinstance(value, int | float | str) or value in ("", 1 << 64):
-        return
-    if not isinstance(value, str) or value.isprintable():
-        remember(anatomy.metadata, name, value)
+    for row in (row for rows in mapping(top.get("storage_data")).values() for row in sequence(rows)):
+        file = mapping(row).get("file_name")
+        if isinstance(file, str) and len(kinds) < _MAX_ITEMS:
+            kinds.setdefault(file.rsplit("-", 2)[0], file)
+    yield from ((f"storage_data.{file}", kind) for kind, file in kinds.items())
+    yield "metas.last_train_step", mapping(top.get("metas")).get("last_train_step")
 
 
 FORMAT = own_format(

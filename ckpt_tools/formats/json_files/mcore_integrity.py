@@ -8,14 +8,15 @@ missing one, another digest, or another algorithm. Files that are not listed are
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
-from ckpt_tools.formats.common.json_text import read_json
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
+from ckpt_tools.formats.common.json_text import opens_object, read_json
 from ckpt_tools.formats.common.limited import MANY, limited
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.model.finding import Finding
@@ -28,16 +29,10 @@ _EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # S
 _INDENTS = (2, 4, None)
 
 
-def _magic(head: bytes) -> bool:
-    """A JSON object; whether it is Megatron's only its content tells."""
-    return head.lstrip(b" \t\r\n")[:1] == b"{"
-
-
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    found: list[Finding] = []
-    text = read_json(source, found)
-    yield from found
+    text = read_json(source)
+    yield from text.odd
     value = text.value
     if not isinstance(value, dict):
         raise Damage("bad-header", "integrity.json holds no object", 0)
@@ -54,17 +49,14 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("bad-header", "integrity.json has no algorithm, or no files", 0)
     spelled = "a changed one does not fit the files, the rest is spelled as Megatron-core spells it"
     anatomy.explain(0, source.size, f"names and digests: {spelled}")
-    from json import dumps
-
-    if not any(text.data.strip() == dumps(value, indent=i).encode() for i in _INDENTS):
+    if not any(text.data.strip() == json.dumps(value, indent=i).encode() for i in _INDENTS):
         yield finding("odd-header", "the text is spelled otherwise than Megatron-core writes it", offset=0)
     if algorithm != _ALGORITHM and not flipped:
-        raise _unknown(str(algorithm), text.data)
-    yield from _listed(files, text.data, anatomy)
+        raise _refuse(str(algorithm), text.data)
+    yield from _claim_files(files, text.data, anatomy)
 
 
-def _unknown(algorithm: str, data: bytes) -> Damage:
-    """Why the files cannot be compared by the algorithm that is named."""
+def _refuse(algorithm: str, data: bytes) -> Damage:
     shown = repr(algorithm[:40])
     if near_miss(algorithm, (_ALGORITHM,)):
         why = f"the algorithm {shown} is 'sha256' with a flipped bit"
@@ -73,25 +65,18 @@ def _unknown(algorithm: str, data: bytes) -> Damage:
     return Damage("too-complex", why, 0)
 
 
-def _listed(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Iterator[Finding]:
-    from json import dumps
-
+def _claim_files(files: Mapping[str, object], data: bytes, anatomy: Anatomy) -> Iterator[Finding]:
     said = at = 0
     for name, digest in files.items():
         if not isinstance(digest, str) or not _HEX.fullmatch(digest):
             said += 1
-            if (
-                said <= MANY
-            ):  # no more are shown, and a name that is spelled otherwise is searched for to the end
-                at = max(at, data.find(dumps(name).encode(), at))
-            yield finding(
-                "bad-header",
-                f"the digest of {name[:200]!r} is not 64 lower-case hexadecimal digits",
-                offset=at,
-            )
-            anatomy.members[name] = Claim("mcore_integrity", _nothing)
+            if said <= MANY:  # no more are shown: one that is spelled otherwise is searched for to the end
+                at = max(at, data.find(json.dumps(name).encode(), at))
+            why = f"the digest of {name[:200]!r} is not 64 lower-case hexadecimal digits"
+            yield finding("bad-header", why, offset=at)
+            anatomy.members[name] = Claim("mcore_integrity", nothing)
         elif digest == _EMPTY:  # an unused writer leaves an empty .distcp, which is whole
-            anatomy.members[name] = Claim("mcore_integrity", _empty, whole=True)
+            anatomy.members[name] = Claim("mcore_integrity", _check_empty, whole=True)
         else:
             anatomy.members[name] = Claim("mcore_integrity", partial(_compare, digest=bytes.fromhex(digest)))
     if not files:
@@ -105,22 +90,15 @@ def _compare(source: Source, anatomy: Anatomy, digest: bytes) -> Iterator[Findin
     return iter(())
 
 
-def _empty(source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
+def _check_empty(source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
     if source.size:
-        yield finding(
-            "trailing-data",
-            f"the file has {source.size:,} bytes; when {_NAME} was written it had none",
-            offset=0,
-        )
-
-
-def _nothing(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
-    return iter(())
+        why = f"the file has {source.size:,} bytes; when {_NAME} was written it had none"
+        yield finding("trailing-data", why, offset=0)
 
 
 FORMAT = own_format(
     name="mcore_integrity",
-    magic=_magic,
+    magic=opens_object,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="a SHA-256 for each file that was in the directory when it was written, as a whole",

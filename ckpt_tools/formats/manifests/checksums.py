@@ -13,7 +13,7 @@ line for each of these, Export-Csv writes them in quotes.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from ntpath import commonpath
 from ntpath import dirname as directory_on_windows
@@ -97,23 +97,24 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     if source.size > MAX_SIZE:
-        raise Damage(
-            "too-complex", f"{source.size:,} bytes of checksums: more than {MAX_SIZE:,} are not read"
-        )
-    data = _as_bytes(source.read(0, source.size))
+        why = f"{source.size:,} bytes of checksums: more than {MAX_SIZE:,} are not read"
+        raise Damage("too-complex", why)
+    data = source.read(0, source.size)
+    if encoding := _UTF_16.get(data[:2]):
+        data = data[2:].decode(encoding, "replace").encode("utf-8", "surrogatepass")
     anatomy.explain(0, source.size, "names and digests", Guard.UNPROTECTED)
     if data.count(b"\n") > MAX_LINES:
         raise Damage("too-complex", f"more than {MAX_LINES:,} lines of checksums: they are not read")
-    entries, unread = _parsed(data, basename(source.path))
+    entries, unread = _read_lines(data, basename(source.path))
     damaged = [f for f in unread if len(unread) <= len(entries) or _BEGUN.match(f.message)]
     for f in damaged:
         yield finding(f.code, f"no checksum: {f.message[:80]!r}", offset=f.offset, severity=f.severity)
     if not entries and not damaged:
-        yield _of_nothing(source)
-    yield from _described(entries, source.path, anatomy)
+        yield _report_nothing(source)
+    yield from _claim_files(entries, source.path, anatomy)
 
 
-def _of_nothing(source: Source) -> Finding:
+def _report_nothing(source: Source) -> Finding:
     """What to say of a list that nobody can check a file with: a warning where its name is that of one."""
     called_so = "checksums" in names.allowed(basename(source.path))
     severity = Severity.WARNING if called_so else None
@@ -123,87 +124,69 @@ def _of_nothing(source: Source) -> Finding:
     return finding("not-checksummed", f"no line of it is a checksum: {why}", severity=severity, hint=ANEW)
 
 
-def _as_bytes(data: bytes) -> bytes:
-    """The text in UTF-8, where it is in UTF-16."""
-    if (encoding := _UTF_16.get(data[:2])) is None:
-        return data
-    return data[2:].decode(encoding, "replace").encode("utf-8", "surrogatepass")
+def _join_rows(found: re.Match[bytes]) -> bytes:
+    """Three lines of a list as a row of a table, and blank lines, so that what follows stays where it is."""
+    return b" ".join(found.groups()).ljust(len(found[0]), b"\n")
 
 
-def _parsed(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
+def _read_lines(data: bytes, own: str) -> tuple[list[_Entry], list[Finding]]:
     """The lines that are checksums; each other one as a finding."""
     entries, unread, at = list[_Entry](), list[Finding](), 0
     hint = _HINT.search(own)
     if signed := _IN_THE_CLEAR.fullmatch(data):
         data, at = signed[1], signed.start(1)
-    data = _AS_LIST.sub(_row, data)
+    data = _AS_LIST.sub(_join_rows, data)
     for raw in data.split(b"\n"):
         line = raw.removeprefix(b"\xef\xbb\xbf" if at == 0 else b"").rstrip(b"\r")
         text = line.decode("utf-8", "surrogateescape")
         if text.strip() and not text.startswith("#") and not _HEADING.fullmatch(text):
-            if (entry := _entry(text, hint[0].lower() if hint else "")) is not None:
+            if (entry := _read_line(text, hint[0].lower() if hint else "")) is not None:
                 entries.append(entry)
             else:
                 unread.append(finding("bad-header", text[:200], offset=at, severity=Severity.WARNING))
         at += len(raw) + 1
-    names = {e.name for e in entries}
-    return entries, [f for f in unread if not _is_known_otherwise(f.message, names)]
+    # a line may say more of a file than the digest that is compared: another algorithm's, its size
+    listed = {e.name for e in entries}
+    others = ((f, _OTHERWISE.fullmatch(f.message)) for f in unread)
+    return entries, [
+        f for f, m in others if not m or m["name"] not in listed or _name_algorithm(m["tag"]) in LENGTHS
+    ]
 
 
-def _row(found: re.Match[bytes]) -> bytes:
-    """Three lines of a list as a row of a table, and blank lines, so that what follows stays where it is."""
-    return b" ".join(found.groups()).ljust(len(found[0]), b"\n")
-
-
-def _is_known_otherwise(line: str, names: Container[str]) -> bool:
-    """Whether a line says more of a file than the digest that is compared: another algorithm's, its size."""
-    found = _OTHERWISE.fullmatch(line)
-    return found is not None and found["name"] in names and _algorithm(found["tag"]) not in LENGTHS
-
-
-def _entry(line: str, hint: str) -> _Entry | None:
+def _read_line(line: str, hint: str) -> _Entry | None:
     """What one line says; ``hint`` is the algorithm that the manifest's own name tells, or ""."""
-    if _ALONE.fullmatch(alone := line.strip()):
-        digest = _digest(bytes.fromhex(alone) if len(alone) % 2 == 0 else b"", hint)
-        return digest and _Entry("", digest)
-    found = next((m for rule in _RULES if (m := rule.fullmatch(line))), None)
-    if found is None or len(found["hex"]) % 2:
-        return None
-    algorithm = found["tag"] if "tag" in found.groupdict() else hint
-    if (digest := _digest(bytes.fromhex(found["hex"]), algorithm)) is None:
-        return None
-    name = "" if found["name"] in _STDIN else found["name"]
-    if found.groupdict().get("escaped"):
-        name = re.sub(r"\\[nr\\]", lambda m: _ESCAPES[m[0]], name)
-    return _Entry(name, digest)
+    name, text, algorithm = "", line.strip(), hint
+    if not _ALONE.fullmatch(text):
+        found = next((m for rule in _RULES if (m := rule.fullmatch(line))), None)
+        if found is None:
+            return None
+        parts = found.groupdict()
+        name, text, algorithm = parts["name"], parts["hex"], parts.get("tag", hint)
+        if name in _STDIN:
+            name = ""
+        elif parts.get("escaped"):
+            name = re.sub(r"\\[nr\\]", lambda m: _ESCAPES[m[0]], name)
+    value = bytes.fromhex(text) if len(text) % 2 == 0 else b""
+    algorithm = _name_algorithm(algorithm) or _BY_LENGTH.get(len(value), "")
+    shorter = algorithm == "blake2b" and 0 < len(value) < LENGTHS[algorithm]
+    fits = shorter or LENGTHS.get(algorithm) == len(value)
+    return _Entry(name, Digest(algorithm, value)) if fits else None
 
 
-def _algorithm(tag: str) -> str:
+def _name_algorithm(tag: str) -> str:
     """What we call an algorithm that others spell otherwise."""
     name = re.sub(r"^(sha)2-(?=\d)|^(blake2b)-\d+$", r"\1\2", tag.lower())
     return _NAMED.get(name, name)
 
 
-def _digest(value: bytes, algorithm: str) -> Digest | None:
-    """The digest of that algorithm, or of the one that has its length; None where it is of no such length."""
-    algorithm = _algorithm(algorithm) or _BY_LENGTH.get(len(value), "")
-    shorter = algorithm == "blake2b" and 0 < len(value) < LENGTHS[algorithm]
-    return Digest(algorithm, value) if shorter or LENGTHS.get(algorithm) == len(value) else None
-
-
-def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[Finding]:
+def _claim_files(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[Finding]:
     """Claims on the files that are listed, those apart that lie elsewhere, and the manifest itself."""
-    digests: dict[str, list[Digest]] = {}
-    outside = list[str]()
-    entries, guessed = _from_windows(entries)
-    place = partial(_place, path=path, whole_below=_written_above(entries, path))
-    yield from _nameless(entries, sum(not e.name and place("") is None for e in entries))
-    for e in entries:
-        name = place(e.name)
-        if name is None:
-            outside += [e.name] if e.name else []
-        elif name != basename(path):
-            _note(e.digest, digests.setdefault(name, []))
+    entries, guessed = _strip_windows(entries)
+    prefix = f"{basename(dirname(path))}/"  # the command may have run in the directory above: sha256sum run/*
+    above = prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
+    place = partial(_place, path=path, whole_below=above)
+    yield from _report_nameless(entries, place("") is None)
+    digests, outside = _sort_digests(entries, place, basename(path))
     nowhere = all(not e.name for e in entries)
     for name, known in digests.items():
         made = claim("checksums", basename(path), name, known, optional=guessed)
@@ -215,15 +198,31 @@ def _described(entries: list[_Entry], path: str, anatomy: Anatomy) -> Iterator[F
         yield needs_blake3(unread)
 
 
-def _nameless(entries: list[_Entry], count: int) -> Iterator[Finding]:
-    """What to say of digests that are of no file that anybody knows."""
-    if count:
+def _report_nameless(entries: list[_Entry], unknown: bool) -> Iterator[Finding]:
+    if count := sum(not e.name for e in entries) if unknown else 0:
         why = f"{count:,} of its digests have no name: nothing says which files they are of"
         useless = Severity.WARNING if count == len(entries) else None
         yield finding("not-checksummed", why, severity=useless, hint=ANEW)
 
 
-def _from_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
+def _sort_digests(
+    entries: list[_Entry], place: Callable[[str], str | None], own: str
+) -> tuple[dict[str, list[Digest]], list[str]]:
+    """The digests of each file but the manifest itself, and the names that lie elsewhere."""
+    digests, outside = dict[str, list[Digest]](), list[str]()
+    for e in entries:
+        name = place(e.name)
+        if name is None:
+            outside += [e.name] if e.name else []
+        elif name != own:
+            known = digests.setdefault(name, [])
+            # of two by the same algorithm that differ one is wrong, whatever a third says
+            if e.digest not in known and sum(d.algorithm == e.digest.algorithm for d in known) < 2:
+                known.append(e.digest)
+    return digests, outside
+
+
+def _strip_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
     """The entries by their names below the directory that all lie in, where they have absolute paths of
     Windows, and whether they have: where the list lies now, nobody knows which that was.
     """
@@ -237,18 +236,6 @@ def _from_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
 
 
 _ON_WINDOWS = re.compile(r"[A-Za-z]:\\")
-
-
-def _note(digest: Digest, known: list[Digest]) -> None:
-    """Add a digest; of two by the same algorithm that differ one is wrong, whatever a third says."""
-    if digest not in known and sum(d.algorithm == digest.algorithm for d in known) < 2:
-        known.append(digest)
-
-
-def _written_above(entries: list[_Entry], path: str) -> str:
-    """The prefix of all names where the command ran in the directory above, or "": sha256sum run/*"""
-    prefix = f"{basename(dirname(path))}/"
-    return prefix if prefix != "/" and all(e.name.startswith(prefix) for e in entries) else ""
 
 
 def _place(name: str, path: str, whole_below: str) -> str | None:

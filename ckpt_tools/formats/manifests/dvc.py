@@ -27,24 +27,36 @@ _FIELD = re.compile(r"""(- |  )(\w+): *("[^"]*"|'[^']*'|.*?)(?: +#.*)? *""")
 _FETCH = "dvc pull"
 
 
-def _magic(head: bytes) -> bool:
-    return re.match(rb"\w+:", head) is not None
-
-
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if source.size > _LONGEST:
         raise Damage("too-complex", f"{source.size:,} bytes are more than a .dvc file has", 0)
     text = source.read(0, source.size).decode("utf-8", "surrogateescape")
     anatomy.explain(0, source.size, "names, digests and sizes", Guard.UNPROTECTED)
-    outs = _outs(text)
+    outs = _read_outs(text)
     if not outs:
         yield finding("not-checksummed", "this .dvc file has no outs: nothing is known about its content")
+    own = basename(source.path)
     for out in outs:
-        yield from _described(out, basename(source.path), anatomy)
+        path, md5, size = normpath(out["path"]), out.get("md5", ""), out.get("size", "")
+        digest = read_digest("md5", md5.removesuffix(".dir"))
+        if isabs(path) or path == ".." or path.startswith("../"):
+            why = f"{path[:80]!r} lies outside its directory: it was not compared"
+            yield finding("path-escape", why, severity=Severity.WARNING)
+        elif digest is None:
+            code = "bad-header" if md5 else "not-checksummed"
+            yield finding(code, f"no MD5 of {path[:80]!r}: {md5[:40]!r}")
+        elif md5.endswith(".dir"):
+            check = partial(_check_list, out=path, own=own)
+            cached = f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
+            anatomy.members[cached] = Claim("dvc", check, optional=True, follow=True)
+        else:
+            known = [digest] if out.get("hash") == "md5" else []
+            length = int(size) if size.isdecimal() and len(size) < 19 and known else -1
+            anatomy.members[path] = claim("dvc", own, path, known, size=length)._replace(fetch=_FETCH)
 
 
-def _outs(text: str) -> list[dict[str, str]]:
+def _read_outs(text: str) -> list[dict[str, str]]:
     """The fields of each output, as far as they are plain."""
     outs, inside, above = list[dict[str, str]](), False, ""
     for line in text.splitlines():
@@ -56,33 +68,11 @@ def _outs(text: str) -> list[dict[str, str]]:
                 outs.append({})
             if outs:
                 outs[-1][field[2]] = field[3].strip("'\"")
-    return [
-        {**out, "path": f"{above}/{out['path']}" if above else out["path"]} for out in outs if "path" in out
-    ]
+    lead = f"{above}/" if above else ""
+    return [{**out, "path": lead + out["path"]} for out in outs if "path" in out]
 
 
-def _described(out: dict[str, str], own: str, anatomy: Anatomy) -> Iterator[Finding]:
-    path, md5, size = normpath(out["path"]), out.get("md5", ""), out.get("size", "")
-    if isabs(path) or path == ".." or path.startswith("../"):
-        why = f"{path[:80]!r} lies outside its directory: it was not compared"
-        yield finding("path-escape", why, severity=Severity.WARNING)
-        return
-    listing = md5.endswith(".dir")
-    digest = read_digest("md5", md5.removesuffix(".dir"))
-    if digest is None:
-        yield finding("bad-header" if md5 else "not-checksummed", f"no MD5 of {path[:80]!r}: {md5[:40]!r}")
-        return
-    if listing:
-        cached = f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
-        check = partial(_listed, out=path, own=own)
-        anatomy.members[cached] = Claim("dvc", check, optional=True, follow=True)
-        return
-    known = [digest] if out.get("hash") == "md5" else []
-    length = int(size) if size.isdecimal() and len(size) < 19 and known else -1
-    anatomy.members[path] = claim("dvc", own, path, known, size=length)._replace(fetch=_FETCH)
-
-
-def _listed(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterator[Finding]:
+def _check_list(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterator[Finding]:
     """What the list of a directory's files says about each of them."""
     if source.size > _LONGEST_LIST:
         raise Damage("too-complex", f"{source.size:,} bytes of names are not read", 0)
@@ -101,7 +91,7 @@ def _listed(source: Source, anatomy: Anatomy, out: str, own: str) -> Iterator[Fi
 
 FORMAT = own_format(
     name="dvc",
-    magic=_magic,
+    magic=lambda head: re.match(rb"\w+:", head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="an MD5 and the size of each file that it stands for",

@@ -8,13 +8,10 @@ Facts: huggingface_hub 0.x to 2.x, file_download.py: ``models--OWNER--NAME/snaps
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from ckpt_tools.formats.common.format import Anatomy, Claim, own_format
+from ckpt_tools.formats.common.format import Claim, nothing, own_format
 from ckpt_tools.formats.common.stored_digests import Digest, claim
-from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
-from ckpt_tools.storage import Source
 
 _BLOB = re.compile(r"(?:.*/)?blobs/([0-9a-f]{40}|[0-9a-f]{64})")
 
@@ -33,20 +30,11 @@ def claims_on(path: str, target: str) -> tuple[Claim, ...]:
     return (claim("hf_cache", "the name of its blob", path, [digest]),) if digest else ()
 
 
-def _magic(_head: bytes) -> bool:
-    """Any content: the path tells."""
-    return False
-
-
-def _structure(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
-    return iter(())
-
-
 FORMAT = own_format(
     name="hf_cache",
-    magic=_magic,
+    magic=lambda _: False,  # any content: the path tells
     distinct=False,
-    checks={Level.STRUCTURE: _structure},
+    checks={Level.STRUCTURE: nothing},
     protects="every file of a snapshot, as a whole, by the name of its blob",
     limits=("a blob that no snapshot leads to is looked at only when it is named",),
     loader=None,

@@ -23,10 +23,6 @@ _LINES = re.compile(rb"([0-9a-f]{40})\r?\n([^\r\n]{1,200})\r?\n(\d{1,12}(?:\.\d{
 _LONGEST = 1024
 
 
-def _magic(head: bytes) -> bool:
-    return re.match(rb"[0-9a-f]{40}\r?\n", head) is not None
-
-
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     found = _LINES.fullmatch(source.read(0, min(source.size, _LONGEST)))
     anatomy.explain(0, source.size, "commit, etag and time", Guard.UNPROTECTED)
@@ -51,7 +47,7 @@ def _unless_changed(source: Source, anatomy: Anatomy, since: float, compare: Che
 
 FORMAT = own_format(
     name="hf_download",
-    magic=_magic,
+    magic=lambda head: re.match(rb"[0-9a-f]{40}\r?\n", head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="each file that was downloaded, as a whole, by its etag",

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from os.path import basename, dirname, normpath
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
-from ckpt_tools.formats.common.json_text import mapping, parse, read_json, sequence
+from ckpt_tools.formats.common.json_text import Text, mapping, opens_object, parse, read_json, sequence
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import Digest, can_compare, claim, needs_blake3, read_digest
 from ckpt_tools.model.finding import Finding
@@ -27,7 +27,9 @@ from ckpt_tools.storage import Source
 
 _PREDICATE = "https://model_signing/signature/v1.0"
 _PREDICATE_V02 = "https://model_signing/Digests/v0.1"
-_Named = tuple[str, Digest]
+_OF_GIT = (".git", ".gitattributes", ".github", ".gitignore")
+"""What is left out unless it is asked for."""
+_FILES_V02 = {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
 
 
 class Statement(NamedTuple):
@@ -40,16 +42,26 @@ class Statement(NamedTuple):
     resources: tuple[tuple[object, object, object], ...]
 
     @property
+    def sharded(self) -> bool:
+        return self.serialization.get("method") == "shards"
+
+    @property
     def names(self) -> set[str]:
         """The files."""
-        sharded = self.serialization.get("method") == "shards"
-        return {str(name).rsplit(":", 2)[0] if sharded else str(name) for name, _, _ in self.resources}
+        return {str(name).rsplit(":", 2)[0] if self.sharded else str(name) for name, _, _ in self.resources}
+
+    def beside(self, path: str) -> str:
+        """The directory of the model where the signature lies beside it, which is where the command leaves
+        it; "" where it lies inside.
+        """
+        model = self.model
+        ignored = [str(p).rpartition("/")[2] for p in sequence(self.serialization.get("ignore_paths"))]
+        inside = basename(path) in ignored or model in ("", ".", basename(dirname(path))) or "/" in model
+        return "" if inside else f"{model}/"
 
     def home(self, path: str) -> str:
         """The directory of the model whose signature lies at ``path``; "" where it is of one file."""
-        if self.names == {"."}:
-            return ""
-        return f"{dirname(path)}/{_beside(self.model, self.serialization, path)}".rstrip("/")
+        return "" if self.names == {"."} else f"{dirname(path)}/{self.beside(path)}".rstrip("/")
 
     def ignores(self, name: str) -> bool:
         """Whether a file of the model is left out on purpose."""
@@ -59,103 +71,75 @@ class Statement(NamedTuple):
 
 def read_statement(source: Source) -> Statement:
     """The statement in a signature. Raises Damage where it is none."""
-    found: list[Finding] = []
-    said = _statement(mapping(read_json(source, found).value), found)
+    said = _read_payload(read_json(source))
     if said.get("predicateType") not in (_PREDICATE, _PREDICATE_V02):
         raise Damage("bad-header", "this is no signature of a model", 0)
-    serialization = mapping(mapping(said.get("predicate")).get("serialization")) or _FILES_V02
-    return Statement(str(_subject(said).get("name") or ""), serialization, tuple(_resources(said)))
+    return _statement_of(said)
 
 
-_OF_GIT = (".git", ".gitattributes", ".github", ".gitignore")
-"""What is left out unless it is asked for."""
-_FILES_V02 = {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
-
-
-def _magic(head: bytes) -> bool:
-    """A JSON object; whether it is such a bundle only its content tells."""
-    return head.lstrip(b" \t\r\n")[:1] == b"{"
-
-
-@limited
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    found: list[Finding] = []
-    bundle = mapping(read_json(source, found).value)
-    anatomy.explain(0, source.size, "names, digests and their signature", Guard.UNPROTECTED)
-    statement = _statement(bundle, found)
-    yield from found
-    resources = list(_resources(statement))
-    if statement.get("predicateType") not in (_PREDICATE, _PREDICATE_V02):
-        yield finding(
-            "not-checksummed", "this is no signature of a model: nothing is known about its content"
-        )
-        return
-    if not resources:
-        raise Damage("bad-header", "the statement lists no file", 0)
-    yield from _consistent(statement, resources)
-    yield from _described(statement, resources, source.path, anatomy)
-
-
-def _statement(bundle: Mapping[str, object], found: list[Finding]) -> Mapping[str, object]:
-    """The statement that was signed. Raises Damage."""
-    payload = mapping(bundle.get("dsseEnvelope")).get("payload")
+def _read_payload(bundle: Text) -> Mapping[str, object]:
+    """The value that was signed. Raises Damage."""
+    payload = mapping(mapping(bundle.value).get("dsseEnvelope")).get("payload")
     if not isinstance(payload, str):
         return {}
     try:
         data = b64decode(payload, validate=True)
     except ValueError:
         raise Damage("bad-header", "the payload is not base64", 0) from None
-    return mapping(parse(data, found)) if data else {}
+    return mapping(parse(data, bundle.odd)) if data else {}
 
 
-def _resources(statement: Mapping[str, object]) -> Iterator[tuple[object, object, object]]:
-    """(name, algorithm, digest) of each, in their order."""
-    if statement.get("predicateType") == _PREDICATE_V02:
-        for subject in map(mapping, sequence(statement.get("subject"))):
-            yield subject.get("name"), "sha256", mapping(subject.get("digest")).get("sha256")
-    else:
-        for row in map(mapping, sequence(mapping(statement.get("predicate")).get("resources"))):
-            yield row.get("name"), row.get("algorithm"), row.get("digest")
+def _statement_of(said: Mapping[str, object]) -> Statement:
+    subjects, predicate = list(map(mapping, sequence(said.get("subject")))), mapping(said.get("predicate"))
+    model = str((subjects or [{}])[0].get("name") or "")
+    listed = map(mapping, sequence(predicate.get("resources")))
+    resources = tuple((row.get("name"), row.get("algorithm"), row.get("digest")) for row in listed)
+    if said.get("predicateType") == _PREDICATE_V02:
+        resources = tuple((s.get("name"), "sha256", mapping(s.get("digest")).get("sha256")) for s in subjects)
+    return Statement(model, mapping(predicate.get("serialization")) or _FILES_V02, resources)
 
 
-def _subject(statement: Mapping[str, object]) -> Mapping[str, object]:
-    return mapping(next(iter(sequence(statement.get("subject"))), None))
-
-
-def _consistent(
-    statement: Mapping[str, object], resources: Sequence[tuple[object, object, object]]
-) -> Iterator[Finding]:
-    """Whether the digests are those that were signed: their own digest stands in the statement."""
-    if statement.get("predicateType") == _PREDICATE_V02:
+@limited
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    bundle = read_json(source)
+    anatomy.explain(0, source.size, "names, digests and their signature", Guard.UNPROTECTED)
+    said = _read_payload(bundle)
+    yield from bundle.odd
+    if said.get("predicateType") not in (_PREDICATE, _PREDICATE_V02):
+        why = "this is no signature of a model: nothing is known about its content"
+        yield finding("not-checksummed", why)
         return
+    statement = _statement_of(said)
+    if not statement.resources:
+        raise Damage("bad-header", "the statement lists no file", 0)
+    if said.get("predicateType") == _PREDICATE:
+        yield from _check_own_digest(said, statement)
+    yield from _claim_files(statement, source.path, anatomy)
+
+
+def _check_own_digest(said: Mapping[str, object], statement: Statement) -> Iterator[Finding]:
+    """Whether the digests are those that were signed: their own digest stands in the statement."""
     from hashlib import sha256
 
-    said = mapping(_subject(statement).get("digest")).get("sha256")
+    subject = mapping(next(iter(sequence(said.get("subject"))), None))
     try:
-        joined = b"".join(bytes.fromhex(str(digest)) for _, _, digest in resources)
+        joined = b"".join(bytes.fromhex(str(digest)) for _, _, digest in statement.resources)
     except ValueError:
         joined = b""
-    if sha256(joined).hexdigest() != said:
+    if sha256(joined).hexdigest() != mapping(subject.get("digest")).get("sha256"):
         yield finding("bad-header", "its digests are not those of which it gives the digest", offset=0)
 
 
-def _described(
-    statement: Mapping[str, object],
-    resources: Sequence[tuple[object, object, object]],
-    path: str,
-    anatomy: Anatomy,
-) -> Iterator[Finding]:
+def _claim_files(statement: Statement, path: str, anatomy: Anatomy) -> Iterator[Finding]:
     """Claims on the files of the model, from the digests of each."""
-    serialization = mapping(mapping(statement.get("predicate")).get("serialization"))
     own, digests = basename(path), defaultdict[str, list[Digest]](list)
-    for name, algorithm, digest in resources:
-        sharded = serialization.get("method") == "shards"
-        row = _shard(name, algorithm, digest) if sharded else _file(name, algorithm, digest)
+    for name, algorithm, digest in statement.resources:
+        row = _read_row(name, algorithm, digest, statement.sharded)
         if row is None:
             yield finding("bad-header", f"no digest of a file: {str(name)[:80]!r}, {str(algorithm)[:40]!r}")
         elif row[0] != own:
             digests[row[0]].append(row[1])
-    model = _beside(str(_subject(statement).get("name") or ""), serialization, path)
+    model = statement.beside(path)
     for name, known in digests.items():
         known.sort(key=lambda d: d.start)
         if any(a.end != b.start for a, b in pairwise(known)) or known[0].start:
@@ -167,22 +151,11 @@ def _described(
         yield needs_blake3(unread)
 
 
-def _beside(model: str, serialization: Mapping[str, object], path: str) -> str:
-    """The directory of the model where the signature lies beside it, which is where the command leaves it;
-    "" where it lies inside.
-    """
-    ignored = [str(p).rpartition("/")[2] for p in sequence(serialization.get("ignore_paths"))]
-    inside = basename(path) in ignored or model in ("", ".", basename(dirname(path))) or "/" in model
-    return "" if inside else f"{model}/"
-
-
-def _file(name: object, algorithm: object, digest: object) -> _Named | None:
-    found = read_digest(algorithm, digest)
-    return (name, found) if isinstance(name, str) and name and found else None
-
-
-def _shard(name: object, algorithm: object, digest: object) -> _Named | None:
-    """``name:start:end``."""
+def _read_row(name: object, algorithm: object, digest: object, sharded: bool) -> tuple[str, Digest] | None:
+    """A file and its digest, or that of its bytes in ``name:start:end``."""
+    if not sharded:
+        found = read_digest(algorithm, digest)
+        return (name, found) if isinstance(name, str) and name and found else None
     found = read_digest(str(algorithm).partition("-")[0], digest)
     file, _, bounds = str(name).rpartition(":")
     file, _, first = file.rpartition(":")
@@ -194,7 +167,7 @@ def _shard(name: object, algorithm: object, digest: object) -> _Named | None:
 
 FORMAT = own_format(
     name="model_signing",
-    magic=_magic,
+    magic=opens_object,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="a SHA-256, BLAKE2b or BLAKE3 of each file of the model, as a whole or by shards",

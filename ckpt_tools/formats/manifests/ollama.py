@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, own_format
-from ckpt_tools.formats.common.json_text import mapping, read_json, sequence
+from ckpt_tools.formats.common.json_text import mapping, opens_object, read_json, sequence
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
 from ckpt_tools.model.finding import Finding
@@ -18,19 +18,15 @@ from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 
-def _magic(head: bytes) -> bool:
-    return head.lstrip(b" \t\r\n")[:1] == b"{"
-
-
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.explain(0, source.size, "digests and sizes", Guard.UNPROTECTED)
-    if not _magic(source.read(0, min(source.size, 64))):
+    if not opens_object(source.read(0, min(source.size, 64))):
         yield finding("not-checksummed", "this is no manifest of Ollama: nothing is known about its content")
         return
-    found: list[Finding] = []
-    value = mapping(read_json(source, found).value)
-    yield from found
+    text = read_json(source)
+    yield from text.odd
+    value = mapping(text.value)
     for layer in map(mapping, (value.get("config"), *sequence(value.get("layers")))):
         digest, size = str(layer.get("digest", "")), layer.get("size")
         if known := read_digest("sha256", digest.removeprefix("sha256:").removeprefix("sha256-")):
@@ -43,7 +39,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 FORMAT = own_format(
     name="ollama",
-    magic=_magic,
+    magic=opens_object,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="a SHA-256 and the size of each blob of a model",

@@ -13,7 +13,7 @@ from os.path import basename
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, own_format
-from ckpt_tools.formats.common.json_text import mapping, read_json
+from ckpt_tools.formats.common.json_text import mapping, opens_object, read_json
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import Digest, claim
 from ckpt_tools.model.finding import Finding
@@ -23,37 +23,29 @@ from ckpt_tools.storage import Source
 _MD5 = re.compile(r"[0-9A-Za-z+/]{22}==")
 
 
-def _magic(head: bytes) -> bool:
-    """A JSON object; whether it is such a manifest only its content tells."""
-    return head.lstrip(b" \t\r\n")[:1] == b"{"
-
-
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    found: list[Finding] = []
-    value = mapping(read_json(source, found).value)
+    text, own = read_json(source), basename(source.path)
+    value = mapping(text.value)
     anatomy.explain(0, source.size, "names, digests and sizes", Guard.UNPROTECTED)
     if "storagePolicy" not in value or not isinstance(value.get("contents"), dict):
         yield finding("not-checksummed", "this is no manifest of wandb: nothing is known about its content")
         return
-    yield from found
-    own = basename(source.path)
+    yield from text.odd
     for name, entry in mapping(value["contents"]).items():
         if (of := mapping(entry)).get("ref") or name == own:
             continue
-        text, size = of.get("digest"), of.get("size")
-        if not (isinstance(text, str) and _MD5.fullmatch(text)):
+        said, size = of.get("digest"), of.get("size")
+        if not (isinstance(said, str) and _MD5.fullmatch(said)):
             yield finding("bad-header", f"the digest of {name[:80]!r} is no MD5 in base64")
             continue
-        known = size if type(size) is int and size >= 0 else -1
-        anatomy.members[name] = claim(
-            "wandb_manifest", own, name, [Digest("md5", b64decode(text))], size=known
-        )
+        digest, known = Digest("md5", b64decode(said)), size if type(size) is int and size >= 0 else -1
+        anatomy.members[name] = claim("wandb_manifest", own, name, [digest], size=known)
 
 
 FORMAT = own_format(
     name="wandb_manifest",
-    magic=_magic,
+    magic=opens_object,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
     protects="an MD5 and the size of each file of an artifact",

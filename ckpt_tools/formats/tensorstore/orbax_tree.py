@@ -66,9 +66,9 @@ def _read_leaf(name: str, entry: object, wrong: list[str]) -> str | None:
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """The list of leaves, and claims on the files that hold them. Reads the whole file."""
-    found: list[Finding] = []
-    top = mapping(read_json(source, found).value)
-    yield from found
+    text = read_json(source)
+    yield from text.odd
+    top = mapping(text.value)
     what = "JSON text: its form is checked, and that the files it names are there"
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
     leaves = top.get("tree_metadata")

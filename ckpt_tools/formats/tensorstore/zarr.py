@@ -339,7 +339,7 @@ class Described(Struct, frozen=True):
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         try:
-            array = read_array(source, Anatomy(), [])
+            array = array_of(mapping(read_json(source).value))
         except Damage:
             return
         if array is not None and prod(array.grid()) <= MAX_CHUNKS:
@@ -348,21 +348,16 @@ class Described(Struct, frozen=True):
         yield from ()
 
 
-def read_array(source: Source, anatomy: Anatomy, found: list[Finding]) -> Array | None:
-    """The array that the metadata describes; None for a group. Raises Damage."""
-    doc = mapping(read_json(source, found).value)
+def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """The metadata, and claims on the files of all chunks of the grid."""
+    text = read_json(source)
+    doc = mapping(text.value)
     if not doc:
         raise Damage("bad-header", "zarr metadata that is no JSON object", 0)
     what = "zarr metadata: its form is checked, and that the chunks fit it"
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
-    return array_of(doc)
-
-
-def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """The metadata, and claims on the files of all chunks of the grid."""
-    found: list[Finding] = []
-    array = read_array(source, anatomy, found)
-    yield from found
+    array = array_of(doc)
+    yield from text.odd
     if array is None:
         return
     anatomy.tensors.append(array.tensor("array"))

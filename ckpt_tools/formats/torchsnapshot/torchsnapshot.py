@@ -165,9 +165,9 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if source.size and _YAML.match(source.read(0, min(64, source.size))):
         why = "it is YAML, which torchsnapshot wrote before 0.1: not read here, and nothing is known of it"
         raise Damage("unreadable", why, 0)
-    found: list[Finding] = []
-    root = mapping(read_json(source, found).value)
-    yield from found
+    text = read_json(source)
+    yield from text.odd
+    root = mapping(text.value)
     flipped = any(near_miss(key, _KEYS) for key in list(root)[:8])
     world, manifest = root.get("world_size"), mapping(root.get("manifest"))
     if flipped or root.keys() != set(_KEYS) or not manifest:
