@@ -5,7 +5,6 @@ which function, which is imported when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -44,19 +43,14 @@ class Output(Struct, frozen=True):
         found = self.renders.get(_KINDS[type(document)])
         if found is None:
             return ""
-        return (_imported(found) if isinstance(found, str) else found)(document, view or PLAIN)
+        text: str = plugins.find_function(found)(document, view or PLAIN)
+        return text
 
     def require(self) -> None:
         """Raise UsageError where a package is missing, before the long work rather than after it."""
         if self.needs and find_spec(self.needs) is None:
             hint = f"pip install 'ckpt-tools[{self.extra}]'" if self.extra else f"pip install {self.needs}"
             raise UsageError(f"--format {self.name} needs {self.needs}, which is not installed", hint)
-
-
-def _imported(name: str) -> Render:
-    module, _, function = name.partition(":")
-    render: Render = getattr(import_module(module), function)
-    return render
 
 
 def _everything(module: str) -> Mapping[str, str]:

@@ -12,22 +12,18 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import redirect_stdout
 from functools import wraps
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from importlib import import_module, metadata
+from typing import Any, NamedTuple
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
+from msgspec.structs import fields, replace
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.settings import installed, parsers
-from ckpt_tools.settings.installed import GROUPS, EntryPoint, Package
+from ckpt_tools.settings import parsers
 from ckpt_tools.storage import ShortRead, Stopped
-
-if TYPE_CHECKING:
-    from msgspec.structs import FieldInfo
 
 API_VERSION = 2
 """Raised when something is taken away that docs/plugins.md promises, and never for what is added."""
@@ -45,8 +41,20 @@ _KINDS = {
     "outputs": ("ckpt_tools.output.registry", "Output"),
     "launchers": ("ckpt_tools.launchers.launcher", "Launcher"),
 }
-"""What the values of a group are: this room lies below theirs."""
+"""What the values of a group are (this room lies below theirs); its entry points are in ``ckpt_tools.NAME``."""
 HINT = "repair or remove that package, or set CKPT_NO_PLUGINS=1"
+
+
+class Entry(NamedTuple):
+    """One thing that a package adds: its name in a group, where it is (``module:attribute``), and whose."""
+
+    group: str
+    name: str
+    value: str
+    package: str
+
+    def __str__(self) -> str:
+        return f"the {self.group.rstrip('s')} plug-in {self.name!r} of the package {self.package}"
 
 
 class Plugin(NamedTuple):
@@ -54,7 +62,7 @@ class Plugin(NamedTuple):
 
     name: str
     value: Any
-    package: Package
+    package: str
 
 
 class Broken(NamedTuple):
@@ -68,46 +76,13 @@ class Broken(NamedTuple):
         return f"{self.what} cannot be used: {self.why}"
 
 
-class Installed:
-    """What the packages of this Python add. Each group is imported when somebody asks for it."""
+class _Found(Struct):
+    """What packages add, what of it is broken, and what was imported so far: plug-ins by group and name."""
 
-    def __init__(self) -> None:
-        self.entry_points, unlisted = installed.entry_points(installed.listed())
-        self.broken = [Broken(f"plug-ins in {u.path}", u.why) for u in unlisted]
-        self._groups: dict[str, dict[str, Plugin]] = {}
-        for entry in self.entry_points:
-            if entry.group not in GROUPS:
-                self.broken.append(_broken(entry, f"there is no group {entry.group!r}, only {_list(GROUPS)}"))
-
-    def group(self, name: str) -> Mapping[str, Plugin]:
-        """What is added to one group, by name."""
-        if name not in self._groups:
-            self._groups[name] = dict[str, Plugin]()  # a plug-in that asks while it is imported gets nothing
-            self._groups[name] = self._imported(name)
-        return self._groups[name]
-
-    def reject(self, group: str, name: str, why: str) -> None:
-        """A value is of the right kind, and wrong all the same."""
-        self._groups[group].pop(name)
-        entry = next(e for e in self.entry_points if (e.group, e.name) == (group, name))
-        self.broken.append(_broken(entry, why))
-
-    def _imported(self, group: str) -> dict[str, Plugin]:
-        found = dict[str, Plugin]()
-        for entry in self.entry_points:
-            if entry.group != group:
-                continue
-            if entry.name in found:
-                _clash(entry, f"{found[entry.name].package} adds one of that name, too")
-            try:
-                found[entry.name] = Plugin(entry.name, _value(entry), entry.package)
-            except _Unusable as e:
-                self.broken.append(_broken(entry, str(e)))
-        return found
-
-
-class _Unusable(Exception):
-    """Why a plug-in cannot be used."""
+    entries: list[Entry] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
+    groups: dict[str, dict[str, Plugin]] = field(default_factory=dict)
+    version: str | None = None
 
 
 class _State:
@@ -115,9 +90,8 @@ class _State:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.found: Installed | None = None
+        self.found: _Found | None = None
         self.off: bool | None = None
-        self.version: str | None = None
         self.keepers: list[Callable[[], None]] = []
 
 
@@ -127,9 +101,9 @@ _state = _State()
 def switch(off: bool | None) -> None:
     """Leave plug-ins out, or not, for the rest of this process; None asks CKPT_NO_PLUGINS."""
     with _state.lock:
-        before = _off()
+        before = _is_off()
         _state.off = off
-        changed = _off() is not before
+        changed = _is_off() is not before
     if changed:
         forget()
 
@@ -137,7 +111,7 @@ def switch(off: bool | None) -> None:
 def forget() -> None:
     """Look for plug-ins anew when they are needed next: some were installed, or switched off."""
     with _state.lock:
-        _state.found, _state.version = None, None
+        _state.found = None
     for keeper in _state.keepers:
         keeper()
 
@@ -147,7 +121,7 @@ def kept_by(keeper: Callable[[], None]) -> None:
     _state.keepers.append(keeper)
 
 
-def _off() -> bool:
+def _is_off() -> bool:
     if _state.off is not None:
         return _state.off
     raw = os.environ.get(VARIABLE)
@@ -162,43 +136,41 @@ def added(group: str, taken: Collection[str] = ()) -> Mapping[str, Plugin]:
     exchange what ckpt itself does.
     """
     with _state.lock:
-        if _off():
+        if _is_off():
             return {}
-        found = _found()
-        for entry in found.entry_points:
+        found = _find()
+        for entry in found.entries:
             if entry.group == group and entry.name in taken:
-                _clash(entry, "ckpt has one of that name, or another package adds it")
-        return dict(found.group(group))
-
-
-def _found() -> Installed:
-    if _state.found is None:
-        _state.found = Installed()
-    return _state.found
+                why = "ckpt has one of that name, or another package adds it"
+                raise UsageError(f"{entry} cannot have that name: {why}", HINT)
+        return dict(_import_group(found, group))
 
 
 def reject(group: str, name: str, why: str) -> None:
-    """Say that a plug-in cannot be used, which only its own room can see."""
+    """Say that a plug-in is of the right kind, and wrong all the same, which only its own room can see."""
     with _state.lock:
-        _found().reject(group, name, why)
+        found = _find()
+        found.groups[group].pop(name)
+        entry = next(e for e in found.entries if (e.group, e.name) == (group, name))
+        found.broken.append(Broken(str(entry), why, group))
 
 
-def broken(groups: Collection[str] = GROUPS) -> list[Broken]:
+def broken(groups: Collection[str] = tuple(_KINDS)) -> list[Broken]:
     """What is installed for these groups and cannot be used; each group is imported for it."""
     with _state.lock:
-        if _off():
+        if _is_off():
             return []
-        found = _found()
+        found = _find()
         for group in groups:
-            found.group(group)
-        wrong = [b for b in found.broken if b.group in groups or b.group not in GROUPS]
+            _import_group(found, group)
+        wrong = [b for b in found.broken if b.group in groups or b.group not in _KINDS]
         return sorted(wrong, key=str)  # whatever was asked for first
 
 
-def left_out() -> list[Package]:
+def left_out() -> list[str]:
     """The packages that would decide as well, had the caller not switched plug-ins off."""
     with _state.lock:
-        entries = installed.entry_points(installed.listed())[0] if _off() else []
+        entries = _read_entries().entries if _is_off() else []
     return list(dict.fromkeys(e.package for e in entries if e.group in DECIDING))
 
 
@@ -217,22 +189,74 @@ def tool_version() -> str:
 
 def packages() -> str:
     """The same without that of ckpt, "" where no package decides anything."""
-    if _state.version is None:
-        with _state.lock:
-            wrong = broken(DECIDING)
-            entries = () if _off() else _found().entry_points
-        names = dict.fromkeys(str(e.package) for e in entries if e.group in DECIDING)
-        said = f" with {', '.join(names)}" if names else ""
-        _state.version = f"{said} but without {', '.join(b.what for b in wrong)}" if wrong else said
-    return _state.version
+    with _state.lock:
+        if _is_off():
+            return ""
+        found = _find()
+        if found.version is None:
+            names = dict.fromkeys(e.package for e in found.entries if e.group in DECIDING)
+            said = f" with {', '.join(names)}" if names else ""
+            wrong = ", ".join(b.what for b in broken(DECIDING))
+            found.version = f"{said} but without {wrong}" if wrong else said
+        return found.version
 
 
-# ---- one plug-in
+def _find() -> _Found:
+    if _state.found is None:
+        _state.found = _read_entries()
+    return _state.found
 
 
-def _value(entry: EntryPoint) -> Any:
-    """What an entry point leads to, so that whatever it raises names its package. Raises _Unusable."""
+def _read_entries() -> _Found:
+    """Return what packages add, in the order of Python's path. Of a package that is installed twice the first
+    counts, as for Python; the working directory, which may be anybody's, counts for nothing.
+    """
+    found, places = _Found(), dict[str, object]()
+    for one in metadata.distributions(path=[place for place in sys.path if os.path.isabs(place)]):
+        try:
+            rows = [e for e in one.entry_points if e.group.startswith("ckpt_tools.")]
+            if not rows or places.setdefault(one.metadata["Name"], one) is not one:
+                continue
+            package = f"{one.metadata['Name']} {one.version}"
+        except Exception as e:  # whatever its metadata hold
+            found.broken.append(Broken(f"plug-ins of {one.locate_file('')}", f"{type(e).__name__}: {e}"))
+            continue
+        for row in rows:
+            entry = Entry(row.group.partition(".")[2], row.name, row.value.partition("[")[0].strip(), package)
+            if entry.group in _KINDS:
+                found.entries.append(entry)
+            else:
+                why = f"there is no group {entry.group!r}, only {', '.join(_KINDS)}"
+                found.broken.append(Broken(str(entry), why, entry.group))
+    return found
+
+
+def _import_group(found: _Found, group: str) -> Mapping[str, Plugin]:
+    """Return what is added to one group, by name."""
+    if group in found.groups:
+        return found.groups[group]
+    found.groups[group] = {}  # a plug-in that asks while it is imported gets nothing
+    imported: dict[str, Plugin] = {}
+    for entry in (e for e in found.entries if e.group == group):
+        if entry.name in imported:
+            why = f"{imported[entry.name].package} adds one of that name, too"
+            raise UsageError(f"{entry} cannot have that name: {why}", HINT)
+        try:
+            imported[entry.name] = Plugin(entry.name, _load(entry), entry.package)
+        except _Unusable as e:
+            found.broken.append(Broken(str(entry), str(e), group))
+    found.groups[group] = imported
+    return imported
+
+
+class _Unusable(Exception):
+    """Why a plug-in cannot be used."""
+
+
+def _load(entry: Entry) -> Any:
+    """Return what an entry point leads to, so that whatever it raises names its package. Raise _Unusable."""
     module, _, attribute = entry.value.partition(":")
+    oldest = OLDEST_API.get(entry.group, 1)
     try:
         with redirect_stdout(sys.stderr):  # stdout is for answers
             loaded: Any = import_module(module)
@@ -240,78 +264,60 @@ def _value(entry: EntryPoint) -> Any:
             for name in filter(None, attribute.split(".")):
                 value = getattr(value, name)
     except (Exception, SystemExit) as e:
-        fields = isinstance(e, TypeError) and entry.group in OLDEST_API
-        old = (
-            f"; those of version {OLDEST_API[entry.group]} of the interface have other fields"
-            if fields
-            else ""
-        )
+        is_old = isinstance(e, TypeError) and oldest > 1
+        old = f"; those of version {oldest} of the interface have other fields" if is_old else ""
         raise _Unusable(f"{type(e).__name__}: {e}{old}") from e
     top = sys.modules.get(module.partition(".")[0], loaded)
-    _require_version(entry, getattr(loaded, "CKPT_API", getattr(top, "CKPT_API", None)))
-    if _KINDS[entry.group] not in [(kind.__module__, kind.__qualname__) for kind in type(value).__mro__]:
-        raise _Unusable(f"{entry.value} is a {type(value).__name__}, no {_KINDS[entry.group][1]}")
-    if value.name != entry.name:
-        raise _Unusable(f"it calls itself {value.name!r}, and its entry point says {entry.name!r}")
-    return _guarded(value, entry)
-
-
-def _require_version(entry: EntryPoint, api: object) -> None:
-    """Raises _Unusable where a plug-in says that it is written for a version whose plug-ins do not work."""
-    oldest = OLDEST_API.get(entry.group, 1)
+    api = getattr(loaded, "CKPT_API", getattr(top, "CKPT_API", None))
     api = 1 if api is None else api
     if not isinstance(api, int) or not oldest <= api <= API_VERSION:
         text = f"it is written for version {api!r} of the interface, and ckpt {__version__} has {API_VERSION}"
         raise _Unusable(f"{text} (CKPT_API)")
+    if _KINDS[entry.group] not in [(kind.__module__, kind.__qualname__) for kind in type(value).__mro__]:
+        raise _Unusable(f"{entry.value} is a {type(value).__name__}, no {_KINDS[entry.group][1]}")
+    if value.name != entry.name:
+        raise _Unusable(f"it calls itself {value.name!r}, and its entry point says {entry.name!r}")
+    return _guard(value, entry)
 
 
-def _guarded(value: Any, entry: EntryPoint) -> Any:
-    """The same value, whose functions say whose they are when they fail."""
-    from msgspec.structs import fields
-
+def _guard(value: Any, entry: Entry) -> Any:
+    """Return the same value, whose functions say whose they are when they fail."""
     changed = dict[str, Any]()
     for f in fields(value):
         own = getattr(value, f.name)
         if f.name == "checks":
-            changed[f.name] = {level: _checking(check, entry) for level, check in own.items()}
+            changed[f.name] = {level: _guard_check(check, entry) for level, check in own.items()}
         elif f.name == "renders":
-            changed[f.name] = {kind: _calling(_render(how), entry, kind) for kind, how in own.items()}
-        elif isinstance(own, Struct) and own is not _default(f):
-            changed[f.name] = _guarded(own, entry)
-        elif callable(own) and own is not _default(f):
-            changed[f.name] = _calling(own, entry, f.name)
+            changed[f.name] = {
+                kind: _guard_call(find_function(how), entry, kind) for kind, how in own.items()
+            }
+        elif isinstance(own, Struct):
+            changed[f.name] = _guard(own, entry)
+        elif callable(own) and own is not f.default:
+            changed[f.name] = _guard_call(own, entry, f.name)
     return replace(value, **changed)
 
 
-def _render(how: Callable[..., Any] | str) -> Callable[..., Any]:
-    """A function that is there, or the one of that name once it is called."""
+def find_function(how: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return a function that is there, or one that imports ``module:function`` once it is called."""
     if not isinstance(how, str):
         return how
     module, _, name = how.partition(":")
 
-    def render(*given: Any) -> Any:
+    def call(*given: Any) -> Any:
         return getattr(import_module(module), name)(*given)
 
-    return render
+    return call
 
 
-def _default(f: FieldInfo) -> object:
-    from msgspec import NODEFAULT
-
-    return f.default_factory() if f.default_factory is not NODEFAULT else f.default
-
-
-def _calling(function: Callable[..., Any], entry: EntryPoint, name: str) -> Callable[..., Any]:
-    def failed(e: Exception) -> CannotLook:
-        return CannotLook(f"{_what(entry)} failed in {name!r}: {type(e).__name__}: {e}", HINT)
-
+def _guard_call(function: Callable[..., Any], entry: Entry, name: str) -> Callable[..., Any]:
     def each(answer: Iterator[Any]) -> Iterator[Any]:
         try:
             yield from answer
         except CkptError:
             raise
         except Exception as e:
-            raise failed(e) from e
+            raise CannotLook(f"{entry} failed in {name!r}: {type(e).__name__}: {e}", HINT) from e
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
@@ -320,14 +326,14 @@ def _calling(function: Callable[..., Any], entry: EntryPoint, name: str) -> Call
         except CkptError:
             raise
         except Exception as e:
-            raise failed(e) from e
+            raise CannotLook(f"{entry} failed in {name!r}: {type(e).__name__}: {e}", HINT) from e
         return each(answer) if isinstance(answer, Iterator) else answer
 
     return call
 
 
-def _checking(check: Callable[..., Iterator[Finding]], entry: EntryPoint) -> Callable[..., Iterator[Finding]]:
-    """A check of one file: what it trips over is that file's finding, and nobody knows what is in it."""
+def _guard_check(check: Callable[..., Iterator[Finding]], entry: Entry) -> Callable[..., Iterator[Finding]]:
+    """Return a check of one file: what it trips over is that file's finding: nobody knows what is in it."""
 
     @wraps(check)
     def call(source: Any, anatomy: Any) -> Iterator[Finding]:
@@ -338,23 +344,6 @@ def _checking(check: Callable[..., Iterator[Finding]], entry: EntryPoint) -> Cal
         except Exception as e:
             if isinstance(getattr(e, "finding", None), Finding):  # Damage, which lies above this room
                 raise
-            why = f"{_what(entry)} failed: {type(e).__name__}: {e}"
-            yield finding("unreadable", why, hint=HINT)
+            yield finding("unreadable", f"{entry} failed: {type(e).__name__}: {e}", hint=HINT)
 
     return call
-
-
-def _what(entry: EntryPoint) -> str:
-    return f"the {entry.group.rstrip('s')} plug-in {entry.name!r} of the package {entry.package}"
-
-
-def _broken(entry: EntryPoint, why: str) -> Broken:
-    return Broken(_what(entry), why, entry.group)
-
-
-def _clash(entry: EntryPoint, why: str) -> None:
-    raise UsageError(f"{_what(entry)} cannot have that name: {why}", HINT)
-
-
-def _list(words: Collection[str]) -> str:
-    return ", ".join(words)
