@@ -22,23 +22,21 @@ def main() -> NoReturn:
         from ckpt_tools.cli.offers import complete
 
         complete()
-    import gc
-
-    # The collector has nothing to find while modules load, and results are trees without cycles: 5 % of a
-    # short run.
-    gc.set_threshold(100_000)
-    from ckpt_tools.cli.dispatch import execute as dispatch
-    from ckpt_tools.cli.dispatch import leave
+    from ckpt_tools.cli import console
 
     try:
         signals.work()
-        code = dispatch(sys.argv[1:])
+        code = execute(sys.argv[1:])
         signals.end()
     except KeyboardInterrupt:
         code = signals.INTERRUPTED
     except signals.Terminated:
         code = signals.TERMINATED
-    leave(code)
+    if code in (signals.INTERRUPTED, signals.TERMINATED):
+        # A thread that hangs in a read of a dead file system would keep a normal exit waiting for ever.
+        console.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def execute(argv: Sequence[str]) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
-import threading
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
-from typing import Any, NoReturn
+from typing import Any
 
 import typer
 
@@ -25,30 +24,6 @@ DOCUMENTS = ("verify", "plan")
 """Commands that have all formats of the registry."""
 
 
-def leave(code: int) -> NoReturn:
-    """End the process."""
-    # A thread that hangs in a read of a dead file system would keep a normal exit waiting for ever; and where
-    # nothing but this thread is left, taking
-    # the interpreter apart is a tenth of a short run.
-    if code in (INTERRUPTED, TERMINATED) or _nothing_left():
-        console.flush()
-        os._exit(code)
-    sys.exit(code)
-
-
-def _nothing_left() -> bool:
-    """Whether an exit has only memory to give back: no thread to wait for, nothing that an engine, a profiler
-    or a tracer wants to do at the end.
-    """
-    watched = sys.getprofile() is not None or sys.gettrace() is not None
-    return (
-        not watched
-        and threading.active_count() == 1
-        and not atexit._ncallbacks()  # noqa: SLF001 - nothing public tells
-        and "mpi4py" not in sys.modules
-    )
-
-
 def execute(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; nothing is raised."""
     try:
@@ -57,7 +32,7 @@ def execute(argv: Sequence[str]) -> int:
         except CkptError as error:
             return _fail(argv, error)
         except Exception as error:
-            return _fail(argv, _unexpected(error))
+            return _fail(argv, _explain(error))
     except KeyboardInterrupt:
         return INTERRUPTED
     except Terminated:
@@ -71,7 +46,7 @@ def execute(argv: Sequence[str]) -> int:
 
 
 def _dispatch(argv: list[str]) -> int:
-    if (path := _only_a_path(argv)) is not None:
+    if (path := _find_path(argv)) is not None:
         from ckpt_tools.cli.ls import look
 
         return look(path)
@@ -91,7 +66,7 @@ def _read(argv: list[str]) -> int:
         return UsageError.exit_code if done.exit_code else 0
 
 
-def _only_a_path(argv: Sequence[str]) -> str | None:
+def _find_path(argv: Sequence[str]) -> str | None:
     """A path that stands where a command would; on a terminal nothing at all means the current directory,
     where that holds a checkpoint.
     """
@@ -115,23 +90,21 @@ class Bug(CkptError):
     hint = "run the same command with CKPT_DEBUG=1 and report the traceback together with 'ckpt --version'"
 
 
-def _unexpected(error: Exception) -> CkptError:
+def _explain(error: Exception) -> CkptError:
     """Return what to say of an error that nobody expected. One of a system call, such as a close() that
     fails, is no bug.
     """
     from ckpt_tools.storage.signed import redacted
 
     if os.environ.get("CKPT_DEBUG"):
-        import traceback
-
         console.err(redacted("".join(traceback.format_exception(error)), os.environ))
-    if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        hint = "look for errors of the disk or the network file system (dmesg), then run this again"
-        if "://" in where:
-            hint = "see that the store answers, then run this again"
-        return CannotLook(redacted(f"{where}{error.strerror or error}", os.environ), hint)
-    return Bug(redacted(f"{type(error).__name__}: {error}", os.environ))
+    if not isinstance(error, OSError):
+        return Bug(redacted(f"{type(error).__name__}: {error}", os.environ))
+    where = f"{error.filename}: " if error.filename else ""
+    hint = "look for errors of the disk or the network file system (dmesg), then run this again"
+    if "://" in where:
+        hint = "see that the store answers, then run this again"
+    return CannotLook(redacted(f"{where}{error.strerror or error}", os.environ), hint)
 
 
 def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
@@ -160,9 +133,8 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
     elif error.rule and said.get("verbose"):
         also = f"rule {error.rule} ('ckpt explain {error.rule}' tells it)"
     console.problem(word, str(error), error.hint, also=also)
-    eager = (
-        "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
-    )  # eval must see that it failed
+    # eval must see that it failed
+    eager = "shell" if argv[:1] == ["hook"] and argv[1:2] != ["install"] else ""
     text = _render("".join(argv[:1]), "json" if said.get("json") else said.get("format") or eager, error)
     file = said.get("output_file")
     if text and file in (None, "", "-"):

@@ -92,9 +92,9 @@ def ls(
 
         to.out(emit.render(result))
     elif tree:
-        from ckpt_tools.output import tree as drawn
+        from ckpt_tools.output import scan
 
-        to.out(drawn.render(result, to.view))
+        to.out(scan.draw(result, to.view))
     else:
         from ckpt_tools.output import scan
 

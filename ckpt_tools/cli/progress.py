@@ -4,6 +4,7 @@ fill a log, unless a wrapper asks for lines (docs/machines.md).
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
@@ -72,11 +73,13 @@ class Meter(_Watcher):
 
     def file(self, path: str, total: int | None) -> None:  # noqa: ARG002 - as Lines.file
         """A file is opened."""
-        self.where = _end(path)
+        text = printable(path)
+        self.where = text if len(text) <= _ROOM else f"…{text[1 - _ROOM :]}"
 
     def listing(self, path: str) -> None:
         """A directory was listed."""
-        self.where = f"listing {_end(path)}"
+        self.file(path, None)
+        self.where = f"listing {self.where}"
         self(0, 1)
 
     def say(self, state: str) -> None:  # noqa: ARG002 - as Lines.say
@@ -85,9 +88,8 @@ class Meter(_Watcher):
             self._show()
         if self.shown is not None:
             task = self.shown.task_ids[0]
-            self.shown.update(
-                task, completed=self.done, total=self.total, description=self.where, refresh=True
-            )
+            self.shown.update(task, completed=self.done, total=self.total, description=self.where)
+            self.shown.refresh()
 
     def _show(self) -> None:
         from rich import progress as bars
@@ -95,9 +97,9 @@ class Meter(_Watcher):
         from rich.table import Column
 
         stderr = Console(stderr=True, no_color=not self.color, force_terminal=True, legacy_windows=False)
+        whole = Column(no_wrap=True)
         # Drawn by whoever reads: a thread of its own would keep this process from making copies of itself
         # that read (ckpt_tools/reading/engines.py).
-        whole = Column(no_wrap=True)
         self.shown = bars.Progress(
             bars.BarColumn(),
             bars.DownloadColumn(binary_units=True, table_column=whole),
@@ -121,12 +123,6 @@ class Meter(_Watcher):
                 self.shown = None
 
 
-def _end(path: str) -> str:
-    """What tells a path from others, as far as there is room."""
-    text = printable(path)
-    return text if len(text) <= _ROOM else f"…{text[1 - _ROOM :]}"
-
-
 class Lines(_Watcher):
     """Says how far it is as an object per line, a few times a second, and in any case first and last."""
 
@@ -145,11 +141,8 @@ class Lines(_Watcher):
         self.tell()
 
     def say(self, state: str) -> None:
-        import json
-
         self.said = time.monotonic()
-        seconds = self.said - self.started
-        files = len(self.files)
+        seconds, files = self.said - self.started, len(self.files)
         line = {
             "type": "progress",
             "state": state,

@@ -90,7 +90,7 @@ def watch(
     from ckpt_tools.guard.watch.niceness import give_way
     from ckpt_tools.guard.watch.options import WatchOptions
     from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.output import watching
+    from ckpt_tools.output import jsonl
 
     reading = {"jobs": 1, **found.named(READING)}
     read = ReadOptions(**reading, cache=True, trust=found.trust, layouts=found.layouts)
@@ -115,7 +115,7 @@ def watch(
     )
     give_way()
     paths = [absolute(root) for root in roots]
-    return run(paths, choices, lambda event: console.out(watching.line(event)))
+    return run(paths, choices, lambda event: console.out(jsonl.line(event)))
 
 
 def _pruning(text: str | None, apply: bool) -> dict[str, object]:

@@ -58,6 +58,11 @@ class Summary(Struct, frozen=True):
     below_level: int = 0
     unrecognised: int = 0
 
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """How many files have each verdict."""
+        return {"ok": self.ok, "suspect": self.suspect, "broken": self.broken, "unknown": self.unknown}
+
 
 class Sample(Struct, frozen=True):
     """How much of the contents was read when only a part was requested (``asked``, or ``max_duration`` in
@@ -93,6 +98,11 @@ class Verification(Struct, frozen=True):
     files: tuple[FileReport, ...] = ()
     findings: tuple[Finding, ...] = ()
     sample: Sample | None = None
+
+    @property
+    def in_files(self) -> list[Finding]:
+        """The findings of single files, each with the path of its file."""
+        return [f.at(entry.report.path) for entry in self.files for f in entry.report.findings]
 
 
 class Tracker(Struct, frozen=True):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 # ---- What a layout finds wrong with files that it knows: a finding before a rule has made one of it.
 
@@ -68,6 +69,10 @@ class Finding(Struct, frozen=True):
     ranks: tuple[tuple[int, int], ...] = ()
     follows: bool = False
     rule: str = ""
+
+    def at(self, path: str) -> Finding:
+        """The same about a path, unless it names one itself."""
+        return self if self.path else replace(self, path=path)
 
 
 def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:

@@ -196,6 +196,12 @@ class LoadPlan(Struct, frozen=True):
         return tuple(RankLoad(r.rank, (*self.shared, *r.files)) for r in self.by_rank)
 
     @property
+    def loads(self) -> list[tuple[int | None, FileLoad]]:
+        """Each file to load with its rank, None for one that all ranks load."""
+        own = ((r.rank, f) for r in self.by_rank for f in r.files)
+        return [*((None, f) for f in self.shared), *own]
+
+    @property
     def resume_step(self) -> int | None:
         """The step to resume from: training continues at the next one."""
         return self.checkpoint.step if self.checkpoint else None

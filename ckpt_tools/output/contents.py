@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.formats import format_of
 from ckpt_tools.model.report import Guard, Report
-from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.output.json import COUNTS
 from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known, relative
@@ -29,76 +28,60 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
     )
     if report.metadata:
         page.text("")
-        page.table(
-            ("metadata", "value"),
-            [(key, str(value)) for key, value in report.metadata.items()],
-            below=("value",),
-        )
+        values = [(key, str(value)) for key, value in report.metadata.items()]
+        page.table(("metadata", "value"), values, below=("value",))
     if anatomy.tensors:
-        _tensors(page, anatomy.tensors)
+        _list_tensors(page, anatomy.tensors)
     elif report.format and report.level and format_of(report.format).loader is not None:
         page.text("")
         page.text("0 tensors", "dim")
-    if anatomy.files:
-        _sealed(page, anatomy.files)
+    if files := anatomy.files:
+        sealed = [(f.path, size(f.size), f.digest) for f in page.first(files)]
+        page.text("")
+        page.table(("sealed file", "size", "digest"), sealed, right=("size",), below=("digest",))
+        _count_all(page, "file", len(files), sum(f.size for f in files), len(sealed))
     if report.stats:
-        _numbers(page, report.stats)
+        _list_numbers(page, report.stats)
     if anatomy.globals:
         page.text("")
-        rows = [(name, trust.get(name, "unknown")) for name in anatomy.globals]
-        page.table(("pickle global", "loading it is"), rows, below=("pickle global",))
+        names = [(name, trust.get(name, "unknown")) for name in anatomy.globals]
+        page.table(("pickle global", "loading it is"), names, below=("pickle global",))
     page.findings(report.findings, report.path)
-    byte_map(page, report, os.path.dirname(report.path))
+    show_bytes(page, report, os.path.dirname(report.path))
     return page.done()
 
 
-def _tensors(page: Page, tensors: Sequence[Tensor]) -> None:
-    listed = page.first(tensors)
+def _list_tensors(page: Page, tensors: Sequence[Tensor]) -> None:
+    rows = [
+        (t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), known(t.offset))
+        for t in page.first(tensors)
+    ]
+    headers = ("tensor", "type", "shape", "size", "offset")
     page.text("")
-    page.table(
-        ("tensor", "type", "shape", "size", "offset"),
-        [
-            (t.name, t.dtype, "×".join(map(str, t.shape)) or "scalar", size(t.nbytes), known(t.offset))
-            for t in listed
-        ],
-        right=("size", "offset"),
-        below=("tensor",),
-    )
-    more = len(tensors) - len(listed)
-    total = f"{plural(len(tensors), 'tensor')}, {size(sum(t.nbytes for t in tensors))}"
-    page.text(f"{total}{f'; {more:,} not listed (--verbose lists them)' if more else ''}", "dim")
+    page.table(headers, rows, right=("size", "offset"), below=("tensor",))
+    _count_all(page, "tensor", len(tensors), sum(t.nbytes for t in tensors), len(rows))
 
 
-def _sealed(page: Page, files: Sequence[SealedFile]) -> None:
-    """The files that a seal names."""
-    listed = page.first(files)
-    page.text("")
-    rows = [(f.path, size(f.size), f.digest) for f in listed]
-    page.table(("sealed file", "size", "digest"), rows, right=("size",), below=("digest",))
-    more = len(files) - len(listed)
-    total = f"{plural(len(files), 'file')}, {size(sum(f.size for f in files))}"
-    page.text(f"{total}{f'; {more:,} not listed (--verbose lists them)' if more else ''}", "dim")
-
-
-def _numbers(page: Page, stats: Sequence[Stats]) -> None:
+def _list_numbers(page: Page, stats: Sequence[Stats]) -> None:
     headers = (*COUNTS, "min", "max")
+    rows = [
+        (s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max))
+        for s in page.first(stats)
+    ]
     page.text("")
-    page.table(
-        ("numbers of", *headers),
-        [
-            (s.name, *(f"{getattr(s, n):,}" for n in COUNTS), _number(s.min), _number(s.max))
-            for s in page.first(stats)
-        ],
-        right=headers,
-        below=("numbers of",),
-    )
+    page.table(("numbers of", *headers), rows, right=headers, below=("numbers of",))
+
+
+def _count_all(page: Page, noun: str, count: int, nbytes: int, listed: int) -> None:
+    more = f"; {count - listed:,} not listed (--verbose lists them)" if count > listed else ""
+    page.text(f"{plural(count, noun)}, {size(nbytes)}{more}", "dim")
 
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.6g}"
 
 
-def byte_map(page: Page, report: Report, root: str) -> None:
+def show_bytes(page: Page, report: Report, root: str) -> None:
     """What each byte of a file is and what protects it, where --explain-bytes wanted to know."""
     if not report.regions:
         return
@@ -107,6 +90,5 @@ def byte_map(page: Page, report: Report, root: str) -> None:
     rows = [(f"{r.offset:,}", f"{r.length:,}", str(r.guard), r.what) for r in report.regions]
     page.table(("offset", "bytes", "guard", "what"), rows, right=("offset", "bytes"), below=("what",))
     totals = [(guard, sum(r.length for r in report.regions if r.guard is guard)) for guard in Guard]
-    page.text(
-        ", ".join(f"{guard}: {n:,} bytes ({percent(n / report.size)})" for guard, n in totals if n), "dim"
-    )
+    shares = [f"{guard}: {n:,} bytes ({percent(n / report.size)})" for guard, n in totals if n]
+    page.text(", ".join(shares), "dim")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from ckpt_tools.model.answers import FileReport, Verification
+from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity, worst
-from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.json import absolute
-from ckpt_tools.output.observed import place
+from ckpt_tools.output.observed import describe
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
 
@@ -30,17 +30,14 @@ _FORMULA = ("=", "+", "-", "@")
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:  # noqa: ARG001 - as every output
     """A header, then the rows. A failure without a plan has no rows; its exit code tells."""
+    header: Sequence[str] = PLANNED
+    rows: Iterable[Iterable[Cell]] = ()
     if isinstance(document, Verification):
-        return _table(VERIFIED, [*map(_file, document.files), *map(_across, document.findings)])
-    plan = document.plan if isinstance(document, Failure) else document
-    return _table(PLANNED, _loads(plan)) if plan or _plans(document) else _table(VERIFIED, ())
-
-
-def _plans(document: LoadPlan | Failure) -> bool:
-    return isinstance(document, LoadPlan) or document.command != "verify"
-
-
-def _table(header: Iterable[str], rows: Iterable[Iterable[Cell]]) -> str:
+        header, rows = VERIFIED, _list_files(document)
+    elif plan := document.plan if isinstance(document, Failure) else document:
+        rows = _list_loads(plan)
+    elif isinstance(document, Failure) and document.command == "verify":
+        header = VERIFIED
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
@@ -58,22 +55,18 @@ def _cell(value: Cell) -> Cell:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def _file(entry: FileReport) -> Iterator[Cell]:
-    r, p = entry.report, entry.part
-    yield from (absolute(r.path), str(r.verdict), str(r.level), round(r.coverage, 6), r.size, r.format)
-    of_part = (p.layout, str(p.kind), p.rank, p.step, p.epoch, p.step_in_epoch) if p else (None,) * 6
-    yield from of_part
-    yield from _said(r.findings)
+def _list_files(v: Verification) -> Iterator[Iterable[Cell]]:
+    """A row for each file, and for each finding across files, which has no more than a place and words."""
+    for entry in v.files:
+        r, p = entry.report, entry.part
+        of_part = (p.layout, str(p.kind), p.rank, p.step, p.epoch, p.step_in_epoch) if p else (None,) * 6
+        about = (absolute(r.path), str(r.verdict), str(r.level), round(r.coverage, 6), r.size, r.format)
+        yield (*about, *of_part, *_sum_up(r.findings))
+    for f in v.findings:
+        yield (absolute(f.path), str(worst([f])), *(None,) * 10, *_sum_up((f,)))
 
 
-def _across(f: Finding) -> Iterator[Cell]:
-    """A finding across files, where there is no one file: only what it is about, and what it says."""
-    yield from (absolute(f.path), str(worst([f])))
-    yield from (None,) * 10
-    yield from _said((f,))
-
-
-def _said(findings: Iterable[Finding]) -> tuple[Cell, Cell, Cell]:
+def _sum_up(findings: Iterable[Finding]) -> tuple[Cell, Cell, Cell]:
     """All codes, and of the worst finding its place and words."""
     found = sorted((f for f in findings if f.severity is not Severity.NOTE), key=lambda f: -f.severity)
     if not found:
@@ -81,21 +74,13 @@ def _said(findings: Iterable[Finding]) -> tuple[Cell, Cell, Cell]:
     return " ".join(dict.fromkeys(f.code for f in found)), found[0].offset, found[0].message
 
 
-def _loads(plan: LoadPlan | None) -> Iterator[tuple[Cell, ...]]:
-    if plan is None:
-        return
-    step = plan.resume_step
+def _list_loads(plan: LoadPlan) -> Iterator[Iterable[Cell]]:
     kind = str(plan.checkpoint.kind) if plan.checkpoint else None
-    loads: list[tuple[int | None, FileLoad]] = [(None, f) for f in plan.shared]
-    loads += [(r.rank, f) for r in plan.by_rank for f in r.files]
-    for rank, f in loads:
-        yield (
-            *(rank, f.role, absolute(f.path), "load", step, kind, f.size, str(f.level), round(f.coverage, 6)),
-            *(f.source_rank, f.substituted, f.node, "", f.reason),
-        )
+    for rank, f in plan.loads:
+        what = (rank, f.role, absolute(f.path), "load", plan.resume_step, kind, f.size, str(f.level))
+        yield (*what, round(f.coverage, 6), f.source_rank, f.substituted, f.node, "", f.reason)
     for rejected in plan.rejected:
         c = rejected.checkpoint
         codes = " ".join(dict.fromkeys(f.code for f in rejected.findings))
-        reason = "; ".join(place(f) for f in rejected.findings)
-        unknown = (None,) * 6
-        yield (None, None, absolute(c.path), "rejected", c.step, str(c.kind), *unknown, codes, reason)
+        reason = "; ".join(map(describe, rejected.findings))
+        yield (None, None, absolute(c.path), "rejected", c.step, str(c.kind), *(None,) * 6, codes, reason)

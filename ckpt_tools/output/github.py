@@ -10,7 +10,7 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.observed import below_here, observed, place, unseen
+from ckpt_tools.output.observed import describe, is_unseen, observe, shorten
 from ckpt_tools.output.page import FEW, View
 from ckpt_tools.output.words import printable
 
@@ -19,7 +19,7 @@ _COMMAND = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE:
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     """The worst first, and no more than a page shows; the last line says what came out."""
-    seen = observed(document, view)
+    seen = observe(document, view)
     listed = seen.findings if view.verbose else seen.findings[:FEW]
     lines = [_annotation(f) for f in listed]
     if len(listed) < len(seen.findings):
@@ -39,10 +39,10 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
 def _annotation(f: Finding) -> str:
     # A newline in a name is told to the runner as such, so that it finds the file; nothing else of a name may
     # steer the log.
-    file = re.sub(r"[^\r\n]+", lambda m: printable(m[0]), below_here(f.path))
+    file = re.sub(r"[^\r\n]+", lambda m: printable(m[0]), shorten(f.path))
     where = f"file={_property(file)}," if f.path else ""
-    text = ". ".join(filter(None, (place(f), f.hint)))
-    command = "error" if unseen(f) else _COMMAND[f.severity]
+    text = ". ".join(filter(None, (describe(f), f.hint)))
+    command = "error" if is_unseen(f) else _COMMAND[f.severity]
     return f"::{command} {where}title={_property(f'ckpt: {f.code}')}::{_message(text)}"
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools import __version__
-from ckpt_tools.model.answers import FileReport, Sample, Scan, Verification
+from ckpt_tools.model.answers import FileReport, Scan, Verification
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume, Rollback
-from ckpt_tools.model.report import Region, Report, Scalar
+from ckpt_tools.model.plan import FileLoad, LoadPlan, Rollback
+from ckpt_tools.model.report import Report, Scalar
 
 if TYPE_CHECKING:
     from ckpt_tools.formats import Anatomy
@@ -31,7 +31,8 @@ def render(result: Verification | LoadPlan | Scan | Failure, view: View | None =
     It takes a view as every output does, and nothing of it counts here.
     """
     if isinstance(result, Verification):
-        return dump(_verification(result))
+        files = [file(f) for f in result.files]
+        return dump({**head(result), "files": files, "findings": list_findings(result.findings)})
     if isinstance(result, LoadPlan):
         return dump(_plan(result))
     if isinstance(result, Scan):
@@ -46,15 +47,19 @@ def dump(value: Mapping[str, object]) -> str:
     One line per top-level field and per element of a top-level list: readable, comparable line by line, and
     as fast as compact JSON.
     """
-    fields = (
-        f"{line(key)}: {_list(item) if isinstance(item, list) and item else line(item)}"
-        for key, item in value.items()
-    )
-    return "{\n  " + ",\n  ".join(fields) + "\n}\n"
+    rows = []
+    for key, item in value.items():
+        if isinstance(item, list) and item:
+            text = "[\n    " + ",\n    ".join(map(line, item)) + "\n  ]"
+        else:
+            text = line(item)
+        rows.append(f"{line(key)}: {text}")
+    return "{\n  " + ",\n  ".join(rows) + "\n}\n"
 
 
-def _list(items: Sequence[object]) -> str:
-    return "[\n    " + ",\n    ".join(map(line, items)) + "\n  ]"
+def document(name: str, body: Mapping[str, object]) -> str:
+    """The JSON text of an answer of a schema."""
+    return dump({"schema": f"ckpt-tools/{name}/v1", "tool_version": __version__, **body})
 
 
 def line(value: object) -> str:
@@ -78,23 +83,27 @@ def absolute(path: str) -> str:
     return os.path.join(os.getcwd(), path) if path and not os.path.isabs(path) and "://" not in path else path
 
 
-def _fraction(value: float) -> float:
+def _round(value: float) -> float:
     return round(value, 6)
 
 
 _SHOWN: Mapping[str, Callable[[Any], object]] = {
-    **dict.fromkeys(("path", "root"), absolute),
-    **dict.fromkeys(("coverage", "seconds"), _fraction),
+    **dict.fromkeys(("path", "root", "to", "seal"), absolute),
+    **dict.fromkeys(("coverage", "seconds"), _round),
     **dict.fromkeys(("kind", "level", "verdict", "severity", "guard"), str),
+    "shape": list,
 }
 """How JSON has the fields of these names, of whatever value; all others are as they are."""
 
 
 def fields(value: object, *names: str) -> Object:
-    """These fields of a value, as JSON has them."""
-    return {
-        name: _SHOWN[name](getattr(value, name)) if name in _SHOWN else getattr(value, name) for name in names
-    }
+    """These fields of a value, as JSON has them; ``bytes=size`` is its size by the name of bytes."""
+    found: Object = {}
+    for name in names:
+        called, _, attribute = name.partition("=")
+        own = getattr(value, attribute or called)
+        found[called] = _SHOWN[called](own) if called in _SHOWN and own is not None else own
+    return found
 
 
 def problem(name: str, message: str, hint: str, exit_code: int, *, one_line: bool = False) -> str:
@@ -123,7 +132,7 @@ def _error(failure: Failure) -> Object:
 
 def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object) -> str:
     """What ckpt knows: codes, formats, layouts, launchers."""
-    return dump({"schema": f"ckpt-tools/{name}/v1", "tool_version": __version__, name: list(entries), **more})
+    return document(name, {name: list(entries), **more})
 
 
 # -- verify --------------------------------------------------------------------------------------------------
@@ -131,31 +140,18 @@ def catalogue(name: str, entries: Sequence[Mapping[str, object]], **more: object
 
 def head(result: Verification) -> Object:
     """What comes before the files."""
-    return {
+    counts = ("files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown")
+    about: Object = {
         "schema": "ckpt-tools/verify/v1",
         "tool_version": __version__,
         **fields(result, "root", "verdict", "level"),
-        "summary": fields(
-            result.summary,
-            *("files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown"),
-            *("below_level", "unrecognised"),
-        ),
-        **({"sample": _sample(result.sample)} if result.sample else {}),
+        "summary": fields(result.summary, *counts, "below_level", "unrecognised"),
     }
-
-
-def _sample(s: Sample) -> Object:
-    asked = fields(s, "asked", "max_duration", "stopped")
-    counts = fields(s, "bytes", "bytes_read", "blocks", "blocks_read", "files", "files_read", "never")
-    return {**asked, **counts, "oldest": None if s.oldest_ns is None else round(s.oldest_ns / 1e9, 6)}
-
-
-def _verification(result: Verification) -> Object:
-    return {
-        **head(result),
-        "files": [file(f) for f in result.files],
-        "findings": _across(result.findings),
-    }
+    if s := result.sample:
+        sizes = ("bytes", "bytes_read", "blocks", "blocks_read", "files", "files_read", "never")
+        oldest = None if s.oldest_ns is None else round(s.oldest_ns / 1e9, 6)
+        about["sample"] = {**fields(s, "asked", "max_duration", "stopped", *sizes), "oldest": oldest}
+    return about
 
 
 def file(entry: FileReport) -> Object:
@@ -169,22 +165,16 @@ def file(entry: FileReport) -> Object:
 
 
 def _report(report: Report) -> Object:
-    return {
+    about: Object = {
         **fields(report, "size", "verdict", "level", "coverage"),
         "metadata": {key: scalar(value) for key, value in report.metadata.items()},
         "findings": [finding(f) for f in report.findings],
-        **(
-            {"values": {name: sum(getattr(s, name) for s in report.stats) for name in COUNTS}}
-            if report.stats
-            else {}
-        ),
-        **({"regions": [region(r) for r in report.regions]} if report.regions else {}),
     }
-
-
-def region(r: Region) -> Object:
-    """One range of a file's bytes."""
-    return fields(r, "offset", "length", "what", "guard")
+    if report.stats:
+        about["values"] = {name: sum(getattr(s, name) for s in report.stats) for name in COUNTS}
+    if report.regions:
+        about["regions"] = [fields(r, "offset", "length", "what", "guard") for r in report.regions]
+    return about
 
 
 def finding(f: Finding, *, across: bool = False) -> Object:
@@ -198,7 +188,8 @@ def finding(f: Finding, *, across: bool = False) -> Object:
     return {**fields(f, *where, "code", "severity", "message", "offset", "hint"), **more}
 
 
-def _across(findings: Iterable[Finding]) -> list[Object]:
+def list_findings(findings: Iterable[Finding]) -> list[Object]:
+    """Findings across files."""
     return [finding(f, across=True) for f in findings]
 
 
@@ -206,25 +197,30 @@ def _across(findings: Iterable[Finding]) -> list[Object]:
 
 
 def _plan(plan: LoadPlan) -> Object:
+    resume, back = plan.resume, plan.rollback
     return {
         "schema": "ckpt-tools/plan/v1",
         "tool_version": __version__,
         **fields(plan, "root"),
         "checkpoint": _checkpoint(plan.checkpoint) if plan.checkpoint else None,
         "resume_step": plan.resume_step,
-        "resume": _resume(plan.resume),
-        "rollback": _rollback(plan.rollback) if plan.rollback else None,
+        "resume": {
+            "path": absolute(resume.path) if resume.path else None,
+            "args": list(resume.args),
+            "env": dict(resume.env),
+        },
+        "rollback": rollback(back) if back else None,
         **fields(plan, "world_size", "saved_world_size"),
         "topology": {name: fields(known, "value", "provenance") for name, known in plan.topology.items()},
         "ranks": [{"rank": r.rank, "files": list(map(_load, r.files))} for r in plan.by_rank],
         "shared": list(map(_load, plan.shared)),
         "rejected": [
-            {**fields(r.checkpoint, "step", "kind", "path"), "findings": _across(r.findings)}
+            {**fields(r.checkpoint, "step", "kind", "path"), "findings": list_findings(r.findings)}
             for r in plan.rejected
         ],
         "ahead": list(map(_checkpoint, plan.ahead)),
         **fields(plan, "attempts", "bytes_verified"),
-        "warnings": _across(plan.warnings),
+        "warnings": list_findings(plan.warnings),
         "fingerprint": plan.fingerprint,
         "candidates": [
             {**fields(c, "step", "kind", "path"), "outcome": outcome} for c, outcome in outcomes(plan)
@@ -233,12 +229,8 @@ def _plan(plan: LoadPlan) -> Object:
     }
 
 
-def _resume(resume: Resume) -> Object:
-    path = absolute(resume.path) if resume.path else None
-    return {"path": path, "args": list(resume.args), "env": dict(resume.env)}
-
-
-def _rollback(back: Rollback) -> Object:
+def rollback(back: Rollback) -> Object:
+    """How far a job goes back, and why."""
     return {"from": back.origin, "to": back.target, **fields(back, "save_interval", "why")}
 
 
@@ -292,53 +284,37 @@ def _scan(scan: Scan) -> Object:
     from ckpt_tools.layouts import BUILT_IN
 
     layouts = scan.layouts or BUILT_IN
-
-    return {
-        "schema": "ckpt-tools/scan/v1",
-        "tool_version": __version__,
-        **fields(scan, "root"),
-        "checkpoints": [
-            {
-                **_checkpoint(c),
-                "unfinished": c.unfinished,
-                "ranks_present": ranks_present(c, layouts.of(c)),
-                "ranks_expected": scan.expected.get(c.run),
-                "files": len(c.parts),
-                "size": sum(max(p.size, 0) for p in c.parts),
-            }
-            for c in scan.checkpoints
-        ],
-        "findings": _across(scan.findings),
-        **fields(scan, "bare", "unrecognised", "excluded"),
-    }
+    checkpoints = [
+        {
+            **_checkpoint(c),
+            "unfinished": c.unfinished,
+            "ranks_present": ranks_present(c, layouts.of(c)),
+            "ranks_expected": scan.expected.get(c.run),
+            "files": len(c.parts),
+            "size": sum(max(p.size, 0) for p in c.parts),
+        }
+        for c in scan.checkpoints
+    ]
+    counts = fields(scan, "bare", "unrecognised", "excluded")
+    body = {"checkpoints": checkpoints, "findings": list_findings(scan.findings), **counts}
+    return {"schema": "ckpt-tools/scan/v1", "tool_version": __version__, **fields(scan, "root"), **body}
 
 
 def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:
     """The JSON of ``ckpt show``; ``trust`` says for every pickle global what loading it would mean."""
-    return dump(
-        {
-            "schema": "ckpt-tools/show/v1",
-            "tool_version": __version__,
-            **fields(report, "path", "format"),
-            **_report(report),
-            "signature": report.signature,
-            "tensors": [
-                {
-                    **fields(t, "name", "dtype"),
-                    "shape": list(t.shape),
-                    **fields(t, "nbytes", "offset", "storage"),
-                }
-                for t in anatomy.tensors
-            ],
-            "stats": [
-                {**fields(s, "name", "dtype", *COUNTS), "min": scalar(s.min), "max": scalar(s.max)}
-                for s in report.stats
-            ],
-            "globals": [{"name": name, "trust": trust.get(name, "unknown")} for name in anatomy.globals],
-            **(
-                {"sealed": [fields(f, "size", "digest") | {"name": f.path} for f in anatomy.files]}
-                if anatomy.files
-                else {}
-            ),
-        }
-    )
+    tensor = ("name", "dtype", "shape", "nbytes", "offset", "storage")
+    stats = [
+        {**fields(s, "name", "dtype", *COUNTS), "min": scalar(s.min), "max": scalar(s.max)}
+        for s in report.stats
+    ]
+    body = {
+        **fields(report, "path", "format"),
+        **_report(report),
+        "signature": report.signature,
+        "tensors": [fields(t, *tensor) for t in anatomy.tensors],
+        "stats": stats,
+        "globals": [{"name": name, "trust": trust.get(name, "unknown")} for name in anatomy.globals],
+    }
+    if anatomy.files:
+        body["sealed"] = [fields(f, "size", "digest", "name=path") for f in anatomy.files]
+    return document("show", body)

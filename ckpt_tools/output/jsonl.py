@@ -1,11 +1,10 @@
-"""A verification -> JSON lines: one per file, one per finding across files, and the summary last."""
+"""JSON lines: a verification, with its summary last, and what ``ckpt watch`` sees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ckpt_tools.model.answers import Verification
+from ckpt_tools.model.answers import Event, Verification
 from ckpt_tools.output import json
 
 if TYPE_CHECKING:
@@ -17,7 +16,10 @@ def render(result: Verification, view: View | None = None) -> str:  # noqa: ARG0
     """Every line is an object with a ``type``: file, finding or summary. A text without its summary line was
     cut short.
     """
-    return "".join(f"{line}\n" for line in _lines(result))
+    lines: list[json.Object] = [{"type": "file", **json.file(entry)} for entry in result.files]
+    lines += [{"type": "finding", **json.finding(f, across=True)} for f in result.findings]
+    lines.append({"type": "summary", **json.head(result)})
+    return "".join(f"{json.line(line)}\n" for line in lines)
 
 
 def failed(failure: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
@@ -25,9 +27,17 @@ def failed(failure: Failure, view: View | None = None) -> str:  # noqa: ARG001 -
     return f"{json.line(json.failed(failure))}\n"
 
 
-def _lines(result: Verification) -> Iterator[str]:
-    for entry in result.files:
-        yield json.line({"type": "file", **json.file(entry)})
-    for finding in result.findings:
-        yield json.line({"type": "finding", **json.finding(finding, across=True)})
-    yield json.line({"type": "summary", **json.head(result)})
+def line(event: Event) -> str:
+    """One event of the schema ckpt-tools/watch/v1 (docs/json.md), with its line break."""
+    about = {
+        "schema": "ckpt-tools/watch/v1",
+        "type": event.type,
+        "time": round(event.time, 3),
+        "root": event.root,
+        **event.fields,
+    }
+    if isinstance(path := about.get("path"), str):
+        about["path"] = json.absolute(path)
+    if event.findings or event.type == "checkpoint":
+        about["findings"] = json.list_findings(event.findings)
+    return f"{json.line(about)}\n"

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec.structs import fields
 
 from ckpt_tools.launchers import Launcher, Started, package_of
 from ckpt_tools.model.plan import Known
 from ckpt_tools.output import json as emit
-from ckpt_tools.output.page import PLAIN, Page, View
+from ckpt_tools.output.page import PLAIN, Page, View, known
 
-_NUMBERS = tuple(
-    f.name
-    for f in fields(Started)
-    if f.name not in ("launcher", "job", "job_from", "unclear", "hint", "skip")
-)
+All = Sequence[tuple[Launcher, Started | None]]
+"""Each launcher with what it makes of the environment."""
 
 
-def catalogue(known: Sequence[tuple[Launcher, Started | None]], here: Started | None) -> str:
+def catalogue(launchers: All, here: Started | None) -> str:
     """JSON: each launcher with what it makes of the environment, and ``detected``, the answer that is
     believed.
     """
@@ -33,40 +29,29 @@ def catalogue(known: Sequence[tuple[Launcher, Started | None]], here: Started | 
             "reference": launcher.reference,
             "package": package_of(launcher.name),
         }
-        for launcher, started in known
+        for launcher, started in launchers
     ]
     return emit.catalogue("launchers", entries, detected=msgspec.to_builtins(here) if here else None)
 
 
-def _row(launcher: Launcher, started: Started | None, env: Mapping[str, str]) -> Sequence[str]:
-    """One launcher, and those of its variables that are set."""
-    numbers = ["–" if (n := _value(started, name)) is None else str(n) for name in ("rank", "world_size")]
-    held = [name for name in launcher.variables if name in env]
-    package = package_of(launcher.name)
-    name = f"{launcher.name} ({package})" if package else launcher.name
-    return name, *numbers, ", ".join(held) or "none is set"
-
-
-def table(
-    known: Sequence[tuple[Launcher, Started | None]],
-    here: Started | None,
-    env: Mapping[str, str],
-    view: View = PLAIN,
-) -> str:
+def table(launchers: All, here: Started | None, env: Mapping[str, str], view: View = PLAIN) -> str:
     """For people: the launchers with those of their variables that are set, then every number that is known
     here, and what is unclear.
     """
-    page = Page(view)
-    rows = [_row(launcher, started, env) for launcher, started in known]
+    page, rows = Page(view), []
+    for launcher, started in launchers:
+        package = package_of(launcher.name)
+        name = f"{launcher.name} ({package})" if package else launcher.name
+        held = ", ".join(name for name in launcher.variables if name in env) or "none is set"
+        rows.append((name, known(_value(started, "rank")), known(_value(started, "world_size")), held))
     page.table(("name", "rank", "world size", "of its variables"), rows)
     page.text("")
     if here is None:
         page.text("here: no launcher is recognised")
         return page.done()
+    numbers = ((name, getattr(here, name)) for name in Started.__match_args__)
     facts = [
-        (name.replace("_", " "), str(n.value), n.provenance)
-        for name in _NUMBERS
-        if isinstance(n := getattr(here, name), Known)
+        (name.replace("_", " "), str(n.value), n.provenance) for name, n in numbers if isinstance(n, Known)
     ]
     facts += [("job", here.job, here.job_from)] if here.job else []
     page.text(f"here: {here.launcher}{', and this process is no rank' if here.skip else ''}")
@@ -79,5 +64,5 @@ def table(
 
 
 def _value(started: Started | None, name: str) -> int | None:
-    known = getattr(started, name, None)
-    return known.value if isinstance(known, Known) else None
+    found = getattr(started, name, None)
+    return found.value if isinstance(found, Known) else None

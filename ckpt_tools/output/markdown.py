@@ -6,13 +6,12 @@ Nothing in a name can end a cell, open a tag, link anywhere or call anybody.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.model.answers import Verification
-from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.observed import counted, observed, place
+from ckpt_tools.output.observed import count_files, describe, observe
 from ckpt_tools.output.page import FEW, View, relative
 from ckpt_tools.output.words import percent, printable, size, span
 
@@ -25,23 +24,23 @@ _PLAIN = re.compile(r"[A-Za-z0-9 ._/=,:()+-]*[A-Za-z0-9._/=,:()+-]")
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     """A heading, a sentence, and tables."""
     if isinstance(document, Verification):
-        lines = list(_verification(document, view))
+        lines = _show_files(document, view)
     elif isinstance(document, LoadPlan):
-        lines = list(_plan(document, view))
+        lines = _show_plan(document, view)
     else:
-        lines = list(_failure(document, view))
+        lines = _show_failure(document, view)
     return "\n".join(lines) + "\n"
 
 
 def text(words: str) -> str:
     """Words that mean nothing but themselves: a character with a meaning is said by its number."""
-    return _MEANT.sub(lambda m: _number(m[0]), printable(words))
 
+    def number(m: re.Match[str]) -> str:
+        if len(m[0]) > 1:  # www
+            return f"{m[0][:2]}&#{ord(m[0][2])};"
+        return f"&#{ord(m[0])};" + ("&#8203;" if m[0] == "@" else "")  # @name would still tell somebody
 
-def _number(meant: str) -> str:
-    if len(meant) > 1:  # www
-        return f"{meant[:2]}&#{ord(meant[2])};"
-    return f"&#{ord(meant)};" + ("&#8203;" if meant == "@" else "")  # @name would still tell somebody
+    return _MEANT.sub(number, printable(words))
 
 
 def name(path: str) -> str:
@@ -49,8 +48,7 @@ def name(path: str) -> str:
     return f"`{path}`" if _PLAIN.fullmatch(path) and path == path.strip() else text(path)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Iterator[str]:
-    rows = list(rows)
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Iterator[str]:
     if rows:
         yield ""
         yield f"| {' | '.join(header)} |"
@@ -58,28 +56,25 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence
         yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
-def _verification(v: Verification, view: View) -> Iterator[str]:
+def _show_files(v: Verification, view: View) -> Iterator[str]:
     s = v.summary
     yield f"### ckpt verify: {v.verdict}"
     yield ""
     read = f"{size(s.bytes_read)} read in {span(s.seconds)} at level {v.level}"
-    yield f"{name(v.root)}: {text(counted(v))}; {read}"
-    yield from _findings(observed(v, view).findings, v.root, view)
+    yield f"{name(v.root)}: {text(count_files(v))}; {read}"
+    yield from _show_findings(v, v.root, view)
     bad = [f for f in (e.report for e in v.files) if view.verbose or str(f.verdict) != "ok"]
     listed = bad if view.verbose else bad[:FEW]
-    yield from _table(
-        ("verdict", "level", "coverage", "size", "file"),
-        [
-            (str(r.verdict), str(r.level), percent(r.coverage), size(r.size), name(relative(r.path, v.root)))
-            for r in listed
-        ],
-        ("coverage", "size"),
-    )
-    yield from _left_out(len(bad) - len(listed), "file")
+    rows = [
+        (str(r.verdict), str(r.level), percent(r.coverage), size(r.size), name(relative(r.path, v.root)))
+        for r in listed
+    ]
+    yield from _table(("verdict", "level", "coverage", "size", "file"), rows, ("coverage", "size"))
+    yield from _count_hidden(len(bad) - len(listed), "file")
 
 
-def _plan(plan: LoadPlan, view: View) -> Iterator[str]:
-    c = plan.checkpoint
+def _show_plan(plan: LoadPlan, view: View) -> Iterator[str]:
+    c, root = plan.checkpoint, plan.root
     yield f"### ckpt plan: {text(f'resume from {c.label}') if c else 'start from scratch'}"
     yield ""
     if c:
@@ -93,29 +88,24 @@ def _plan(plan: LoadPlan, view: View) -> Iterator[str]:
         }
         yield from list(_table(("", ""), [(k, v) for k, v in facts.items() if v]))[1:]
     else:
-        yield f"There is no checkpoint in {name(plan.root)}."
-    yield from _loads(plan, view)
-    yield from _candidates(plan)
-    yield from _findings(observed(plan, view).findings, plan.root, view)
+        yield f"There is no checkpoint in {name(root)}."
+    every = view.verbose or len(plan.loads) <= FEW
+    listed = plan.loads if every else [(rank, f) for rank, f in plan.loads if f.substituted][:FEW]
+    rows = [
+        (
+            *("all" if rank is None else str(rank), text(f.role), str(f.level), percent(f.coverage)),
+            *(size(f.size), name(relative(f.path, root)), text(f.reason)),
+        )
+        for rank, f in listed
+    ]
+    headers = ("rank", "role", "level", "coverage", "size", "file", "why")
+    yield from _table(headers, rows, ("rank", "coverage", "size"))
+    yield from _count_hidden(len(plan.loads) - len(listed), "file")
+    yield from _name_rejected(plan)
+    yield from _show_findings(plan, root, view)
 
 
-def _loads(plan: LoadPlan, view: View) -> Iterator[str]:
-    loads = [("all", f) for f in plan.shared] + [(str(r.rank), f) for r in plan.by_rank for f in r.files]
-    listed = loads if view.verbose or len(loads) <= FEW else [x for x in loads if x[1].substituted][:FEW]
-    yield from _table(
-        ("rank", "role", "level", "coverage", "size", "file", "why"),
-        [(rank, *_cells(f, plan.root)) for rank, f in listed],
-        ("rank", "coverage", "size"),
-    )
-    yield from _left_out(len(loads) - len(listed), "file")
-
-
-def _cells(f: FileLoad, root: str) -> Iterator[str]:
-    yield from (text(f.role), str(f.level), percent(f.coverage), size(f.size))
-    yield from (name(relative(f.path, root)), text(f.reason))
-
-
-def _candidates(plan: LoadPlan) -> Iterator[str]:
+def _name_rejected(plan: LoadPlan) -> Iterator[str]:
     if plan.rejected:
         yield ""
         lost = [r.checkpoint for r in plan.rejected]
@@ -124,7 +114,7 @@ def _candidates(plan: LoadPlan) -> Iterator[str]:
         yield f"**Not usable:** {named}{more}."
 
 
-def _failure(failure: Failure, view: View) -> Iterator[str]:
+def _show_failure(failure: Failure, view: View) -> Iterator[str]:
     yield f"### ckpt {failure.command}: {failure.code} (exit code {failure.exit_code})"
     yield ""
     yield f"**Error:** {text(failure.message)}"
@@ -132,17 +122,18 @@ def _failure(failure: Failure, view: View) -> Iterator[str]:
         yield ""
         yield f"**What to do:** {text(failure.hint)}"
     if failure.plan:
-        yield from _candidates(failure.plan)
-        yield from _findings(observed(failure, view).findings, failure.plan.root, view)
+        yield from _name_rejected(failure.plan)
+        yield from _show_findings(failure, failure.plan.root, view)
 
 
-def _findings(findings: Sequence[Finding], root: str, view: View) -> Iterator[str]:
+def _show_findings(document: Verification | LoadPlan | Failure, root: str, view: View) -> Iterator[str]:
+    findings = observe(document, view).findings
     listed = findings if view.verbose else findings[:FEW]
     yield from _table(
         ("severity", "code", "where", "what"),
-        [(str(f.severity), name(f.code), name(relative(f.path, root)), text(place(f))) for f in listed],
+        [(str(f.severity), name(f.code), name(relative(f.path, root)), text(describe(f))) for f in listed],
     )
-    yield from _left_out(len(findings) - len(listed), "finding")
+    yield from _count_hidden(len(findings) - len(listed), "finding")
     by_hint: dict[str, dict[str, None]] = {}
     for f in listed:
         if f.hint and not f.follows:
@@ -153,7 +144,7 @@ def _findings(findings: Sequence[Finding], root: str, view: View) -> Iterator[st
         yield f"- {', '.join(map(name, codes))}: {text(hint)}"
 
 
-def _left_out(count: int, noun: str) -> Iterator[str]:
+def _count_hidden(count: int, noun: str) -> Iterator[str]:
     if count:
         yield ""
         yield f"{count:,} more {noun}{'s' if count > 1 else ''} not listed (`--verbose` lists all)."

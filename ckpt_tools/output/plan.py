@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.page import FEW, PLAIN, Page, View, epoch, excluded, relative
 from ckpt_tools.output.words import percent, plural, size
 
@@ -14,30 +14,39 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
     page = Page(view)
     if plan.checkpoint:
         page.text(f"resume from {_name(plan.checkpoint)}", "bold green")
-        for name, value in _facts(plan, plan.checkpoint):
+        for name, value in _list_facts(plan, plan.checkpoint):
             if value:
                 page.text(f"  {name}: {value}", whole=name in ("path", "arguments", "environment"))
-    elif plan.rejected:
-        page.text("no usable checkpoint", "bold")
     else:
-        page.text("no checkpoint: training would start from scratch", "bold")
+        none = "no usable checkpoint" if plan.rejected else "no checkpoint: training would start from scratch"
+        page.text(none, "bold")
     if plan.excluded:
         page.text(f"  {excluded(plan.excluded)}")
     if back := plan.rollback:
         lost = plural(back.origin - back.target, "step")
         text = f"from step {back.origin} to {back.target} (save interval {back.save_interval}): {lost} back"
         page.text(f"  rollback: {text}", "yellow")
-    _loads(page, plan)
-    _lost(page, plan)
+    _list_loads(page, plan)
+    for rejected in plan.rejected:
+        c = rejected.checkpoint
+        page.text("")
+        place = f": {relative(c.path, plan.root)}" if c.parts else ", which is gone"
+        page.text(f"not {_name(c)}{place}", "yellow")
+        page.findings(rejected.findings, plan.root)
+    passed = {rejected.checkpoint.key for rejected in plan.rejected}
+    if ahead := [c for c in plan.ahead if c.key not in passed]:
+        names = ", ".join(map(_name, ahead))
+        page.text("")
+        page.text(f"newer than the choice: {names}; the resumed job will come to these steps again", "yellow")
+    page.findings(plan.warnings, plan.root)
     return page.done()
 
 
 def _name(c: Checkpoint) -> str:
-    """One checkpoint in a few words."""
     return f"{c.label} ({c.kind}, {c.layout})"
 
 
-def _facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
+def _list_facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
     yield "path", plan.resume.path or c.path
     yield "epoch", epoch(c) if c.epoch is not None else ""
     yield "run", c.run if c.run != "." else ""
@@ -55,38 +64,20 @@ def _facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
     yield "checked", ", ".join([*read, f"{plural(plan.attempts, 'checkpoint')} tried"])
 
 
-def _loads(page: Page, plan: LoadPlan) -> None:
-    loads = [("all", f) for f in plan.shared] + [(str(r.rank), f) for r in plan.by_rank for f in r.files]
-    whole = page.view.verbose or len(loads) <= FEW
-    listed = [(rank, f) for rank, f in loads if whole or f.substituted]
-    if listed:
+def _list_loads(page: Page, plan: LoadPlan) -> None:
+    whole = page.view.verbose or len(plan.loads) <= FEW
+    rows = []
+    for rank, f in plan.loads:
+        if whole or f.substituted:
+            owner = f"file of rank {f.source_rank}" if f.substituted and f.source_rank is not None else ""
+            about = (f.role, str(f.level), percent(f.coverage), size(f.size), relative(f.path, plan.root))
+            why = ": ".join(filter(None, (owner, f.reason)))
+            rows.append(("all" if rank is None else str(rank), *about, why))
+    if rows:
+        headers = ("rank", "role", "level", "coverage", "size", "file", "why")
         page.text("")
-        page.table(
-            ("rank", "role", "level", "coverage", "size", "file", "why"),
-            [(rank, *_cells(f, plan.root)) for rank, f in listed],
-            right=("rank", "coverage", "size"),
-            below=("why", "file"),
+        page.table(headers, rows, right=("rank", "coverage", "size"), below=("why", "file"))
+    if len(rows) < len(plan.loads):
+        page.text(
+            f"{len(plan.loads) - len(rows):,} ranks' own files not listed (--verbose lists them)", "dim"
         )
-    if len(listed) < len(loads):
-        page.text(f"{len(loads) - len(listed):,} ranks' own files not listed (--verbose lists them)", "dim")
-
-
-def _cells(f: FileLoad, root: str) -> list[str]:
-    owner = f"file of rank {f.source_rank}" if f.substituted and f.source_rank is not None else ""
-    why = ": ".join(filter(None, (owner, f.reason)))
-    return [f.role, str(f.level), percent(f.coverage), size(f.size), relative(f.path, root), why]
-
-
-def _lost(page: Page, plan: LoadPlan) -> None:
-    for rejected in plan.rejected:
-        c = rejected.checkpoint
-        page.text("")
-        place = f": {relative(c.path, plan.root)}" if c.parts else ", which is gone"
-        page.text(f"not {_name(c)}{place}", "yellow")
-        page.findings(rejected.findings, plan.root)
-    lost = {rejected.checkpoint.key for rejected in plan.rejected}
-    if ahead := [c for c in plan.ahead if c.key not in lost]:
-        names = ", ".join(map(_name, ahead))
-        page.text("")
-        page.text(f"newer than the choice: {names}; the resumed job will come to these steps again", "yellow")
-    page.findings(plan.warnings, plan.root)

@@ -13,7 +13,7 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.observed import Observed, below_here, here, observed, place
+from ckpt_tools.output.observed import Observed, describe, here, observe, shorten
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
 from ckpt_tools.storage.urls import is_url, joined, split
@@ -26,7 +26,7 @@ MOST = 25_000
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     """One run. Files below the current directory, the repository's, have names relative to it."""
-    seen = observed(document, view)
+    seen = observe(document, view)
     listed = seen.findings[:MOST]
     codes = list(dict.fromkeys(f.code for f in listed))
     run: Object = {
@@ -77,8 +77,8 @@ def _note(level: str, text: str) -> Object:
 
 
 def _result(f: Finding, index: int) -> Object:
-    text = printable(". ".join(filter(None, (place(f), f.hint))))
-    identity = f"{f.code}\0{below_here(f.path)}\0{f.offset}".encode("utf-8", "surrogatepass")
+    text = printable(". ".join(filter(None, (describe(f), f.hint))))
+    identity = f"{f.code}\0{shorten(f.path)}\0{f.offset}".encode("utf-8", "surrogatepass")
     return {
         "ruleId": f.code,
         "ruleIndex": index,
@@ -93,7 +93,7 @@ def _result(f: Finding, index: int) -> Object:
 
 def _location(path: str) -> Object:
     artifact = {"uri": _uri(path)}
-    if not is_url(path) and not os.path.isabs(below_here(path)):
+    if not is_url(path) and not os.path.isabs(shorten(path)):
         artifact["uriBaseId"] = "%SRCROOT%"
     # GitHub shows no result without a line.
     return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
@@ -103,7 +103,7 @@ def _uri(path: str) -> str:
     if is_url(path):
         store, key = split(path)
         return joined(store, _quoted(key))
-    name = below_here(path)
+    name = shorten(path)
     return f"file://{_quoted(name)}" if os.path.isabs(name) else _quoted(name)
 
 

@@ -1,9 +1,10 @@
-"""A scan -> a table of its checkpoints."""
+"""A scan -> a table of its checkpoints, or a tree of runs, the checkpoints of each, and their files."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from ckpt_tools.discovery.completeness import ranks_present
 from ckpt_tools.layouts import BUILT_IN
@@ -12,13 +13,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.output.page import FEW, PLAIN, Page, View, epoch, excluded, known, relative
 from ckpt_tools.output.words import plural, size, span
 
-
-class _Column(NamedTuple):
-    header: str
-    cell: Callable[[Checkpoint], str]
-    right: bool = False
-
-
+T = TypeVar("T")
 _DULL = {"epoch": "–", "run": ".", "ranks": "–"}
 _MANY = 12
 """Runs of which each is listed with all its checkpoints, if those are few."""
@@ -26,100 +21,151 @@ _MANY = 12
 
 def render(scan: Scan, view: View = PLAIN) -> str:
     """The checkpoints in their order, the findings, and what else lies there."""
-    page = Page(view)
-    runs = _runs(scan)
-    if len(runs) > _MANY and len(scan.checkpoints) > FEW and not view.verbose:
-        _newest(page, runs, view.now)
-    elif scan.checkpoints:
-        columns = _columns(scan, view)
+    page, found = Page(view), scan.checkpoints
+    runs = _group_by_run(scan)
+    if len(runs) > _MANY and len(found) > FEW and not view.verbose:
+        _list_runs(page, runs, view.now)
+    elif found:
+        columns = _choose_columns(scan, view)
         page.table(
-            [column.header for column in columns],
-            [[column.cell(c) for column in columns] for c in scan.checkpoints],
-            right=[column.header for column in columns if column.right],
+            list(columns),
+            [[cell(c) for cell in columns.values()] for c in found],
+            right=("step", "epoch", "ranks", "files", "size", "age"),
             below=("path", "run", "layout", "kind"),
             dull=_DULL,
         )
     page.findings(scan.findings, scan.root)
     page.gap()
-    page.text(_counts(scan), "dim")
+    counts = [plural(len(found), "checkpoint")]
+    counts += [f"{plural(scan.bare, 'file')} of a known format outside any layout"] if scan.bare else []
+    counts += [plural(scan.unrecognised, "other file")] if scan.unrecognised else []
+    counts += [excluded(scan.excluded)] if scan.excluded else []
+    if not (found or scan.bare or scan.unrecognised):
+        counts.append("0 other files")
+    what = (
+        ""
+        if found or counts[-1] == "0 other files"
+        else " (if they are checkpoints: docs/adding-a-layout.md)"
+    )
+    page.text(", ".join(counts) + what, "dim")
     return page.done()
 
 
-def _counts(scan: Scan) -> str:
-    """How many checkpoints there are, what else, and what to do where there is no checkpoint."""
-    counts = [plural(len(scan.checkpoints), "checkpoint")]
-    if scan.bare:
-        counts.append(plural(scan.bare, "file") + " of a known format outside any layout")
-    if scan.unrecognised:
-        counts.append(plural(scan.unrecognised, "other file"))
-    if scan.excluded:
-        counts.append(excluded(scan.excluded))
-    if scan.checkpoints:
-        return ", ".join(counts)
-    if not scan.bare + scan.unrecognised:
-        return ", ".join([*counts, "0 other files"])
-    return f"{', '.join(counts)} (if they are checkpoints: docs/adding-a-layout.md)"
-
-
-def _columns(scan: Scan, view: View) -> list[_Column]:
-    columns = [
-        _Column("step", lambda c: known(c.step), right=True),
-        _Column("epoch", epoch, right=True),
-        _Column("kind", kind),
-        _Column("layout", lambda c: c.layout),
-        _Column("run", lambda c: c.run or "."),
-        _Column("ranks", lambda c: ranks(c, scan), right=True),
-        _Column("files", lambda c: f"{len(c.parts):,}", right=True),
-        _Column("size", total_size, right=True),
-        _Column("age", lambda c: span(view.now - c.mtime_ns / 1e9), right=True),
-    ]
-    if any(map(counts_saves, scan.checkpoints)):
-        columns.append(_Column("save", lambda c: known(c.generation if counts_saves(c) else None)))
-    restarts = {c.generation for c in scan.checkpoints if c.generation is not None and not counts_saves(c)}
+def _choose_columns(scan: Scan, view: View) -> dict[str, Callable[[Checkpoint], str]]:
+    """Return the cell of a checkpoint by header."""
+    columns: dict[str, Callable[[Checkpoint], str]] = {
+        "step": lambda c: known(c.step),
+        "epoch": epoch,
+        "kind": _kind,
+        "layout": lambda c: c.layout,
+        "run": lambda c: c.run or ".",
+        "ranks": lambda c: _count_ranks(c, scan),
+        "files": lambda c: f"{len(c.parts):,}",
+        "size": _add_sizes,
+        "age": lambda c: span(view.now - c.mtime_ns / 1e9),
+    }
+    if any(map(_counts_saves, scan.checkpoints)):
+        columns["save"] = lambda c: known(c.generation if _counts_saves(c) else None)
+    restarts = {c.generation for c in scan.checkpoints if c.generation is not None and not _counts_saves(c)}
     if len(restarts) > 1:
-        columns.append(_Column("restart", lambda c: known(None if counts_saves(c) else c.generation)))
-    columns.append(_Column("path", lambda c: c.path if view.verbose else relative(c.path, scan.root)))
+        columns["restart"] = lambda c: known(None if _counts_saves(c) else c.generation)
+    columns["path"] = lambda c: c.path if view.verbose else relative(c.path, scan.root)
     return columns
 
 
-def _runs(scan: Scan) -> dict[tuple[str, str], list[Checkpoint]]:
-    """The checkpoints of each run, in their order."""
-    out = dict[tuple[str, str], list[Checkpoint]]()
+def _group_by_run(scan: Scan) -> dict[tuple[str, str], list[Checkpoint]]:
+    """Return the checkpoints of each layout and run, in their order."""
+    found = defaultdict[tuple[str, str], list[Checkpoint]](list)
     for c in scan.checkpoints:
-        out.setdefault((c.run, c.layout), []).append(c)
-    return out
+        found[c.layout, c.run].append(c)
+    return found
 
 
-def _newest(page: Page, runs: Mapping[tuple[str, str], Sequence[Checkpoint]], now: float) -> None:
+def _list_runs(page: Page, runs: dict[tuple[str, str], list[Checkpoint]], now: float) -> None:
     """Each run in a line: how many checkpoints it has, and the one that was saved last."""
     rows = []
-    for (run, layout), checkpoints in runs.items():
+    for (layout, run), checkpoints in runs.items():
         last = max(checkpoints, key=lambda c: c.mtime_ns)
-        age = span(now - last.mtime_ns / 1e9)
-        count = f"{len(checkpoints):,}"
-        rows.append((layout, count, total_size(*checkpoints), age, last.label, run or "."))
+        counts = (f"{len(checkpoints):,}", _add_sizes(*checkpoints), span(now - last.mtime_ns / 1e9))
+        rows.append((layout, *counts, last.label, run or "."))
     right = ("checkpoints", "size", "age")
     page.table(("layout", *right, "last", "run"), rows, right=right, below=("run",))
     page.text("")
     page.text(f"{plural(len(runs), 'run')}: --run RUN lists one, --verbose all of all", "dim")
 
 
-def kind(c: Checkpoint) -> str:
+def _kind(c: Checkpoint) -> str:
     return f"{c.kind}, unfinished" if c.unfinished else str(c.kind)
 
 
-def counts_saves(c: Checkpoint) -> bool:
+def _counts_saves(c: Checkpoint) -> bool:
     """Whether the number in its names counts saves, and not restarts: what else is known is from inside."""
     by_name = [p for p in c.parts[:1] if p.step is None and p.epoch is None]
     return c.counted or (c.generation is not None and bool(by_name))
 
 
-def ranks(c: Checkpoint, scan: Scan) -> str:
+def _count_ranks(c: Checkpoint, scan: Scan) -> str:
     """How many ranks are present of how many that are expected."""
     present = ranks_present(c, (scan.layouts or BUILT_IN).of(c))
     expected = scan.expected.get(c.run)
     return known(present) if expected is None else f"{known(present)}/{expected}"
 
 
-def total_size(*checkpoints: Checkpoint) -> str:
+def _add_sizes(*checkpoints: Checkpoint) -> str:
     return size(sum(max(0, p.size) for c in checkpoints for p in c.parts))
+
+
+# ---- ckpt ls --tree
+
+
+class _Row(NamedTuple):
+    name: str
+    what: str = ""
+    ranks: str = ""
+    size: str = ""
+    age: str = ""
+
+
+def draw(scan: Scan, view: View = PLAIN) -> str:
+    """Runs in the order of their newest checkpoints; ``view.verbose`` lists every file."""
+    page = Page(view)
+    if scan.checkpoints:
+        headers = ("checkpoint", "what", "ranks", "size", "age")
+        page.table(headers, _draw_rows(scan, view), right=("size", "age"))
+    page.findings(scan.findings, scan.root)
+    page.text("")
+    page.text(plural(len(scan.checkpoints), "checkpoint"), "dim")
+    return page.done()
+
+
+def _draw_rows(scan: Scan, view: View) -> Iterator[_Row]:
+    for (layout, run), checkpoints in _group_by_run(scan).items():
+        yield _Row(run or ".", layout, size=_add_sizes(*checkpoints))
+        for c, branch, stem in _branch(checkpoints):
+            words = [c.label]
+            words += [f"epoch {epoch(c)}"] if c.step is not None and c.epoch is not None else []
+            if c.generation and not c.counted:
+                words.append(f"{'save' if _counts_saves(c) else 'restart'} {c.generation}")
+            age = span(view.now - c.mtime_ns / 1e9)
+            yield _Row(branch + ", ".join(words), _kind(c), _count_ranks(c, scan), _add_sizes(c), age)
+            for row, twig, _ in _branch(_list_files(c, view)):
+                yield row._replace(name=f"{stem}{twig}{row.name}")
+
+
+def _list_files(c: Checkpoint, view: View) -> list[_Row]:
+    few, rows = len(c.parts) <= FEW or view.verbose, list[_Row]()
+    for p in c.parts if few else c.parts[: FEW - 1]:
+        below = relative(p.path, c.path)
+        name = below if below != p.path else relative(p.path, p.base)
+        rank = [f"rank {p.rank}"] if p.rank is not None else []
+        place = " ".join([*rank, *(f"{axis}={n}" for axis, n in p.coords)])
+        rows.append(_Row(name, p.role, place, size(p.size), span(view.now - p.mtime_ns / 1e9)))
+    if not few:
+        rows.append(_Row(f"{len(c.parts) - len(rows):,} more files (--verbose lists them)"))
+    return rows
+
+
+def _branch(items: Sequence[T]) -> Iterator[tuple[T, str, str]]:
+    """Each item with the line that leads to it, and the one that leads past it."""
+    for i, item in enumerate(items, 1):
+        yield (item, "├─ ", "│  ") if i < len(items) else (item, "└─ ", "   ")

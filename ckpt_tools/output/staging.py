@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ckpt_tools import __version__
-from ckpt_tools.output.json import dump
+from ckpt_tools.output.json import document, fields
 from ckpt_tools.output.page import PLAIN, Page, View
 from ckpt_tools.output.words import plural, size
 
@@ -39,37 +38,26 @@ def json(staged: Staged, body: Mapping[str, Any], env: Mapping[str, str]) -> str
     """The schema ckpt-tools/stage/v1 (docs/json.md). A file's ``level`` is "" where nothing is stored that it
     could be held against.
     """
-    names = ("url", "size", "etag", "version", "level")
     files = [
-        {"path": f"{staged.directory}/{f.name}", **{name: getattr(f, name) for name in names}}
+        {"path": f"{staged.directory}/{f.name}", **fields(f, "url", "size", "etag", "version", "level")}
         for f in staged.files
     ]
-    here = {f["path"] for f in files}
-    return dump(
-        {
-            "schema": "ckpt-tools/stage/v1",
-            "tool_version": __version__,
-            "root": body["root"],
-            "directory": staged.directory,
-            "checkpoint": body["checkpoint"],
-            "resume_step": body["resume_step"],
-            "resume": body["resume"],
-            "ranks": [
-                {"rank": int(rank), "files": links}
-                for rank, links in body["view"]["ranks"].items()
-                if here.issuperset(links)
-            ],
-            "shared": body["view"]["shared"],
-            "env": env,
-            "files": files,
-            "fetched": {"files": staged.fetched, "bytes": staged.bytes},
-            "removed": list(staged.removed),
-        }
-    )
+    here, links = {f["path"] for f in files}, body["view"]["ranks"].items()
+    ranks = [{"rank": int(rank), "files": paths} for rank, paths in links if here.issuperset(paths)]
+    answer = {
+        "root": body["root"],
+        "directory": staged.directory,
+        **{name: body[name] for name in ("checkpoint", "resume_step", "resume")},
+        "ranks": ranks,
+        "shared": body["view"]["shared"],
+        "env": env,
+        "files": files,
+        "fetched": {"files": staged.fetched, "bytes": staged.bytes},
+        "removed": list(staged.removed),
+    }
+    return document("stage", answer)
 
 
 def nothing(root: str) -> str:
     """The JSON where there is no checkpoint, and that is allowed."""
-    return dump(
-        {"schema": "ckpt-tools/stage/v1", "tool_version": __version__, "root": root, "checkpoint": None}
-    )
+    return document("stage", {"root": root, "checkpoint": None})

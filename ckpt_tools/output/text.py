@@ -15,15 +15,13 @@ def render(plan: LoadPlan, *, terminal: bool = False) -> str:
 
     On a ``terminal`` control characters in names are escaped.
     """
-    files = [*plan.shared, *(file for rank in plan.by_rank for file in rank.files)]
-    paths = list(dict.fromkeys(file.path for file in files))
-    own = {file.role for rank in plan.by_rank for file in rank.files}
-    if plan.resume.path and plan.checkpoint and plan.shared and own <= OPENED_BY_RANKS:
-        above = plan.checkpoint.path.startswith(
-            f"{plan.resume.path}/"
-        )  # Megatron is told the directory and the iteration
-        if plan.resume.path not in paths:
-            paths = [plan.checkpoint.path if above else plan.resume.path]
+    paths = list(dict.fromkeys(file.path for _, file in plan.loads))
+    own = {file.role for rank, file in plan.loads if rank is not None}
+    told = plan.resume.path
+    if told and told not in paths and plan.checkpoint and plan.shared and own <= OPENED_BY_RANKS:
+        # Megatron is told the directory and the iteration
+        above = plan.checkpoint.path.startswith(f"{told}/")
+        paths = [plan.checkpoint.path if above else told]
     return lines(paths, terminal=terminal)
 
 

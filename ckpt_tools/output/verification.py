@@ -4,43 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
 from ckpt_tools.model.answers import FileReport, Sample, Verification
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Report
-from ckpt_tools.output.contents import byte_map
+from ckpt_tools.output.contents import show_bytes
 from ckpt_tools.output.page import FEW, PLAIN, STYLE, Page, View, known, relative
 from ckpt_tools.output.words import percent, plural, size, span, speed
+
+_WORST_FIRST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
 
 
 def render(result: Verification, view: View = PLAIN) -> str:
     """The verdict, then the files that are not ok, and why; ``view.verbose`` lists everything."""
     page = Page(view)
     reports = [entry.report for entry in result.files]
-    page.text(_verdict(result), STYLE[str(result.verdict)])
-    for line in _summary(result, view.now):
+    page.text(_conclude(result), STYLE[str(result.verdict)])
+    for line in _sum_up(result, view.now):
         page.text(line, "dim")
-    listed = _worst_first(reports, view)
-    if listed:
-        page.text("")
-        _table(page, listed, result.root)
+    listed = _list_files(page, reports, result.root)
     for report in reports:
-        byte_map(page, report, result.root)
-    notes = _findings(page, result, reports)
+        show_bytes(page, report, result.root)
+    notes = _list_findings(page, result)
     unlisted = {"ok file": len(reports) - len(listed), "note": notes}
     counts = [plural(count, noun) for noun, count in unlisted.items() if count]
     if counts:
         page.text("")
         page.text(f"{' and '.join(counts)} not listed: -v lists everything", "dim")
     return page.done()
-
-
-def _worst_first(reports: Sequence[Report], view: View) -> list[Report]:
-    """Those that are not ok, and with ``view.verbose`` all: the broken ones first."""
-    order = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
-    listed = [r for r in reports if view.verbose or r.verdict is not Verdict.OK]
-    return sorted(listed, key=lambda r: order.index(r.verdict))
 
 
 def interrupted(files: Sequence[FileReport], of: int, root: str, view: View = PLAIN) -> str:
@@ -51,75 +41,67 @@ def interrupted(files: Sequence[FileReport], of: int, root: str, view: View = PL
     seen = f"{len(reports):,} of {plural(of, 'file')} were looked at"
     text = f"interrupted: {seen}, {len(bad):,} of them not ok; nothing is known of the others"
     page.text(text, STYLE["unknown"])
-    listed = _worst_first(reports, view)
-    if listed:
-        page.text("")
-        _table(page, listed, root)
-    found = [replace(f, path=f.path or r.path) for r in bad for f in r.findings]
-    named = {r.path for r in listed}
-    page.findings([f for f in found if f.severity is not Severity.NOTE], root, named)
+    listed = _list_files(page, reports, root)
+    found = [f.at(r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
+    page.findings(found, root, {r.path for r in listed})
     return page.done()
 
 
-def _verdict(result: Verification) -> str:
-    """How much of all is so."""
+def _list_findings(page: Page, result: Verification) -> int:
+    """Return how many notes are left out. A note changes no verdict; it must not hide the damage, nor fill
+    the screen for a thousand files without a checksum.
+    """
+    found = result.in_files
+    worse = [f for f in found if f.severity is not Severity.NOTE]
+    with_notes = page.view.verbose or (not worse and len(found) <= FEW)
+    bad = {entry.report.path for entry in result.files if entry.report.verdict is not Verdict.OK}
+    listed = [*result.findings, *(found if with_notes else worse)]
+    page.findings(listed, result.root, () if page.view.verbose else bad)
+    return 0 if with_notes else len(found) - len(worse)
+
+
+def _conclude(result: Verification) -> str:
+    """The verdict, and of how many files it is."""
     s = result.summary
     if not s.files:
         return f"{result.verdict}: no checkpoint file was found"
-    bad = {"suspect": s.suspect, "broken": s.broken, "unknown": s.unknown}.get(str(result.verdict), s.files)
+    bad = s.verdicts[str(result.verdict)] if result.verdict is not Verdict.OK else s.files
     of = f"{bad:,} of " if bad not in (0, s.files) else ""
     return f"{result.verdict}: {of}{plural(s.files, 'file')}, {size(s.bytes)}"
 
 
-def _table(page: Page, reports: Sequence[Report], root: str) -> None:
-    page.table(
-        ("verdict", "level", "coverage", "size", "format", "file"),
-        [
-            (
-                str(r.verdict),
-                str(r.level),
-                percent(r.coverage),
-                size(r.size),
-                known(r.format),
-                relative(r.path, root),
-            )
-            for r in reports
-        ],
-        right=("coverage", "size"),
-        below=("file",),
-    )
+def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Report]:
+    """List the files that are not ok, with ``page.view.verbose`` all, the broken ones first. Return them."""
+    listed = [r for r in reports if page.view.verbose or r.verdict is not Verdict.OK]
+    listed.sort(key=lambda r: _WORST_FIRST.index(r.verdict))
+    rows = [
+        (
+            *(str(r.verdict), str(r.level), percent(r.coverage), size(r.size), known(r.format)),
+            relative(r.path, root),
+        )
+        for r in listed
+    ]
+    if rows:
+        headers = ("verdict", "level", "coverage", "size", "format", "file")
+        page.text("")
+        page.table(headers, rows, right=("coverage", "size"), below=("file",))
+    return listed
 
 
-def _findings(page: Page, result: Verification, reports: Sequence[Report]) -> int:
-    """A table of findings, and how many notes it leaves out.
-
-    A note changes no verdict; it must not hide the damage, nor fill the screen for a thousand files without a
-    checksum.
-    """
-    found = [replace(f, path=f.path or r.path) for r in reports for f in r.findings]
-    worse = [f for f in found if f.severity is not Severity.NOTE]
-    notes = len(found) - len(worse)
-    with_notes = page.view.verbose or (not worse and notes <= FEW)
-    named = () if page.view.verbose else {r.path for r in reports if r.verdict is not Verdict.OK}
-    page.findings([*result.findings, *(found if with_notes else worse)], result.root, named)
-    return 0 if with_notes else notes
-
-
-def _summary(result: Verification, now: float) -> Iterator[str]:
+def _sum_up(result: Verification, now: float) -> Iterator[str]:
     s = result.summary
-    verdicts = {"ok": s.ok, "suspect": s.suspect, "broken": s.broken, "unknown": s.unknown}
-    counts = [f"{count:,} {word}" for word, count in verdicts.items() if count]
+    counts = [f"{count:,} {word}" for word, count in s.verdicts.items() if count]
     if s.files:
         yield ", ".join([*counts, f"{speed(s.bytes_read, s.seconds)} at level {result.level}"])
     if result.sample:
-        yield _contents(result.sample, now)
+        yield _describe_sample(result.sample, now)
     if s.below_level:
         yield f"{plural(s.below_level, 'file')} could not be looked at as deeply as {result.level}"
     if s.unrecognised:
         yield f"{plural(s.unrecognised, 'file')} not recognised and not looked at"
 
 
-def _contents(s: Sample, now: float) -> str:
+def _describe_sample(s: Sample, now: float) -> str:
     """How much of the contents was read, and what that means for the rest."""
     limits = [f"sample {s.asked}"] if s.asked else []
     if s.max_duration is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ckpt_tools.settings.parsers import MAX_RANK, path, rank_set
 from ckpt_tools.storage import trust
@@ -36,23 +37,7 @@ def ranks(value: object, where: str) -> frozenset[int]:
         raise ValueError(f"{where}: {e}") from e
 
 
-def _mindx(value: object) -> Iterable[object]:
-    """``FaultRankIds`` as MindX DL's scheduler writes it: a list of digits as text, itself as text in older
-    versions.
-
-    Source: ascend-for-volcano ``FaultRankIdsJobCMData`` (data key ``fault-npus``), read by mindx_elastic's
-    ``FaultRanksManager``.
-    """
-    if isinstance(value, str):
-        value = re.findall(r"[^\s,\[\]'\"]+", value)
-    return (
-        [int(v) if isinstance(v, str) and re.fullmatch(r"[0-9]{1,9}", v) else v for v in value]
-        if isinstance(value, list)
-        else [value]
-    )
-
-
-def _sources(content: object) -> Iterator[frozenset[int]]:
+def _find_sources(content: object) -> Iterator[frozenset[int]]:
     """Every set of ranks that the file names."""
     if isinstance(content, list):
         yield ranks(content, "the list")
@@ -67,12 +52,18 @@ def _sources(content: object) -> Iterator[frozenset[int]]:
         raise ValueError(f"has version {version!r}, and this ckpt reads version 1")
     if "fault_ranks" in content:
         yield ranks(content["fault_ranks"], "fault_ranks")
+    # As MindX DL's scheduler writes it: a list of digits as text, itself as text in older versions
+    # (ascend-for-volcano FaultRankIdsJobCMData, key fault-npus; read by mindx_elastic's FaultRanksManager).
     if "FaultRankIds" in content:
-        yield ranks(list(_mindx(content["FaultRankIds"])), "FaultRankIds")
-    yield from _ranks_of_nodes(content)
+        ids = content["FaultRankIds"]
+        ids = re.findall(r"[^\s,\[\]'\"]+", ids) if isinstance(ids, str) else ids
+        ids = ids if isinstance(ids, list) else [ids]
+        digits = (int(v) if isinstance(v, str) and re.fullmatch(r"[0-9]{1,9}", v) else v for v in ids)
+        yield ranks(list(digits), "FaultRankIds")
+    yield from _find_ranks_of_nodes(content)
 
 
-def _ranks_of_nodes(content: dict[str, object]) -> Iterator[frozenset[int]]:
+def _find_ranks_of_nodes(content: dict[str, object]) -> Iterator[frozenset[int]]:
     """The ranks of each of ``fault_nodes``, as ``node_ranks`` says."""
     nodes, where = content.get("fault_nodes", []), content.get("node_ranks")
     if not isinstance(nodes, list) or not all(isinstance(n, str) for n in nodes):
@@ -97,8 +88,6 @@ def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozense
     """The ranks that a fault file names. Raises ValueError when it cannot be read or says something else,
     Untrusted when others could have written it.
     """
-    import json  # only for such a file: it costs start-up time
-
     file = path(value, base)
     try:
         data = trust.read(file, MAX_BYTES, trusted)
@@ -109,7 +98,7 @@ def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozense
     except (ValueError, RecursionError) as e:
         raise ValueError(f"{file!r} is not JSON ({e}): write a list of ranks such as [3, 5]") from e
     try:
-        return frozenset().union(*_sources(content))
+        return frozenset().union(*_find_sources(content))
     except ValueError as e:
         raise ValueError(f"{file!r}: {e}") from e
 

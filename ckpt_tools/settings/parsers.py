@@ -4,67 +4,21 @@ would be right.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from difflib import get_close_matches
+from fractions import Fraction
+from itertools import chain
+from typing import NamedTuple
 
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url
-
-if TYPE_CHECKING:
-    from fractions import Fraction
-
-# ---- How much of the contents to read: ``n/t``, a percentage, or a size.
-
-
-_MOST = 1_000_000
-
-
-class Share(NamedTuple):
-    """One part of several, or a fraction of the bytes, or so many of them; ``text`` as it was asked for."""
-
-    text: str
-    part: int = 0
-    parts: int = 0
-    fraction: Fraction | None = None
-    size: int | None = None
-
-    def has(self, home: int) -> bool:
-        """Return True if a file belongs to the part; ``home`` is its number."""
-        return not self.parts or home % self.parts == self.part - 1
-
-
-def share(value: object, _base: str = "") -> Share:
-    """A share from ``2/7``, ``10%``, ``50GiB`` or a number of bytes. Raises ValueError with what would be
-    right.
-    """
-    text = value.replace(" ", "") if isinstance(value, str) else ""
-    if m := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
-        part, parts = int(m[1]), int(m[2])
-        if not 1 <= part <= parts <= _MOST:
-            raise ValueError(
-                f"{value!r} is no part: say 1/{max(1, min(parts, _MOST))} to"
-                f" {max(1, min(parts, _MOST))}/{max(1, min(parts, _MOST))}"
-            )
-        return Share(text, part, parts)
-    if m := re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text):
-        from fractions import Fraction  # here, because it costs start-up time
-
-        fraction = Fraction(m[1]) / 100
-        if not 0 < fraction <= 1:
-            raise ValueError(f"{value!r} is not above 0% and at most 100%")
-        return Share(text, fraction=fraction)
-    try:
-        return Share(text or str(value), size=size(value))
-    except ValueError:
-        raise ValueError(
-            f"{value!r} is no share: say a part (2/7), percent (10%) or a size (50GiB)"
-        ) from None
-
 
 Parse = Callable[[object, str], object]
 """A raw value (text of a flag or variable, or a TOML value) and the directory its relative paths start from
@@ -124,8 +78,6 @@ _TOLD = ("{path}", "{step}", "{epoch}")
 
 def resume_args(value: object, base: str) -> tuple[str, ...]:
     """Words, as a list or as one text that is split as a shell splits it."""
-    import shlex  # few starts have them
-
     words = value if isinstance(value, list) else shlex.split(text(value, base))
     for word in words:
         odd = next((m for m in re.findall(r"(?<!\$)\{\w+\}", text(word, base)) if m not in _TOLD), None)
@@ -171,9 +123,8 @@ def scheduler(value: object, base: str) -> str:
     if name.startswith("file:"):
         return f"file:{path(name.removeprefix('file:').removeprefix('//'), base)}"
     if name not in ("threads", "mpi") and not re.fullmatch(r"[a-z]+://[^/\s].*", name):
-        raise ValueError(
-            f"{name!r} is neither threads nor mpi, nor an address such as tcp://HOST:8786, nor file:FILE.json"
-        )
+        known = "neither threads nor mpi, nor an address such as tcp://HOST:8786, nor file:FILE.json"
+        raise ValueError(f"{name!r} is {known}")
     return name
 
 
@@ -191,8 +142,6 @@ def flag(value: object, _base: str) -> bool:
 
 def nearest(given: str, words: Iterable[str], alike: float = 0.5) -> str | None:
     """The word that was probably meant."""
-    from difflib import get_close_matches  # only after a mistake: it costs start-up time
-
     return next(iter(get_close_matches(given, list(words), 1, alike)), None)
 
 
@@ -247,17 +196,13 @@ def size(value: object, _base: str = "") -> int:
     """Bytes from a number, or from texts such as ``200MB``, ``50GiB`` and ``1.5T``; a letter alone counts in
     1024s, as du and dd do.
     """
-    units = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
-    m = (
-        re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgtp]?)(i?b?)\s*", value.lower())
-        if isinstance(value, str)
-        else None
-    )
-    if m is None or (m[3].startswith("i") and not m[2]) or m[3] == "i" or float(m[1]) == 0:
+    spelled = r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:(b?)|([kmgtp])(i?b|))\s*"
+    m = re.fullmatch(spelled, value.lower()) if isinstance(value, str) else None
+    if m is None or float(m[1]) == 0:
         raise ValueError(f"{value!r} is not a size: say bytes (1000000) or a unit (200MB, 50GiB)")
-    return max(1, int(float(m[1]) * (1000 if m[3] == "b" else 1024) ** units[m[2]]))
+    return max(1, int(float(m[1]) * (1000 if m[4] == "b" else 1024) ** " kmgtp".index(m[3] or " ")))
 
 
 def _ranks(texts: Iterable[str]) -> list[int]:
@@ -283,22 +228,22 @@ def rank_set(value: object, _base: str = "") -> frozenset[int]:
     return frozenset(_ranks(str(w) for w in words))
 
 
-def _group_list(value: object, where: str) -> tuple[tuple[int, ...], ...]:
+Members = tuple[tuple[int, ...], ...]
+
+
+def _group_list(value: object, where: str) -> Members:
     if not isinstance(value, list) or not all(isinstance(g, list) and g for g in value):
         raise ValueError(f"{where}: {value!r} is not a list of lists of ranks such as [[0, 4], [1, 5]]")
     groups = tuple(tuple(_ranks(str(r) for r in group)) for group in value)
     seen: set[int] = set()
-    for group in groups:
-        for rank in group:
-            if rank in seen:
-                raise ValueError(
-                    f"{where}: rank {rank} occurs twice; each rank belongs to one group of a role"
-                )
-            seen.add(rank)
+    for rank in chain.from_iterable(groups):
+        if rank in seen:
+            raise ValueError(f"{where}: rank {rank} occurs twice; each rank belongs to one group of a role")
+        seen.add(rank)
     return groups
 
 
-def _group_text(text: str, where: str) -> tuple[tuple[int, ...], ...]:
+def _group_text(text: str, where: str) -> Members:
     lines = (line.partition("#")[0].strip() for line in re.split(r"[;\n]", text))
     groups = _group_list([re.split(_BETWEEN, line) for line in lines if line], where)
     if not groups:
@@ -310,37 +255,18 @@ def _group_file(path: str, trusted: Trust) -> Groups:
     try:
         text = trust.read(path, _GROUP_BYTES, trusted).decode()
     except (OSError, ValueError) as e:
-        raise ValueError(
-            f"{path!r} cannot be read ({e}): say groups such as '0,4;1,5', or a file of them"
-        ) from e
+        hint = "say groups such as '0,4;1,5', or a file of them"
+        raise ValueError(f"{path!r} cannot be read ({e}): {hint}") from e
     if text.lstrip()[:1] not in ("[", "{"):
         return {"": _group_text(text, path)}
-    import json  # only for such a file: it costs start-up time
-
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply") from None
     except ValueError as e:
         raise ValueError(f"{path}: {e}") from e
-    return {
-        role: _group_list(groups, path)
-        for role, groups in (value.items() if isinstance(value, dict) else [("", value)])
-    }
-
-
-def _group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]:
-    if isinstance(value, dict):
-        for role, given in value.items():
-            if isinstance(given, list):
-                yield {role: _group_list(given, role)}
-            else:
-                yield _group_entry(f"{role}={given}", base, trusted)
-    elif isinstance(value, list) and value and all(isinstance(v, list) for v in value):
-        yield {"": _group_list(value, "replica-groups")}
-    else:
-        for entry in value if isinstance(value, list) else text(value, base).strip().splitlines():
-            yield _group_entry(text(entry, base).strip(), base, trusted)
+    by_role = value if isinstance(value, dict) else {"": value}
+    return {role: _group_list(groups, path) for role, groups in by_role.items()}
 
 
 def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
@@ -356,6 +282,18 @@ def _group_entry(entry: str, base: str, trusted: Trust) -> Groups:
     if role and set(found) != {""}:
         raise ValueError(f"{rest} names the roles itself: drop '{role}='")
     return {role: found[""]} if role else found
+
+
+def _group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]:
+    if isinstance(value, dict):
+        for role, given in value.items():
+            own = isinstance(given, list)
+            yield {role: _group_list(given, role)} if own else _group_entry(f"{role}={given}", base, trusted)
+    elif isinstance(value, list) and value and all(isinstance(v, list) for v in value):
+        yield {"": _group_list(value, "replica-groups")}
+    else:
+        for entry in value if isinstance(value, list) else text(value, base).strip().splitlines():
+            yield _group_entry(text(entry, base).strip(), base, trusted)
 
 
 def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Groups:
@@ -443,9 +381,8 @@ def uids(value: object, _base: str = "") -> frozenset[int]:
     given = value if isinstance(value, list) else [value]
     words = [word for v in given if isinstance(v, str) for word in re.split(_BETWEEN, v.strip())]
     if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < _UIDS for word in words):
-        raise ValueError(
-            f"{value!r} is not a number of a user, or several: say 1000,65534 ('id -u NAME' tells it)"
-        )
+        hint = "say 1000,65534 ('id -u NAME' tells it)"
+        raise ValueError(f"{value!r} is not a number of a user, or several: {hint}")
     return frozenset(map(int, words))
 
 
@@ -453,7 +390,46 @@ def rank_order(value: object, base: str) -> str:
     axes = text(value, base).split("-")
     known = ("tp", "cp", "ep", "dp", "pp")
     if len(set(axes)) != len(axes) or not set(axes) <= set(known):
-        raise ValueError(
-            f"{value!r} is not an order of {', '.join(known)} such as tp-cp-ep-dp-pp, fastest first"
-        )
+        example = "such as tp-cp-ep-dp-pp, fastest first"
+        raise ValueError(f"{value!r} is not an order of {', '.join(known)} {example}")
     return "-".join(axes)
+
+
+_MOST = 1_000_000
+
+
+class Share(NamedTuple):
+    """One part of several, or a fraction of the bytes, or so many of them; ``text`` as it was asked for."""
+
+    text: str
+    part: int = 0
+    parts: int = 0
+    fraction: Fraction | None = None
+    size: int | None = None
+
+    def has(self, home: int) -> bool:
+        """Return True if a file belongs to the part; ``home`` is its number."""
+        return not self.parts or home % self.parts == self.part - 1
+
+
+def share(value: object, _base: str = "") -> Share:
+    """A share from ``2/7``, ``10%``, ``50GiB`` or a number of bytes. Raises ValueError with what would be
+    right.
+    """
+    text = value.replace(" ", "") if isinstance(value, str) else ""
+    if m := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
+        part, parts = int(m[1]), int(m[2])
+        if not 1 <= part <= parts <= _MOST:
+            most = max(1, min(parts, _MOST))
+            raise ValueError(f"{value!r} is no part: say 1/{most} to {most}/{most}")
+        return Share(text, part, parts)
+    if m := re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text):
+        fraction = Fraction(m[1]) / 100
+        if not 0 < fraction <= 1:
+            raise ValueError(f"{value!r} is not above 0% and at most 100%")
+        return Share(text, fraction=fraction)
+    try:
+        return Share(text or str(value), size=size(value))
+    except ValueError:
+        hint = "say a part (2/7), percent (10%) or a size (50GiB)"
+        raise ValueError(f"{value!r} is no share: {hint}") from None

@@ -41,7 +41,7 @@ _KINDS = {
     "outputs": ("ckpt_tools.output.registry", "Output"),
     "launchers": ("ckpt_tools.launchers.launcher", "Launcher"),
 }
-"""What the values of a group are (this room lies below theirs); its entry points are in ``ckpt_tools.NAME``."""
+"""What the values of a group are (this room lies below theirs); entry points are in ``ckpt_tools.NAME``."""
 HINT = "repair or remove that package, or set CKPT_NO_PLUGINS=1"
 
 

@@ -8,9 +8,9 @@ import os
 import shlex
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.model.selection import Pairs, Selection, StoreOptions
@@ -25,14 +25,13 @@ from ckpt_tools.storage.urls import absolute
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
 
-# ---- Options of single stores: the tables ``[store."s3://bucket/prefix"]`` of a configuration file.
-
-
 _HINT = 'such as [store."s3://bucket"] with region = "eu-west-1" (docs/stores.md)'
 
 
 def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs], ...]:
-    """(URL, options) for each. Raises UsageError that names the table, for what is none, and for secrets."""
+    """Return (URL, options) for each table ``[store."s3://bucket/prefix"]``. Raise UsageError that names the
+    table, for what is none, and for secrets.
+    """
     if not tables:
         return ()
     from ckpt_tools.storage.signed import named  # only for a file with such tables
@@ -40,42 +39,33 @@ def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs
     out: dict[str, Pairs] = {}
     for url, table in tables.items():
         if "://" not in url or not isinstance(table, dict):
-            raise UsageError(f"{file}: [store] {_shown(url)} is no table for a URL", _HINT)
+            raise UsageError(f"{file}: [store] {url.partition('?')[0]!r} is no table for a URL", _HINT)
         prefix = absolute(named(url))
         where = f'{file}: [store."{prefix}"]'
         if prefix in out:
             raise UsageError(f"{where} is there twice", _HINT)
-        out[prefix] = _options(where, table)
+        out[prefix] = _read_options(where, table)
     return tuple(out.items())
 
 
-def _shown(url: str) -> str:
-    return repr(url.partition("?")[0])
-
-
-def _options(where: str, table: Mapping[str, Any], above: str = "") -> Pairs:
-    """Its options, those of tables within it under dotted names."""
+def _read_options(where: str, table: Mapping[str, Any], above: str = "") -> Pairs:
+    """Return the options of a table, those of tables within it under dotted names."""
     from ckpt_tools.storage.stores.options import checked
 
     pairs: list[tuple[str, str]] = []
     for key, value in table.items():
         if isinstance(value, dict):
-            pairs += _options(where, value, f"{above}{key}.")
+            pairs += _read_options(where, value, f"{above}{key}.")
             continue
         try:
-            pairs.append(checked(f"{above}{key}", _text(value)))
+            if not isinstance(value, str | int | float):
+                raise ValueError("an option is a text, a number, true or false")  # noqa: TRY004
+            pairs.append(
+                checked(f"{above}{key}", str(value).lower() if isinstance(value, bool) else str(value))
+            )
         except ValueError as e:
             raise UsageError(f"{where}: {e}", _HINT) from None
     return tuple(pairs)
-
-
-def _text(value: object) -> str:
-    """As it would be written after ``KEY=``. Raises ValueError, which does not quote it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ValueError("an option is a text, a number, true or false")
 
 
 __all__ = ["BY_KEY", "ENV", "SIZES", "WORDS", "Settings", "Variable", "nearest", "require_known", "resolve"]
@@ -165,7 +155,7 @@ _MOST = 16 << 20
 """Bytes of a configuration file."""
 
 
-def _within(path: str, root: str) -> bool:
+def _is_within(path: str, root: str) -> bool:
     path, root = os.path.realpath(path), os.path.realpath(root)
     return path == root or path.startswith(root.rstrip(os.sep) + os.sep)
 
@@ -184,7 +174,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     project = os.path.basename(path) == "pyproject.toml"
     if project and b"ckpt" not in data:
         return None  # most projects: spare them the TOML parser
-    if sys.version_info >= (3, 11):  # imported here because most runs have no configuration file
+    if sys.version_info >= (3, 11):
         import tomllib as toml
     else:
         import tomli as toml
@@ -201,81 +191,75 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-class _Search(Struct):
-    """The nearest configuration file from ``cwd`` upward, for as far as nobody else can put one or take one
-    away.
-
-    ``notes`` tell of files that lie in a scanned tree and were not read, ``refused`` why the search ended
-    before a file that is there.
+class _Config(NamedTuple):
+    """The configuration file. ``notes`` tell of files that lie in a scanned tree and were not read,
+    ``refused`` why the search ended before a file that is there.
     """
 
-    cwd: str
-    roots: Sequence[str]
-    believed: Trust
     file: str = ""
-    table: dict[str, Any] = field(default_factory=dict)
+    table: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
     refused: Untrusted | None = None
 
-    def run(self) -> None:
-        directory, passed = self.cwd, list[str]()
-        while directory not in passed:
-            for name in ("ckpt.toml", "pyproject.toml"):
-                path = os.path.join(directory, name)
-                if _there(path) and not self._scanned(path) and self._take(path, passed):
-                    return
-            passed.append(directory)
-            directory = os.path.dirname(directory)
 
-    def _scanned(self, path: str) -> bool:
-        if not any(_within(path, os.path.join(self.cwd, root)) for root in self.roots):
-            return False
-        name = os.path.basename(path)
-        if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
-            text = f"{path} is not read, because it lies in the tree that is scanned"
-            self.notes += (f"{text}; say --config {name} if you trust it",)
-        return True
-
-    def _take(self, path: str, passed: Sequence[str]) -> bool:
-        """Whether the search ends with this file: it is taken, or it is a configuration that others may have
-        put there. Raises UsageError for one that is ours and cannot be read: its settings would not hold.
-        """
-        try:
-            _check_all(passed, self.believed)
-            table = _read(path, self.believed)
-        except Untrusted as e:
-            if e.unfit:
-                raise UsageError(
-                    f"configuration file {path!r} cannot be read: {e}",
-                    "put a regular file in its place, or say --config FILE",
-                ) from e
-            if not _configures(path):
-                return False
-            hint = f"say --config {shlex.quote(path)} once it is; {e.hint}"
-            self.refused = Untrusted(f"{path} is not read, because others could have written it: {e}", hint)
-            return True
-        if table is None:
-            return False
-        self.file, self.table = path, table
-        return True
-
-
-def _check_all(directories: Sequence[str], believed: Trust) -> None:
-    """Raises Untrusted where others can put a configuration into one of them. Only asked where a file is
-    found: most starts have none.
+def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
+    """Find the nearest configuration file from ``cwd`` upward, for as far as nobody else can put one or take
+    one away. Raise UsageError for one that is ours and cannot be read: its settings would not hold.
     """
-    for directory in directories:
-        try:
-            trust.check(directory, believed)
-        except OSError as e:
-            raise CannotLook(
-                f"cannot look for a configuration file in {directory}: {e.strerror}",
-                "run it in another directory, or repair this one",
-            ) from e
+    directory, passed, notes = cwd, list[str](), tuple[str, ...]()
+    while directory not in passed:
+        for name in ("ckpt.toml", "pyproject.toml"):
+            path = os.path.join(directory, name)
+            if not _is_there(path):
+                continue
+            if any(_is_within(path, os.path.join(cwd, root)) for root in roots):
+                if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
+                    text = f"{path} is not read, because it lies in the tree that is scanned"
+                    notes += (f"{text}; say --config {name} if you trust it",)
+                continue
+            try:
+                for closer in passed:  # only looked at where a file is found: most starts have none
+                    _check_directory(closer, believed)
+                table = _read(path, believed)
+            except Untrusted as e:
+                if e.unfit:
+                    raise UsageError(
+                        f"configuration file {path!r} cannot be read: {e}",
+                        "put a regular file in its place, or say --config FILE",
+                    ) from e
+                if not _configures(path):
+                    continue
+                hint = f"say --config {shlex.quote(path)} once it is; {e.hint}"
+                why = f"{path} is not read, because others could have written it: {e}"
+                return _Config(notes=notes, refused=Untrusted(why, hint))
+            if table is not None:
+                return _Config(path, table, notes)
+        passed.append(directory)
+        directory = os.path.dirname(directory)
+    return _Config(notes=notes)
+
+
+def _read_named(file: str, origin: str, believed: Trust) -> _Config:
+    with trust.named(origin):
+        table = _read(file, believed)
+    if table is None:
+        raise UsageError(f"{origin}: {file!r} has no table [tool.ckpt]", "add one, or name a ckpt.toml")
+    return _Config(file, table)
+
+
+def _check_directory(directory: str, believed: Trust) -> None:
+    """Raise Untrusted if others can put a configuration into it."""
+    try:
+        trust.check(directory, believed)
+    except OSError as e:
+        raise CannotLook(
+            f"cannot look for a configuration file in {directory}: {e.strerror}",
+            "run it in another directory, or repair this one",
+        ) from e
 
 
 def _configures(path: str) -> bool:
-    """Whether a file that is not believed seems to configure ckpt, so that a warning is due."""
+    """Return True if a file that is not believed seems to configure ckpt, so that a warning is due."""
     if os.path.basename(path) == "ckpt.toml":
         return True
     try:
@@ -285,9 +269,9 @@ def _configures(path: str) -> bool:
         return True
 
 
-def _there(path: str) -> bool:
-    """Whether something is there that was meant to configure: a ckpt.toml also where it is no file, such as a
-    link that leads nowhere, or the directory that a container gets in place of a file that it lacks.
+def _is_there(path: str) -> bool:
+    """Return True if something is there that was meant to configure: a ckpt.toml also where it is no file,
+    such as a link that leads nowhere, or the directory that a container gets in place of a missing file.
 
     Raises CannotLook when that cannot be seen: without its file a command would do something else than it
     was told. What lies in a directory that is closed to us is not for us.
@@ -305,8 +289,10 @@ def _there(path: str) -> bool:
 
 def _check_keys(path: str, table: Mapping[str, object]) -> None:
     allowed = [v.key for v in ENV if v.parse and v.in_file]
-    for key in table:
-        if key in allowed or _is_table(key, table[key]):
+    for key, value in table.items():
+        # The tables [[layout]], where a text would be the setting --layout, and [store."URL"].
+        is_table = isinstance(value, {"layout": list, "store": dict}.get(key, ()))
+        if key in allowed or is_table:
             continue
         if key in BY_KEY:
             raise UsageError(
@@ -314,15 +300,8 @@ def _check_keys(path: str, table: Mapping[str, object]) -> None:
                 f"say {BY_KEY[key].said} or {BY_KEY[key].exported}".replace("={}", ""),
             )
         meant = nearest(key, allowed)
-        raise UsageError(
-            f"{path}: unknown key {key!r}",
-            f"did you mean {meant!r}?" if meant else f"known keys: {', '.join(allowed)}",
-        )
-
-
-def _is_table(key: str, value: object) -> bool:
-    """The tables [[layout]], where a text would be the setting --layout, and [store."URL"]."""
-    return (key == "layout" and isinstance(value, list)) or (key == "store" and isinstance(value, dict))
+        hint = f"did you mean {meant!r}?" if meant else f"known keys: {', '.join(allowed)}"
+        raise UsageError(f"{path}: unknown key {key!r}", hint)
 
 
 def resolve(
@@ -339,76 +318,61 @@ def resolve(
     env = os.environ if env is None else env
     cwd = cwd or _current_directory()
     believed = declarations.trusted(flags, env)
-    given = _Given(believed)
-    going = given.take_said(flags, env)
-    scanned = [*roots, *([given.values.get("root", ".")] if "root" in flags else [])]
-    search = _Search(cwd, scanned, believed)
-    if "config" in given.values:
-        search.file = os.path.join(cwd, given.values["config"])
-        with trust.named(given.origins["config"]):
-            named = _read(search.file, believed)
-        if named is None:
-            text = f"{given.origins['config']}: {search.file!r} has no table [tool.ckpt]"
-            raise UsageError(text, "add one, or name a ckpt.toml")
-        search.table = named
+    values, origins, going = _take_said(flags, env, believed)
+    if "config" in values:
+        config = _read_named(os.path.join(cwd, values["config"]), origins["config"], believed)
     else:
-        search.run()
-    if "resume_args" in search.table:  # as [[layout]] says it
-        search.table["resume-args"] = search.table.pop("resume_args")
-    _check_keys(search.file, search.table)
-    own = search.table.pop("layout") if isinstance(search.table.get("layout"), list) else None
-    stores = store_tables(search.file, search.table.pop("store", {}))
-    from_file = given.take_file(search.file, search.table, flags)
-    if "root" in from_file and "config" not in given.values and _within(search.file, given.values["root"]):
+        scanned = [*roots, *([values.get("root", ".")] if "root" in flags else [])]
+        config = _search(cwd, scanned, believed)
+    file, table = config.file, config.table or {}
+    if "resume_args" in table:  # as [[layout]] says it
+        table["resume-args"] = table.pop("resume_args")
+    _check_keys(file, table)
+    own = table.pop("layout") if isinstance(table.get("layout"), list) else None
+    stores = store_tables(file, table.pop("store", {}))
+    of_file = [key for key in table if key in flags and key not in values]
+    for key in of_file:
+        origins[key] = f"{file}: {key}"
+        values[key] = BY_KEY[key].value(table[key], origins[key], os.path.dirname(file), believed)
+    if "root" in of_file and "config" not in values and _is_within(file, values["root"]):
         raise UsageError(
-            f"{search.file}: root = {given.values['root']!r} contains the file itself, and no configuration"
+            f"{file}: root = {values['root']!r} contains the file itself, and no configuration"
             " is read from a scanned tree",
             "move the file above it, or name it with --config",
         )
     return Settings(
-        given.values,
-        given.origins,
-        search.file or None,
-        search.notes,
+        values,
+        origins,
+        file or None,
+        config.notes,
         own,
-        search.refused,
+        config.refused,
         believed,
         store_tables=stores,
         going=tuple(going),
     )
 
 
-class _Given(Struct):
-    """The values that were given so far, each parsed, and where each comes from."""
-
-    believed: Trust
-    values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
-
-    def take_said(self, flags: Mapping[str, object], env: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Take what flags and variables say. Return each variable that goes, with what to say instead."""
-        going = []
-        for key, said in declarations.find_said(flags, env).items():
-            self._take(key, said.raw, said.origin)
-            variable = BY_KEY[key]
-            if variable.set and said.origin == variable.name:
-                off = self.values[key] is False
-                values = (
-                    str(said.raw).splitlines() if variable.parse in declarations.REPEATED else [str(said.raw)]
-                )
-                instead = f"{key} = false in ckpt.toml" if off else declarations.fill(variable.set, values)
-                going.append((variable.name, instead))
-        return going
-
-    def take_file(self, file: str, table: Mapping[str, object], flags: Container[str]) -> list[str]:
-        """Take what nothing before the file has given, and return the keys of it."""
-        taken = [key for key in table if key in flags and key not in self.values]
-        for key in taken:
-            self._take(key, table[key], f"{file}: {key}", os.path.dirname(file))
-        return taken
-
-    def _take(self, key: str, raw: object, origin: str, base: str = "") -> None:
-        self.values[key], self.origins[key] = BY_KEY[key].value(raw, origin, base, self.believed), origin
+def _take_said(
+    flags: Mapping[str, object], env: Mapping[str, str], believed: Trust
+) -> tuple[dict[str, Any], dict[str, str], list[tuple[str, str]]]:
+    """Return what flags and variables say, where each does, and the variables that go with what to say
+    instead.
+    """
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    going: list[tuple[str, str]] = []
+    for key, said in declarations.find_said(flags, env).items():
+        variable = BY_KEY[key]
+        values[key], origins[key] = variable.value(said.raw, said.origin, "", believed), said.origin
+        if variable.set and said.origin == variable.name:
+            many = variable.parse in declarations.REPEATED
+            texts = str(said.raw).splitlines() if many else [str(said.raw)]
+            off = f"{key} = false in ckpt.toml"
+            going.append(
+                (variable.name, off if values[key] is False else declarations.fill(variable.set, texts))
+            )
+    return values, origins, going
 
 
 def _current_directory() -> str:

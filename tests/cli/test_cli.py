@@ -561,8 +561,6 @@ HEAVY = (
     "torch",
     "numpy",
     "fsspec",
-    "importlib.metadata",
-    "fractions",
     "safetensors",
     "cryptography",
     "pydantic",

@@ -20,8 +20,8 @@ from ckpt_tools.cli.ls import moment
 from ckpt_tools.discovery.completeness import ranks_present
 from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.output import tree
 from ckpt_tools.output.page import FEW, View
+from ckpt_tools.output.scan import draw
 
 HOUR = 3600.0
 
@@ -71,7 +71,7 @@ checkpoint                             what      ranks            size     age
 @pytest.mark.slow
 def test_tree(demo, capfd):
     newest = max(c.mtime_ns for c in scan(str(demo)).checkpoints)
-    assert tree.render(scan(str(demo)), View(now=newest / 1e9 + HOUR / 2)) == TREE
+    assert draw(scan(str(demo)), View(now=newest / 1e9 + HOUR / 2)) == TREE
     code, out, err = ls(capfd, demo, "--tree")
     assert (code, err) == (0, "")
     assert [line.split("  ")[0] for line in out.splitlines()] == [
@@ -266,7 +266,7 @@ def test_names_cannot_steer_the_terminal(tmp_path, capfd):
 def test_a_tree_of_nothing(tmp_path, capfd):
     code, out, _ = ls(capfd, tmp_path, "--tree")
     assert (code, out) == (3, "\n0 checkpoints\n")
-    assert tree.render(scan(str(tmp_path))) == out
+    assert draw(scan(str(tmp_path))) == out
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,7 @@ def test_the_worst_of_a_large_job_is_a_bounded_page() -> None:
 
 def test_a_map_of_many_ranges_is_bounded_and_tiles_the_file() -> None:
     regions = tuple(Region(i * 10, 10, f"tensor {i}", Guard.CHECKSUM) for i in range(5_000))
-    joined = data._joined((Region(0, 0, "", Guard.CHECKSUM)._replace(length=0), *regions)[1:], 50_000)
+    joined = data._join((Region(0, 0, "", Guard.CHECKSUM)._replace(length=0), *regions)[1:], 50_000)
     assert len(joined) <= data.REGIONS
     assert [r.offset for r in joined[1:]] == [r.offset + r.length for r in joined[:-1]]
     assert joined[0].offset == 0 and joined[-1].offset + joined[-1].length == 50_000
@@ -425,26 +425,6 @@ def test_files_take_little_room(name: str) -> None:
         for ranks in (128, 1024)
     )
     assert many - few < 20 * 896 * 10  # twenty bytes for each further file
-
-
-@pytest.mark.slow
-@given(st.lists(st.one_of(st.none(), st.integers(-1, 10**15))), st.integers(1, 5))
-def test_numbers_come_back(column: list[int | None], again: int) -> None:
-    from ckpt_tools.output.report.page import numbers
-
-    packed = numbers(column * again)
-    differences = packed.get("differences") or [
-        d for d, n in _pairs(packed.get("runs", [])) for _ in range(n)
-    ]
-    at, out = 0, list[int | None]()
-    for d in differences:
-        at += d
-        out.append(None if at == 0 else at - 2)
-    assert out == column * again
-
-
-def _pairs(runs: Any) -> list[tuple[int, int]]:
-    return list(zip(runs[::2], runs[1::2], strict=True))
 
 
 def test_notes_do_not_fill_a_report() -> None:

@@ -16,15 +16,11 @@ import demo_tree
 import pytest
 import synthetic_reports
 from browser import Shown, chromium
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from places import PACKAGE
 from run_helpers import CLEAN
 
 from ckpt_tools import api
 from ckpt_tools.output.report import data, page
 from ckpt_tools.output.report.gathered import Gathered
-from ckpt_tools.output.report.page import packed
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -420,29 +416,3 @@ def test_what_is_copied_is_what_is_shown(shown: Open, demo: dict[str, Any]) -> N
     of.page.wait_for_selector("#next button:text-is('Copied')")
     copied = of.page.evaluate("navigator.clipboard.readText()")
     assert copied == texts(of, "#next .command code")[0] == f"ckpt repair {shlex.quote(demo['roots'][0])}"
-
-
-VALUES = st.one_of(
-    st.lists(st.one_of(st.none(), st.integers(-1, 2**50))),
-    st.lists(st.text(st.characters(exclude_categories=()), max_size=8)),
-    st.lists(st.from_regex(r"[a-b]_?[0-9]{1,4}/r[0-9]{0,20}\.pt", fullmatch=True)),
-    st.lists(st.sampled_from(["ok", "broken", 0.5, 1.0, None])),
-)
-
-
-@pytest.fixture(scope="module")
-def blank(browser: Browser) -> Iterator[Any]:
-    opened = browser.new_page()
-    opened.evaluate(
-        f"() => {{ {(PACKAGE / 'output/report/scripts/columns.js').read_text()}\nwindow.unpack = unpack; }}"
-    )
-    yield opened
-    opened.close()
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(VALUES, st.integers(1, 4))
-def test_columns_come_back(blank: Any, column: list[Any], again: int) -> None:
-    rows = column * again
-    text = blank.evaluate("(packed) => JSON.stringify(unpack(JSON.parse(packed)))", json.dumps(packed(rows)))
-    assert json.loads(text) == rows

@@ -33,7 +33,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import plan as plan_table
 from ckpt_tools.output import scan as scan_table
-from ckpt_tools.output import story, tree, verification
+from ckpt_tools.output import story, verification
 
 T = TypeVar("T")
 SAMPLES = LAYOUT_TREES
@@ -233,7 +233,7 @@ def everything(root: Path) -> dict[str, tuple[object, ...]]:
 def ask(root: str, question: Selection) -> None:
     """Every question that a tree can be asked, and every form of its answer."""
     found = scan(root)
-    for answer in (scan_table.render(found), tree.render(found), emit_json.render(found)):
+    for answer in (scan_table.render(found), scan_table.draw(found), emit_json.render(found)):
         answer.encode()
     verified = verify([root])
     assert len(verified.files) == verified.summary.files

@@ -12,7 +12,7 @@ from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, N
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plan import LoadPlan, Rejected
-from ckpt_tools.output.json import Object
+from ckpt_tools.output.json import Object, fields
 from ckpt_tools.output.report.gathered import Gathered, Start, causes, worst_of
 from ckpt_tools.output.words import plural, printable
 
@@ -36,60 +36,56 @@ class Advice(Struct, frozen=True):
     @property
     def shown(self) -> Object:
         commands = [{"what": what, "command": command} for what, command in self.commands]
-        return {
-            "verdict": str(self.verdict),
-            "sentence": self.sentence,
-            "hint": self.hint,
-            "commands": commands,
-        }
+        return {**fields(self, "verdict", "sentence", "hint"), "commands": commands}
 
 
-def of_start(start: Start) -> Advice:
-    """What to do about one run."""
-    if start.error is not None:
-        return _without(start, start.error)
-    plan = start.plan
-    if plan is None or plan.checkpoint is None:
-        return Advice(Verdict.UNKNOWN, "Start from the beginning: there is nothing to resume from.")
-    what = f"Resume from {plan.checkpoint.label}"
-    if plan.resume.path in [p.path for p in plan.checkpoint.parts] and plan.checkpoint.parts[1:]:
-        what += f" ({os.path.basename(plan.resume.path or '')})"  # one of several copies
-    lost = [r for r in plan.rejected if not r.checkpoint.unfinished]
-    verdict = Verdict.SUSPECT if plan.rejected else Verdict.OK
-    commands = [("what every rank loads, and why", _command("plan", start, "-v"))]
-    if lost:
-        commands.insert(0, ("whether what is damaged can be repaired", f"ckpt repair {_quoted(start.root)}"))
-    return Advice(verdict, f"{what}{_reason(plan, lost)}.", tuple(commands))
-
-
-def _reason(plan: LoadPlan, lost: Sequence[Rejected]) -> str:
-    if not plan.rejected:
-        return ": it is the newest, and every file that it needs is usable"
-    first = plan.rejected[0]
-    why = next((f.code for f in causes(first.findings)), "not usable")
-    what = f": {first.checkpoint.label} is not usable ({why})"
-    if len(plan.rejected) > 1:
-        what = f": {plural(len(plan.rejected), 'better checkpoint')} cannot be used, the first ({why}) is"
-        what += f" {first.checkpoint.label}"
-    back = _steps_lost(plan, lost)
-    return what + (
-        f", and {plural(back, 'step')} of training {'is' if back == 1 else 'are'} lost" if back else ""
-    )
-
-
-def _steps_lost(plan: LoadPlan, lost: Sequence[Rejected]) -> int:
-    steps = [r.checkpoint.step for r in lost if r.checkpoint.step is not None]
-    chosen = plan.resume_step
-    return max(0, max(steps) - chosen) if steps and chosen is not None else 0
-
-
-def _without(start: Start, error: CkptError) -> Advice:
+def _explain(start: Start, error: CkptError) -> Advice:
     beginning = next((text for kind, text in _BEGINNINGS if isinstance(error, kind)), "There is no answer")
     verdict = Verdict.BROKEN if isinstance(error, (NoneUsable, NotNewest)) else Verdict.UNKNOWN
     commands = [("what was considered", _command("plan", start, "-v"))]
     if isinstance(error, NoneUsable):
         commands.insert(0, ("what can be repaired", f"ckpt repair {_quoted(start.root)}"))
     return Advice(verdict, f"{beginning}: {error}", tuple(commands), error.hint)
+
+
+def of_start(start: Start) -> Advice:
+    """What to do about one run."""
+    if start.error is not None:
+        return _explain(start, start.error)
+    plan = start.plan
+    if plan is None or plan.checkpoint is None:
+        return Advice(Verdict.UNKNOWN, "Start from the beginning: there is nothing to resume from.")
+    what = f"Resume from {plan.checkpoint.label}"
+    if plan.resume.path in [p.path for p in plan.checkpoint.parts] and plan.checkpoint.parts[1:]:
+        what += f" ({os.path.basename(plan.resume.path or '')})"  # one of several copies
+    commands = [("what every rank loads, and why", _command("plan", start, "-v"))]
+    if not plan.rejected:
+        what += ": it is the newest, and every file that it needs is usable"
+        return Advice(Verdict.OK, f"{what}.", tuple(commands))
+    lost = [r.checkpoint.step for r in plan.rejected if not r.checkpoint.unfinished]
+    if lost:
+        repair = f"ckpt repair {_quoted(start.root)}"
+        commands.insert(0, ("whether what is damaged can be repaired", repair))
+    return Advice(
+        Verdict.SUSPECT, f"{what}{_blame(plan.rejected)}{_count_lost(plan, lost)}.", tuple(commands)
+    )
+
+
+def _count_lost(plan: LoadPlan, lost: Sequence[int | None]) -> str:
+    steps = [step for step in lost if step is not None]
+    back = max(steps) - plan.resume_step if steps and plan.resume_step is not None else 0
+    verb = "is" if back == 1 else "are"
+    return f", and {plural(back, 'step')} of training {verb} lost" if back > 0 else ""
+
+
+def _blame(rejected: Sequence[Rejected]) -> str:
+    """Why a better checkpoint lost, or the first of several."""
+    first = rejected[0]
+    why = next((f.code for f in causes(first.findings)), "not usable")
+    if len(rejected) == 1:
+        return f": {first.checkpoint.label} is not usable ({why})"
+    many = plural(len(rejected), "better checkpoint")
+    return f": {many} cannot be used, the first ({why}) is {first.checkpoint.label}"
 
 
 def _command(name: str, start: Start, *words: str) -> str:

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from statistics import median
-from typing import Any
 
 from ckpt_tools import __version__
 from ckpt_tools.findings import CODES
@@ -15,59 +14,16 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.report import Level, Region, Report
-from ckpt_tools.output.json import COUNTS, Object, fields, finding, line, scalar
+from ckpt_tools.output.json import COUNTS, Object, fields, finding, line, list_findings, rollback, scalar
 from ckpt_tools.output.report import checkpoints as rows_of
 from ckpt_tools.output.report.advice import of_start, overall
 from ckpt_tools.output.report.checkpoints import Row, Table
 from ckpt_tools.output.report.gathered import WORST, Gathered, Start, worst_of
 
-# ---- What the times of saves tell: where training went back, and where no save was made for long.
-
-
 LONG = 2.5
 """Times the usual pause between two saves from which on a pause is a gap."""
 ENOUGH = 3
 """Pauses of a run from which on there is a usual one."""
-
-
-def timeline(rows: Sequence[Row]) -> Object:
-    """Rollbacks and gaps of every run, as indexes of the checkpoints on both sides, in the order of time."""
-    runs = defaultdict[tuple[int, str, str], list[int]](list)
-    for i, row in enumerate(rows):
-        c = row.checkpoint
-        if c.mtime_ns > 0 and c.step is not None and c.kind in (Kind.PERIODIC, Kind.DYING_GASP):
-            runs[row.root, c.layout, c.run].append(i)
-    rollbacks, gaps = list[Object](), list[Object]()
-    for members in runs.values():
-        members.sort(key=lambda i: (rows[i].checkpoint.mtime_ns, rows[i].checkpoint.order))
-        rollbacks += _rollbacks(rows, members)
-        gaps += _gaps(rows, members)
-    return {"rollbacks": rollbacks, "gaps": gaps}
-
-
-def _rollbacks(rows: Sequence[Row], members: Sequence[int]) -> list[Object]:
-    """Where a later save is of an earlier step."""
-    steps = {i: rows[i].checkpoint.step or 0 for i in members}
-    return [
-        {"from": a, "to": b, "steps": steps[a] - steps[b]}
-        for a, b in pairwise(members)
-        if steps[b] < steps[a]
-    ]
-
-
-def _gaps(rows: Sequence[Row], members: Sequence[int]) -> list[Object]:
-    """Pauses that are longer than usual."""
-    times = {i: rows[i].checkpoint.mtime_ns / 1e9 for i in members}
-    pauses = [times[b] - times[a] for a, b in pairwise(members)]
-    if len(pauses) < ENOUGH or (usual := median(pauses)) <= 0:
-        return []
-    return [
-        {"from": a, "to": b, "seconds": round(times[b] - times[a], 3), "usual": round(usual, 3)}
-        for a, b in pairwise(members)
-        if times[b] - times[a] > LONG * usual
-    ]
-
-
 FILES = 200_000
 """Files that are listed; beyond, those that need attention most."""
 FINDINGS = 2_000
@@ -81,39 +37,40 @@ TENSORS = 1_000
 LOST = 50
 """Checkpoints that one plan says it did not take."""
 
-Columns = dict[str, list[Any]]
-
 
 def document(given: Gathered) -> Object:
     """Everything about one report."""
-    of = rows_of.table(given)
-    entries = _listed(given)
+    of, v = rows_of.table(given), given.verification
+    files = v.files if v else ()
+    entries: Sequence[FileReport] = files
+    if len(files) > FILES:
+        entries = sorted(files, key=lambda entry: WORST.index(entry.report.verdict))[:FILES]
     at = {entry.report.path: i for i, entry in enumerate(entries)}
-    v = given.verification
-    total = len(v.files) if v else 0
+    verdict = v.verdict if v else worst_of({of_start(start).verdict for start in given.starts})
+    counts = ("files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown")
     return {
         "schema": "ckpt-tools/report/v1",
         "tool_version": __version__,
         "made_at": round(given.made_at, 3),
         "roots": list(given.roots),
-        "verdict": str(_verdict(given)),
+        "verdict": str(verdict),
         "level": str(v.level) if v else None,
         "exit_code": given.exit_code,
         "next": overall(given).shown,
-        "summary": _summary(given),
+        "summary": fields(v.summary, *counts, "below_level", "unrecognised") if v else None,
         "starts": [_start(start, of) for start in given.starts],
         "starts_omitted": given.runs_omitted,
         "checkpoints": rows_of.objects(given, of),
         "checkpoints_omitted": of.omitted,
         "timeline": timeline(of.rows),
         "trackers": [_tracker(t, given, of) for scan in given.scans for t in scan.trackers],
-        "coverage": _coverage(v.files if v else ()),
-        "codes": _codes(given),
-        "findings": _findings(given, of, at),
-        "damage": [_strip(entries[i].report, i, given) for i in damaged(entries)],
-        "tensors": _tensors(entries),
-        "files": _files(entries, of),
-        "files_omitted": total - len(entries),
+        "coverage": _add_coverage(files),
+        "codes": _count_codes(given),
+        "findings": _list_findings(given, of, at),
+        "damage": [_map_bytes(entries[i].report, i, given) for i in damaged(entries)],
+        "tensors": _list_tensors(entries),
+        "files": _list_files(entries, of),
+        "files_omitted": len(files) - len(entries),
     }
 
 
@@ -123,43 +80,34 @@ def damaged(entries: Sequence[FileReport]) -> list[int]:
     return sorted(bad, key=lambda i: WORST.index(entries[i].report.verdict))[:STRIPS]
 
 
-def _verdict(given: Gathered) -> Verdict:
-    if given.verification:
-        return given.verification.verdict
-    return worst_of({of_start(start).verdict for start in given.starts})
-
-
-def _listed(given: Gathered) -> Sequence[FileReport]:
-    files = given.verification.files if given.verification else ()
-    if len(files) <= FILES:
-        return files
-    return sorted(files, key=lambda entry: WORST.index(entry.report.verdict))[:FILES]
-
-
-def _summary(given: Gathered) -> Object | None:
-    if given.verification is None:
-        return None
-    counts = ("files", "bytes", "bytes_read", "seconds", "ok", "suspect", "broken", "unknown")
-    return fields(given.verification.summary, *counts, "below_level", "unrecognised")
-
-
-# -- what a job resumes from ---------------------------------------------------------------------------------
+def timeline(rows: Sequence[Row]) -> Object:
+    """Where training went back, and where no save was made for long, of every run, as indexes of the
+    checkpoints on both sides, in the order of time.
+    """
+    runs = defaultdict[tuple[int, str, str], list[int]](list)
+    for i, row in enumerate(rows):
+        c = row.checkpoint
+        if c.mtime_ns > 0 and c.step is not None and c.kind in (Kind.PERIODIC, Kind.DYING_GASP):
+            runs[row.root, c.layout, c.run].append(i)
+    back, gaps = list[Object](), list[Object]()
+    for members in runs.values():
+        members.sort(key=lambda i: (rows[i].checkpoint.mtime_ns, rows[i].checkpoint.order))
+        steps = {i: rows[i].checkpoint.step or 0 for i in members}
+        times = {i: rows[i].checkpoint.mtime_ns / 1e9 for i in members}
+        pairs = list(pairwise(members))
+        back += [{"from": a, "to": b, "steps": steps[a] - steps[b]} for a, b in pairs if steps[b] < steps[a]]
+        pauses = [times[b] - times[a] for a, b in pairs]
+        usual = median(pauses) if len(pauses) >= ENOUGH else 0
+        for (a, b), pause in zip(pairs, pauses, strict=True):
+            if 0 < LONG * usual < pause:
+                gaps.append({"from": a, "to": b, "seconds": round(pause, 3), "usual": round(usual, 3)})
+    return {"rollbacks": back, "gaps": gaps}
 
 
 def _start(start: Start, of: Table) -> Object:
     """Return what a start resumes from, and why nothing goes before that; nothing where there is no plan."""
     error, plan = start.error, start.plan or LoadPlan(start.root, None, Resume(None))
-    rejected = [
-        {
-            "checkpoint": of.of(lost.checkpoint),
-            "findings": [finding(f, across=True) for f in lost.findings[: rows_of.REASONS]],
-            "findings_omitted": max(0, len(lost.findings) - rows_of.REASONS),
-        }
-        for lost in plan.rejected[:LOST]
-    ]
-    rollback = None
-    if back := plan.rollback:
-        rollback = {"from": back.origin, "to": back.target, **fields(back, "save_interval", "why")}
+    rejected = plan.rejected[:LOST]
     return {
         "root": start.root,
         "run": start.run,
@@ -170,12 +118,12 @@ def _start(start: Start, of: Table) -> Object:
         "arguments": list(plan.resume.args),
         "world_size": plan.world_size,
         "ranks": len(plan.by_rank),
-        "rollback": rollback,
-        "rejected": rejected,
+        "rollback": rollback(plan.rollback) if plan.rollback else None,
+        "rejected": [{"checkpoint": of.of(r.checkpoint), **rows_of.first(r.findings)} for r in rejected],
         "rejected_omitted": max(0, len(plan.rejected) - LOST),
         "ahead": [i for c in plan.ahead if (i := of.of(c)) is not None][:LOST],
-        "warnings": [finding(f, across=True) for f in plan.warnings[:LOST]],
-        "substituted": sum(f.substituted for r in plan.by_rank for f in r.files),
+        "warnings": list_findings(plan.warnings[:LOST]),
+        "substituted": sum(f.substituted for rank, f in plan.loads if rank is not None),
         "error": None if error is None else {"message": str(error), "exit_code": error.exit_code},
     }
 
@@ -184,19 +132,12 @@ def _tracker(t: Tracker, given: Gathered, of: Table) -> Object:
     """What a tracker says, and what is wrong with that."""
     v = given.verification
     wrong = [f for f in (v.findings if v else ()) if f.path == t.path]
-    return {
-        "path": t.path,
-        "says": t.says,
-        "checkpoint": of.of(t.names),
-        "findings": [finding(f, across=True) for f in wrong[: rows_of.REASONS]],
-    }
+    findings = list_findings(wrong[: rows_of.REASONS])
+    return {"path": t.path, "says": t.says, "checkpoint": of.of(t.names), "findings": findings}
 
 
-# -- files ---------------------------------------------------------------------------------------------------
-
-
-def _files(entries: Sequence[FileReport], of: Table) -> Columns:
-    """Return what is known of files before they are read, and what reading them said."""
+def _list_files(entries: Sequence[FileReport], of: Table) -> Object:
+    """Return by column what is known of files before they are read, and what reading them said."""
     reports, parts = [entry.report for entry in entries], [entry.part for entry in entries]
     return {
         "path": [r.path for r in reports],
@@ -204,11 +145,11 @@ def _files(entries: Sequence[FileReport], of: Table) -> Columns:
         "rank": [p.rank if p else None for p in parts],
         "place": [" ".join(f"{axis} {n}" for axis, n in p.coords) if p else "" for p in parts],
         "role": [p.role if p else "" for p in parts],
-        **_verdicts(reports),
+        **_list_verdicts(reports),
     }
 
 
-def _verdicts(reports: Sequence[Report]) -> Columns:
+def _list_verdicts(reports: Sequence[Report]) -> Object:
     return {
         "format": [r.format or "" for r in reports],
         "size": [r.size for r in reports],
@@ -216,15 +157,16 @@ def _verdicts(reports: Sequence[Report]) -> Columns:
         "verdict": [str(r.verdict) for r in reports],
         "level": [str(r.level) for r in reports],
         "coverage": [round(r.coverage, 4) for r in reports],
-        "codes": [" ".join(dict.fromkeys(f.code for f in _worst_first(r.findings))) for r in reports],
+        "codes": [" ".join(dict.fromkeys(f.code for f in _sort(r.findings))) for r in reports],
     }
 
 
-def _worst_first(findings: Iterable[Finding]) -> list[Finding]:
+def _sort(findings: Iterable[Finding]) -> list[Finding]:
+    """The worst first."""
     return sorted(findings, key=lambda f: -f.severity)
 
 
-def _coverage(files: Iterable[FileReport]) -> list[Object]:
+def _add_coverage(files: Iterable[FileReport]) -> list[Object]:
     """For each format, how many of its bytes a stored checksum protects; what was not read counts as not."""
     sums: dict[str, list[float]] = {}
     for r in (entry.report for entry in files):
@@ -240,10 +182,7 @@ def _coverage(files: Iterable[FileReport]) -> list[Object]:
     ]
 
 
-# -- findings ------------------------------------------------------------------------------------------------
-
-
-def _all(given: Gathered) -> Iterator[tuple[str, Finding]]:
+def _every_finding(given: Gathered) -> Iterator[tuple[str, Finding]]:
     """Each finding with the path that it is about."""
     v = given.verification
     for entry in v.files if v else ():
@@ -252,11 +191,11 @@ def _all(given: Gathered) -> Iterator[tuple[str, Finding]]:
     yield from ((f.path, f) for f in across)
 
 
-def _codes(given: Gathered) -> list[Object]:
+def _count_codes(given: Gathered) -> list[Object]:
     """Each code that was found, the worst and the most frequent first; the severity is the worst it has."""
     counts = Counter[str]()
     severity: dict[str, Severity] = {}
-    for _, f in _all(given):
+    for _, f in _every_finding(given):
         counts[f.code] += 1
         severity[f.code] = max(severity.get(f.code, Severity.NOTE), f.severity)
     order = sorted(counts, key=lambda code: (-severity[code], -counts[code], code))
@@ -272,9 +211,9 @@ def _codes(given: Gathered) -> list[Object]:
     ]
 
 
-def _findings(given: Gathered, of: Table, at: Mapping[str, int]) -> list[Object]:
+def _list_findings(given: Gathered, of: Table, at: Mapping[str, int]) -> list[Object]:
     """Findings one by one, notes left out: they are counted, and change no verdict."""
-    worse = ((path, f) for path, f in _all(given) if f.severity is not Severity.NOTE)
+    worse = ((path, f) for path, f in _every_finding(given) if f.severity is not Severity.NOTE)
     order = sorted(worse, key=lambda item: -item[1].severity)
     return [
         {**finding(f), "path": path, "file": at.get(path), "checkpoint": of.at(path)}
@@ -282,20 +221,19 @@ def _findings(given: Gathered, of: Table, at: Mapping[str, int]) -> list[Object]
     ]
 
 
-def _strip(report: Report, at: int, given: Gathered) -> Object:
+def _map_bytes(report: Report, at: int, given: Gathered) -> Object:
     """The bytes of one file, and where its damage lies."""
     regions = report.regions or given.maps.get(report.path, ())
     return {
         "file": at,
         "size": report.size,
-        "regions": [[r.offset, r.length, r.what, str(r.guard)] for r in _joined(regions, report.size)],
+        "regions": [[r.offset, r.length, r.what, str(r.guard)] for r in _join(regions, report.size)],
         "regions_omitted": max(0, len(regions) - REGIONS),
-        "findings": [finding(f) for f in _worst_first(report.findings)[: rows_of.REASONS]],
-        "findings_omitted": max(0, len(report.findings) - rows_of.REASONS),
+        **rows_of.first(_sort(report.findings), across=False),
     }
 
 
-def _joined(regions: Sequence[Region], size: int) -> list[Region]:
+def _join(regions: Sequence[Region], size: int) -> list[Region]:
     """At most REGIONS ranges that tile the same bytes: a short one and its neighbour are one, and are what
     the longer of the two is.
     """
@@ -312,23 +250,19 @@ def _joined(regions: Sequence[Region], size: int) -> list[Region]:
     return out
 
 
-# -- numbers in tensors --------------------------------------------------------------------------------------
-
-
-def _tensors(entries: Sequence[FileReport]) -> Object:
+def _list_tensors(entries: Sequence[FileReport]) -> Object:
     """The numbers in tensors, where the level was deep enough: the odd ones first, then as the files are."""
     found = [(i, s) for i, entry in enumerate(entries) for s in entry.report.stats]
-    order = sorted(found, key=lambda item: -(item[1].nan + item[1].inf + item[1].absurd))
-    numbers = ("name", "dtype", *COUNTS)
+    order = sorted(found, key=lambda item: -(item[1].nan + item[1].inf + item[1].absurd))[:TENSORS]
     listed = [
         {
             "file": i,
-            **fields(s, *numbers),
+            **fields(s, "name", "dtype", *COUNTS),
             "min": scalar(s.min),
             "max": scalar(s.max),
             "magnitudes": s.magnitudes,
         }
-        for i, s in order[:TENSORS]
+        for i, s in order
     ]
     return {"total": len(found), "listed": listed}
 

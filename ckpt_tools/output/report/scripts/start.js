@@ -3,9 +3,20 @@
 const NAV = { resume: "Resume", timeline: "Timeline", heatmap: "Ranks", damage: "Damage", coverage: "Coverage", trackers: "Trackers", tensors: "Tensors", files: "Files" };
 const THEMES = ["light", "dark"];
 
-function read() {
+// The columns of all files are compressed JSON.
+async function unpack(text) {
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
+}
+
+// The document as 'ckpt report --json' prints it.
+async function whole() {
   const doc = JSON.parse(document.getElementById("data").textContent);
-  doc.files = Object.fromEntries(Object.entries(doc.files).map(([name, packed]) => [name, unpack(packed)]));
+  return { ...doc, files: await unpack(doc.files) };
+}
+
+async function read() {
+  const doc = await whole();
   doc.files.n = doc.files.path.length;
   doc.runOf = doc.checkpoints.map((one) => one.root + "\n" + one.layout + "\n" + one.run);
   doc.runs = [...new Map(doc.checkpoints.map((one, i) => [doc.runOf[i], { key: doc.runOf[i], name: doc.roots.length > 1 ? doc.roots[one.root] + ": " + one.run : one.run }])).values()];
@@ -13,15 +24,9 @@ function read() {
   return doc;
 }
 
-// The document as 'ckpt report --json' prints it.
-function unpackedText() {
-  const whole = JSON.parse(document.getElementById("data").textContent);
-  whole.files = Object.fromEntries(Object.entries(whole.files).map(([name, packed]) => [name, unpack(packed)]));
-  return JSON.stringify(whole);
-}
-
-function saveJson() {
-  const link = element("a", { href: URL.createObjectURL(new Blob([unpackedText()], { type: "application/json" })), download: "ckpt-report.json" });
+async function saveJson() {
+  const text = JSON.stringify(await whole());
+  const link = element("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: "ckpt-report.json" });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
@@ -59,9 +64,9 @@ function keys(event) {
 }
 
 // Words and tables first; charts once those are shown.
-function start() {
+async function start() {
   performance.mark("begun");
-  const doc = read();
+  const doc = await read();
   fillHero(doc);
   fillTools();
   const parts = [startsSection(doc), timelineSection(doc), heatmapSection(doc), damageSection(doc), coverageSection(doc), trackersSection(doc), tensorsSection(doc), doc.files.n ? filesSection(doc) : null].filter(Boolean);
