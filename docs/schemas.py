@@ -2,7 +2,7 @@
 
 Every schema stands for itself: what several need is in the ``$defs`` of each. They say what is there now and take
 what a later version adds, as docs/json.md asks of readers; tests/cli/test_schemas.py forbids anything more, so that a
-new field has to be written down here.
+new field has to be written down here. A field of one name means the same wherever nothing else is said.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ INTEGER: Schema = {"type": "integer"}
 NUMBER: Schema = {"type": "number"}
 SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
 SCALAR: Schema = {"type": ["string", "number", "boolean", "null"]}
-TEXTS: Schema = {"type": "array", "items": TEXT}
+FAILING: Schema = {"type": "integer", "minimum": 1}
+OPERATION: Schema = {"type": ["string", "integer", "null"]}
 
 
-def one_of(*words: str | None) -> Schema:
-    """One of these texts; with None it may be null."""
-    return {"enum": list(words)}
+def one_of(words: str, *more: str) -> Schema:
+    """One of these texts."""
+    return {"enum": [*words.split(), *more]}
 
 
 def maybe(schema: Schema) -> Schema:
@@ -49,686 +50,430 @@ def by_name(values: Schema) -> Schema:
     return {"type": "object", "additionalProperties": values}
 
 
-def record(required: Schema, optional: Schema | None = None) -> Schema:
-    """An object with these fields; those of ``optional`` may be missing."""
-    return {"type": "object", "required": list(required), "properties": {**required, **(optional or {})}}
-
-
 def ref(name: str) -> Schema:
     return {"$ref": f"#/$defs/{name}"}
 
 
-VERDICT = one_of("ok", "suspect", "broken", "unknown")
-LEVEL = one_of("presence", "structure", "content", "values", "load")
-KIND = one_of("periodic", "dying-gasp", "release", "best")
-SEVERITY = one_of("error", "warning", "note")
-CODE: Schema = {"type": "string", "pattern": "^[a-z][a-z0-9-]*$"}
-RANKS: Schema = array({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2})
-OBSERVED = {"code": CODE, "severity": SEVERITY, "message": TEXT, "offset": maybe(COUNT), "hint": TEXT}
-RULE: Schema = {"type": "string", "pattern": "^(tree|order|save|pair|choice)/[a-z-]+$"}
-FOLLOWING = {"rule": RULE, "ranks": RANKS, "follows": {"const": True}}
-COUNTED = dict.fromkeys(("count", "nan", "inf", "denormal", "absurd", "zeros"), COUNT)
-PLACE = {"step": maybe(INTEGER), "epoch": maybe(INTEGER), "step_in_epoch": maybe(INTEGER)}
-CHECKPOINT = {
-    "step": maybe(INTEGER),
-    "epoch": maybe(INTEGER),
-    "epoch_base": maybe(INTEGER),
-    "step_in_epoch": maybe(INTEGER),
-    "kind": KIND,
-    "layout": TEXT,
-    "run": TEXT,
-    "generation": maybe(INTEGER),
-    "mtime": NUMBER,
-    "path": PATH,
-}
-REPORTED = {
-    "size": INTEGER,
-    "verdict": VERDICT,
-    "level": LEVEL,
-    "coverage": SHARE,
-    "metadata": by_name(SCALAR),
-    "findings": array(ref("finding")),
-}
-MORE_REPORTED = {
-    "values": record(COUNTED),
-    "regions": array(
-        record(
-            {
-                "offset": COUNT,
-                "length": COUNT,
-                "what": TEXT,
-                "guard": one_of("checksum", "structure", "unprotected"),
-            }
-        )
-    ),
-}
-KNOWN = record({"value": INTEGER, "provenance": TEXT})
+def record(names: str, /, **own: Schema) -> Schema:
+    """An object with these fields, of which one with a ? may be missing; ``own`` says what a name means here."""
+    words = names.split()
+    properties = {name: own[name] if name in own else NAMES[name] for name in names.replace("?", "").split()}
+    return {"type": "object", "required": [w for w in words if not w.endswith("?")], "properties": properties}
 
-DEFS: Schema = {
-    "finding": record(OBSERVED, FOLLOWING),
-    "finding_with_path": record({"path": TEXT, **OBSERVED}, FOLLOWING),
-    "checkpoint": record(CHECKPOINT),
-    "file": record(
-        {
-            "path": PATH,
-            "format": maybe(TEXT),
-            "layout": maybe(TEXT),
-            "kind": maybe(KIND),
-            "rank": maybe(COUNT),
-            **PLACE,
-            **REPORTED,
-        },
-        MORE_REPORTED,
-    ),
-    "load": record(
-        {
-            "role": TEXT,
-            "path": PATH,
-            "size": INTEGER,
-            "mtime_ns": INTEGER,
-            "level": LEVEL,
-            "coverage": SHARE,
-            "source_rank": maybe(COUNT),
-            "substituted": YES_NO,
-            "node": maybe(TEXT),
-            "reason": TEXT,
-        },
-        {"etag": TEXT, "version": TEXT},
-    ),
-    "known": KNOWN,
-    "error": record(
-        {"code": CODE, "message": TEXT, "hint": TEXT, "exit_code": {"type": "integer", "minimum": 1}},
-        {"rule": RULE},
-    ),
-}
+
+def some(names: str) -> Schema:
+    """A list of objects that have these fields at least."""
+    return array({"type": "object", **({"required": names.split()} if names else {})})
+
+
+CODE: Schema = {"type": "string", "pattern": "^[a-z][a-z0-9-]*$"}
+RULE: Schema = {"type": "string", "pattern": "^(tree|order|save|pair|choice)/[a-z-]+$"}
+LEVEL = one_of("presence structure content values load")
 FOUND = array(ref("finding_with_path"))
+IN_FILE = array(ref("finding"))
+NAMES: Schema = {
+    name: schema
+    for schema, names in (
+        (
+            TEXT,
+            "message hint layout run role reason etag version provenance why fingerprint host process agent",
+        ),
+        (TEXT, "saves name dtype trust signature digest checkpoint key launcher job_from unclear sentence"),
+        (
+            TEXT,
+            "what command title since effect answer reference protects template expected found fits output url",
+        ),
+        (TEXT, "seal"),
+        (maybe(TEXT), "format node job tracker package example storage loader asked store_checksum"),
+        (PATH, "path root directory a b"),
+        (YES_NO, "substituted stopped unfinished dry_run applied same index reshardable skip events in_time"),
+        (
+            COUNT,
+            "bytes bytes_read ok suspect broken unknown below_level unrecognised blocks blocks_read files",
+        ),
+        (
+            COUNT,
+            "files_read never attempts bytes_verified excluded length count nan inf denormal absurd zeros",
+        ),
+        (
+            COUNT,
+            "nbytes repeats damaged bare sealed would-seal already merged unreadable in-use matched total",
+        ),
+        (
+            COUNT,
+            "checkpoints_omitted starts_omitted files_omitted findings_omitted rejected_omitted protected",
+        ),
+        (COUNT, "changed reshaped added removed not_compared exit_code kept again bytes_total rate"),
+        (INTEGER, "size mtime_ns value save_interval from to pid"),
+        (NUMBER, "seconds mtime decided_at made_at time"),
+        (SHARE, "coverage"),
+        (SCALAR, "min max"),
+        (
+            maybe(COUNT),
+            "rank source_rank world_size saved_world_size nodes offset ranks_present ranks_expected",
+        ),
+        (maybe(INTEGER), "step epoch epoch_base step_in_epoch generation resume_step lost_steps"),
+        (maybe(NUMBER), "max_duration oldest budget lost_seconds saved_at"),
+        (one_of("ok suspect broken unknown"), "verdict"),
+        (LEVEL, "level"),
+        (one_of("periodic dying-gasp release best"), "kind"),
+        (one_of("error warning note"), "severity"),
+        (CODE, "code"),
+        (RULE, "rule"),
+        (array(TEXT), "args limits suffixes variables arguments"),
+        (array({"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}), "ranks"),
+        ({"const": True}, "follows"),
+        (by_name(SCALAR), "metadata"),
+        (by_name(TEXT), "env"),
+        (FOUND, "findings warnings"),
+        (array(ref("load")), "shared"),
+        (array(ref("checkpoint")), "ahead"),
+        (array(INTEGER), "shape"),
+    )
+    for name in names.split()
+}
+COUNTED = "count nan inf denormal absurd zeros"
+FINDING = "code severity message offset hint rule? ranks? follows?"
+CHECKPOINT = "step epoch epoch_base step_in_epoch kind layout run generation mtime path"
+REGION = record("offset length what guard", offset=COUNT, guard=one_of("checksum structure unprotected"))
+IN_REPORT = {"findings": IN_FILE, "values": record(COUNTED), "regions": array(REGION)}
+FILE = "path format layout kind rank step epoch step_in_epoch size verdict level coverage metadata findings"
+OF_FILE = {"layout": maybe(TEXT), "kind": maybe(NAMES["kind"]), **IN_REPORT}
+DEFS: Schema = {
+    "finding": record(FINDING),
+    "finding_with_path": record(f"path {FINDING}", path=TEXT),
+    "checkpoint": record(CHECKPOINT),
+    "file": record(f"{FILE} values? regions?", **OF_FILE),
+    "load": record(
+        "role path size mtime_ns level coverage source_rank substituted node reason etag? version?"
+    ),
+    "known": record("value provenance"),
+    "error": record("code message hint exit_code rule?", exit_code=FAILING),
+}
 
 SUMMARY = record(
-    {
-        "files": COUNT,
-        "bytes": INTEGER,
-        "bytes_read": COUNT,
-        "seconds": NUMBER,
-        **dict.fromkeys(("ok", "suspect", "broken", "unknown", "below_level", "unrecognised"), COUNT),
-    }
+    "files bytes bytes_read seconds ok suspect broken unknown below_level unrecognised", bytes=INTEGER
 )
 SAMPLE = record(
-    {
-        "asked": maybe(TEXT),
-        "max_duration": maybe(NUMBER),
-        "stopped": YES_NO,
-        **dict.fromkeys(
-            ("bytes", "bytes_read", "blocks", "blocks_read", "files", "files_read", "never"), COUNT
-        ),
-        "oldest": maybe(NUMBER),
-    }
+    "asked max_duration stopped bytes bytes_read blocks blocks_read files files_read never oldest"
 )
-VERIFIED = {"root": PATH, "verdict": VERDICT, "level": LEVEL, "summary": SUMMARY}
-
-PLAN = {
-    "root": PATH,
-    "checkpoint": maybe(ref("checkpoint")),
-    "resume_step": maybe(INTEGER),
-    "resume": record({"path": maybe(PATH), "args": TEXTS, "env": by_name(TEXT)}),
-    "rollback": maybe(record({"from": INTEGER, "to": INTEGER, "save_interval": INTEGER, "why": TEXT})),
-    "world_size": maybe(COUNT),
-    "saved_world_size": maybe(COUNT),
-    "topology": by_name(ref("known")),
-    "ranks": array(record({"rank": COUNT, "files": array(ref("load"))})),
-    "shared": array(ref("load")),
-    "rejected": array(record({"step": maybe(INTEGER), "kind": KIND, "path": PATH, "findings": FOUND})),
-    "ahead": array(ref("checkpoint")),
-    "attempts": COUNT,
-    "bytes_verified": COUNT,
-    "warnings": FOUND,
-    "fingerprint": TEXT,
-    "candidates": array(
+VERIFIED = "root verdict level summary"
+RESUME = record("path args env", path=maybe(PATH))
+ROLLBACK = maybe(record("from to save_interval why"))
+CANDIDATE = "step kind path"
+PLAN = record(
+    "root checkpoint resume_step resume rollback world_size saved_world_size topology ranks shared rejected ahead"
+    " attempts bytes_verified warnings fingerprint candidates bytes_read budget below_level excluded decision?"
+    " view? error? path? env?",
+    checkpoint=maybe(ref("checkpoint")),
+    resume=RESUME,
+    rollback=ROLLBACK,
+    topology=by_name(ref("known")),
+    ranks=array(record("rank files", rank=COUNT, files=array(ref("load")))),
+    rejected=array(record(f"{CANDIDATE} findings")),
+    candidates=array(
         record(
-            {
-                "step": maybe(INTEGER),
-                "kind": KIND,
-                "path": PATH,
-                "outcome": one_of("rejected", "chosen", "passed over", "not looked at"),
-            }
+            f"{CANDIDATE} outcome",
+            outcome={"enum": ["rejected", "chosen", "passed over", "not looked at"]},
         )
     ),
-    "bytes_read": COUNT,
-    "budget": maybe(NUMBER),
-    "below_level": COUNT,
-    "excluded": COUNT,
-}
-DECISION = record(
-    {
-        "root": PATH,
-        "decided_at": NUMBER,
-        "host": TEXT,
-        "pid": INTEGER,
-        "process": TEXT,
-        "agent": TEXT,
-        "job": maybe(TEXT),
-        "generation": maybe(INTEGER),
-        "nodes": maybe(COUNT),
-        "asked": TEXT,
-    },
-    {"saves": TEXT},
+    decision=record("root decided_at host pid process agent job generation nodes asked saves?", asked=TEXT),
+    view=record(
+        "root checkpoint ranks shared", checkpoint=PATH, ranks=by_name(array(PATH)), shared=array(PATH)
+    ),
+    # In the decision of a job that has none there is no code.
+    error=record("message hint exit_code code? rule?", exit_code=FAILING),
 )
-FAILED = record(
-    {"message": TEXT, "hint": TEXT, "exit_code": {"type": "integer", "minimum": 1}},
-    {"code": CODE, "rule": RULE},
+COMMANDS = array(record("what command"))
+ADVICE = "verdict sentence hint commands"
+START = record(
+    f"root run {ADVICE} checkpoint resume_step path arguments world_size ranks substituted rollback ahead warnings"
+    " rejected rejected_omitted error",
+    root={"type": ["integer", "string"]},
+    run=maybe(TEXT),
+    commands=COMMANDS,
+    checkpoint=maybe(COUNT),
+    path=maybe(PATH),
+    ranks=COUNT,
+    substituted=COUNT,
+    rollback=ROLLBACK,
+    ahead=array(COUNT),
+    warnings=some(""),
+    rejected=array(
+        record("checkpoint findings findings_omitted", checkpoint=maybe(COUNT), findings=some(""))
+    ),
+    error=maybe(record("message exit_code")),
 )
-"""In the decision of a job that has none there is no code."""
-VIEW = record({"root": PATH, "checkpoint": PATH, "ranks": by_name(array(PATH)), "shared": array(PATH)})
-
-LISTED = record(
-    {
-        **CHECKPOINT,
-        "unfinished": YES_NO,
-        "ranks_present": maybe(COUNT),
-        "ranks_expected": maybe(COUNT),
-        "files": COUNT,
-        "size": COUNT,
-    }
+COLUMNS = "path checkpoint rank place role format size mtime verdict level coverage codes"
+REPORT = record(
+    "made_at roots level verdict exit_code next summary starts checkpoints checkpoints_omitted starts_omitted timeline"
+    " trackers coverage codes findings damage tensors files files_omitted",
+    roots=array(PATH),
+    next=record(ADVICE, commands=COMMANDS),
+    summary=SUMMARY,
+    starts=array(START),
+    checkpoints=some("label verdict outcome findings"),
+    timeline=record("rollbacks gaps", rollbacks=some(""), gaps=some("")),
+    trackers=some("path says checkpoint findings"),
+    coverage=array(record("format files bytes protected")),
+    codes=array(record("code severity count title hint")),
+    findings=some("code severity message path"),
+    damage=some("file size findings regions"),
+    tensors=record("total listed", listed=some("file name dtype magnitudes")),
+    files=record(COLUMNS, **{name: {"type": "array"} for name in COLUMNS.split()}),
 )
-TENSOR = record(
-    {
-        "name": TEXT,
-        "dtype": TEXT,
-        "shape": array(INTEGER),
-        "nbytes": COUNT,
-        "offset": maybe(COUNT),
-        "storage": maybe(TEXT),
-    }
-)
-STATS = record({"name": TEXT, "dtype": TEXT, **COUNTED, "min": SCALAR, "max": SCALAR})
-SHOWN = {
-    "path": PATH,
-    "format": maybe(TEXT),
-    **REPORTED,
-    "signature": TEXT,
-    "tensors": array(TENSOR),
-    "stats": array(STATS),
-    "globals": array(record({"name": TEXT, "trust": TEXT})),
-}
-STAGED = {
-    "directory": PATH,
-    "resume_step": maybe(INTEGER),
-    "resume": record({"path": maybe(PATH), "args": TEXTS, "env": by_name(TEXT)}),
-    "ranks": array(record({"rank": COUNT, "files": array(PATH)})),
-    "shared": array(PATH),
-    "env": by_name(TEXT),
-    "files": array(
+STATES = "sealed would-seal already merged broken unreadable unfinished in-use"
+DIFFERENCES = record("same changed reshaped added removed not_compared", same=COUNT)
+SIDE = maybe(record("path format size verdict findings", findings=IN_FILE))
+TENSOR_SIDE = maybe(record("dtype shape nbytes digest", digest=maybe(TEXT)))
+DIFFERENT = record(
+    "name change a b bytes_same store_checksum tensors metadata",
+    change=one_of("same changed added removed not-compared"),
+    a=SIDE,
+    b=SIDE,
+    bytes_same=maybe(YES_NO),
+    tensors=array(
         record(
-            {"path": PATH, "url": TEXT, "size": COUNT, "etag": TEXT, "version": TEXT}
-            | {"level": one_of("", "presence", "structure", "content")}
+            "name change a b",
+            change=one_of("same changed reshaped added removed not-compared"),
+            a=TENSOR_SIDE,
+            b=TENSOR_SIDE,
         )
     ),
-    "fetched": record({"files": COUNT, "bytes": COUNT}),
-    "removed": TEXTS,
-}
-SEALING = {
-    "roots": array(PATH),
-    "dry_run": YES_NO,
-    "summary": record(
-        {
-            **dict.fromkeys(
-                (
-                    *("sealed", "would-seal", "already", "merged", "broken", "unreadable", "unfinished"),
-                    *("in-use", "bytes", "bytes_read"),
-                ),
-                COUNT,
-            ),
-            "seconds": NUMBER,
-        }
-    ),
-    "checkpoints": array(
-        record(
-            {
-                "path": PATH,
-                "seal": PATH,
-                "state": one_of(
-                    *("sealed", "would-seal", "already", "merged", "broken", "unreadable", "unfinished"),
-                    "in-use",
-                ),
-                "checkpoint": TEXT,
-                "files": COUNT,
-                "bytes": COUNT,
-                "findings": FOUND,
-            }
-        )
-    ),
-    "findings": FOUND,
-}
-CHANGES = {
-    "command": one_of("repair", "quarantine", "restore", "prune", "pin", "undo", "ls"),
-    "root": PATH,
-    "applied": YES_NO,
-    "operation": {"type": ["string", "integer", "null"]},
-    "changes": array(
-        record(
-            {
-                "path": PATH,
-                "state": TEXT,
-                "why": TEXT,
-                "to": maybe(PATH),
-                "checkpoint": TEXT,
-                "files": COUNT,
-                "bytes": COUNT,
-            }
-        )
-    ),
-    "findings": FOUND,
-}
-HISTORY = {
-    "root": PATH,
-    "repeats": COUNT,
-    "damaged": COUNT,
-    "starts": array(
-        record(
-            {
-                "decided_at": NUMBER,
-                "path": maybe(PATH),
-                "step": maybe(INTEGER),
-                "kind": maybe(KIND),
-                "job": maybe(TEXT),
-                "host": maybe(TEXT),
-                "lost_steps": maybe(INTEGER),
-                "lost_seconds": maybe(NUMBER),
-                "passed": array(record({"path": PATH, "step": maybe(INTEGER), "codes": array(CODE)})),
-            }
-        )
-    ),
-}
-SIDE = maybe(
-    record(
-        {
-            "path": PATH,
-            "format": maybe(TEXT),
-            "size": INTEGER,
-            "verdict": VERDICT,
-            "findings": array(ref("finding")),
-        }
-    )
+    metadata=array(record("key change a b", change=one_of("changed added removed"), a=SCALAR, b=SCALAR)),
 )
-TENSOR_SIDE = maybe(record({"dtype": TEXT, "shape": array(INTEGER), "nbytes": COUNT, "digest": maybe(TEXT)}))
-TENSOR_CHANGE = one_of("same", "changed", "reshaped", "added", "removed", "not-compared")
-DIFFERENCES = record(
-    dict.fromkeys(("same", "changed", "reshaped", "added", "removed", "not_compared"), COUNT)
-)
-DIFF = {
-    "a": PATH,
-    "b": PATH,
-    "level": one_of("structure", "content"),
-    "same": YES_NO,
-    "summary": record({"files": DIFFERENCES, "tensors": DIFFERENCES, "bytes_read": COUNT, "seconds": NUMBER}),
-    "files": array(
-        record(
-            {
-                "name": TEXT,
-                "change": one_of("same", "changed", "added", "removed", "not-compared"),
-                "a": SIDE,
-                "b": SIDE,
-                "bytes_same": maybe(YES_NO),
-                "store_checksum": maybe(TEXT),
-                "tensors": array(
-                    record({"name": TEXT, "change": TENSOR_CHANGE, "a": TENSOR_SIDE, "b": TENSOR_SIDE})
-                ),
-                "metadata": array(
-                    record(
-                        {
-                            "key": TEXT,
-                            "change": one_of("changed", "added", "removed"),
-                            "a": SCALAR,
-                            "b": SCALAR,
-                        }
-                    )
-                ),
-            }
-        )
-    ),
-    "findings": FOUND,
-}
-NUMBERS = (
-    *("rank", "world_size", "local_rank", "local_world_size", "node", "nodes"),
-    *("restart", "max_restarts"),
-)
+NUMBERS = "rank world_size local_rank local_world_size node nodes restart max_restarts"
 DETECTED = record(
-    {
-        "launcher": TEXT,
-        **dict.fromkeys(NUMBERS, maybe(ref("known"))),
-        "job": TEXT,
-        "job_from": TEXT,
-        "unclear": TEXT,
-        "hint": TEXT,
-        "skip": YES_NO,
-    }
+    f"launcher {NUMBERS} job job_from unclear hint skip",
+    job=TEXT,
+    **dict.fromkeys(NUMBERS.split(), maybe(ref("known"))),
 )
-PACKAGE = {"package": maybe(TEXT)}
-
-COMMANDS = array(record({"what": TEXT, "command": TEXT}))
-ADVICE = {"verdict": VERDICT, "sentence": TEXT, "hint": TEXT, "commands": COMMANDS}
-PLACED = maybe(COUNT)
-COLUMNS = (
-    "path",
-    "checkpoint",
-    "rank",
-    "place",
-    "role",
-    "format",
-    "size",
-    "mtime",
-    "verdict",
-    "level",
-    "coverage",
-)
-REPORT = {
-    "made_at": NUMBER,
-    "roots": array(PATH),
-    "level": LEVEL,
-    "verdict": VERDICT,
-    "exit_code": COUNT,
-    "next": record(ADVICE),
-    "summary": SUMMARY,
-    "starts": array(
-        record(
-            {
-                "root": {"type": ["integer", "string"]},
-                "run": maybe(TEXT),
-                **ADVICE,
-                "checkpoint": PLACED,
-                "resume_step": maybe(INTEGER),
-                "path": maybe(PATH),
-                "arguments": TEXTS,
-                "world_size": maybe(COUNT),
-                "ranks": COUNT,
-                "substituted": COUNT,
-                "rollback": PLAN["rollback"],
-                "ahead": array(COUNT),
-                "warnings": array({"type": "object"}),
-                "rejected": array(
-                    record(
-                        {
-                            "checkpoint": PLACED,
-                            "findings": array({"type": "object"}),
-                            "findings_omitted": COUNT,
-                        }
-                    )
-                ),
-                "rejected_omitted": COUNT,
-                "error": maybe(record({"message": TEXT, "exit_code": COUNT})),
-            }
-        )
-    ),
-    "checkpoints": array({"type": "object", "required": ["label", "verdict", "outcome", "findings"]}),
-    "checkpoints_omitted": COUNT,
-    "starts_omitted": COUNT,
-    "timeline": record({"rollbacks": array({"type": "object"}), "gaps": array({"type": "object"})}),
-    "trackers": array({"type": "object", "required": ["path", "says", "checkpoint", "findings"]}),
-    "coverage": array(record({"format": maybe(TEXT), "files": COUNT, "bytes": COUNT, "protected": COUNT})),
-    "codes": array(record({"code": CODE, "severity": SEVERITY, "count": COUNT, "title": TEXT, "hint": TEXT})),
-    "findings": array({"type": "object", "required": ["code", "severity", "message", "path"]}),
-    "damage": array({"type": "object", "required": ["file", "size", "findings", "regions"]}),
-    "tensors": record(
-        {
-            "total": COUNT,
-            "listed": array({"type": "object", "required": ["file", "name", "dtype", "magnitudes"]}),
-        }
-    ),
-    "files": record({key: {"type": "array"} for key in (*COLUMNS, "codes")}),
-    "files_omitted": COUNT,
-}
 
 
 DOCUMENTS: dict[str, tuple[str, Schema]] = {
     "verify": (
         "ckpt verify --json",
-        record({**VERIFIED, "files": array(ref("file")), "findings": FOUND}, {"sample": SAMPLE}),
+        record(
+            f"{VERIFIED} files findings sample?", summary=SUMMARY, files=array(ref("file")), sample=SAMPLE
+        ),
     ),
     "plan": (
         "ckpt plan --json, ckpt latest --json, ckpt hook --json and the file that CKPT_PLAN names",
-        record(
-            PLAN,
-            {"decision": DECISION, "view": VIEW, "error": FAILED, "path": PATH, "env": by_name(TEXT)},
-        ),
+        PLAN,
     ),
-    "report": ("ckpt report --json, and inside its page", record(REPORT)),
+    "report": ("ckpt report --json, and inside its page", REPORT),
     "scan": (
         "ckpt ls --json",
         record(
-            {
-                "root": PATH,
-                "checkpoints": array(LISTED),
-                "findings": FOUND,
-                "bare": COUNT,
-                "unrecognised": COUNT,
-                "excluded": COUNT,
-            }
+            "root checkpoints findings bare unrecognised excluded",
+            checkpoints=array(
+                record(f"{CHECKPOINT} unfinished ranks_present ranks_expected files size", size=COUNT)
+            ),
         ),
     ),
     "show": (
         "ckpt show --json",
         record(
-            SHOWN,
-            {**MORE_REPORTED, "sealed": array(record({"size": COUNT, "digest": TEXT, "name": TEXT}))},
+            "path format size verdict level coverage metadata findings signature tensors stats globals values? regions?"
+            " sealed?",
+            tensors=array(record("name dtype shape nbytes offset storage")),
+            stats=array(record(f"name dtype {COUNTED} min max")),
+            globals=array(record("name trust")),
+            sealed=array(record("size digest name", size=COUNT)),
+            **IN_REPORT,
         ),
     ),
-    "stage": ("ckpt stage --json", record({"root": TEXT, "checkpoint": maybe(record(CHECKPOINT))}, STAGED)),
-    "sealing": ("ckpt seal --json", record(SEALING)),
-    "changes": ("ckpt repair, quarantine, prune, pin, undo and ls --quarantine with --json", record(CHANGES)),
-    "history": ("ckpt plan --history --json", record(HISTORY)),
-    "diff": ("ckpt diff --json", record(DIFF)),
+    "stage": (
+        "ckpt stage --json",
+        record(
+            "root checkpoint directory? resume_step? resume? ranks? shared? env? files? fetched? removed?",
+            root=TEXT,
+            checkpoint=maybe(record(CHECKPOINT)),
+            resume=RESUME,
+            ranks=array(record("rank files", rank=COUNT, files=array(PATH))),
+            shared=array(PATH),
+            files=array(
+                record(
+                    "path url size etag version level",
+                    size=COUNT,
+                    level={"enum": ["", "presence", "structure", "content"]},
+                )
+            ),
+            fetched=record("files bytes"),
+            removed=array(TEXT),
+        ),
+    ),
+    "sealing": (
+        "ckpt seal --json",
+        record(
+            "roots dry_run summary checkpoints findings",
+            roots=array(PATH),
+            summary=record(f"{STATES} bytes bytes_read seconds", unfinished=COUNT),
+            checkpoints=array(
+                record("path seal state checkpoint files bytes findings", seal=PATH, state=one_of(STATES))
+            ),
+        ),
+    ),
+    "changes": (
+        "ckpt repair, quarantine, prune, pin, undo and ls --quarantine with --json",
+        record(
+            "command root applied operation changes findings",
+            command=one_of("repair quarantine restore prune pin undo ls"),
+            operation=OPERATION,
+            changes=array(record("path state why to checkpoint files bytes", state=TEXT, to=maybe(PATH))),
+        ),
+    ),
+    "history": (
+        "ckpt plan --history --json",
+        record(
+            "root repeats damaged starts",
+            starts=array(
+                record(
+                    "decided_at path step kind job host lost_steps lost_seconds passed",
+                    path=maybe(PATH),
+                    kind=maybe(NAMES["kind"]),
+                    host=maybe(TEXT),
+                    passed=array(record("path step codes", codes=array(CODE))),
+                )
+            ),
+        ),
+    ),
+    "diff": (
+        "ckpt diff --json",
+        record(
+            "a b level same summary files findings",
+            level=one_of("structure content"),
+            summary=record("files tensors bytes_read seconds", files=DIFFERENCES, tensors=DIFFERENCES),
+            files=array(DIFFERENT),
+        ),
+    ),
     "explain": (
         "ckpt explain --json",
         record(
-            {
-                "explain": array(
-                    record(
-                        {"code": CODE, "severity": SEVERITY, "title": TEXT, "hint": TEXT, "since": TEXT},
-                        {"rules": array(RULE)},
-                    )
-                )
-            },
-            {"rule": record({"id": RULE, "effect": TEXT, "answer": TEXT, "why": TEXT})},
+            "explain rule?",
+            explain=array(record("code severity title hint since rules?", rules=array(RULE))),
+            rule=record("id effect answer why", id=RULE),
         ),
     ),
     "formats": (
         "ckpt formats --json",
         record(
-            {
-                "formats": array(
-                    record(
-                        {
-                            "name": TEXT,
-                            "suffixes": TEXTS,
-                            "names": maybe(TEXT),
-                            "levels": array(LEVEL),
-                            "index": YES_NO,
-                            "loader": maybe(TEXT),
-                            "protects": TEXT,
-                            "limits": TEXTS,
-                            "reference": TEXT,
-                            **PACKAGE,
-                        }
-                    )
+            "formats",
+            formats=array(
+                record(
+                    "name suffixes names levels index loader protects limits reference package",
+                    names=maybe(TEXT),
+                    levels=array(LEVEL),
                 )
-            }
+            ),
         ),
     ),
     "layouts": (
         "ckpt layouts --json",
         record(
-            {
-                "layouts": array(
-                    record(
-                        {
-                            "name": TEXT,
-                            "title": TEXT,
-                            "pieces": array(record({"name": TEXT, "role": TEXT, "template": TEXT})),
-                            "tracker": maybe(TEXT),
-                            "reshardable": YES_NO,
-                            "limits": TEXTS,
-                            "reference": TEXT,
-                            **PACKAGE,
-                        }
-                    )
+            "layouts",
+            layouts=array(
+                record(
+                    "name title pieces tracker reshardable limits reference package",
+                    pieces=array(record("name role template")),
                 )
-            }
+            ),
         ),
     ),
     "layouts-check": (
         "ckpt layouts --check --json",
         record(
-            {
+            "layouts-check",
+            **{
                 "layouts-check": array(
                     record(
-                        {
-                            "layout": TEXT,
-                            "template": TEXT,
-                            "matched": COUNT,
-                            "example": maybe(TEXT),
-                            "near_misses": array(
-                                record({"path": TEXT, "fits": TEXT, "expected": TEXT, "found": TEXT})
-                            ),
-                        }
+                        "layout template matched example near_misses",
+                        near_misses=array(record("path fits expected found", path=TEXT)),
                     )
                 )
-            }
+            },
         ),
     ),
     "launchers": (
         "ckpt launchers --json",
         record(
-            {
-                "launchers": array(
-                    record(
-                        {
-                            "name": TEXT,
-                            "variables": TEXTS,
-                            "rank": maybe(COUNT),
-                            "world_size": maybe(COUNT),
-                            "unclear": TEXT,
-                            "reference": TEXT,
-                            **PACKAGE,
-                        }
-                    )
-                ),
-                "detected": maybe(DETECTED),
-            }
+            "launchers detected",
+            launchers=array(record("name variables rank world_size unclear reference package")),
+            detected=maybe(DETECTED),
         ),
     ),
     "error": (
         "any command with --json that fails before it has an answer",
         record(
-            {
-                "error": ref("error"),
-                "verdict": {"const": "unknown"},
-                "files": {"type": "array", "maxItems": 0},
-            }
+            "error verdict files",
+            error=ref("error"),
+            verdict={"const": "unknown"},
+            files={"type": "array", "maxItems": 0},
         ),
     ),
 }
 """By the name in ``schema``: which commands print it, and its fields behind ``schema`` and ``tool_version``."""
 
 
-STATE = one_of("good", "suspect", "bad", "unknown")
-PLANNED = record({"exit_code": maybe(COUNT), "path": maybe(PATH), "step": maybe(INTEGER)}, {"why": TEXT})
-EVENTS: dict[str, tuple[Schema, Schema]] = {
-    "started": (
-        {
-            "roots": array(PATH),
-            "state_dirs": array(PATH),
-            "process": INTEGER,
-            "events": YES_NO,
-            "metrics_port": maybe(COUNT),
-        },
-        {},
-    ),
-    "checkpoint": (
-        {
-            "path": PATH,
-            **PLACE,
-            "layout": TEXT,
-            "run": TEXT,
-            "kind": KIND,
-            "state": STATE,
-            "reason": one_of("new", "changed", "scrub", "retry"),
-            **dict.fromkeys(("files", "bytes", "bytes_read"), COUNT),
-            "seconds": NUMBER,
-            "findings": FOUND,
-        },
-        {"seal": TEXT},
-    ),
-    "gone": ({"path": PATH, "step": maybe(INTEGER), "state": TEXT}, {}),
-    "pass": (
-        {
-            "checkpoints": by_name(COUNT),
-            "last_good": maybe(record({"path": PATH, "step": maybe(INTEGER), "saved_at": maybe(NUMBER)})),
-            "plan": maybe(PLANNED),
-            "tracker_agrees": maybe(YES_NO),
-        },
-        {},
-    ),
-    "restart": (
-        {"path": maybe(PATH), "step": maybe(INTEGER), "decided_at": NUMBER, "again": COUNT},
-        {},
-    ),
-    "hook": (
-        {
-            "path": PATH,
-            "on": one_of("good", "bad"),
-            "exit_code": maybe(INTEGER),
-            "in_time": YES_NO,
-            "seconds": NUMBER,
-            "output": TEXT,
-        },
-        {},
-    ),
-    "pruned": (
-        {
-            "applied": YES_NO,
-            "operation": {"type": ["string", "integer", "null"]},
-            "removed": array(
-                record({"path": PATH, "checkpoint": TEXT, "files": COUNT, "bytes": COUNT, "why": TEXT})
-            ),
-            "kept": COUNT,
-        },
-        {},
-    ),
-    "problem": ({"code": CODE, "message": TEXT}, {"findings": FOUND}),
-    "stopped": ({"why": TEXT}, {}),
-}
-
-
-def event(name: str) -> Schema:
+def event(name: str, names: str, /, **own: Schema) -> Schema:
     """One type of line of ``ckpt watch``."""
-    required, optional = EVENTS[name]
-    head = {
-        "schema": {"const": "ckpt-tools/watch/v1"},
-        "type": {"const": name},
-        "time": NUMBER,
-        "root": maybe(PATH),
-    }
-    return record({**head, **required}, optional)
+    head = {"schema": {"const": "ckpt-tools/watch/v1"}, "type": {"const": name}, "root": maybe(PATH)}
+    return record(f"schema type time root {names}", **head, **own)
 
 
-FILE_LINE = record(
-    {"type": {"const": "file"}, **{key: DEFS["file"]["properties"][key] for key in DEFS["file"]["required"]}},
-    MORE_REPORTED,
-)
+STATE = one_of("good suspect bad unknown")
+LAST_GOOD = maybe(record("path step saved_at"))
+PLANNED = maybe(record("exit_code path step why?", exit_code=maybe(COUNT), path=maybe(PATH)))
+PRUNED = array(record("path checkpoint files bytes why"))
+EVENTS = [
+    event(
+        "started",
+        "roots state_dirs process events metrics_port",
+        roots=array(PATH),
+        state_dirs=array(PATH),
+        process=INTEGER,
+        metrics_port=maybe(COUNT),
+    ),
+    event(
+        "checkpoint",
+        "path step epoch step_in_epoch layout run kind state reason files bytes bytes_read seconds findings seal?",
+        state=STATE,
+        reason=one_of("new changed scrub retry"),
+    ),
+    event("gone", "path step state", state=TEXT),
+    event(
+        "pass",
+        "checkpoints last_good plan tracker_agrees",
+        checkpoints=by_name(COUNT),
+        last_good=LAST_GOOD,
+        plan=PLANNED,
+        tracker_agrees=maybe(YES_NO),
+    ),
+    event("restart", "path step decided_at again", path=maybe(PATH)),
+    event(
+        "hook",
+        "path on exit_code in_time seconds output",
+        on=one_of("good bad"),
+        exit_code=maybe(INTEGER),
+    ),
+    event("pruned", "applied operation removed kept", operation=OPERATION, removed=PRUNED),
+    event("problem", "code message findings?"),
+    event("stopped", "why"),
+]
 LINES: dict[str, tuple[str, list[Schema]]] = {
-    "watch": ("a line of ckpt watch", [event(name) for name in EVENTS]),
+    "watch": ("a line of ckpt watch", EVENTS),
     "verify-line": (
         "a line of ckpt verify --format jsonl",
         [
-            FILE_LINE,
-            record({"type": {"const": "finding"}, "path": TEXT, **OBSERVED}, FOLLOWING),
+            record(f"type {FILE} values? regions?", type={"const": "file"}, **OF_FILE),
+            record(f"type path {FINDING}", type={"const": "finding"}, path=TEXT),
             record(
-                {
-                    "type": {"const": "summary"},
-                    "schema": {"const": "ckpt-tools/verify/v1"},
-                    "tool_version": TEXT,
-                    **VERIFIED,
-                },
-                {"sample": SAMPLE},
+                f"type schema tool_version {VERIFIED} sample?",
+                type={"const": "summary"},
+                schema={"const": "ckpt-tools/verify/v1"},
+                tool_version=TEXT,
+                summary=SUMMARY,
+                sample=SAMPLE,
             ),
         ],
     ),
@@ -736,17 +481,11 @@ LINES: dict[str, tuple[str, list[Schema]]] = {
         "a line of --progress json",
         [
             record(
-                {
-                    "type": {"const": "progress"},
-                    "state": one_of("started", "reading", "done", "stopped"),
-                    "bytes": COUNT,
-                    "bytes_total": COUNT,
-                    "files": COUNT,
-                    "files_total": maybe(COUNT),
-                    "file": maybe(TEXT),
-                    "seconds": NUMBER,
-                    "rate": COUNT,
-                }
+                "type state bytes bytes_total files files_total file seconds rate",
+                type={"const": "progress"},
+                state=one_of("started reading done stopped"),
+                files_total=maybe(COUNT),
+                file=maybe(TEXT),
             )
         ],
     ),
