@@ -18,6 +18,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import declarations, parsers
 from ckpt_tools.settings import resolve as config
+from ckpt_tools.settings.declarations import ACCEPTED, DECISION, OUTPUT
 from ckpt_tools.storage.urls import absolute, is_url
 
 
@@ -94,18 +95,10 @@ def argument(metavar: str, help: str, offer: Callable[..., Any] | None = None) -
     return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=offer)
 
 
-def _setting(key: str, *short: str, panel: str | None = None, **more: Any) -> Any:
-    """Return what typer is told of the flag of a setting. Its value stays text here: one parser reads
-    flags, variables and files.
-    """
-    variable = config.BY_KEY[key]
-    return option(
-        variable.flag,
-        *short,
-        help=_help(variable),
-        panel=panel,
-        **more,
-    )
+def own(name: str, kind: Any, told: Any, default: Any = None) -> Parameter:
+    """Return a parameter as typer looks at it; ``...`` is the default of one that must be given."""
+    default = Parameter.empty if default is ... else default
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, told])
 
 
 def _help(declared: config.Variable | declarations.Words) -> str:
@@ -113,26 +106,24 @@ def _help(declared: config.Variable | declarations.Words) -> str:
     return f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{'' if gone else f' [{declared.name}]'}"
 
 
-_WHICH = "Which checkpoint"
-_REPLICAS = "Failed devices and replicas"
-_ACCEPTED = "What is accepted"
-_READING = "Reading"
-_JOB = "One decision per job"
-_TRUST = "Whom to trust"
-_OUTPUT = "Output"
-
+_OFFERS: dict[str, Callable[..., Any]] = {
+    "run": offers.runs,
+    "max-step": offers.steps,
+    "level": offers.levels,
+    "kind": offers.kinds,
+    "layout": offers.layouts,
+    "order": offers.words("mtime", "step", "tracker"),
+    "allow": offers.words("none", "missing"),
+}
+_SEVERAL = ("exclude", "fault-ranks", "replica-groups", *config.WORDS)
+"""Settings whose flags may be given several times."""
 _TEXT: dict[str, Any] = {
-    "rank": _setting("rank", metavar="N"),
-    "world_size": _setting("world-size", metavar="N"),
-    "run": _setting("run", metavar="RUN", offer=offers.runs),
-    "max_step": _setting("max-step", metavar="N", offer=offers.steps),
-    "level": _setting("level", metavar="LEVEL", offer=offers.levels),
-    "resume_args": _setting("resume-args", metavar="ARGS"),
+    "root": argument("ROOT", _help(config.BY_KEY["root"])),
     "fail_on": option(
         "--fail-on",
         metavar="error|warning",
         help="With warning: exit 1 for a warning too; the answer stays the same.",
-        panel=_ACCEPTED,
+        panel=ACCEPTED,
         offer=offers.words("error", "warning"),
     ),
     "output_file": option(
@@ -143,105 +134,62 @@ _TEXT: dict[str, Any] = {
         metavar="DIR",
         help="Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in.",
     ),
-    "kind": _setting("kind", metavar="KIND", panel=_WHICH, offer=offers.kinds),
-    "layout": _setting("layout", metavar="NAME", panel=_WHICH, offer=offers.layouts),
-    "order": _setting(
-        "order", metavar="mtime|step|tracker", panel=_WHICH, offer=offers.words("mtime", "step", "tracker")
-    ),
-    "save_interval": _setting("save-interval", metavar="N", panel=_WHICH),
-    "strategy_dir": _setting("strategy-dir", metavar="DIR", panel=_REPLICAS),
-    "settle": _setting("settle", metavar="TIME", panel=_ACCEPTED),
-    "jobs": _setting("jobs", "-j", metavar="N", panel=_READING),
-    "limit_rate": _setting("limit-rate", metavar="SIZE", panel=_READING),
-    "budget": _setting("budget", metavar="TIME", panel=_READING),
-    "sample": _setting("sample", metavar="N/T|P%|SIZE", panel=_READING),
-    "max_duration": _setting("max-duration", metavar="TIME", panel=_READING),
-    "scheduler": _setting("scheduler", metavar="ADDRESS", panel=_READING),
-    "plan_dir": _setting("plan-dir", metavar="DIR", panel=_JOB),
-    "job": _setting("job", metavar="ID", panel=_JOB),
-    "timeout": _setting("timeout", metavar="TIME", panel=_JOB),
-    "view": _setting("view", metavar="DIR", panel=_JOB),
-    "stage": _setting("stage", metavar="DIR", panel=_JOB),
-    "keep": _setting("keep", metavar="N", panel=_JOB),
-    "meet": _setting("meet", metavar="WHERE", panel=_JOB),
-    "config": _setting("config", metavar="FILE", panel=_TRUST),
     "format": option(
         "--format",
         metavar="FORMAT",
         help="Output format; an unknown name lists the formats of the command.",
-        panel=_OUTPUT,
+        panel=OUTPUT,
     ),
     "progress_as": option(
         "--progress",
         metavar="auto|bar|json|none",
         help="Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
-        panel=_OUTPUT,
+        panel=OUTPUT,
         offer=offers.words("auto", "bar", "json", "none"),
     ),
 }
-_TEXTS: dict[str, Any] = {
-    "allow": option(
-        "--allow", metavar="WHAT", help=_help(config.WORDS["allow"]), offer=offers.words("none", "missing")
-    ),
-    "exclude": _setting("exclude", metavar="GLOB", panel=_WHICH),
-    "fault_ranks": _setting("fault-ranks", metavar="RANKS", panel=_REPLICAS),
-    "replica_groups": _setting("replica-groups", metavar="GROUPS", panel=_REPLICAS),
-    "parallel": option("--parallel", metavar="SIZES", help=_help(config.WORDS["parallel"]), panel=_REPLICAS),
-    "command": argument("-- COMMAND", "What to start, after --."),
-    "trust": option("--trust", metavar="WHAT", help=_help(config.WORDS["trust"]), panel=_TRUST),
-}
-_SWITCH: dict[str, Any] = {
-    "strict": _setting("strict"),
-    "json": option("--json", help="The same as --format json."),
-    "apply": option("--apply", help="Do it; without this the command only says what it would do."),
-    "history": option(
-        "--history", help="List instead what earlier starts resumed from, and what was lost.", panel=_OUTPUT
-    ),
-    "no_fallback": _setting("no-fallback", panel=_ACCEPTED),
-    "require_seal": _setting("require-seal", panel=_ACCEPTED),
-    "no_cache": _setting("no-cache", panel=_READING),
-    "require_mount": _setting("require-mount", panel=_JOB),
-    "agree": _setting("agree", panel=_JOB),
-    "worker": option(
-        "--worker", help="This is one rank: torchrun, msrun, srun or mpirun starts this command.", panel=_JOB
-    ),
-    "read": option(
-        "--read", help="Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks."
-    ),
-    "by_rank": option("--by-rank", help="Each rank reads its own part of the decision later, with --read."),
-    "check": option(
-        "--check", help="Say what each template matches below ROOT, and what it narrowly misses."
-    ),
-    "guess": option(
-        "--guess", help="Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows."
-    ),
-    "explain_bytes": option(
-        "--explain-bytes", help="Also say of every byte what it is and what protects it.", panel=_OUTPUT
-    ),
-    "quiet": option("--quiet", "-q", help="No progress, warnings or notes on stderr.", panel=_OUTPUT),
-    "verbose": option(
-        "--verbose", "-v", help="List everything, and say what led to the answer.", panel=_OUTPUT
-    ),
-}
+_SWITCHES = (
+    ("--json", "The same as --format json.", None),
+    ("--apply", "Do it; without this the command only says what it would do.", None),
+    ("--history", "List instead what earlier starts resumed from, and what was lost.", OUTPUT),
+    ("--worker", "This is one rank: torchrun, msrun, srun or mpirun starts this command.", DECISION),
+    ("--read", "Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks.", None),
+    ("--by-rank", "Each rank reads its own part of the decision later, with --read.", None),
+    ("--check", "Say what each template matches below ROOT, and what it narrowly misses.", None),
+    ("--guess", "Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows.", None),
+    ("--explain-bytes", "Also say of every byte what it is and what protects it.", OUTPUT),
+    ("--quiet -q", "No progress, warnings or notes on stderr.", OUTPUT),
+    ("--verbose -v", "List everything, and say what led to the answer.", OUTPUT),
+)
 
 
-def own(name: str, kind: Any, told: Any, default: Any = None) -> Parameter:
-    """Return a parameter as typer looks at it; ``...`` is the default of one that must be given."""
-    default = Parameter.empty if default is ... else default
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, told])
-
-
-_ROOT = {"root": argument("ROOT", _help(config.BY_KEY["root"]))}
-SHARED: dict[str, Parameter] = {
-    name: own(name, kind, told, default)
-    for kind, default, all_told in (
-        (str | None, None, _ROOT | _TEXT),
-        (list[str] | None, None, _TEXTS),
-        (bool, False, _SWITCH),
+def _share(key: str, declared: config.Variable | declarations.Words) -> Parameter:
+    """Return the parameter of a setting, whose value stays text here: one parser reads flags, variables and
+    files.
+    """
+    told = option(
+        *filter(None, (declared.flag, declared.short)),
+        metavar=declared.metavar,
+        help=_help(declared),
+        panel=declared.panel,
+        offer=_OFFERS.get(key),
     )
-    for name, told in all_told.items()
-}
+    name = key.replace("-", "_")
+    if isinstance(declared, config.Variable) and declared.parse is parsers.flag:
+        return own(name, bool, told, default=False)
+    return own(name, (list[str] if key in _SEVERAL else str) | None, told)
+
+
+SHARED: dict[str, Parameter] = {name: own(name, str | None, told) for name, told in _TEXT.items()}
 """Each parameter that is shared, or stands behind one that is."""
+for _flags, _about, _panel in _SWITCHES:
+    _name = _flags.split()[0].strip("-").replace("-", "_")
+    SHARED[_name] = own(_name, bool, option(*_flags.split(), help=_about, panel=_panel), default=False)
+_declared: dict[str, config.Variable | declarations.Words] = {**config.BY_KEY, **config.WORDS}
+for _key, _one in _declared.items():
+    if (_name := _key.replace("-", "_")) not in SHARED.keys() | GOING.keys():
+        SHARED[_name] = _share(_key, _one)
+SHARED["command"] = own("command", list[str] | None, argument("-- COMMAND", "What to start, after --."))
 SHARED["directory"] = own("directory", str, argument("DIR", "Directory on this machine for all copies."), ...)
 for _name, _going in GOING.items():
     _switch = _going.kind is bool

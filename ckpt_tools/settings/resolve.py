@@ -287,7 +287,9 @@ def _is_there(path: str) -> bool:
         ) from e
 
 
-def _check_keys(path: str, table: Mapping[str, object]) -> None:
+def _check_keys(path: str, table: dict[str, object]) -> None:
+    if "resume_args" in table:  # as [[layout]] says it
+        table["resume-args"] = table.pop("resume_args")
     allowed = [v.key for v in ENV if v.parse and v.in_file]
     for key, value in table.items():
         # The tables [[layout]], where a text would be the setting --layout, and [store."URL"].
@@ -325,8 +327,6 @@ def resolve(
         scanned = [*roots, *([values.get("root", ".")] if "root" in flags else [])]
         config = _search(cwd, scanned, believed)
     file, table = config.file, config.table or {}
-    if "resume_args" in table:  # as [[layout]] says it
-        table["resume-args"] = table.pop("resume_args")
     _check_keys(file, table)
     own = table.pop("layout") if isinstance(table.get("layout"), list) else None
     stores = store_tables(file, table.pop("store", {}))
