@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from inspect import cleandoc
+from shlex import quote
 from typing import Any
 
 import typer
@@ -16,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from ckpt_tools import __version__
 from ckpt_tools.cli import console
 from ckpt_tools.errors import UsageError
+from ckpt_tools.settings.parsers import nearest
 
 GROUPS = {
     "See what is there": {
@@ -114,12 +116,11 @@ class Commands(_Line, TyperGroup):
         first, second = [*args, "-"][:2]
         if first not in COMMANDS:
             raise _no_command(first)
-        if not second.startswith("-") and not os.path.lexists(second):
-            from ckpt_tools.settings.resolve import nearest
-
-            if meant := nearest(name, [known for known in COMMANDS if known.startswith(f"{first} ")], 0.85):
-                text = f"there is no 'ckpt {name}', and no such directory"
-                raise UsageError(text, f"did you mean 'ckpt {meant}'?")
+        longer = [known for known in COMMANDS if known.startswith(f"{first} ")]
+        is_path = second.startswith("-") or os.path.lexists(second)
+        if not is_path and (meant := nearest(name, longer, 0.85)):
+            text = f"there is no 'ckpt {name}', and no such directory"
+            raise UsageError(text, f"did you mean 'ckpt {meant}'?")
         return first, command(first), args[1:]
 
 
@@ -147,37 +148,27 @@ def _mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
     flag = getattr(error, "option_name", "")
     if "No such option" in message:
         known = [name for param in ctx.command.params for name in param.opts]
-        meant = _flag_meant(flag, known, args, 0.8 if undashed else 0.5)
+        meant = _find_meant(flag, known, args, 0.8 if undashed else 0.5)
         message = f"there is no flag {flag}" + (f"; did you mean {meant}?" if meant else "")
     elif "requires an argument" in message:
         message = f"{flag} needs a value"
     elif "unexpected extra argument" in message:
         message = f"there are more words than '{command}' takes: {message.partition('(s) (')[2].rstrip(')')}"
-    if undashed:
-        hint = f"{AFTER_DASHES}; {hint}"
-    return UsageError(message, hint)
+    return UsageError(message, f"{AFTER_DASHES}; {hint}" if undashed else hint)
 
 
-def _flag_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: float) -> str | None:
-    """The flag that was probably meant: one that has it as a word, or is like it. Of -rank the parser names
-    one letter.
-    """
-    from ckpt_tools.settings.resolve import nearest
-
+def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: float) -> str | None:
+    """Return the flag that was probably meant: one that has it as a word, or is like it."""
+    # Of -rank the parser names one letter.
     single = [word for word in args if word[:1] == "-" and word[1:2] != "-" and flag[-1] in word]
-    short = [f"-{word.partition('=')[0]}" for word in single]
+    short = (name for word in single if (name := f"-{word.partition('=')[0]}") in known)
     word = flag.strip("-").rstrip("s")
-    within = [name for name in known if word in name.strip("-").split("-")] if len(word) > 1 else []
-    meant = next((name for name in short if name in known), None) or next(iter(within), None)
-    return meant or nearest(flag, known, alike)
+    within = (name for name in known if len(word) > 1 and word in name.strip("-").split("-"))
+    return next(short, None) or next(within, None) or nearest(flag, known, alike)
 
 
 def _no_command(word: str) -> UsageError:
     """What to say of a first word that is no command, and no path alone."""
-    from shlex import quote
-
-    from ckpt_tools.settings.resolve import nearest
-
     if os.path.lexists(word):
         return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
     meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_ENTRIES], 0.6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import cache
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -60,13 +60,27 @@ def layouts(**given: Any) -> int:
     if root is not None:
         hint = "a ROOT is only looked at with --check or --guess; 'ckpt layouts' lists all layouts"
         require_known(root, (layout.name for layout in known), "layout", hint)
-    _list(known if root is None else [known[root]], to, whole=root is not None)
+    _list(list(known) if root is None else [known[root]], to, whole=root is not None)
     return 0
 
 
-def _list(listed: Iterable[Layout], to: output.Output, whole: bool) -> None:
+def _list(listed: Sequence[Layout], to: output.Output, whole: bool) -> None:
     """A line for each, or ``whole`` pages."""
-    entries = [_entry(layout) for layout in listed]
+    from ckpt_tools.layouts import package_of
+
+    entries: list[dict[str, object]] = [
+        {
+            "name": layout.name,
+            "title": layout.title,
+            "pieces": [{"name": p.name, "role": p.role, "template": p.template} for p in layout.pieces],
+            "tracker": layout.tracker.file or None,
+            "reshardable": layout.reshardable,
+            "limits": list(layout.limits),
+            "reference": layout.reference,
+            "package": package_of(layout.name),
+        }
+        for layout in listed
+    ]
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
@@ -75,41 +89,23 @@ def _list(listed: Iterable[Layout], to: output.Output, whole: bool) -> None:
     from ckpt_tools.output import catalogue
 
     if whole:
-        rows = [{**e, "files": _files(layout)} for e, layout in zip(entries, listed, strict=True)]
-        to.out(
-            catalogue.pages(rows, ("title", "files", "tracker", "limits", "reference", "package"), to.view)
-        )
+        for entry, layout in zip(entries, listed, strict=True):
+            # no name has the others: contents tell them
+            named = (p for p in layout.pieces if " " not in p.template)
+            rows = (f"{_LONG.sub(_shorten, p.template)} ({p.role})" for p in named)
+            entry["files"] = list(dict.fromkeys(rows))
+        fields = ("title", "files", "tracker", "limits", "reference", "package")
+        to.out(catalogue.pages(entries, fields, to.view))
         return
-    text = catalogue.table(
-        sorted(entries, key=lambda e: str(e["name"])), ("name", "title", "package"), to.view
-    )
+    entries.sort(key=lambda e: str(e["name"]))
+    text = catalogue.table(entries, ("name", "title", "package"), to.view)
     to.out(f"{text}\n{len(entries)} layouts: 'ckpt layouts NAME' tells all of one\n")
-
-
-def _entry(layout: Layout) -> dict[str, object]:
-    from ckpt_tools.layouts import package_of
-
-    return {
-        "name": layout.name,
-        "title": layout.title,
-        "pieces": [{"name": p.name, "role": p.role, "template": p.template} for p in layout.pieces],
-        "tracker": layout.tracker.file or None,
-        "reshardable": layout.reshardable,
-        "limits": list(layout.limits),
-        "reference": layout.reference,
-        "package": package_of(layout.name),
-    }
-
-
-def _files(layout: Layout) -> list[str]:
-    named = (p for p in layout.pieces if " " not in p.template)  # no name has the others: contents tell them
-    return list(dict.fromkeys(f"{_LONG.sub(_shortened, p.template)} ({p.role})" for p in named))
 
 
 _LONG = re.compile(r"<[^>|]*(?:\|[^>|]*){11,}>")
 
 
-def _shortened(words: re.Match[str]) -> str:
+def _shorten(words: re.Match[str]) -> str:
     """A choice of many words by the first of them."""
     first = words[0].split("|")
     return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
@@ -136,18 +132,13 @@ def _guess(found: Settings, known: Layouts, to: output.Output) -> int:
     read = cache(lambda run: small_texts(os.path.join(root, run)))
     trackers = [find_tracker(pieces, read) for pieces in guessed.layouts]
     table = "tool.ckpt.layout" if os.path.basename(found.file or "") == "pyproject.toml" else "layout"
-    to.out(f"# {_where_to_save(found.file, root)}\n{toml(guessed, names, trackers, table)}")
-    return 0
-
-
-def _where_to_save(used: str | None, root: str) -> str:
-    """Return where a command that is started here finds lines about ROOT: never in ROOT itself."""
-    then = f"read their comments, then: ckpt plan {quote(root)}"
-    if used:
-        return f"Add these lines to {used}, {then}"
+    # Where a command that is started here finds lines about ROOT: never in ROOT itself.
     here = os.path.realpath(os.getcwd())
-    inside = f"{here}/".startswith(f"{root}/")
-    return f"Save these lines as {os.path.dirname(root) if inside else here}/ckpt.toml, {then}"
+    home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
+    place = f"Add these lines to {found.file}" if found.file else f"Save these lines as {home}/ckpt.toml"
+    then = f"read their comments, then: ckpt plan {quote(root)}"
+    to.out(f"# {place}, {then}\n{toml(guessed, names, trackers, table)}")
+    return 0
 
 
 def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> int:
@@ -180,14 +171,12 @@ def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> in
         from ckpt_tools.output import catalogue
 
         near = "{}: fits up to {!r}, then {!r} is expected and {!r} is there"
-        rows: list[dict[str, object]] = [
-            {
-                "layout": c.layout,
-                "template": c.template,
-                "matched": f"{c.matched}{f', such as {c.example}' if c.example else ''}",
-                "near misses": [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses],
-            }
-            for c in checked
-        ]
+        rows: list[dict[str, object]] = []
+        for c in checked:
+            matched = f"{c.matched}{f', such as {c.example}' if c.example else ''}"
+            misses = [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses]
+            rows.append(
+                {"layout": c.layout, "template": c.template, "matched": matched, "near misses": misses}
+            )
         to.out(catalogue.table(rows, ("layout", "template", "matched", "near misses"), to.view))
     return 0 if all(c.matched for c in checked) else 1

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import time
 from contextlib import suppress
+from datetime import datetime
 from typing import Annotated
 
 from msgspec.structs import replace
@@ -77,7 +77,15 @@ def ls(
         raise UsageError("--tree and --json cannot be combined", "leave one of them out")
     oldest = moment(since, time.time()) if since is not None else None
     if quarantine:
-        return _quarantined(asked)
+        options.on_this_machine(
+            [found.root], options.RENAMES, "nothing was put away there: leave out --quarantine"
+        )
+        from ckpt_tools.guard.quarantine import list_quarantine
+        from ckpt_tools.output import changes
+
+        hidden = list_quarantine(found.root, state_dir=found.values.get("state-dir"), trust=found.trust)
+        asked.answer(changes, hidden)
+        return 0 if hidden.changes else NoCheckpoint.exit_code
     from ckpt_tools import api
 
     selection = found.selection()
@@ -91,50 +99,23 @@ def ls(
         from ckpt_tools.output import json as emit
 
         to.out(emit.render(result))
-    elif tree:
-        from ckpt_tools.output import scan
-
-        to.out(scan.draw(result, to.view))
     else:
         from ckpt_tools.output import scan
 
-        to.out(scan.render(result, to.view))
+        to.out(scan.draw(result, to.view) if tree else scan.render(result, to.view))
     filters = (oldest, selection.kind, selection.layout, selection.run, selection.prefix, selection.max_step)
     return exit_code(result, filtered=any(value is not None for value in filters))
-
-
-def _quarantined(asked: options.Asked) -> int:
-    found = asked.found
-    options.on_this_machine(
-        [found.root], options.RENAMES, "nothing was put away there: leave out --quarantine"
-    )
-    from ckpt_tools.guard.quarantine import list_quarantine
-    from ckpt_tools.output import changes
-
-    result = list_quarantine(found.root, state_dir=found.values.get("state-dir"), trust=found.trust)
-    asked.answer(changes, result)
-    return 0 if result.changes else NoCheckpoint.exit_code
 
 
 def moment(text: str, now: float) -> float:
     """Seconds since 1970 UTC of ``2h``, ``3d`` (before ``now``) or an ISO date, which is local time unless it
     says otherwise. Raises UsageError.
     """
-    from datetime import datetime
-
-    try:
+    with suppress(ValueError, OverflowError):
         if re.match(r"\s*[0-9.]+[a-z]", text):
-            then = now - parsers.duration(text)
-        else:  # a bare number could be seconds or a year
-            then = (
-                math.nan
-                if re.fullmatch(r"[0-9.\s]*", text)
-                else datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).timestamp()
-            )
-        if math.isfinite(then):
-            return then
-    except (ValueError, OverflowError):
-        pass
+            return now - parsers.duration(text)
+        if not re.fullmatch(r"[0-9.\s]*", text):  # a bare number could be seconds or a year
+            return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).timestamp()
     raise UsageError(
         f"--since: {text!r} is no time", "say 90m, 2h or 3d, or a date such as 2025-01-31 or 2025-01-31T18:00"
     )

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -15,8 +14,8 @@ from msgspec.structs import replace
 
 from ckpt_tools.cli import console
 from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.plan import LoadPlan, Rejected
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.settings import parsers, plugins
 from ckpt_tools.settings import resolve as config
 
@@ -24,8 +23,11 @@ if TYPE_CHECKING:
     from ckpt_tools.model.answers import Verification
     from ckpt_tools.output.page import View
 
-_LIGHT = ("json", "shell")
-"""Formats whose module alone renders, without a view."""
+_HINTS = {
+    "text": "'ckpt run' becomes the command, and what is printed is its own; 'ckpt plan --json' answers "
+    "without starting it, and $CKPT_PLAN names the decision within it"
+}
+"""What to say in place of formats of which there is one."""
 _LOST = 8
 """Candidates that lost, of which stderr says why, at most."""
 
@@ -88,7 +90,8 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
         try:
             parsers.word(value, allowed)
         except ValueError as e:
-            raise UsageError(f"{flag}: {e}", _instead(flag, allowed)) from e
+            hint = _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
+            raise UsageError(f"{flag}: {e}", hint) from e
     return Output(
         choice,
         given.get("quiet", False),
@@ -135,16 +138,6 @@ def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] =
         raise UsageError(f"{found.file}: {e}", hint) from e
 
 
-def _instead(flag: str, allowed: Sequence[str]) -> str:
-    """What to say in place of a word that a flag does not know."""
-    if tuple(allowed) == ("text",):
-        return (
-            "'ckpt run' becomes the command, and what is printed is its own; 'ckpt plan --json' answers "
-            "without starting it, and $CKPT_PLAN names the decision within it"
-        )
-    return f"leave {flag} out for {allowed[0]}"
-
-
 def _file(given: Mapping[str, Any]) -> str | None:
     """Where the answer is to go, looked at before the work that makes it."""
     path: str | None = given.get("output_file")
@@ -179,12 +172,9 @@ def is_same_file(one: str, other: str) -> bool:
 
 def text_of(document: Verification | LoadPlan, to: Output) -> str:
     """The result in the format that was asked for."""
-    if to.format in _LIGHT:  # scripts ask for these at every start: the others cost them nothing
-        return str(import_module(f"ckpt_tools.output.{to.format}").render(document))
     from ckpt_tools.output import registry
 
-    found = next(o for o in registry.every() if o.name == to.format)
-    return found.render(document, to.view)
+    return registry.render(to.format, document, to.view)
 
 
 def cache_notes(to: Output) -> Callable[[str], None] | None:
@@ -217,30 +207,6 @@ def explaining_failure(to: Output, tell: Callable[[str], None] | None = None) ->
         raise
 
 
-def _why(rejected: Rejected) -> str:
-    """Why a candidate lost, on one line: the first damage, how many files have some, and what follows from
-    all of it.
-    """
-    home = rejected.checkpoint.path
-    causes = sorted((f for f in rejected.findings if not f.follows), key=lambda f: -f.severity)
-    if not causes:
-        return ""
-    first = causes[0]
-    text = f"{first.path}: {first.code}" if first.path not in ("", home) else first.code
-    damaged = {f.path for f in causes if f.severity is Severity.ERROR and f.path not in ("", home)}
-    count = f"{len(damaged):,} of its files cannot be used, the first: " if len(damaged) > 1 else ""
-    return "; so ".join(
-        [f": {count}{text}: {first.message}", *(f.message for f in rejected.findings if f.follows)]
-    )
-
-
-def _told(rejected: Rejected, error: str) -> bool:
-    """Whether an error says itself why a candidate lost."""
-    causes = [f for f in rejected.findings if not f.follows]
-    lacking = f"{rejected.checkpoint.label} lacks " in error
-    return lacking or (len(causes) == 1 and f"{causes[0].path}: {causes[0].message}" in error)
-
-
 def report(plan: LoadPlan, to: Output, error: str = "") -> None:
     """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs
     training time. What an ``error`` will say is not said here.
@@ -248,12 +214,26 @@ def report(plan: LoadPlan, to: Output, error: str = "") -> None:
     if to.quiet:
         return
     for rejected in plan.rejected[:_LOST]:
-        if _told(rejected, error):
-            continue
         c = rejected.checkpoint
-        console.problem("warning", f"{c.path} ({c.kind}, {c.label}) is not usable{_why(rejected)}")
+        causes = sorted((f for f in rejected.findings if not f.follows), key=lambda f: -f.severity)
+        in_error = len(causes) == 1 and f"{causes[0].path}: {causes[0].message}" in error
+        if not in_error and f"{c.label} lacks " not in error:
+            why = [_blame(c.path, causes), *(f.message for f in rejected.findings if f.follows)]
+            what = f"{c.path} ({c.kind}, {c.label}) is not usable"
+            console.problem("warning", f"{what}: {'; so '.join(why)}" if causes else what)
     if len(plan.rejected) > _LOST:
         console.problem(
             "warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --verbose names them"
         )
     console.findings(plan.warnings, plan.root)
+
+
+def _blame(home: str, causes: Sequence[Finding]) -> str:
+    """Return the first damage, and how many files have some."""
+    if not causes:
+        return ""
+    first = causes[0]
+    text = f"{first.path}: {first.code}" if first.path not in ("", home) else first.code
+    damaged = {f.path for f in causes if f.severity is Severity.ERROR and f.path not in ("", home)}
+    count = f"{len(damaged):,} of its files cannot be used, the first: " if len(damaged) > 1 else ""
+    return f"{count}{text}: {first.message}"

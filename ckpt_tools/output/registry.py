@@ -119,3 +119,10 @@ def find(name: str, kind: str = FAILURE) -> Output | None:
     own = next((o for o in OUTPUTS if o.name == name), None)
     known = (own,) if own else every()
     return next((o for o in known if o.name == name and kind in o.renders), None)
+
+
+def render(name: str, document: Document, view: View) -> str:
+    """The text of a document in a format that shows it."""
+    found = find(name, _KINDS[type(document)])
+    assert found is not None  # noqa: S101 - what is asked for was looked up before the work
+    return found.render(document, view)

@@ -13,6 +13,7 @@ from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.json import Object, fields, finding, outcomes
 from ckpt_tools.output.report.gathered import Gathered, causes, worst_of
 
@@ -70,23 +71,28 @@ def table(given: Gathered) -> Table:
 
 def _find_rows(given: Gathered) -> list[Row]:
     found: dict[CheckpointKey, Row] = {}
-    for scan, c in ((scan, c) for scan in given.scans for c in scan.checkpoints):
-        found.setdefault(c.key, Row(c, _index(given.roots, scan.root)))
-    for plan in (start.plan for start in given.starts if start.plan):
-        at = _index(given.roots, plan.root)
-        for candidate, outcome in outcomes(plan):
-            c, row = candidate, found.get(candidate.key)
-            if plan.checkpoint and plan.checkpoint.key == candidate.key:
-                c = plan.checkpoint  # of equal copies the path is that of the one that is loaded
-            # A candidate knows its step, which may be in its contents; a listing whether it is finished.
-            c = replace(c, unfinished=row.checkpoint.unfinished) if row else c
-            found[c.key] = replace(row or Row(c, at), checkpoint=c, outcome=outcome)
-        for lost in plan.rejected:
-            row = found.get(lost.checkpoint.key) or Row(lost.checkpoint, at)
-            found[lost.checkpoint.key] = replace(row, outcome="rejected", lost=lost.findings)
+    for scan in given.scans:
+        for c in scan.checkpoints:
+            found.setdefault(c.key, Row(c, _index(given.roots, scan.root)))
+    for start in given.starts:
+        if start.plan:
+            _add_plan(found, start.plan, _index(given.roots, start.plan.root))
     if not found and given.verification:
         found = {c.key: Row(c, 0) for c in _group_files(given.verification.files)}
     return list(found.values())
+
+
+def _add_plan(found: dict[CheckpointKey, Row], plan: LoadPlan, at: int) -> None:
+    for candidate, outcome in outcomes(plan):
+        c, row = candidate, found.get(candidate.key)
+        if plan.checkpoint and plan.checkpoint.key == candidate.key:
+            c = plan.checkpoint  # of equal copies the path is that of the one that is loaded
+        # A candidate knows its step, which may be in its contents; a listing whether it is finished.
+        c = replace(c, unfinished=row.checkpoint.unfinished) if row else c
+        found[c.key] = replace(row or Row(c, at), checkpoint=c, outcome=outcome)
+    for lost in plan.rejected:
+        row = found.get(lost.checkpoint.key) or Row(lost.checkpoint, at)
+        found[lost.checkpoint.key] = replace(row, outcome="rejected", lost=lost.findings)
 
 
 def _index(roots: Sequence[str], root: str) -> int:
