@@ -99,46 +99,24 @@ __all__ = [
     "verify",
 ]
 
-_HOME = {
-    "ckpt_tools.api": ("latest", "plan", "scan", "verify"),
-    "ckpt_tools.comparison.compare": ("diff",),
+_HOMES = {
+    "ckpt_tools.api": "latest plan scan verify",
+    "ckpt_tools.comparison.compare": "diff",
     "ckpt_tools.comparison.difference": (
-        "Change",
-        "Difference",
-        "FileDifference",
-        "MetadataDifference",
-        "TensorDifference",
-        "TensorSide",
+        "Change Difference FileDifference MetadataDifference TensorDifference TensorSide"
     ),
-    "ckpt_tools.elastic.try_load": ("Attempt", "Loaded", "try_load"),
-    "ckpt_tools.guard": ("seal",),
-    "ckpt_tools.model.seal": ("SealedOne", "Sealing"),
-    "ckpt_tools.model.answers": ("FileReport", "Scan", "Summary", "Verification"),
-    "ckpt_tools.model.checkpoint": ("Checkpoint",),
-    "ckpt_tools.model.finding": ("Finding", "Severity", "Verdict"),
-    "ckpt_tools.model.part": ("Kind", "Part"),
-    "ckpt_tools.model.plan": (
-        "Choice",
-        "FileLoad",
-        "Known",
-        "LoadPlan",
-        "RankLoad",
-        "Rejected",
-        "Resume",
-        "Rollback",
-    ),
-    "ckpt_tools.model.report": ("Guard", "Level", "Region", "Report"),
-    "ckpt_tools.model.selection": ("Selection", "StoreOptions", "Trust"),
-    "ckpt_tools.model.tensor": ("Stats", "Tensor"),
-    "ckpt_tools.errors": (
-        "CannotLook",
-        "CkptError",
-        "LoadFailed",
-        "NoCheckpoint",
-        "NoneUsable",
-        "NotNewest",
-        "UsageError",
-    ),
+    "ckpt_tools.elastic.try_load": "Attempt Loaded try_load",
+    "ckpt_tools.guard": "seal",
+    "ckpt_tools.model.seal": "SealedOne Sealing",
+    "ckpt_tools.model.answers": "FileReport Scan Summary Verification",
+    "ckpt_tools.model.checkpoint": "Checkpoint",
+    "ckpt_tools.model.finding": "Finding Severity Verdict",
+    "ckpt_tools.model.part": "Kind Part",
+    "ckpt_tools.model.plan": "Choice FileLoad Known LoadPlan RankLoad Rejected Resume Rollback",
+    "ckpt_tools.model.report": "Guard Level Region Report",
+    "ckpt_tools.model.selection": "Selection StoreOptions Trust",
+    "ckpt_tools.model.tensor": "Stats Tensor",
+    "ckpt_tools.errors": "CannotLook CkptError LoadFailed NoCheckpoint NoneUsable NotNewest UsageError",
 }
 
 
@@ -152,7 +130,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'ckpt_tools' has no attribute {name!r}")
     if name in ("elastic", "errors", "integrations"):
         return import_module(f"ckpt_tools.{name}")
-    home = next(module for module, names in _HOME.items() if name in names)
+    home = next(module for module, names in _HOMES.items() if name in names.split())
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from shutil import get_terminal_size
 from typing import TextIO
 
 from ckpt_tools.errors import CannotLook
@@ -34,14 +35,14 @@ def out(text: str, file: str | None = None) -> None:
         else:
             raw.write(data)
         stream.flush()
-    except BrokenPipeError:
-        _silence(stream)
     except OSError as e:
-        _silence(stream)
-        raise CannotLook(
-            f"the result could not be written to standard output: {e.strerror}",
-            "make room, or redirect it elsewhere",
-        ) from e
+        with suppress(OSError, ValueError):  # the interpreter's own flush at exit would complain again
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+        if not isinstance(e, BrokenPipeError):
+            text = f"the result could not be written to standard output: {e.strerror}"
+            raise CannotLook(text, "make room, or redirect it elsewhere") from e
 
 
 def encoded(text: str, encoding: str) -> bytes:
@@ -54,11 +55,9 @@ def encoded(text: str, encoding: str) -> bytes:
 
 def err(text: str) -> None:
     """Write to stderr, or nowhere when nobody listens."""
-    try:
+    with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(text)
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
-        return
 
 
 def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
@@ -95,10 +94,8 @@ def findings(found: Iterable[Finding], root: str = "") -> None:
 def flush() -> None:
     """Push out what the streams hold, for an exit that skips the interpreter's own."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(OSError, ValueError, AttributeError):
             stream.flush()
-        except (OSError, ValueError, AttributeError):
-            continue
 
 
 def named(argv: Sequence[str]) -> list[str]:
@@ -133,18 +130,4 @@ def colored(choice: str | None, stream: TextIO | None) -> bool:
 
 def width() -> int | None:
     """Columns of the terminal that stdout is; None when it is none, so that nothing is wrapped."""
-    if not terminal(sys.stdout):
-        return None
-    from shutil import get_terminal_size
-
-    return max(40, get_terminal_size().columns)
-
-
-def _silence(stream: TextIO) -> None:
-    """Let the interpreter's own flush at exit succeed: it would complain about the same problem again."""
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
-    except (OSError, ValueError):
-        return
+    return max(40, get_terminal_size().columns) if terminal(sys.stdout) else None

@@ -19,8 +19,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.urls import absolute
 
 if TYPE_CHECKING:
-    from ckpt_tools.model.answers import Scan, Verification
-    from ckpt_tools.model.report import Region
+    from ckpt_tools.model.answers import Scan
     from ckpt_tools.output.report.gathered import Gathered, Start
     from ckpt_tools.settings.resolve import Settings
 
@@ -60,16 +59,13 @@ def report(
         from ckpt_tools.output.report import page
 
         page.require()
-    gathered = _gathered(paths, found, to)
+    gathered = _gather(paths, found, to)
     assert gathered.verification is not None  # noqa: S101 - for the type checker
     code = exit_code(gathered.verification, found.values.get("strict", False))
     from ckpt_tools.output.report import data
 
     document = data.document(replace(gathered, exit_code=code))
-    if to.format == "html":
-        to.out(page.render(document))
-    else:
-        to.out(data.render(document))
+    to.out(page.render(document) if to.format == "html" else data.render(document))
     if to.file and not to.quiet:
         from ckpt_tools.output.report.advice import overall
 
@@ -77,9 +73,10 @@ def report(
     return code
 
 
-def _gathered(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
+def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
     """Everything that is asked, in the order in which it is cheap: what has been read is not read again."""
     from ckpt_tools import api
+    from ckpt_tools.output.report.data import damaged
     from ckpt_tools.output.report.gathered import Gathered
 
     started, roots = time.time(), tuple(dict.fromkeys(absolute(p) for p in paths))
@@ -99,16 +96,19 @@ def _gathered(paths: Sequence[str], found: Settings, to: output.Output) -> Gathe
         # What this command has just read is known; what is older is as old as was allowed.
         age = found.values.get("max-age", 0.0) + time.time() - started + 1
         selection = replace(found.selection(), cache=keep, max_age=age)
-        starts = tuple(start for scan in scans for start in _starts(scan, selection))
-    maps = _maps(result, found)
-    asked = len(starts)
-    omitted = max(0, sum(len(_runs(scan)) for scan in scans) - asked) if asked >= RUNS else 0
+        starts = tuple(start for scan in scans for start in _find_starts(scan, selection))
+    maps = {}  # what the bytes of damaged files are, as far as their structure tells
+    for path in (result.files[at].report.path for at in damaged(result.files)):
+        with suppress(CkptError):  # gone or unreadable by now: what is known of it is in the report already
+            known = {**found.named(("key_file",)), "trust": found.trust, "layouts": found.layouts}
+            maps[path] = api.show(path, Level.STRUCTURE, explain=True, **known)[0].regions
+    omitted = max(0, sum(len(_list_runs(scan)) for scan in scans) - len(starts)) if len(starts) >= RUNS else 0
     return Gathered(roots, started, result, scans, starts, maps, runs_omitted=omitted)
 
 
-def _starts(scan: Scan, selection: Selection) -> Iterator[Start]:
+def _find_starts(scan: Scan, selection: Selection) -> Iterator[Start]:
     """What is resumed from below one root: one answer, or one for each run where it has several."""
-    runs = _runs(scan)
+    runs = _list_runs(scan)
     if not runs and not scan.bare:
         return
     first = _start(scan.root, selection)
@@ -119,7 +119,7 @@ def _starts(scan: Scan, selection: Selection) -> Iterator[Start]:
         yield _start(scan.root, replace(selection, run=run))
 
 
-def _runs(scan: Scan) -> list[str]:
+def _list_runs(scan: Scan) -> list[str]:
     return list(dict.fromkeys(c.run for c in scan.checkpoints))
 
 
@@ -131,24 +131,3 @@ def _start(root: str, selection: Selection) -> Start:
         return Start(root, selection.run, api.plan(root, selection))
     except CkptError as error:
         return Start(root, selection.run, error.plan, error)
-
-
-def _maps(result: Verification, found: Settings) -> dict[str, tuple[Region, ...]]:
-    """What the bytes of damaged files are, as far as their structure tells."""
-    from ckpt_tools import api
-    from ckpt_tools.output.report.data import damaged
-
-    maps = {}
-    for at in damaged(result.files):
-        path = result.files[at].report.path
-        with suppress(CkptError):  # gone or unreadable by now: what is known of it is in the report already
-            report, _ = api.show(
-                path,
-                Level.STRUCTURE,
-                **found.named(("key_file",)),
-                explain=True,
-                trust=found.trust,
-                layouts=found.layouts,
-            )
-            maps[path] = report.regions
-    return maps

@@ -89,29 +89,25 @@ class Page:
         """
         cells = [[printable(cell) for cell in row] for row in rows]
         widths = _measure(headers, cells, dull)
-        order = [headers.index(header) for header in below]
-        apart = _too_wide(widths, order, self.view.width)
-        fields = [_Field(i, widths[i], headers[i] in right) for i in widths if i not in apart]
-        self._line([field.laid_out(headers, "bold") for field in fields])
-        for row in cells:
-            self._line([field.laid_out(row) for field in fields])
-            self._below(row[i] for i in widths if i in apart)
-
-    def _below(self, cells: Iterable[str]) -> None:
-        """The cells that stand below their row."""
-        for cell in filter(None, cells):
-            for line in _wrapped(f"    {cell}", self.view.width):
-                self._line([(line, "")])
+        apart = _move(widths, [headers.index(header) for header in below], self.view.width)
+        for row in (headers, *cells):
+            line = []
+            for i in sorted(widths.keys() - apart):
+                text = row[i].rjust(widths[i]) if headers[i] in right else row[i].ljust(widths[i])
+                line.append((f"{text}  ", "bold" if row is headers else STYLE.get(row[i], "")))
+            self._line(line)
+            for cell in (row[i] for i in sorted(apart) if row is not headers and row[i]):
+                for text in _wrapped(f"    {cell}", self.view.width):
+                    self._line([(text, "")])
 
     def _line(self, parts: Sequence[tuple[str, str]]) -> None:
         """One line of pieces, each with its style."""
-        plain = "".join(text for text, _ in parts)
         if self.console is None:
-            self.file.write(f"{plain.rstrip()}\n")
+            self.file.write("".join(text for text, _ in parts).rstrip() + "\n")
             return
         from rich.text import Text
 
-        self.console.print(Text.assemble(*((text, style) for text, style in parts)), soft_wrap=True)
+        self.console.print(Text.assemble(*parts), soft_wrap=True)
 
     def first(self, items: Sequence[T]) -> Sequence[T]:
         """The items that are listed."""
@@ -130,7 +126,7 @@ class Page:
             return
         findings = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
         self.gap()
-        rows = _folded([f for f in findings if not f.follows], root, listed, self.view.verbose)
+        rows = _fold([f for f in findings if not f.follows], root, listed, self.view.verbose)
         rule = ("rule",) if self.view.verbose else ()
         self.table(("severity", "code", *rule, "where", "what"), rows, below=("what", "where"))
         for f in findings:
@@ -175,31 +171,17 @@ def _console(file: io.StringIO) -> Console:
     )
 
 
-class _Field(Struct, frozen=True):
-    """Where a column's cells stand in a line."""
-
-    index: int
-    width: int
-    right: bool
-
-    def laid_out(self, cells: Sequence[str], style: str | None = None) -> tuple[str, str]:
-        """A cell with the gap to the next one, and its style."""
-        cell = cells[self.index]
-        text = cell.rjust(self.width) if self.right else cell.ljust(self.width)
-        return f"{text}  ", STYLE.get(cell, "") if style is None else style
-
-
 def _measure(
     headers: Sequence[str], cells: Sequence[Sequence[str]], dull: Mapping[str, str]
 ) -> dict[int, int]:
-    """The widths of the columns that are worth showing."""
+    """Return the widths of the columns that are worth showing."""
     columns = {i: [row[i] for row in cells] for i in range(len(headers))}
     shown = [i for i, header in enumerate(headers) if not {"", dull.get(header)}.issuperset(columns[i])]
     return {i: max(map(len, (headers[i], *columns[i]))) for i in shown}
 
 
-def _too_wide(widths: Mapping[int, int], order: Sequence[int], width: int | None) -> set[int]:
-    """The columns that must stand elsewhere for the others to fit."""
+def _move(widths: Mapping[int, int], order: Sequence[int], width: int | None) -> set[int]:
+    """Return the columns that must stand elsewhere for the others to fit."""
     apart = set[int]()
     for i in (i for i in order if i in widths):
         if width is None or sum(w + 2 for at, w in widths.items() if at not in apart) - 2 <= width:
@@ -219,7 +201,7 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
     return wrapped(line.strip(), width, first, rest)
 
 
-def _folded(
+def _fold(
     findings: Sequence[Finding], root: str, listed: Collection[str], with_rules: bool
 ) -> list[tuple[str, ...]]:
     """The rows of findings; notes that say the same of several files are one, with their number, and so is
@@ -235,17 +217,13 @@ def _folded(
         what = f.message if many else f"{f.path}\n{f.offset}\n{f.message}"
         same.setdefault((f.code, what), []).append(f)
     rows = []
-    for (code, _), found in same.items():
-        first = found[0]
-        more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+    for (code, _), (first, *others) in same.items():
+        place = relative(first.path, root)
+        place = place if first.offset is None else f"{place} at byte {first.offset:,}".lstrip()
+        more = f" and {len(others):,} more" if others else ""
         rule = (find_rule(first),) if with_rules else ()
-        rows.append((str(first.severity), code, *rule, f"{_where(first, root)}{more}", first.message))
+        rows.append((str(first.severity), code, *rule, f"{place}{more}", first.message))
     return rows
-
-
-def _where(f: Finding, root: str) -> str:
-    place = relative(f.path, root)
-    return place if f.offset is None else f"{place} at byte {f.offset:,}".lstrip()
 
 
 def relative(path: str, root: str) -> str:

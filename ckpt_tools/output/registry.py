@@ -53,49 +53,35 @@ class Output(Struct, frozen=True):
             raise UsageError(f"--format {self.name} needs {self.needs}, which is not installed", hint)
 
 
-def _everything(module: str) -> Mapping[str, str]:
-    """Of a format whose one function takes every kind of document."""
-    return dict.fromkeys((VERIFICATION, PLAN, FAILURE), f"ckpt_tools.output.{module}:render")
+def _built_in(name: str, title: str, *kinds: str, **more: Any) -> Output:
+    """A format of the module of its name: ``render`` takes every kind of document, or those that are named,
+    and ``failed`` a failure where it is not among these.
+    """
+    home = f"ckpt_tools.output.{more.pop('home', name)}"
+    renders = dict.fromkeys(kinds or (VERIFICATION, PLAN, FAILURE), f"{home}:render")
+    return Output(name, title, {**renders, **({FAILURE: f"{home}:failed"} if kinds else {})}, **more)
 
 
 OUTPUTS: tuple[Output, ...] = (
     Output(
         "table",
         "for people",
-        {
-            VERIFICATION: "ckpt_tools.output.verification:render",
-            PLAN: "ckpt_tools.output.plan:render",
-        },
+        {VERIFICATION: "ckpt_tools.output.verification:render", PLAN: "ckpt_tools.output.plan:render"},
     ),
-    Output("json", "one object with everything (docs/json.md)", _everything("json")),
-    Output(
-        "jsonl",
-        "the same, an object per line",
-        {VERIFICATION: "ckpt_tools.output.jsonl:render", FAILURE: "ckpt_tools.output.jsonl:failed"},
-    ),
-    Output(
-        "shell",
-        "variables for eval in a script",
-        {PLAN: "ckpt_tools.output.shell:render", FAILURE: "ckpt_tools.output.shell:failed"},
-    ),
-    Output("junit", "JUnit XML: a test case per file, or per rank", _everything("junit"), in_ci=True),
-    Output("sarif", "SARIF 2.1.0, for code scanning", _everything("sarif"), in_ci=True),
-    Output("github", "annotations of GitHub Actions", _everything("github"), in_ci=True),
-    Output(
-        "markdown",
-        "a summary with tables, for comments and step summaries",
-        _everything("markdown"),
-        in_ci=True,
-    ),
-    Output("csv", "a row per file, or per rank and file", _everything("csv")),
-    Output("prometheus", "metrics for the node exporter's textfile collector", _everything("prometheus")),
-    Output(
+    _built_in("json", "one object with everything (docs/json.md)"),
+    _built_in("jsonl", "the same, an object per line", VERIFICATION),
+    _built_in("shell", "variables for eval in a script", PLAN),
+    _built_in("junit", "JUnit XML: a test case per file, or per rank", in_ci=True),
+    _built_in("sarif", "SARIF 2.1.0, for code scanning", in_ci=True),
+    _built_in("github", "annotations of GitHub Actions", in_ci=True),
+    _built_in("markdown", "a summary with tables, for comments and step summaries", in_ci=True),
+    _built_in("csv", "a row per file, or per rank and file"),
+    _built_in("prometheus", "metrics for the node exporter's textfile collector"),
+    _built_in(
         "html",
         "a page to look at, without network",
-        {
-            **dict.fromkeys((VERIFICATION, PLAN), "ckpt_tools.output.report.answers:render"),
-            FAILURE: "ckpt_tools.output.report.answers:failed",
-        },
+        *(VERIFICATION, PLAN),
+        home="report.answers",
         needs="jinja2",
         extra="report",
     ),
