@@ -19,9 +19,7 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<of>\d{5})\.safetenso
 
 
 def names_of_whole(index: str) -> tuple[str, ...]:
-    """What the same model is called in one file, by the name of an index: ``model.safetensors`` and
-    ``pytorch_model.bin``.
-    """
+    """What a model is called in one file, by the name of an index: ``model.safetensors`` …"""
     stem, ending = os.path.splitext(index.partition(".index.")[0])
     if stem in ("model", "pytorch_model"):
         return "model.safetensors", "pytorch_model.bin"

@@ -232,9 +232,7 @@ class Names:
         return name.lower().endswith(tuple(self._suffixes)) or bool(self._find_whole(name))
 
     def state(self, name: str) -> bool:
-        """Whether a name says that a file was written by a save: one of the formats, and not a configuration
-        or a vocabulary.
-        """
+        """Whether a name is that of what a save writes, and no configuration or vocabulary."""
         known = any(of != "json_member" and self.family[of] != MANIFESTS for of in self.allowed(name))
         return known or re.fullmatch(_STATE, name) is not None or self._kept_elsewhere(name)
 

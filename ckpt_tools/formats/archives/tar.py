@@ -41,9 +41,7 @@ class Member(NamedTuple):
 
 
 def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None, list[Member]]:
-    """The regular members of an archive of ``most`` headers at most, in its order. Raises Damage when the
-    headers cannot be followed.
-    """
+    """The regular members of an archive of at most ``most`` headers, in its order. Raises Damage."""
     found, links = list[Member](), set[str]()
     at, told, general = 0, _Told(), _Told()
     for _ in range(most):
@@ -89,9 +87,7 @@ def walk(source: Source, anatomy: Anatomy, most: int) -> Generator[Finding, None
 
 
 def _check_path(name: str, kind: bytes, link: str, links: set[str], at: int) -> Iterator[Finding]:
-    """What unpacking a member would write beside the directory for it, or make that is no file. ``links``
-    are the symbolic links so far.
-    """
+    """What unpacking a member would write outside, or make that is no file; ``links`` so far."""
     path, target = normpath(name), link if kind in _LINKS else ""
     leads = normpath(join(dirname(name), target) if kind == b"2" else target)
     back = ".." in _UP.sub("", target).split("/")  # out of a directory, which may be a link
@@ -113,9 +109,7 @@ def _above(path: str) -> list[str]:
 
 
 def members(source: Source, anatomy: Anatomy) -> Generator[Finding, None, dict[str, tuple[int, int]]]:
-    """Where the content of each regular member begins and ends in torch's own archives. Raises Damage when
-    the headers cannot be followed, or torch writes none of the members.
-    """
+    """Where each regular member of torch's own archives begins and ends. Raises Damage."""
     found: dict[str, tuple[int, int]] = {}
     for m in (yield from walk(source, anatomy, _MANY)):
         title = f"{m.name[:100]!r}"
@@ -169,9 +163,7 @@ class _Told(NamedTuple):
 
 
 def _read_pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
-    """The member's size and name if the extended header says them; it does for 8 GiB and more, and for long
-    names. Each of its records is a line "length key=value".
-    """
+    """Size and names in an extended header, of which each record is a line "length key=value"."""
     if length > _PAX:
         raise Damage("bad-header", f"a pax header of {length:,} bytes", at)
     data, told, done = source.read(at, length), _Told(), 0

@@ -131,9 +131,7 @@ def _align(e: Entry) -> int:
 
 
 def _assume_payload(e: Entry, border: int, spares: Callable[[int, int], bool]) -> int:
-    """Where the payload begins if the record fills its place as torch would have it, where its header or what
-    follows it would cost a request of its own (``spares`` says so); else -1.
-    """
+    """Where the payload would begin in a usual record, if looking costs a request (``spares``); else -1."""
     payload = _align(e)
     if not _is_usual(e):
         return -1
@@ -176,10 +174,7 @@ def _find_usual_payload(near: _Near, e: Entry, border: int) -> int:
 def _check_header(
     near: _Near, e: Entry, border: int, *, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
-    """Compare one local header (APPNOTE 4.3.7) with its directory entry and return where the payload begins.
-
-    Raises Damage when that is not known.
-    """
+    """Compare a local header (APPNOTE 4.3.7) with its entry; returns the payload's place. Raises Damage."""
     raw = near.get(e.header, _LOCAL.size)
     magic, need, flags, method, time, date, crc, stored, size, named, more = _LOCAL.unpack(raw)
     record, payload = f"record {e.name[:200]!r}", int(e.header + 30 + named + more)
@@ -224,9 +219,7 @@ def _disagree(e: Entry, what: str) -> Finding:
 
 
 def _check_extras(e: Entry, fields: bytes, torch: bool) -> Generator[Finding, None, tuple[bool, bool]]:
-    """Check a local header's extra fields; returns whether they hold both sizes in 64 bits, and whether there
-    are some that nothing checks.
-    """
+    """Check a header's extra fields; returns whether they hold 64-bit sizes, and some that nothing checks."""
     wide = foreign = False
     record, at = f"record {e.name[:200]!r}", e.header + 30 + len(e.raw)
     for kind, value in extras(fields):
@@ -254,9 +247,7 @@ def _check_extras(e: Entry, fields: bytes, torch: bool) -> Generator[Finding, No
 def _check_descriptor(
     near: _Near, e: Entry, at: int, border: int, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
-    """Check that the data descriptor at ``at`` (APPNOTE 4.3.9) says what the directory says; returns where it
-    ends.
-    """
+    """Compare the data descriptor at ``at`` (APPNOTE 4.3.9) with the directory; returns its end."""
     n = border - at
     if n not in (12, 16, 20, 24):
         n = 24 if e.wide else 16
@@ -317,9 +308,7 @@ def read_record(source: Source, record: Record, limit: int) -> bytes:
 
 
 def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Record] = ()) -> None:
-    """Put the CRCs of ``records`` and the bytes they protect into the anatomy, except for those ``skipped``,
-    which have none.
-    """
+    """Put the CRCs of ``records`` with their bytes into the anatomy, but of those ``skipped``."""
     for r in records:
         if not r.stored or r.payload < 0:
             continue
@@ -336,15 +325,11 @@ def protect(records: Sequence[Record], anatomy: Anatomy, skipped: Collection[Rec
 
 
 def of_numpy(head: bytes) -> bool:
-    """Whether the first local header is as numpy.savez writes it: its extra field has 64-bit sizes, where
-    torch's pads.
-    """
+    """Whether the first header has 64-bit sizes in its extra field as numpy.savez writes, and torch not."""
     return head[4:6] == b"\x2d\0" and head[28:30] == b"\x14\0"
 
 
 def unsummed(records: Sequence[Record]) -> bool:
-    """Whether the writer stored no CRC at all: one record with CRC 0 is damaged, all of them are not (torch's
-    set_crc32_options).
-    """
+    """Whether no record has a CRC (torch's set_crc32_options); a single one without is damaged."""
     with_data = [r for r in records if r.size]
     return bool(with_data) and not any(r.crc for r in with_data)

@@ -113,9 +113,7 @@ def read_end(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Fi
 
 
 def _find_end(source: Source, comment: bool) -> Generator[Finding, None, int]:
-    """Where the end record lies. Raises Damage: without one the archive was never finished, because it is
-    written last.
-    """
+    """Where the end record lies. Raises Damage where none is: it is written last."""
     last = source.read(source.size - 22, 22) if source.size >= 22 else b""
     if last.startswith(b"PK\5\6") and last.endswith(b"\0\0"):
         return source.size - 22

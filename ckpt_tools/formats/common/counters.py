@@ -25,7 +25,7 @@ _WORDS = (
 _PADDLE = r"_(moment\d?|beta\d_pow_acc|velocity|inf_norm|momentum|mean_square|mean_grad)_\d+$"
 _KERAS = r"^optimizer/vars/\d+$"
 _OWN = r"^(opt|adamw?)\.state\.\d+\."
-_STATE = rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}|{_KERAS}|{_OWN}"
+STATE = re.compile(rf"(^|[./])({_WORDS})([./]|$)|{_PADDLE}|{_KERAS}|{_OWN}")
 """What torch's optimizers (torch/optim/*.py), Megatron's, MindSpore's, optax, T5X', Paddle's
 (paddle/optimizer/*.py) and Keras' (keras/src/optimizers/base_optimizer.py) call their state of a parameter,
 and that of optimizers of one's own, as fastai saves them (fastai/optimizer.py), below a key called after one.
@@ -33,9 +33,7 @@ and that of optimizers of one's own, as fastai saves them (fastai/optimizer.py),
 
 
 def optimizer_step(source: Source, tensors: Iterable[Tensor]) -> int | None:
-    """The highest of the first counters (torch/optim/adam.py: a scalar tensor ``step`` for each parameter;
-    frozen ones lag), None without any.
-    """
+    """The highest of the first counters (torch/optim/adam.py: ``step`` of each parameter), None without."""
     counts = []
     for t in tensors:
         if (
@@ -59,17 +57,13 @@ def scalar_counters(source: Source, tensors: Iterable[Tensor], keys: Collection[
     top = [t for t in tensors if t.name in keys]
     if any(t.shape for t in top) or len(top) > _LOOKED_AT:
         return {}
-    whole = (t for t in top if t.offset is not None and not t.pieces and (t.dtype, t.nbytes) in _WHOLE)
-    return {t.name: _number(source, t) for t in whole}
-
-
-def _number(source: Source, t: Tensor) -> int:
-    (value,) = struct.unpack(_CODES[t.dtype, t.nbytes], source.read(t.offset or 0, t.nbytes))
-    return int(value)
+    found = dict[str, int]()
+    for t in top:
+        if t.offset is not None and not t.pieces and (t.dtype, t.nbytes) in _WHOLE:
+            (found[t.name],) = struct.unpack(_CODES[t.dtype, t.nbytes], source.read(t.offset, t.nbytes))
+    return found
 
 
 def is_optimizer_state(name: str) -> bool:
-    """Whether a tensor's (or a file's) name says that it is what an optimizer keeps of a parameter: another
-    at every step.
-    """
-    return re.search(_STATE, name) is not None
+    """Whether a name is that of what an optimizer keeps of a parameter, another at every step."""
+    return STATE.search(name) is not None

@@ -86,18 +86,14 @@ def missing(scheme: Scheme) -> str:
 
 @lru_cache(maxsize=64)
 def _counter(scheme: Scheme, iv: bytes) -> int:
-    """The counter block of the first cipher block of a GCM message: what the cipher turned into its key
-    stream.
-    """
+    """The counter block of the first cipher block of a GCM message."""
     cipher, modes, algorithm = _parts(scheme)
     stream = cipher(algorithm, modes.GCM(iv[: scheme.nonce])).encryptor().update(bytes(UNIT))
     return int.from_bytes(cipher(algorithm, modes.ECB()).decryptor().update(stream), "big")
 
 
 def _ctr(scheme: Scheme, iv: bytes, first: int, data: bytes) -> bytes:
-    """``data`` that begins at cipher block ``first`` of a GCM message, decrypted. Only the low 32 bits of the
-    counter count.
-    """
+    """Decrypt ``data`` from cipher block ``first`` of a GCM message; the counter has 32 bits."""
     cipher, modes, algorithm = _parts(scheme)
     start, out = _counter(scheme, iv), b""
     while data:
@@ -110,9 +106,7 @@ def _ctr(scheme: Scheme, iv: bytes, first: int, data: bytes) -> bytes:
 
 
 def decrypt(source: Source, scheme: Scheme, block: Block, offset: int, length: int) -> bytes:
-    """``length`` bytes of plaintext (and padding) from ``offset`` of a block; reads at most 47 bytes more
-    than that.
-    """
+    """``length`` bytes of plaintext and padding from ``offset`` of a block; reads 47 more at most."""
     first, stop = offset // UNIT, min(block.size, -(-(offset + length) // UNIT) * UNIT)
     at = first * UNIT
     if scheme.mode.endswith("GCM"):
@@ -202,11 +196,7 @@ class Tag:
 
 
 def is_noise(sample: bytes) -> bool:
-    """Whether all byte values are about equally frequent: so is what a wrong key leaves, but neither floats
-    nor text.
-
-    A chi-square test at ten standard deviations.
-    """
+    """Whether all byte values are about equally frequent, as a wrong key leaves them (chi-square test)."""
     n = len(sample)
     return (
         n < UNIT or sum(c * c for c in Counter(sample).values()) * 256 / n - n < 255 + 10 * (2 * 255) ** 0.5

@@ -87,6 +87,17 @@ class _Decoding:
         return _GOOD if open_ended or whole else b""
 
 
+def decode(decoder: Any, raw: bytes, piece: int) -> Iterator[bytes]:
+    """What some bytes decode into, piece by piece; zlib hands back what it has not taken, others keep it."""
+    more = True
+    while more:
+        out = decoder.decompress(raw, piece)
+        if out:
+            yield out
+        raw = getattr(decoder, "unconsumed_tail", b"")
+        more = not decoder.eof and (bool(raw) or not getattr(decoder, "needs_input", True))
+
+
 class _Sink:
     """What zstandard's stream writer writes into."""
 
@@ -94,40 +105,33 @@ class _Sink:
         self.write = write
 
 
-def _zstd(write: _Write) -> _Decoder:
+def _feed_zstd(write: _Write) -> _Decoder:
     return stream(_Sink(write), _PIECE), lambda: True  # the walk has seen the end of the frame
 
 
-def _zlib(write: _Write) -> _Decoder:
-    inflate = zlib.decompressobj(15 + 32)  # the header says whether it is zlib or gzip
-
-    def push(data: Any) -> None:
-        rest = bytes(data)
-        while rest and not inflate.eof:
-            write(inflate.decompress(rest, _PIECE))
-            rest = inflate.unconsumed_tail
-        if rest or inflate.unused_data:
-            raise _TooLong
-
-    return push, lambda: inflate.eof
+def _feed_zlib(write: _Write) -> _Decoder:
+    return _feed(zlib.decompressobj(15 + 32), write)  # the header says whether it is zlib or gzip
 
 
-def _bz2(write: _Write) -> _Decoder:
+def _feed_bz2(write: _Write) -> _Decoder:
     import bz2
 
-    decoder = bz2.BZ2Decompressor()
+    return _feed(bz2.BZ2Decompressor(), write)
 
+
+def _feed(decoder: Any, write: _Write) -> _Decoder:
     def push(data: Any) -> None:
-        write(decoder.decompress(bytes(data), _PIECE))
-        while not decoder.eof and not decoder.needs_input:
-            write(decoder.decompress(b"", _PIECE))
+        if data and decoder.eof:
+            raise _TooLong
+        for out in decode(decoder, bytes(data), _PIECE):
+            write(out)
         if decoder.unused_data:
             raise _TooLong
 
-    return push, lambda: decoder.eof
+    return push, lambda: bool(decoder.eof)
 
 
-_FEEDS = {"zstd": _zstd, "zlib": _zlib, "gzip": _zlib, "bz2": _bz2}
+_FEEDS = {"zstd": _feed_zstd, "zlib": _feed_zlib, "gzip": _feed_zlib, "bz2": _feed_bz2}
 
 
 def most(source: Source) -> int:
@@ -184,7 +188,7 @@ def decompress(data: bytes, limit: int) -> bytes:
             out.write(piece)
             return count(piece)
 
-        return _zstd(keep)
+        return _feed_zstd(keep)
 
     running = _Decoding(None, limit, feed)
     running.update(data)

@@ -56,9 +56,7 @@ def value(pattern: int, kind: Kind) -> float:
 
 
 def chosen(kind: Kind) -> set[int]:
-    """Magnitude patterns that programs write on purpose: the largest of each type (whole, half and 0.7 of it)
-    and d * 10**k.
-    """
+    """Magnitude patterns that programs write on purpose: each type's largest (and parts), d * 10**k."""
     largest = [
         value(k.special - 1, k) for k in (KINDS[n] for n in ("float64", "float32", "bfloat16", "float16"))
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.formats.common.counters import STATE
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Held
@@ -22,7 +22,7 @@ _MLX_COUNTERS = frozenset({"step", "learning_rate"})
 def find_held(path: str, format_name: str, anatomy: Anatomy, findings: Iterable[Finding]) -> Held:
     """Return what a file holds, by its keys and the names of its tensors."""
     keys, tensors = anatomy.keys, anatomy.tensors
-    moments, groups = any(is_optimizer_state(t.name) for t in tensors), "param_groups" in keys
+    moments, groups = any(map(STATE.search, [t.name for t in tensors])), "param_groups" in keys
     alone = path.lower().endswith(".pdopt") or (format_name in _ARRAYS and _is_of_mlx(tensors))
     named = any("optim" in k.lower() and anatomy.metadata.get(k, k) is not None for k in keys)
     weights = _is_model(path.lower(), tensors, findings) or (not groups and _are_weights(tensors))
@@ -56,6 +56,6 @@ def _is_of_mlx(tensors: Iterable[Tensor]) -> bool:
 def _is_weight(t: Tensor) -> bool:
     """Return False for an optimizer's tensors, counters and random numbers."""
     counter = not t.shape and t.dtype.startswith(("int", "uint"))
-    other = _OTHER_STATE.search(t.name.partition(".")[0]) or is_optimizer_state(t.name)
+    other = _OTHER_STATE.search(t.name.partition(".")[0]) or STATE.search(t.name)
     random = t.dtype == "uint8" and len(t.shape) == 1
     return t.nbytes > 0 and not (counter or other or random or t.name.endswith(".step"))

@@ -29,9 +29,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _integer(text: str) -> int | float:
-    return (
-        -0.0 if text == "-0" else int(text)
-    )  # the reader takes "-0" for a fraction, and so refuses it as a count
+    return -0.0 if text == "-0" else int(text)  # the reader takes "-0" for a fraction: it is no count
 
 
 class Span(NamedTuple):
@@ -101,17 +99,14 @@ class Cursor:
         anatomy.explain(self.byte(at), self.byte(len(self.text)) - self.byte(at), what)
 
     def _mark_escapes(self, what: str) -> None:
-        """Hexadecimal digits of escapes mean the same in capitals and in small letters, which differ in one
-        bit.
-        """
+        """A hexadecimal digit of an escape in capitals is one bit away from the same in small letters."""
         free = sorted(self.free)
         for m in _ESCAPE.finditer(self.text):
             for at in (m.start(1) + i for i, digit in enumerate(m[1]) if digit.isalpha()):
                 before = bisect_right(free, at, key=lambda s: s.start) - 1
                 if before < 0 or free[before].stop <= at:
-                    self.free.append(
-                        Span(at, at + 1, f"{what}: a digit of an escape, whose case does not count")
-                    )
+                    why = f"{what}: a digit of an escape, whose case does not count"
+                    self.free.append(Span(at, at + 1, why))
 
     def token(self, wanted: str) -> str:
         """The next character that is not blank, if it is one of ``wanted``."""
@@ -151,9 +146,7 @@ class Cursor:
             more = self.token(",}")
 
     def entry(self, name: str) -> dict[str, Any]:
-        """A tensor's description. It ends at its first closing brace, or, with keys that hold objects, at one
-        of the next.
-        """
+        """A tensor's description, which ends at its first closing brace, or at one of the next."""
         self.token("{")
         self.at -= 1
         self.value = self.at
@@ -170,9 +163,7 @@ class Cursor:
         raise self.bad(f"the description of tensor {name[:200]!r} is invalid: {why}")
 
     def skip(self) -> str:
-        """Pass over a value of any kind and return its text; what is longer than MAX_VALUE is refused, so
-        that it costs no memory.
-        """
+        """Pass over a value of any kind and return its text. Refuses more than MAX_VALUE."""
         self.at = _BLANK.match(self.text, self.at).end()  # type: ignore[union-attr]  # it matches everywhere
         start, why = self.at, ""
         for length in (256, 4096, MAX_VALUE):  # short ones first: a piece of text is a copy

@@ -56,7 +56,7 @@ def _brackets(data: bytes) -> bytes:
     return b"".join(out)
 
 
-def _bound(data: bytes) -> None:
+def _refuse_costly(data: bytes) -> None:
     """Refuse what would cost the reader gigabytes or too deep a recursion; counts brackets outside strings"""
     quotes = data.count(b'"')
     cost = 2 * len(data) + quotes * 30 + data.count(b",") * 40 + data.count(b"[") * 72
@@ -84,7 +84,7 @@ def _integer(digits: str) -> int:
     return int(digits)
 
 
-def _refused(e: JSONDecodeError, text: str) -> Damage:
+def _explain(e: JSONDecodeError, text: str) -> Damage:
     """The reader's complaint as damage: cut short, continued with something else, or neither."""
     rest = text[e.pos :].strip(" \t\r\n")
     at, size = len(text[: e.pos].encode()), len(text.encode())
@@ -126,8 +126,16 @@ def read_text(source: Source) -> bytes:
 
 def parse(data: bytes, found: list[Finding]) -> object:
     """JSON text as a value. Raises Damage, whose offsets count from the beginning of ``data``."""
-    text = _decoded(data)
-    _bound(data)
+    if not data.strip(b"\0"):
+        raise Damage("zero-filled", f"all {len(data)} bytes are zero", 0)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as e:
+        cut = e.end == len(data) and e.reason == "unexpected end of data"
+        raise Damage("truncated" if cut else "bad-header", "the text is not UTF-8", e.start) from None
+    if text[0] == "\ufeff":
+        raise Damage("bad-header", "the text begins with a byte order mark, which Python's json refuses", 0)
+    _refuse_costly(data)
     twice: list[str] = []
 
     def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -142,7 +150,7 @@ def parse(data: bytes, found: list[Finding]) -> object:
     try:
         value: object = json.loads(text, object_pairs_hook=members, parse_int=_integer)
     except json.JSONDecodeError as e:
-        raise _refused(e, text) from None
+        raise _explain(e, text) from None
     except (RecursionError, MemoryError):
         why = "nested too deep, or too large, for this Python"
         raise Damage("too-complex", why, 0, Severity.ERROR) from None
@@ -151,19 +159,6 @@ def parse(data: bytes, found: list[Finding]) -> object:
         why = f"{twice[0][:200]!r} occurs twice in one object; readers take the last one"
         found.append(finding("duplicate-key", why, offset=at))
     return value
-
-
-def _decoded(data: bytes) -> str:
-    if not data.strip(b"\0"):
-        raise Damage("zero-filled", f"all {len(data)} bytes are zero", 0)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as e:
-        cut = e.end == len(data) and e.reason == "unexpected end of data"
-        raise Damage("truncated" if cut else "bad-header", "the text is not UTF-8", e.start) from None
-    if text[0] == "\ufeff":
-        raise Damage("bad-header", "the text begins with a byte order mark, which Python's json refuses", 0)
-    return text
 
 
 def mapping(value: object) -> Mapping[str, object]:

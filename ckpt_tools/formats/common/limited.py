@@ -17,10 +17,7 @@ _Arguments = ParamSpec("_Arguments")
 
 
 def limited(check: Callable[_Arguments, Iterable[Finding]]) -> Callable[_Arguments, Iterator[Finding]]:
-    """A check that gives the first MANY findings of each code, then one that counts the rest.
-
-    Damage passes through, after that count.
-    """
+    """A check that gives MANY findings of each code and counts the rest; Damage comes after that."""
 
     @wraps(check)
     def first_of_each(*args: _Arguments.args, **options: _Arguments.kwargs) -> Iterator[Finding]:

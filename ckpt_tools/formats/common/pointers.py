@@ -8,7 +8,6 @@ what Hugging Face, GitHub, S3, Google Cloud Storage and Azure answer to who asks
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from shlex import quote
 from typing import NamedTuple
 
@@ -56,7 +55,8 @@ _SIZE = re.compile(rb"\nsize (\d{1,18})\r?(?:\n|$)")
 
 def instead(source: Source, found: list[Finding]) -> list[Finding]:
     """What to say of a damaged file: that it is a pointer or an answer, where it is one, and nothing else."""
-    if not _unlike(found) or source.path.endswith(".dvc"):
+    grave = any(f.severity is Severity.ERROR or f.code in ("wrong-format", "unread-pickle") for f in found)
+    if not grave or source.path.endswith(".dvc"):
         return found
     try:
         pointer = stands_for(source)
@@ -75,8 +75,3 @@ def stands_for(source: Source) -> Finding | None:
     stands = f"{kind.what} for {int(size[1]):,} bytes" if size else kind.what
     hint = kind.hint.format(quote(source.path.rpartition("/")[2]))
     return finding("pointer-not-data", f"it is {stands}, not the data", offset=0, hint=hint)
-
-
-def _unlike(found: Sequence[Finding]) -> bool:
-    """Whether something is wrong that such a text under the file's name would be the reason of."""
-    return any(f.severity is Severity.ERROR or f.code in ("wrong-format", "unread-pickle") for f in found)

@@ -69,9 +69,7 @@ class Reader:
     def fields(
         self, at: int, limit: int, known: bytes = b"\x08\x0a\x12\x1a"
     ) -> Iterator[tuple[int, int, int]]:
-        """(key byte, value or length, where the content starts) of each field between ``at`` and ``limit``;
-        ``known`` are the keys that may occur.
-        """
+        """(key byte, value or length, where the content starts) of each field with a ``known`` key."""
         while at < limit:
             key = self.byte(at)
             if key not in known:
@@ -84,9 +82,7 @@ class Reader:
             at = start if number else start + value
 
     def every(self, at: int, limit: int, beyond: str = "bad-header") -> Iterator[Field]:
-        """Each field between ``at`` and ``limit``, whatever it is; ``beyond`` is the code for one that does
-        not end there.
-        """
+        """Each field between ``at`` and ``limit``; ``beyond`` is the code for one that ends later."""
         while at < limit:
             key, start = self.varint(at, limit)
             number, packed = key >> 3, key & 7
@@ -106,9 +102,7 @@ class Reader:
             at = end
 
     def text(self, at: int, length: int, bound: int, what: str) -> str:
-        """A short UTF-8 text without control characters: those are in no name, but a flipped bit or a lost
-        page makes them.
-        """
+        """A short UTF-8 text without control characters, which a flipped bit or a lost page makes."""
         if not 0 < length <= bound:
             raise Damage("bad-header", f"a {what} of {length} bytes", at)
         raw = self.get(at, length)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -42,24 +42,6 @@ LENGTHS = {
 """Bytes of each; BLAKE2b and BLAKE3 may be shorter, and git's covers the size and the bytes."""
 
 
-def _plain(algorithm: str) -> Hash:
-    return hashlib.new(algorithm, usedforsecurity=False)
-
-
-def _blake2b(length: int) -> Hash:
-    return hashlib.blake2b(digest_size=length, usedforsecurity=False)
-
-
-def _git_blob(size: int) -> Hash:
-    return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-
-
-def _blake3() -> Hash:
-    package = import_module("blake3")
-    made: Hash = package.blake3(max_threads=package.blake3.AUTO)
-    return made
-
-
 def read_digest(algorithm: object, text: object) -> Digest | None:
     """A digest that is spelled in hexadecimal digits; None for another algorithm, or another length."""
     if not isinstance(algorithm, str) or not isinstance(text, str) or algorithm not in LENGTHS:
@@ -79,23 +61,25 @@ def needs_blake3(count: int) -> Finding:
     return finding("needs-extra", why, hint="pip install 'ckpt-tools[blake3]', then verify again")
 
 
-def maker(digest: Digest, size: int) -> Callable[[], Hash]:
-    """What makes the running digest of a file of ``size`` bytes."""
+def make_digest(digest: Digest, size: int) -> Hash:
+    """The running digest of a file of ``size`` bytes."""
     if digest.algorithm == "git-sha1":
-        return partial(_git_blob, size)
+        return hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     if digest.algorithm == "blake2b":
-        return partial(_blake2b, len(digest.value))
-    return _blake3 if digest.algorithm == "blake3" else partial(_plain, digest.algorithm)
+        return hashlib.blake2b(digest_size=len(digest.value), usedforsecurity=False)
+    if digest.algorithm == "blake3":
+        package = import_module("blake3")
+        made: Hash = package.blake3(max_threads=package.blake3.AUTO)
+        return made
+    return hashlib.new(digest.algorithm, usedforsecurity=False)
 
 
 def claim(
     of: str, by: str, name: str, digests: Sequence[Digest], *, size: int = -1, optional: bool = False
 ) -> Claim:
-    """What the manifest ``by``, in format ``of``, says about the file ``name``: digests, and the size in
-    bytes or -1.
-    """
+    """What the manifest ``by``, in format ``of``, says of a file: digests, and the size in bytes or -1."""
     check = partial(compare, by=by, digests=tuple(digests), size=size)
-    empty = any(d.value == _of_nothing(d) for d in digests)
+    empty = any(can_compare(d.algorithm) and d.value == make_digest(d, 0).digest() for d in digests)
     # an empty file of no format is whole; where its name says a format, that one has its say
     whole = empty and not names.known(name.rpartition("/")[2])
     return Claim(of, check, whole=whole, optional=optional)
@@ -107,10 +91,6 @@ def whole_digests(of: Claim) -> dict[str, bytes]:
     if not isinstance(check, partial) or check.func is not compare:
         return {}
     return {d.algorithm: d.value for d in check.keywords["digests"] if (d.start, d.end) == (0, -1)}
-
-
-def _of_nothing(digest: Digest) -> bytes | int | None:
-    return maker(digest, 0)().digest() if can_compare(digest.algorithm) else None
 
 
 def compare(
@@ -125,6 +105,6 @@ def compare(
         if can_compare(d.algorithm):
             end = source.size if d.end < 0 else min(d.end, source.size)
             covered = (Extent(d.start, max(0, end - d.start)),)
-            made = maker(d, source.size)
+            made = partial(make_digest, d, source.size)
             what = f"{d.algorithm} in {by}"
             anatomy.sums.append(Sum(what, d.value, covered, d.start, hash=made, code="checksum-mismatch"))

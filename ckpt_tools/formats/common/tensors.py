@@ -19,29 +19,23 @@ from ckpt_tools.storage import Source
 
 
 def incomplete(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
-    """Tensors that the pieces in all files of one save do not fill;
-    replicated tensors are in one file only.
-    """
+    """Tensors that the pieces in all files of a save do not fill; replicated ones are in one file only."""
     pieces: dict[str, list[Box]] = defaultdict(list)
     for file in files:
         for name, box in file.items():
             pieces[name].append(box)
     for name, boxes in pieces.items():
-        if what := _gap(boxes):
-            text = f"the pieces of {name[:200]!r} {what}: a file of another save, or one that is missing"
-            yield finding("bad-header", text)
-
-
-def _gap(boxes: list[Box]) -> str:
-    """How pieces fail to make up a tensor; "" where they do."""
-    if len({len(box.start) for box in boxes}) > 1:
-        return "differ in their number of dimensions"
-    shape = tuple(max(ends) for ends in zip(*(box.stop for box in boxes), strict=True))
-    bad = untiled(shape, boxes)
-    if bad is None or bad.kind == "complex":
-        return ""
-    words = {"hole": "leave a hole", "overlap": "overlap"}
-    return words.get(bad.kind, "differ in their number of dimensions")
+        if len({len(box.start) for box in boxes}) > 1:
+            what = "differ in their number of dimensions"
+        else:
+            shape = tuple(max(ends) for ends in zip(*(box.stop for box in boxes), strict=True))
+            bad = untiled(shape, boxes)
+            if bad is None or bad.kind == "complex":
+                continue
+            words = {"hole": "leave a hole", "overlap": "overlap"}
+            what = words.get(bad.kind, "differ in their number of dimensions")
+        text = f"the pieces of {name[:200]!r} {what}: a file of another save, or one that is missing"
+        yield finding("bad-header", text)
 
 
 _WORDS = (
@@ -59,24 +53,12 @@ MAX_TENSORS, MAX_INDEXED, MAX_NAME = 150_000, 1_000_000, 4096
 of objects.
 """
 _PAGE = 4096
-_CODES = {
-    "bool": "?",
-    "int8": "b",
-    "uint8": "B",
-    "int16": "h",
-    "uint16": "H",
-    "int32": "i",
-    "uint32": "I",
-    "int64": "q",
-    "uint64": "Q",
-}
-_CODES |= {"float16": "e", "float32": "f", "float64": "d"}
+_TYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
+_CODES = dict(zip(_TYPES.split(), "?bBhHiIqQefd", strict=True))
 
 
 def near_miss(word: str, known: Iterable[str]) -> str | None:
-    """The known word that differs from ``word`` in exactly one bit: what a flipped bit leaves, and what no
-    new name looks like.
-    """
+    """The known word that differs from ``word`` in exactly one bit, which no new name does."""
     raw = word.encode("utf-8", "surrogatepass")
     for k in known:
         if len(k) == len(raw) and sum((a ^ b).bit_count() for a, b in zip(raw, k.encode(), strict=True)) == 1:
@@ -122,13 +104,8 @@ def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding 
     lo, hi = (start - 1) // _PAGE, last  # page lo holds header bytes, so it is not zero
     if hi <= lo or not zero(hi):
         return None
-    while (
-        hi - lo > 1 and last - hi < 16
-    ):  # page by page first: a short tail is found even if other zeros lie before it
-        if not zero(hi - 1):
-            lo = hi - 1
-        else:
-            hi -= 1
+    while hi - lo > 1 and last - hi < 16:  # page by page first: other zeros may lie before a short tail
+        lo, hi = (lo, hi - 1) if zero(hi - 1) else (hi - 1, hi)
     while hi - lo > 1:
         mid = (lo + hi) // 2
         lo, hi = (lo, mid) if zero(mid) else (mid, hi)

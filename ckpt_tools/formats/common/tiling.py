@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ckpt_tools.model.tensor import Box
@@ -33,9 +33,7 @@ def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
     Time is O(n log n) for grids, regular or not, and for cells that are cut again and again; for anything
     else it is bounded by "complex".
     """
-    dims = [
-        d for d, n in enumerate(shape) if n
-    ]  # a tensor without elements must be filled in its other dimensions
+    dims = [d for d, n in enumerate(shape) if n]  # without elements it must be filled in its other dimensions
     volume, solid = 0, []
     for i, b in enumerate(boxes):
         if not all(0 <= a <= z <= n for a, z, n in zip(b.start, b.stop, shape, strict=True)):
@@ -44,17 +42,14 @@ def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
         if v:
             volume += v
             solid.append(i)
-    bad = _overlap(boxes, solid, dims)
+    bad = _find_overlap(boxes, solid, dims)
     if bad is None and volume != math.prod(shape[d] for d in dims):
         return Untiled("hole", -1)
     return bad
 
 
-def _overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Untiled | None:
-    """Divide the boxes into groups that cannot touch each other.
-
-    Goes on until each group is one box or one dimension is left.
-    """
+def _find_overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Untiled | None:
+    """Divide the boxes into groups that cannot touch, until each is one box or has one dimension."""
     stack = [(members, every)]
     budget = 24 * (len(every) + 1) * (len(members) + 1)
     while stack:
@@ -66,10 +61,10 @@ def _overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Unti
             return Untiled("complex", group[0])
         if not dims:
             return Untiled("overlap", group[1])
-        runs = {d: _runs(boxes, group, d) for d in dims}
+        runs = {d: _find_runs(boxes, group, d) for d in dims}
         regular = [d for d in dims if runs[d].regular]
         if regular:
-            stack.extend(_cells(boxes, group, dims, regular))
+            stack += _find_cells(boxes, group, dims, regular)
             continue
         if len(dims) == 1:
             return Untiled("overlap", runs[dims[0]].touching)
@@ -78,24 +73,20 @@ def _overlap(boxes: Sequence[Box], members: list[int], every: list[int]) -> Unti
             stack.extend((g, dims) for g in runs[most].groups)
         elif len(group) > _FEW:
             return Untiled("complex", group[0])
-        elif (pair := _pair(boxes, group, dims)) is not None:
+        elif (pair := _find_pair(boxes, group, dims)) is not None:
             return Untiled("overlap", pair)
     return None
 
 
-def _cells(
+def _find_cells(
     boxes: Sequence[Box], group: list[int], dims: list[int], regular: list[int]
-) -> Iterator[tuple[list[int], list[int]]]:
-    """The boxes that are equal in all regular dimensions, and the dimensions that are left to compare.
-
-    Any two extents are equal or disjoint in a regular dimension, so no other boxes can overlap.
-    """
+) -> list[tuple[list[int], list[int]]]:
+    """The boxes that are equal in all regular dimensions, so that no others overlap, and what is left."""
     cells = defaultdict[tuple[int, ...], list[int]](list)
     for i in group:
         cells[tuple(boxes[i].start[d] for d in regular)].append(i)
     rest = [d for d in dims if d not in regular]
-    for cell in cells.values():
-        yield cell, rest
+    return [(cell, rest) for cell in cells.values()]
 
 
 class _Runs(NamedTuple):
@@ -110,7 +101,7 @@ class _Runs(NamedTuple):
     touching: int
 
 
-def _runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
+def _find_runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
     order = sorted(group, key=lambda i: (boxes[i].start[d], boxes[i].stop[d]))
     groups: list[list[int]] = []
     regular, touching, end, last = True, -1, -1, (-1, -1)
@@ -126,7 +117,7 @@ def _runs(boxes: Sequence[Box], group: list[int], d: int) -> _Runs:
     return _Runs(regular, groups, touching)
 
 
-def _pair(boxes: Sequence[Box], group: list[int], dims: list[int]) -> int | None:
+def _find_pair(boxes: Sequence[Box], group: list[int], dims: list[int]) -> int | None:
     for n, i in enumerate(group):
         for j in group[:n]:
             if all(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from ckpt_tools.checksum import Watch
 from ckpt_tools.findings import finding
@@ -30,9 +31,7 @@ _WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "complex64":
 
 
 def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
-    """(start, stop) in bytes of the file of the whole zero pages in ``data``, which begins at ``offset``;
-    adjacent ones are one run.
-    """
+    """(start, stop) in the file of the runs of whole zero pages in ``data``, which begins at ``offset``."""
     first = -offset % PAGE
     count = (len(data) - first) // PAGE
     if count < 1:
@@ -58,9 +57,7 @@ def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def watching(runs: list[tuple[int, int]]) -> Watch:
-    """Adds to ``runs`` the whole zero pages of what it is called with, as long as they are not too many to
-    look at.
-    """
+    """Adds the whole zero pages of what it is called with to ``runs``, unless these are too many."""
 
     def watch(offset: int, data: memoryview | bytes) -> None:
         if len(runs) < MOST:
@@ -84,12 +81,12 @@ def lost_pages(
     source: Source, tensors: Sequence[Tensor], runs: Iterable[tuple[int, int]]
 ) -> Iterator[Finding]:
     """The runs of zero pages that no writer leaves. Reads two pages for each that may be one."""
-    placed = _placed(tensors)
+    placed = sorted([t for t in tensors if t.offset is not None and t.nbytes], key=attrgetter("offset"))
     starts = [t.offset or 0 for t in placed]
     found: dict[str, list[tuple[int, int]]] = {}
     for start, stop in joined(runs)[:MOST]:
         left, right = _around(placed, starts, start), _around(placed, starts, stop)
-        if left is None or right is None or not _torn(left, start, right, stop):
+        if left is None or right is None or not _cut_rows(left, start, right, stop):
             continue
         if _dense(source, left, start, left=True) and _dense(source, right, stop, left=False):
             found.setdefault(left.name, []).append((start, stop))
@@ -102,12 +99,7 @@ def lost_pages(
             yield finding("zero-pages", why, offset=start)
 
 
-def _placed(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors that have bytes of their own in the file, in its order."""
-    return sorted((t for t in tensors if t.offset is not None and t.nbytes), key=lambda t: t.offset or 0)
-
-
-def _torn(left: Tensor, start: int, right: Tensor, stop: int) -> bool:
+def _cut_rows(left: Tensor, start: int, right: Tensor, stop: int) -> bool:
     """Whether zeros from ``start`` to ``stop`` cut rows at both ends, of which one is a matrix's."""
     if len(left.shape) < 2 and len(right.shape) < 2:
         return False
@@ -122,17 +114,13 @@ def _around(placed: Sequence[Tensor], starts: Sequence[int], edge: int) -> Tenso
 
 
 def _inside_row(t: Tensor, edge: int) -> bool:
-    """Whether ``edge`` lies inside a row of floats: zeros that begin or end with a row, or with a block of it
-    such as a head, may be genuine.
-    """
+    """Whether ``edge`` lies inside a row of floats and at no border of its blocks (heads, tiles)."""
     width, at = _WIDTHS.get(t.dtype, 0), edge - (t.offset or 0)
     return width > 0 and len(t.shape) > 0 and at % (t.shape[-1] * width) != 0 and at % (BLOCK * width) != 0
 
 
 def _dense(source: Source, t: Tensor, edge: int, *, left: bool) -> bool:
-    """Whether the numbers of ``t`` beside the run are not zero: the next one, and nearly all in the page
-    beyond ``edge``.
-    """
+    """Whether the number of ``t`` beside the run, and nearly all in the page beyond, are not zero."""
     width, offset = _WIDTHS[t.dtype], t.offset or 0
     low, high = (max(edge - PAGE, offset), edge) if left else (edge, min(edge + PAGE, offset + t.nbytes))
     data = source.read(low, high - low)

@@ -31,8 +31,8 @@ def zero_tensors(source: Source, tensors: Sequence[Tensor], *, every: bool = Tru
     one) those that are weights with two axes or more. Of most tensors the first bytes are read. Raises
     OSError.
     """
-    several = list(filter(_has_several_numbers, tensors))
-    placed = [t for t in several if _is_in_one_run(t) and _end(t) <= source.size]
+    several = [t for t in tensors if max(t.shape, default=1) > 1 and 0 not in t.shape]
+    placed = _find_in_one_run(several, source.size)
     filled = next((t for t in placed if not _is_zero(source, t)), None)
     if filled is not None:
         weights = filter(_is_matrix, placed if every else ())
@@ -43,17 +43,13 @@ def zero_tensors(source: Source, tensors: Sequence[Tensor], *, every: bool = Tru
 
 def all_zeros(source: Source, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
     """The tensors that lie in the file in one run and are nothing but zeros. Raises OSError."""
-    return (t for t in tensors if _is_in_one_run(t) and _is_zero(source, t))
+    return (t for t in _find_in_one_run(tensors, source.size) if _is_zero(source, t))
 
 
-def _is_in_one_run(t: Tensor) -> bool:
-    """Return True if the bytes of a tensor lie in the file one after another."""
-    return t.offset is not None and not t.pieces
-
-
-def _has_several_numbers(t: Tensor) -> bool:
-    """Return True if a tensor has more than one number."""
-    return max(t.shape, default=1) > 1 and 0 not in t.shape
+def _find_in_one_run(tensors: Iterable[Tensor], size: int) -> list[Tensor]:
+    """The tensors whose bytes lie in the first ``size`` bytes of a file one after another."""
+    found = [t for t in tensors if t.offset is not None and not t.pieces]
+    return [t for t in found if (t.offset or 0) + t.nbytes <= size]
 
 
 def _is_matrix(t: Tensor) -> bool:
@@ -61,14 +57,11 @@ def _is_matrix(t: Tensor) -> bool:
     return len(t.shape) > 1 and is_weight(t) and t.dtype in KINDS
 
 
-def _end(t: Tensor) -> int:
-    return (t.offset or 0) + t.nbytes
-
-
 def _is_zero(source: Source, t: Tensor) -> bool:
     at, step = t.offset or 0, _FIRST
-    while at < _end(t):
-        if source.read(at, min(step, _end(t) - at)).strip(b"\0"):
+    end = at + t.nbytes
+    while at < end:
+        if source.read(at, min(step, end - at)).strip(b"\0"):
             return False
         at, step = at + step, _AT_ONCE
     return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
@@ -34,29 +34,16 @@ def needs_zstd(offset: int, what: str) -> Finding:
 
 
 def stream(sink: Any, piece: int) -> Callable[[Any], object]:
-    """Takes compressed bytes and writes what they decode into to ``sink``, in pieces of that size. Raises
-    ZstdError.
-    """
+    """Takes compressed bytes and writes what comes out to ``sink``. Raises ZstdError."""
     import zstandard
 
-    write: Callable[[Any], object] = (
-        zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW).stream_writer(sink, write_size=piece).write
-    )
+    decoder = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
+    write: Callable[[Any], object] = decoder.stream_writer(sink, write_size=piece).write
     return write
 
 
-class _Header(NamedTuple):
-    """A frame header of ``length`` bytes: size of the content (None: it does not say), bytes of history, and
-    whether a checksum follows the last block.
-    """
-
-    length: int
-    size: int | None
-    window: int
-    summed: bool
-
-
-def _header(source: Source, offset: int, length: int) -> _Header:
+def _read_header(source: Source, offset: int, length: int) -> tuple[int, int | None, int, bool]:
+    """Bytes of a frame header, size of the content if it says that, bytes of history, whether summed."""
     head = source.read(offset, min(18, length))
     if head[:4] != MAGIC[: len(head)]:
         why = f"a zstd frame begins with 28b52ffd, this one with {head[:4].hex()}"
@@ -77,7 +64,7 @@ def _header(source: Source, offset: int, length: int) -> _Header:
     size = int.from_bytes(head[end - width : end], "little") + (256 if width == 2 else 0) if width else None
     base = 1 << 10 + (head[5] >> 3)
     window = (size or 0) if single else base + (base >> 3) * (head[5] & 7)
-    return _Header(end, size, window, bool(flags & 4))
+    return end, size, window, bool(flags & 4)
 
 
 def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[int | None, int | None]:
@@ -86,13 +73,13 @@ def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[in
     Reads 3 bytes per block of up to 128 KiB. Returns the size of the content if the frame or the caller says
     it, and the bytes that its blocks can hold at most if they were counted.
     """
-    at, said, window, summed = _header(source, offset, length)
+    at, said, window, summed = _read_header(source, offset, length)
     if said is not None and size is not None and said != size:
         raise Damage("bad-header", f"zstd data of {said} bytes, where {size} belong", offset + 4)
     if window > MAX_WINDOW:
         raise Damage("too-complex", f"a zstd window of {window} bytes", offset + 5)
     size = said if size is None else size
-    counted = _blocks(source, offset, length, at)
+    counted = _count_blocks(source, offset, length, at)
     if counted is None:
         return size, None
     at, most = counted
@@ -104,11 +91,8 @@ def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[in
     return size, most
 
 
-def _blocks(source: Source, offset: int, length: int, at: int) -> tuple[int, int] | None:
-    """Where the blocks of a frame end, and the bytes that they can hold at most. Raises Damage.
-
-    None when there are more blocks than are worth reading one by one: decoding will tell.
-    """
+def _count_blocks(source: Source, offset: int, length: int, at: int) -> tuple[int, int] | None:
+    """Where a frame's blocks end, and their bytes at most; None if too many to read. Raises Damage."""
     most = 0
     for _ in range(MAX_BLOCKS):
         if at + 3 > length:

@@ -35,9 +35,7 @@ from ckpt_tools.storage import Source
 
 
 def _magic(head: bytes) -> bool:
-    """A record whose first field is its tag,
-    as far as ``head`` shows it: the format has no magic of its own.
-    """
+    """A record that begins with its tag, as far as ``head`` goes: the format has no magic of its own."""
     numbers, at = list[int](), 0
     for _ in "record", "tag":
         if head[at : at + 1] != b"\n":
@@ -58,9 +56,7 @@ def _magic(head: bytes) -> bool:
 
 
 def _trailer(reader: Reader, anatomy: Anatomy) -> Iterator[Finding]:
-    """Note the CRC trailer, if there is one. Its loader looks for the literal 17 bytes before the end, and so
-    does this.
-    """
+    """Note the CRC trailer; as its loader does, look for its literal 17 bytes before the end."""
     end = reader.size - TRAILER
     raw = reader.get(end, TRAILER) if end >= 0 else b""
     anatomy.metadata["crc_trailer"] = raw[:7] == LITERAL
@@ -127,9 +123,7 @@ def _finish(
 
 
 def _names(anatomy: Anatomy, pieces: list[Record]) -> None:
-    """Explain the tags of one name: those of a tensor's pieces must be the same, or the pieces do not make up
-    the tensor.
-    """
+    """Explain the tags of one name: those of a split tensor's pieces must be the same."""
     split = len(pieces) > 1 and len(pieces[0].contents) == 1
     for r in pieces if anatomy.regions is not None else ():
         if split:
@@ -204,9 +198,7 @@ def _tail(source: Source, anatomy: Anatomy, end: int) -> Iterator[Finding]:
 
 
 def _lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Files without the CRC trailer that most of their run carry: cut by exactly its bytes, or saved
-    otherwise.
-    """
+    """Files without the CRC trailer that most of their run carry: cut, or saved otherwise."""
     saved = [(p, r) for p, r in files if p.kind is Kind.PERIODIC and r.tensors]
     without = [p for p, r in saved if not r.metadata.get("crc_trailer")]
     if 2 * len(without) < len(saved):

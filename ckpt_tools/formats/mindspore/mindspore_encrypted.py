@@ -66,9 +66,7 @@ class Framing(NamedTuple):
 
     @property
     def twin(self) -> bool:
-        """Whether one flipped bit in the first magic gives the framing of another mode. Further blocks would
-        contradict it.
-        """
+        """Whether one flipped bit in the first magic gives another mode's framing."""
         return len(self.blocks) == 1 and self.even and not self.blocks[0].tag
 
     def explain(self, anatomy: Anatomy, twin: bool) -> None:
@@ -319,9 +317,7 @@ def _protect(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
 
 
 def _records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:
-    """Check the plaintext as a plain file; findings lie where its ciphertext does. Its tensors have no place
-    in the file.
-    """
+    """Check the plaintext as a plain file; findings lie where its ciphertext does."""
     paddings = [0] * len(f.blocks)
     for i, b in enumerate(f.blocks) if scheme.mode.endswith("CBC") else ():
         whole, paddings[i] = i < len(f.blocks) - 1, padding(source, scheme, b)

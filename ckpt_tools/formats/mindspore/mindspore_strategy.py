@@ -29,9 +29,7 @@ _TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*)"(\s*:)?|-?[0-9][-+.0-9eE]*|[\t\r]+', r
 
 
 def _magic(head: bytes) -> bool:
-    """``current_stage``, then an operator's strategy or a parameter's layout, which begins with its name; or
-    the JSON form; or a group.
-    """
+    """``current_stage``, then what begins with a name; or the JSON form; or a group."""
     return _BEGIN.match(head) is not None or _JSON.match(head) is not None or begins_like_groups(head)
 
 

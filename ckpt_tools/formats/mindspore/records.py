@@ -109,9 +109,7 @@ class Content(Struct):
         )
 
     def check(self, reader: Reader, last: bool) -> Iterator[Finding]:
-        """Content size against dims and type; the loader itself does not compare them (too long corrupts its
-        heap).
-        """
+        """Compare content size with dims and type; the loader does not (too long corrupts its heap)."""
         title = f"tensor {self.name[:200]!r}"
         if self.type in OPAQUE:
             yield from self._check_text(reader)
@@ -284,9 +282,7 @@ def _record(reader: Reader, at: int) -> Record:
 
 
 def records(reader: Reader, end: int) -> Iterator[Record]:
-    """Each record up to ``end``. Raises Damage at the first byte that is no record, and where the file ends
-    inside one.
-    """
+    """Each record up to ``end``. Raises Damage at the first byte that is none, and at a cut one."""
     at = count = 0
     while at < end:
         if reader.byte(at) != 0x0A:

@@ -52,9 +52,7 @@ class Strategy(NamedTuple):
     layouts: tuple[Layout, ...]
 
     def by_stage(self) -> Mapping[int | None, Sequence[Layout]]:
-        """The layouts of each stage. MindSpore's merge_pipeline_strategys writes the stage before each name:
-        ``1-backbone.weight``.
-        """
+        """The layouts by stage, which merge_pipeline_strategys writes first: ``1-backbone.weight``."""
         named = [(m, layout) for layout in self.layouts if (m := _MERGED.fullmatch(layout.name))]
         if len(named) < len(self.layouts):
             return {self.stage: self.layouts}
@@ -67,9 +65,7 @@ class Strategy(NamedTuple):
 def make_layout(
     name: str, devices: Sequence[int], maps: Iterable[Sequence[int]], shard_step: int, shard_size: int
 ) -> Layout:
-    """A layout whose numbers make sense. ``maps`` hold, for the axes of the tensor, axes of the grid or -1.
-    Raises ValueError.
-    """
+    """A layout with possible numbers; ``maps`` hold axes of the grid or -1. Raises ValueError."""
     if len(devices) > MAX_DIMS or min(devices, default=1) < 1 or prod(devices) > MAX_DEVICES:
         raise ValueError(f"{name!r} lies on an impossible grid of devices, {list(devices[:8])}")
     axes = [axis for entries in maps for axis in entries]
@@ -130,9 +126,7 @@ def _numbers(items: Iterable[Any], nodes: Iterable[Any]) -> Iterator[Any]:
 
 
 def uneven(strategy: Strategy) -> str:
-    """Why the grids of devices contradict each other, "" if they do not: those of one stage have the same
-    number of devices.
-    """
+    """Why grids contradict each other, "" if not: those of a stage have the same number of devices."""
     for layouts in strategy.by_stage().values():
         counts = {prod(e.devices) for e in layouts}
         if len(counts) > 1:
@@ -142,9 +136,7 @@ def uneven(strategy: Strategy) -> str:
 
 
 def _groups(layout: Layout) -> list[tuple[int, ...]]:
-    """For each rank of the stage, counted from 0, the ranks that hold the same slice of the parameter (all of
-    them share one tuple).
-    """
+    """For each rank of the stage, from 0, the ranks that hold the same slice of the parameter."""
     count, cells = prod(layout.devices), dict[int, list[int]]()
     strides, stride = list[tuple[int, int]](), 1
     for axis, size in enumerate(reversed(layout.devices)):

@@ -56,9 +56,7 @@ class Walk:
     def fields(
         self, at: int, limit: int, once: bytes, repeated: bytes = b"", perhaps: bytes = b""
     ) -> Iterator[tuple[int, int, int]]:
-        """The fields of a message, in the order of their numbers; each key of ``once`` occurs exactly once,
-        of ``perhaps`` at most once.
-        """
+        """A message's fields in order; a key of ``once`` occurs once, of ``perhaps`` at most once."""
         last, start = 0, at
         seen: set[int] = set()
         for key, value, inner in self.reader.fields(at, limit, once + repeated + perhaps):
@@ -81,9 +79,7 @@ class Walk:
         return tuple(out)
 
     def number(self, value: int, at: int, behind: int, bits: int, *, signed: bool, what: str) -> int:
-        """``value`` as read from the bytes ``at`` to ``behind``, if it fits;
-        a negative one takes ten bytes.
-        """
+        """A value read from bytes ``at`` to ``behind``, if it fits; a negative one takes ten."""
         if signed and value >> 63:
             value -= 1 << 64
         low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
@@ -115,9 +111,7 @@ class Walk:
 
 
 def _operator(walk: Walk, at: int, limit: int) -> int:
-    """The pipeline stage of an operator; how the operator itself is cut matters to nobody who loads a
-    checkpoint.
-    """
+    """The pipeline stage of an operator; how it is cut matters to nobody who loads a checkpoint."""
     stage = 0
     for key, value, inner in walk.fields(at, limit, b"\x0a\x12"):
         if key == 0x0A:
@@ -172,9 +166,7 @@ def _layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
 
 
 def _grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
-    """The grids of one stage have the same number of devices, so where there are two a changed one shows.
-    ``places`` is where they begin.
-    """
+    """Two grids of one stage agree on the number of devices, so a changed one shows, but of a lone one."""
     if text := uneven(strategy):
         raise Damage("bad-header", text, places[0], Severity.WARNING)
     if walk.free is None:
@@ -191,9 +183,7 @@ def _grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
 
 
 def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
-    """(current_stage, what the file says). Without ``operators`` only the first is looked at, for its stage.
-    Raises Damage and ShortRead.
-    """
+    """(current_stage, what the file says); one operator tells the stage. Raises Damage and ShortRead."""
     walk, layouts, places, stage = (
         Walk(source, mapped=anatomy is not None and anatomy.regions is not None),
         list[Layout](),
@@ -222,9 +212,7 @@ def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None)
 
 
 def begins_like_groups(head: bytes) -> bool:
-    """Whether the first record is a group: its wire form is that of a parameter that has dims, the ranks, and
-    neither a type nor a content.
-    """
+    """Whether a group comes first: a parameter's wire form with dims, the ranks, and nothing more."""
     reader, ranks = Reader(BytesSource(head)), list[int]()
     limit = None
     try:

@@ -32,9 +32,7 @@ _DIMENSIONS, _HUGE = 64, 1 << 62
 
 
 def arrays(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
-    """List the arrays that the pickle's value reaches, by dotted name; one with too few or too many bytes, or
-    with an absurd shape, is damaged.
-    """
+    """List the arrays that the value reaches, by dotted name; of a damaged one say what is wrong."""
     filled = {id(f.call): f for f in pickled.filled}
     made: dict[int, Tensor] = {}
     for call in pickled.calls:

@@ -101,9 +101,7 @@ _LONGEST = 16
 
 
 def dangerous(modules: list[str], names: list[str]) -> bool:
-    """Whether the name ``names`` (attribute by attribute) of the module ``modules`` is one of these, or
-    reaches one of these through another module.
-    """
+    """Whether a name of a module is one of these, or reaches one of these through another module."""
     return (
         _runs([*modules, *names])
         or not DEEP.isdisjoint(modules[modules[0] == "builtins" :])
@@ -127,9 +125,7 @@ def _runs(parts: list[str]) -> bool:
 
 
 def _reaches(names: list[str]) -> bool:
-    """Whether an attribute is a module: one of Python's own under whatever name (``random._os``), or one
-    through which something dangerous is reached.
-    """
+    """Whether an attribute is a module that runs code or leads to one (``random._os``)."""
     for i, name in enumerate(names[:_LONGEST]):
         bare = name.lstrip("_")
         module = _ALIASES.get(bare, bare)

@@ -76,9 +76,7 @@ class Named(NamedTuple):
 
 
 def python3(name: Global, protocol: int) -> Global:
-    """The name that an unpickler imports: before protocol 3 pickle renames what Python 3 has renamed
-    (Lib/pickle.py, find_class with fix_imports).
-    """
+    """The name that an unpickler imports; before protocol 3 pickle renames some (find_class, fix_imports)."""
     module, rest = _TORCH_RENAMED.get(name.module, name.module), name.name
     if protocol < 3:
         from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING  # pickle's own tables
@@ -109,9 +107,7 @@ def called_unsafely(name: Global) -> bool:
 
 
 def verdict(name: Global) -> str:
-    """``allowed``, ``dangerous`` or ``needs-trust`` for a name as it is written, which may be one of Python
-    2: what ``ckpt show`` says.
-    """
+    """``allowed``, ``dangerous`` or ``needs-trust`` for a name as written: what ``ckpt show`` says."""
     which = trust(python3(name, 2))
     return which.value if which in (Trust.ALLOWED, Trust.DANGEROUS) else "needs-trust"
 
@@ -152,9 +148,7 @@ def _list_some(names: Sequence[Named]) -> str:
 
 
 def remember(strange: Iterable[Unlisted], unlisted: list[Unlisted]) -> None:
-    """Add names in no list to those that are known already, each once: of more than a report keeps, one
-    stands for the rest.
-    """
+    """Add names in no list, each once; of more than a report keeps, one stands for the rest."""
     have = {u.name: i for i, u in enumerate(unlisted)}
     for u in strange:
         if u.name in have:

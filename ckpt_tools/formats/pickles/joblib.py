@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
+from ckpt_tools.formats.common.decode import decode
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format, structure
 from ckpt_tools.formats.pickles.judged import read_otherwise
 from ckpt_tools.formats.pickles.pickle_plain import magic as is_pickle
@@ -76,25 +77,12 @@ class _Walk:
                 self.wrong = Damage("truncated", f"the {self.codec.name} data has no end", self.at)
                 return
             try:
-                yield from _decode(decoder, raw)
+                yield from decode(decoder, raw, _PIECE)
             except (zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as e:
                 why = f"the {self.codec.name} data does not decode: {e}"
                 self.wrong = Damage("bad-compression", why, self.at)
                 return
             self.at += len(raw) - len(decoder.unused_data)
-
-
-def _decode(decoder: Any, raw: bytes) -> Iterator[bytes]:
-    """What some bytes of a file decode into, no more than a piece at a time. zlib hands back what it has not
-    taken, the others keep it.
-    """
-    more = True
-    while more:
-        out = decoder.decompress(raw, _PIECE)
-        if out:
-            yield out
-        raw = getattr(decoder, "unconsumed_tail", b"")
-        more = not decoder.eof and (bool(raw) or not getattr(decoder, "needs_input", True))
 
 
 class _Decoded:

@@ -152,9 +152,7 @@ class _Names:
         ]
 
     def _find_handed(self, pickled: Pickled, protocol: int) -> set[Global]:
-        """What is given to calls that call what they are given; of what is followed where it is called, also
-        what is given to anything else.
-        """
+        """What calls that call their arguments are given; of what is followed, what anything is given."""
         names = {g: python3(g, protocol) for g in (*self.seen, *self.called)}
         followed = {g for g, name in names.items() if name in FOLLOWED}
         if not followed and not any(self._matters(g, name) for g, name in names.items()):
@@ -229,10 +227,7 @@ def _find_made_of_nothing(pickled: Pickled, size: int) -> Iterator[Finding]:
 
 
 def _judge_nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[Finding]:
-    """Add what a pickle hides: storages pickled outside torch.save have a whole legacy file in bytes.
-
-    Facts: torch/storage.py, _load_from_bytes.
-    """
+    """Judge what a pickle hides: ``_load_from_bytes`` (torch/storage.py) has a whole legacy file in bytes."""
     calls = [c for c in pickled.calls if c.func == _LOAD_FROM_BYTES]
     odd = next((c for c in calls if not _hands_legacy(c)), None)
     if odd is not None:
@@ -253,9 +248,7 @@ def _judge_nested(pickled: Pickled, names: list[Named], depth: int) -> Iterator[
 
 
 def _judge_buffered(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
-    """What files in BytesIO would run: frameworks hand those to torch.load (Transformer Engine's
-    ``_extra_state``), or unpickle them.
-    """
+    """What files in BytesIO would run, which frameworks unpickle (Transformer Engine's ``_extra_state``)."""
     left, held = _BUFFERED, (c for c in pickled.calls if c.named in _BUFFERS)
     for call in held:
         state = call.state if type(call.state) is tuple and call.state else call.args

@@ -266,9 +266,7 @@ is given.
 
 
 def calls_arguments(full: str) -> bool:
-    """Whether a name that is allowed or known calls what it is given: a scheduler that is made calls its
-    function.
-    """
+    """Whether a name that is allowed or known calls what it is given, as a scheduler does when it is made."""
     return full in CALLING or full.startswith("torch.optim.lr_scheduler.")
 
 

@@ -65,9 +65,7 @@ by one.
 
 
 def key(value: Any) -> Any:
-    """``value`` as a dict key whose hash and whose search cost nothing that the stream could inflate: itself
-    or a Key.
-    """
+    """``value`` as a dict key whose hash and search cost nothing that the stream could inflate."""
     kind = type(value)
     if kind is str:
         return value
@@ -202,9 +200,7 @@ class Machine:
         self.text += len(data)
 
     def forget(self) -> None:
-        """Let go of all that was made: an exception keeps this machine as long as somebody keeps the
-        exception.
-        """
+        """Let go of all that was made: an exception that is kept keeps this machine."""
         self.memo.clear()
         for made in (self.stack, self.metastack, self.far, self.persistents, self.calls, self.filled):
             made.clear()
@@ -356,9 +352,7 @@ class Machine:
             self.called.setdefault(Global(func.module, f"{func.name}.__init__"), self.base + self.op)
 
     def plain(self, func: Global, args: tuple[Any, ...]) -> Any:
-        """The plain value that one of the calls in ``_PLAIN`` gives; _HOLE where its arguments are not those
-        that picklers write.
-        """
+        """The plain value of a call in ``_PLAIN``; _HOLE where its arguments are no pickler's."""
         if func in _MAPPINGS:
             return self.make_mapping(func, args)
         if func in _SETS and len(args) <= 1 and all(type(a) is list for a in args):
@@ -373,9 +367,7 @@ class Machine:
         return _HOLE
 
     def encode(self, text: Any, how: tuple[Any, ...]) -> Any:
-        """The bytes of a text, which protocol 2 writes so; _HOLE where the arguments are not those of
-        picklers.
-        """
+        """The bytes of a text as protocol 2 writes them; _HOLE where the arguments are no pickler's."""
         if type(text) is Long:
             return text
         if how not in (("latin1",), ("latin-1",)) or type(text) is not str or len(text) > self.text:
@@ -397,9 +389,7 @@ class Machine:
         return Global("", "a persistent object")
 
     def attribute(self, args: tuple[Any, ...]) -> Global:
-        """The name of what getattr reaches, which is judged like a global's dotted name; a computed one, or
-        one with a default, reaches everything.
-        """
+        """The name that getattr reaches; a computed one, or one with a default, reaches everything."""
         of = args[0].named if type(args[0]) is Call else args[0]
         of = of if type(of) is Global else Global("builtins", "getattr")
         attribute = args[1] if type(args[1]) is str and len(args) == 2 else "__getattribute__"
@@ -425,10 +415,6 @@ class Machine:
         self.charge(3)
         self.persistents.append(Persistent(pid, self.base + self.op))
         return self.persistents[-1]
-
-    def empty_set(self) -> set[Any]:
-        self.charge(6)
-        return set()
 
     def append(self, items: list[Any]) -> None:
         """Put some more into the list, the set or what stands for one on top of the stack."""

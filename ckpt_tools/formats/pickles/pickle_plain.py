@@ -20,9 +20,7 @@ from ckpt_tools.storage import Source
 
 
 def magic(head: bytes) -> bool:
-    """A PROTO opcode of protocol 2 to 5, or opcodes as older protocols write them, that do not begin torch's
-    old format.
-    """
+    """Opcodes of any protocol that do not begin torch's old format."""
     if legacy_magic(head):
         return False
     if head[:1] == b"\x80":

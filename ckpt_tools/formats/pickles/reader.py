@@ -174,9 +174,7 @@ def _quoted(m: Machine) -> str | bytes:
 
 
 def _slot(m: Machine) -> int:
-    """A memo entry named in digits. One with more than fit is refused: read as another, it could hide what
-    the pickle names.
-    """
+    """A memo entry in digits; read as another number, one with too many could hide what is named."""
     raw = m.line()
     if len(raw) > _DIGITS:
         raise m.bad("the number of a memo entry has too many digits")

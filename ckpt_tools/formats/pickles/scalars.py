@@ -61,9 +61,7 @@ def members(value: Any) -> dict[Any, Any]:
 
 
 def scalar(value: Any) -> tuple[Scalar] | None:
-    """The value in a tuple if it is a plain scalar or a numpy one, None otherwise. Strings are cut at 256
-    characters.
-    """
+    """The value in a tuple if it is a plain scalar or a numpy one, else None; a text has 256 characters."""
     if value is None or type(value) in (bool, float):
         return (value,)
     if type(value) is int:

@@ -87,9 +87,7 @@ _SALT = os.urandom(8).hex()
 
 
 def salted(value: float) -> str:
-    """A number as a text that nobody can foresee: numbers hash to themselves, so a stream could choose some
-    whose search in a dict takes for ever.
-    """
+    """A number as a text that no stream can foresee: many numbers of one hash are slow to search."""
     return f"{_SALT}{value!r}"
 
 

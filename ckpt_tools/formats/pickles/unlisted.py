@@ -35,9 +35,7 @@ def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
 
 
 def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
-    """Warnings about names in no list in a file that its framework unpickles without asking: what they import
-    runs when the job starts.
-    """
+    """Warn of names in no list in a file that is unpickled without asking: what they import then runs."""
     for u in named[:_MOST]:
         how = "calls" if u.called else "imports"
         text = (

@@ -114,9 +114,7 @@ def _flipped(key: str, text: str) -> str:
 
 
 def known_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
-    """Metadata that names tensors, as MindSpore writes it; call when all tensors are known. Notes which texts
-    may change unseen.
-    """
+    """Metadata that names tensors, as MindSpore writes it. Notes which texts may change unseen."""
     of_mindspore = anatomy.metadata.get("format") == "ms"
     checked = {"format": FORMAT_NAMES, "remove_redundancy": BOOLEANS}
     for key, (text, start, stop) in header.texts.items():
@@ -160,10 +158,7 @@ def _unknown(dtype: str, shown: str, at: int) -> Finding:
 
 
 def tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
-    """The next entry as a Tensor, its offset in the file, after what is odd about it.
-
-    ``data`` is where the tensors begin.
-    """
+    """The next entry as a Tensor, after what is odd about it; ``data`` is where the tensors begin."""
     start = header.key
     entry = header.entry(name)
     dtype, shape, offsets = (entry.pop(key, None) for key in ("dtype", "shape", "data_offsets"))
@@ -212,9 +207,7 @@ def _magic(head: bytes) -> bool:
 
 
 def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
-    """The header and where the data begins;
-    the length is bounded by the reader's own limit and by the file.
-    """
+    """The header, bounded by the reader's own limit and the file, and where the data begins."""
     if source.size < 8:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
     length = int.from_bytes(source.read(0, 8), "little")
@@ -247,9 +240,7 @@ def _too_large(source: Source, length: int) -> Damage:
 
 
 def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
-    """Fill ``anatomy.tensors``, ordered as the data is, and the metadata; a name that occurs twice counts as
-    its last entry, as in the reader.
-    """
+    """Fill the tensors, in the data's order, and the metadata; of a name twice the last entry counts."""
     tensors: dict[str, Tensor] = {}
     twice = False
     for count, name in enumerate(header.members()):
@@ -294,9 +285,7 @@ def _places(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
-    """The tensors must follow each other without hole or overlap, from the first byte of the data to the
-    last.
-    """
+    """The tensors must fill the data without hole or overlap."""
     at = data
     for t in tensors:
         if t.offset != at:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from ckpt_tools.checksum import Hash, chunks
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.common.json_text import MAX_SIZE, parse
-from ckpt_tools.formats.common.stored_digests import Digest, can_compare, maker
+from ckpt_tools.formats.common.stored_digests import Digest, can_compare, make_digest
 from ckpt_tools.formats.seals.names import fragment_name, is_fragment, of_one_file
 from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.model.store_checksum import NAMES
@@ -48,7 +49,7 @@ def hash_of(name: str) -> Callable[[], Hash] | None:
     """What makes a running digest of that name; None where its package is not installed."""
     if name == "crc64nvme":
         return Crc64Nvme if find_spec("awscrt") else None
-    return maker(Digest(name, b""), 0) if can_compare(name) else None
+    return partial(make_digest, Digest(name, b""), 0) if can_compare(name) else None
 
 
 SCHEMA = "ckpt-tools/seal/v1"

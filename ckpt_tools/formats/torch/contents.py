@@ -75,9 +75,7 @@ class _Kept(Contents):
 def read_contents(
     source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...] = ()
 ) -> Generator[Finding, None, Contents]:
-    """Read a pickle from ``start`` to ``stop`` as ``read_judged`` does, unless an equal one at the same place
-    is known. Raises Damage.
-    """
+    """Read a pickle as ``read_judged`` does, unless an equal one at this place is known. Raises Damage."""
     kept = None
     plain = not anatomy.globals and not anatomy.depth and anatomy.regions is None
     if start <= _SMALL and stop - start <= _SMALL and plain:
@@ -99,9 +97,7 @@ def _read(
 
 
 def too_new(pickled: Pickled, start: int) -> Iterator[Finding]:
-    """What to say of a pickle of a protocol that torch.save writes only when it is told to
-    (torch/_weights_only_unpickler.py knows no FRAME).
-    """
+    """What to say of a protocol that torch/_weights_only_unpickler.py does not read (FRAME)."""
     if pickled.protocol >= _FRAMED:
         text = f"its protocol is {pickled.protocol}, and torch.load(weights_only=True) reads protocol 2"
         yield finding("needs-trust", text, offset=start)

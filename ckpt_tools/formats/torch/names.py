@@ -25,9 +25,7 @@ _SUM = slice(148, 156)
 
 
 def legacy_magic(head: bytes) -> bool:
-    """A pickle of torch's magic number: as text in protocols 0 and 1, in binary in 2 and 3, with a frame
-    around it in 4 and 5.
-    """
+    """A pickle of torch's magic number, as text or in binary, with a frame around it from protocol 4 on."""
     return head.startswith(b"L%dL\n." % NUMBER) or (is_proto(head) and head.find(_MAGIC) in (2, 11))
 
 
@@ -37,9 +35,7 @@ def is_proto(head: bytes) -> bool:
 
 
 def also_tar(source: Source) -> Iterator[Finding]:
-    """What is wrong with a pickle whose first 512 bytes are a tar header as well: torch.load asks tarfile
-    first, and unpickles the archive's members.
-    """
+    """What is wrong with a pickle that is a tar as well: torch.load would unpickle the tar's members."""
     block = source.read(0, _BLOCK) if source.size >= _BLOCK else b""
     others = block[: _SUM.start] + b" " * 8 + block[_SUM.stop :]
     unsigned = sum(others)
@@ -77,9 +73,7 @@ FROM_TYPE = ("_rebuild_from_type_v2", "_rebuild_from_type")
 
 
 def list_tensors(value: Any, made: Mapping[int, Tensor], anatomy: Anatomy, root: str) -> Iterator[Finding]:
-    """Walk the value without recursion, each container once, each edge once; names and containers are bounded
-    in number, depth and total length.
-    """
+    """Walk the value, each container and edge once, bounded in names, depth and total length."""
     visited: set[int] = set()
     left = 64 << 20  # characters of names: real files have a few megabytes
     levels: list[tuple[str, Iterator[tuple[str, Any]]]] = [(root, iter((("", value),)))]
@@ -159,10 +153,7 @@ def _called(func: Any) -> str:
 
 
 def _find_parts(v: Call) -> Iterator[tuple[str, Any]]:
-    """What a tensor carries beside its storage.
-
-    The scales of a quantized one, the attributes of a subclass or a parameter.
-    """
+    """What a tensor carries: scales of a quantized one, attributes of a subclass or a parameter."""
     func, inner, state = _called(v.func), v.args, None
     if func in FROM_TYPE and len(v.args) > 3:
         func, inner, state = _called(v.args[0]), v.args[2], v.args[3]

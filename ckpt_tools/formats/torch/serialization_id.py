@@ -90,9 +90,7 @@ def _digest(values: Iterable[int]) -> int:
 
 
 def _find_folded(source: Source, records: Sequence[Record]) -> Iterator[int]:
-    """The CRCs as the writer folds them: it takes a payload that begins like a data descriptor for one,
-    too.
-    """
+    """The CRCs as the writer folds them, with payloads that begin like a data descriptor."""
     for r in records:
         if r.stored >= 8 and r.payload >= 0:
             head = source.read(r.payload, 8)

@@ -87,9 +87,7 @@ class Place(NamedTuple):
 
 
 def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
-    """How many elements of its storage a tensor reaches over, from the storage's first on. Absurd numbers
-    give a large, but bounded one.
-    """
+    """How many elements a storage needs for a tensor; absurd numbers give a large, but bounded one."""
     reach = start + 1
     for n, step in zip(shape, stride, strict=True):
         if not n:
@@ -99,9 +97,7 @@ def extent(shape: Sequence[int], stride: Sequence[int], start: int) -> int:
 
 
 def storage_of(ref: Persistent) -> Storage | Finding | None:
-    """The storage that a persistent id names; None when it names something else, a Finding when it is
-    damaged.
-    """
+    """The storage that a persistent id names, None for something else, a Finding for a damaged one."""
     pid = ref.pid
     if type(pid) is tuple and len(pid) == 4 and pid[0] == "module":
         return None
@@ -128,9 +124,7 @@ def _find_view_start(view: Any) -> int:
 
 
 def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
-    """Every storage that a pickle names, once per key, and a finding for each contradiction between two
-    references.
-    """
+    """Every storage of a pickle, once per key, and a finding for each contradiction."""
     known: dict[str, Storage] = {}
     for ref in pickled.persistents:
         s = ref.meaning = storage_of(ref)
@@ -211,9 +205,7 @@ def _sizes(value: Any, what: str) -> tuple[int, ...]:
 
 
 def _read_inside(call: Call, known: dict[int, Storage | None]) -> Storage | None:
-    """The storage in the bytes of a ``_load_from_bytes``: a legacy file of its own, whose fourth pickle is
-    the storage. Each is read once.
-    """
+    """The storage in the bytes of a ``_load_from_bytes``, the fourth pickle in there; each is read once."""
     data = call.args[0] if call.func == _FROM_BYTES and call.args else None
     if not isinstance(data, bytes):
         return None

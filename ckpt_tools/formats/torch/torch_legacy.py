@@ -93,9 +93,7 @@ def encode(value: Any, protocol: int) -> bytes | None:
 def compare(
     source: Source, start: int, stop: int, usual: Iterable[bytes | None], what: str, *, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """Compare bytes of a file with what is usual there, and explain them: they are ``structure`` if they are
-    usual to the last bit.
-    """
+    """Compare bytes with what is usual there, and explain them: usual to the last bit is ``structure``."""
     data = source.read(start, stop - start)
     guard = Guard.UNPROTECTED
     for u in usual:
@@ -210,9 +208,7 @@ def _walk_storages(
     *,
     anatomy: Anatomy,
 ) -> Generator[Finding, None, dict[str, Place]]:
-    """Walk the storages in the order of the list: an int64 count (THPStorage_writeFileRaw), then that many
-    elements.
-    """
+    """Walk the storages in the list's order: an int64 count (THPStorage_writeFileRaw), then the elements."""
     places: dict[str, Place] = {}
     end = at + sum(8 + (known[k].nbytes if k in known else 0) for k in order)
     short = f"the file has {source.size:,} bytes; its pickles describe"
@@ -243,9 +239,7 @@ def _walk_storages(
 
 
 def _find_lost_tail(source: Source, nbytes: int) -> Iterator[Finding]:
-    """Zeros that fill the file's last pages and begin where a page begins, inside a tensor that has other
-    bytes: pages never written.
-    """
+    """Zeros from a page border inside the last storage to the file's end: pages never written."""
     window = min(nbytes, _TAIL, source.size)
     data = source.read(source.size - window, window)
     run = window - len(data.rstrip(b"\0"))

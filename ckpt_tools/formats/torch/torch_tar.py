@@ -35,9 +35,7 @@ _SMALL = 512  # bytes of one of many pickles read first
 
 
 def magic(head: bytes) -> bool:
-    """The name in the first tar header: that of a pax header, which Python's tarfile puts before a member, or
-    of torch's first member.
-    """
+    """The name in the first tar header: of a pax header, or of torch's first member."""
     return head in _HEADS
 
 
@@ -194,9 +192,7 @@ def _add_views(views: Any, places: Places, at: int) -> Iterator[Finding]:
 def _walk_tensors(
     source: Source, at: int, stop: int, places: Places, anatomy: Anatomy
 ) -> Generator[Finding, None, dict[str, Tensor]]:
-    """A count; per tensor (key, key of its storage, class), its dimensions, sizes, strides and first element
-    as plain integers.
-    """
+    """A count; per tensor (key, storage's key, class), dimensions, sizes, strides, first element."""
     made: dict[str, Tensor] = {}
     n, end = yield from _read_count(source, at, stop, 32, "tensors", anatomy=anatomy)
     what = "member 'tensors': keys, sizes and strides, checked against the storages' sizes only"

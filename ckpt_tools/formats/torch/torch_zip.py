@@ -89,9 +89,7 @@ repacked files have a compressed one."""
 
 
 def magic(head: bytes) -> bool:
-    """A zip whose first record lies in a top folder, or is one: torch writes all records below one, keras and
-    numpy write none.
-    """
+    """A zip whose first record lies in a top folder, or is one, as keras and numpy write none."""
     if not head.startswith(b"PK\3\4"):
         return False
     n = int.from_bytes(head[26:28], "little")
@@ -229,9 +227,7 @@ def _is_blank(source: Source, r: Record) -> bool:
 
 
 def _check_small(source: Source, by_name: dict[str, Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """The one-line records beside the pickle (caffe2/serialize/inline_container.cc); readers accept the
-    versions 1 to 10.
-    """
+    """The one-line records beside the pickle (caffe2/serialize/inline_container.cc: versions 1 to 10)."""
     versions = {"version", ".data/version"} & by_name.keys()
     if not versions:
         yield finding("bad-header", "the archive has no version record")
