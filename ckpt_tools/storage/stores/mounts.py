@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stores.options import open_options
-from ckpt_tools.storage.stores.store import CLOUDS
+from ckpt_tools.storage.stores.store import OBJECT_STORES
 from ckpt_tools.storage.urls import split
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Store
     from ckpt_tools.storage.stores.tree import Tree
-
-OBJECT_STORES = CLOUDS | {"http", "https"}
-"""Schemes that obstore serves."""
 
 _lock = RLock()
 _trees: dict[tuple[str, tuple[tuple[str, str], ...]], Tree] = {}
@@ -95,9 +92,13 @@ def opened(name: str, options: StoreOptions, url: str = "") -> Store:
             import obstore.store
 
             from ckpt_tools.storage.stores.object_store import ObjectStore
+            from ckpt_tools.storage.stores.refused import not_opened
 
             def client(address: str) -> Any:
-                return _client(obstore.store, address, given)
+                try:
+                    return obstore.store.from_url(address, **given)  # {} would hide the environment
+                except Exception as e:
+                    raise not_opened(e, address.partition("?")[0].rstrip("/"), given) from None
 
             return ObjectStore(name, client(name), client if scheme in ("http", "https") else None)
         from ckpt_tools.storage.stores.filesystem import open_filesystem
@@ -109,12 +110,3 @@ def opened(name: str, options: StoreOptions, url: str = "") -> Store:
         if e.name is None:  # what fsspec says of a package that one of its file systems needs
             text = f"a package that {scheme}:// needs is not installed: {e}"
         raise OSError(errno.ENOPKG, text, name) from None
-
-
-def _client(library: Any, url: str, given: dict[str, Any]) -> Any:
-    from ckpt_tools.storage.stores.refused import not_opened
-
-    try:
-        return library.from_url(url, **given)  # {} would hide the environment; there is none here
-    except Exception as e:
-        raise not_opened(e, url.partition("?")[0].rstrip("/")) from None

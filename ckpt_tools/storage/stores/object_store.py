@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -13,15 +12,12 @@ from ckpt_tools.storage.stalls import interruptible
 from ckpt_tools.storage.stores.refused import NO_URL, code_of, refused
 from ckpt_tools.storage.stores.store import (
     ANOTHER,
-    DIFFERENTLY,
-    NOT_KEPT,
     PAGE,
     PAUSES,
     WEAK,
     Object,
     Replaced,
     ask_until_whole,
-    is_md5,
     require_seen,
     wait_for_another,
     written,
@@ -36,9 +32,6 @@ T = TypeVar("T")
 
 BATCH = 1000
 """Keys that one delete request of S3 takes at most."""
-_MD5 = re.compile(r'"?[0-9a-f]{32}"?')
-_PROVEN = 128 << 10
-"""Bytes of an object that is read in one request, whatever is asked of it."""
 _ROUND = 100
 """Lists that end at a multiple of so many keys may have lost a page: those of all stores are multiples."""
 _AGAIN = (
@@ -67,7 +60,7 @@ class ObjectStore:
         self._singles: dict[str, Any] = {}
         self.cannot_sign = ""
         self.digests: bool | None = None
-        """Whether ETags that look like an MD5 are the objects' own, as far as any has shown."""
+        """Whether ETags that look like an MD5 are the objects' own, as far as any has shown (source.py)."""
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self._must_list(prefix)
@@ -172,33 +165,7 @@ class ObjectStore:
             options["if_match"] = of.etag
         if of.version:
             options["version"] = of.version
-        data, now = self._asked(of.key, self._body, of, options)
-        # that of a large one is compared where all of its content is read
-        may_prove = self.digests is not False and len(data) == of.size <= _PROVEN
-        if not may_prove or _MD5.fullmatch(of.etag) is None:
-            return data, now
-        if is_md5(of.etag, data):
-            self.digests = True
-            return data, now
-        self.requests["get"] += 1
-        again, now = self._asked(of.key, self._body, of, options)
-        if again == data:
-            self.require_kept(of, data)
-        elif not is_md5(of.etag, again):
-            raise OSError(errno.EIO, DIFFERENTLY, joined(self.url, of.key))
-        return again, now
-
-    def require_kept(self, of: Object, data: memoryview) -> None:
-        """Raises OSError where all bytes of an object came so twice, its ETag is not their MD5, and the store
-        says that it has others. Else its ETags are none, of ciphertext, for example.
-        """
-        from ckpt_tools.storage.stores.told import contradicts  # only where something may be wrong
-
-        if _MD5.fullmatch(of.etag) is None:
-            return
-        if contradicts(self, of, data):
-            raise OSError(errno.EIO, NOT_KEPT, joined(self.url, of.key))
-        self.digests = bool(self.digests)
+        return self._asked(of.key, self._body, of, options)
 
     def _body(self, of: Object, options: Mapping[str, Any]) -> tuple[memoryview, Object]:
         client, path = self._of(of.key)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.storage.stores.store import OBJECT_STORES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,30 +42,7 @@ _CERTIFICATES = frozenset({"root_certificate", "proxy_ca_certificate"})
 """Options that name a file, or hold what is in it."""
 RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff", "backoff_base"})
 """Of how a request is made again (RetryConfig and BackoffConfig)."""
-_S3 = _words(
-    "checksum_algorithm container_authorization_token_file container_credentials_full_uri"
-    " container_credentials_relative_uri default_region disable_bulk_delete disable_tagging endpoint"
-    " imdsv1_fallback metadata_endpoint profile region request_payer role_arn role_session_name"
-    " s3_express server_side_encryption skip_signature sse_bucket_key_enabled sse_kms_key_id"
-    " endpoint_url_sts unsigned_payload virtual_hosted_style_request web_identity_token_file"
-)
-_GCS = _words("application_credentials base_url service_account service_account_path skip_signature")
-_AZURE = _words(
-    "account_name authority_host authority_id client_id disable_tagging endpoint fabric_cluster_identifier"
-    " fabric_token_service_url fabric_workload_host federated_token_file identity_endpoint msi_endpoint"
-    " msi_resource_id object_id skip_signature tenant_id use_azure_cli use_emulator use_fabric_endpoint"
-)
 _AZ = ("az", "adl", "azure", "abfs", "abfss")
-_NONE: frozenset[str] = frozenset()
-KNOWN: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(("s3", "s3a"), _S3),
-    "gs": _GCS,
-    **dict.fromkeys(_AZ, _AZURE),
-    **dict.fromkeys(("http", "https"), _NONE),
-}
-"""What obstore takes for a scheme beside CLIENT and RETRY; ``profile`` is ours. Other schemes are fsspec's,
-whose options only their file systems know.
-"""
 _VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", **dict.fromkeys(_AZ, "AZURE_")}
 """How the variables of a scheme begin."""
 _PREFIX = re.compile(r"^(?:aws|google|azure_storage|azure)_")
@@ -126,10 +104,13 @@ def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dic
     missing or expired.
     """
     scheme, given = url.partition("://")[0], options.of(url)
-    if scheme not in KNOWN:
+    if scheme not in OBJECT_STORES:
         return _nested(given)
-    _require_known(scheme, given)
-    own, made = {key: value for key, value in given.items() if key in KNOWN[scheme]}, dict[str, Any]()
+    if known := next(filter(secret, given), None):
+        raise UsageError(
+            f"the option {known} is a credential, which no option may be", "; ".join(_OWN_WAY.values())
+        )
+    own, made = {key: value for key, value in given.items() if key not in CLIENT | RETRY}, dict[str, Any]()
     if scheme in ("s3", "s3a"):
         own, made["credential_provider"] = aws(own, env)
     client = _client(given)
@@ -144,34 +125,13 @@ def open_options(url: str, options: StoreOptions, env: Mapping[str, str]) -> dic
 
 def _endpoint(scheme: str, own: Mapping[str, str], env: Mapping[str, str]) -> str:
     """Where requests go, if anybody says; "" for the cloud itself. As obstore chooses it."""
-    names = ("endpoint", "base_url")
     variables = {
-        "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-        "gs": ("GOOGLE_BASE_URL",),
-        "http": (),
-    }.get(scheme.replace("s3a", "s3").replace("https", "http"), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"))
-    said = [own.get(name, "") for name in names] + [env.get(name, "") for name in variables]
+        "AWS_": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+        "GOOGLE_": ("GOOGLE_BASE_URL",),
+        "AZURE_": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+    }.get(_VARIABLES.get(scheme, ""), ())
+    said = [own.get("endpoint", ""), own.get("base_url", ""), *(env.get(name, "") for name in variables)]
     return next(filter(None, said), "")
-
-
-def _require_known(scheme: str, given: Mapping[str, str]) -> None:
-    known = KNOWN[scheme] | CLIENT | RETRY
-    for key in given:
-        if secret(key):
-            raise UsageError(
-                f"the option {key} is a credential, which no option may be", "; ".join(_OWN_WAY.values())
-            )
-        if key not in known:
-            from difflib import get_close_matches  # only after a mistake
-
-            meant = get_close_matches(key, known, 1, 0.5)
-            hint = f"did you mean {meant[0]}?" if meant else f"it has {', '.join(sorted(known))}"
-            more = '; ckpt.toml has options of each store ([store."s3://bucket"])' if _elsewhere(key) else ""
-            raise UsageError(f"a store of {scheme}:// has no option {key!r}", hint + more)
-
-
-def _elsewhere(key: str) -> bool:
-    return any(key in known for known in KNOWN.values())
 
 
 def _client(given: Mapping[str, str]) -> dict[str, Any]:
@@ -203,14 +163,13 @@ def _retry(given: Mapping[str, str]) -> dict[str, Any]:
     backoff: dict[str, Any] = {}
     if "max_retries" in given:
         out["max_retries"] = int(_number("max_retries", given["max_retries"]))
-    if "retry_timeout" in given:
-        out["retry_timeout"] = timedelta(seconds=_seconds("retry_timeout", given["retry_timeout"]))
-    for key in ("init_backoff", "max_backoff"):
-        if key in given:
-            backoff[key] = timedelta(seconds=_seconds(key, given[key]))
     if "backoff_base" in given:
         backoff["base"] = _number("backoff_base", given["backoff_base"])
-    return {**out, **({"backoff": backoff} if backoff else {})}
+    for key in ("retry_timeout", "init_backoff", "max_backoff"):
+        if key in given:
+            span = timedelta(seconds=_seconds(key, given[key]))
+            (out if key == "retry_timeout" else backoff)[key] = span
+    return {**out, "backoff": backoff} if backoff else out
 
 
 def _number(key: str, text: str) -> float:

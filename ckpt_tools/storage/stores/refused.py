@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Mapping
+from typing import Any
 
+from ckpt_tools.errors import UsageError
 from ckpt_tools.storage.stalls import Stalled
 from ckpt_tools.storage.stores.store import Replaced
 
@@ -56,9 +59,16 @@ def code_of(e: Exception) -> str:
     return next(iter(_CODE.findall(str(e))), "")
 
 
-def not_opened(e: Exception, url: str) -> OSError:
+def not_opened(e: Exception, url: str, given: Mapping[str, Any]) -> OSError | UsageError:
     """The same of a client that could not be made: what it was told is wrong, or is missing."""
     text, scheme = str(e), url.partition("://")[0]
+    unknown = re.search(r"Configuration key: '([^']*)'", text)
+    if unknown or "does not accept any configuration" in text:
+        key = unknown[1] if unknown else next(iter(given.get("config", {})), "")
+        hint = "docs/stores.md says where each library lists its keys; options of one store are a table of"
+        return UsageError(
+            f"a store of {scheme}:// has no option {key!r}", f'{hint} ckpt.toml ([store."URL"])'
+        )
     for sign, words in _MISSING.items():
         if sign in text:
             return OSError(errno.EINVAL, words, url)

@@ -5,6 +5,8 @@ one version.
 from __future__ import annotations
 
 import errno
+import hashlib
+import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from ckpt_tools.storage.local import Identity, ShortRead, counting
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.store import DIFFERENTLY, Replaced, ask_until_whole, is_md5, other_than
+from ckpt_tools.storage.stores.store import DIFFERENTLY, NOT_KEPT, Replaced, ask_until_whole, other_than
 from ckpt_tools.storage.stores.tree import stat_of
 from ckpt_tools.storage.threads import Threads, count_cpus
 
@@ -35,6 +37,7 @@ RANGES = 256
 """Requests at most, about, for what lies scattered in a file whose content is read as well."""
 AHEAD = 8
 """Requests for content under way at a time, for one file, unless --jobs says otherwise."""
+_MD5 = re.compile(r'"?[0-9a-f]{32}"?')
 READERS = 4
 """Threads at most that work on what comes: each is faster than most networks."""
 
@@ -159,7 +162,7 @@ class StoreSource:
                 joined.append((offset, stop))
         pool = Threads(self._ahead)
         try:
-            asked = [(start, pool.submit(self._fetched, start, stop - start)) for start, stop in joined]
+            asked = [(start, pool.submit(self.fetch, start, stop - start)) for start, stop in joined]
             self._awaited = [(start, future.result()) for start, future in asked]
         except OSError:  # whoever reads there meets it
             return
@@ -175,7 +178,7 @@ class StoreSource:
         with self._lock:
             grown = next((len(d) for s, d in self._windows.items() if s + len(d) == offset), 0)
         start, size = self._window(offset, length, grown)
-        data = self._fetched(start, size)
+        data = self.fetch(start, size)
         with self._lock:
             self._windows[start] = data
             while len(self._windows) > WINDOWS:
@@ -268,26 +271,41 @@ class StoreSource:
     def _ask(self, k: int) -> Future[memoryview]:
         assert self._threads is not None  # noqa: S101 - for the type checker
         start = k * CHUNK
-        future = self._chunks[k] = self._threads.submit(self._fetched, start, min(CHUNK, self.size - start))
+        future = self._chunks[k] = self._threads.submit(self.fetch, start, min(CHUNK, self.size - start))
         return future
 
     # ---- requests
 
     def fetch(self, start: int, length: int) -> memoryview:
-        """A range as the store gives it, kept nowhere. Raises OSError."""
-        return self._fetched(start, length)
-
-    def _fetched(self, start: int, length: int) -> memoryview:
         """These bytes; where they are to be ``certain``, as the store has them as far as can be seen."""
         data = self._answered(start, length)
-        whole = length == self.size
-        if not self._certain or (whole and is_md5(self.object.etag, data)):
+        if not self._certain or self._is_proven(data):
             return data
-        if self._answered(start, length) != data:
+        again = self._answered(start, length)
+        if self._is_proven(again):
+            return again
+        if again != data:
             raise OSError(errno.EIO, DIFFERENTLY, self.path)
-        if whole and getattr(self.store, "digests", False):  # an MD5 it would be, and it is not
-            cast("ObjectStore", self.store).require_kept(self.object, data)
+        store = self.store
+        if length == self.size and hasattr(store, "digests") and _MD5.fullmatch(self.object.etag):
+            # an MD5 it may be, and it is not: of ciphertext, or these are not the bytes that the store has
+            from ckpt_tools.storage.stores.told import contradicts
+
+            if contradicts(cast("ObjectStore", store), self.object, data):
+                raise OSError(errno.EIO, NOT_KEPT, self.path)
+            store.digests = bool(store.digests)
         return data
+
+    def _is_proven(self, data: memoryview) -> bool:
+        """Whether an ETag is the MD5 of these bytes: of what was put in one request, without a key of KMS or
+        of the client, it is in S3 and Google's store.
+        """
+        if len(data) != self.size:
+            return False
+        same = self.object.etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
+        if same and hasattr(self.store, "digests"):
+            self.store.digests = True
+        return same
 
     def _answered(self, start: int, length: int) -> memoryview:
         """Exactly these bytes of the object that was opened; an answer that broke off is asked for again."""

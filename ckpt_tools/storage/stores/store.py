@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 CLOUDS = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
 """Schemes of the object stores of clouds."""
+OBJECT_STORES = CLOUDS | {"http", "https"}
+"""Schemes that obstore serves."""
 PAGE = 1000
 """Keys that one list request of S3, GCS or Azure answers at most."""
 WEAK = "W/"
@@ -62,15 +64,6 @@ class Object(NamedTuple):
     def is_folder(self) -> bool:
         """Whether it is no file, but stands for a directory."""
         return self.size == 0 and self.key.endswith(FOLDER)
-
-
-def is_md5(etag: str, data: memoryview) -> bool:
-    """Whether an ETag is the MD5 of these bytes: of what was put in one request, without a key of KMS or of
-    the client, it is in S3 and Google's store.
-    """
-    import hashlib  # only where objects are read
-
-    return etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
 class Replaced(OSError):
