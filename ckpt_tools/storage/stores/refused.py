@@ -59,6 +59,30 @@ def code_of(e: Exception) -> str:
     return next(iter(_CODE.findall(str(e))), "")
 
 
+def untold(e: Exception, url: str) -> OSError:
+    """The same of a request for checksums, by boto3 or urllib."""
+    if isinstance(e, Stalled):
+        return e
+    answer: Any = getattr(e, "response", None)
+    status: Any = getattr(e, "code", None)
+    code = ""
+    if isinstance(answer, dict):
+        status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
+        code = re.sub(r"[^A-Za-z0-9]", "", str(answer.get("Error", {}).get("Code") or ""))[:80]
+    elif isinstance(status, int):
+        e.close()  # type: ignore[attr-defined]  # it is an answer, with its connection
+    else:
+        text = f"the store did not tell its checksums ({type(e).__name__})"
+        return OSError(errno.EACCES if type(e).__name__ == "NoCredentialsError" else errno.EIO, text, url)
+    if status == 412:
+        return Replaced(url)
+    if status == 404:
+        return FileNotFoundError(errno.ENOENT, "there is no such object", url)
+    said = f"{status} {code}" if code not in ("", str(status)) else str(status)
+    number = errno.EACCES if status in (401, 403) else errno.EIO
+    return OSError(number, f"asked for checksums, the store answers {said}", url)
+
+
 def not_opened(e: Exception, url: str, given: Mapping[str, Any]) -> OSError | UsageError:
     """The same of a client that could not be made: what it was told is wrong, or is missing."""
     text, scheme = str(e), url.partition("://")[0]

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, finalize
 
 from ckpt_tools.model.store_checksum import StoreChecksum
-from ckpt_tools.storage.stalls import Stalled, watched
+from ckpt_tools.storage.stalls import watched
+from ckpt_tools.storage.stores.refused import untold
 from ckpt_tools.storage.stores.store import Object, Replaced
 from ckpt_tools.storage.urls import joined
 
@@ -235,26 +236,6 @@ def _asked(store: ObjectStore, call: Callable[..., Any], url: str, **kwargs: Any
     store.requests["head"] += 1
     try:
         answer: dict[str, Any] = watched(call, **kwargs)
-    except Stalled:
-        raise
     except Exception as e:
-        raise _refused(e, url) from None
+        raise untold(e, url) from None
     return answer
-
-
-def _refused(e: Exception, url: str) -> OSError:
-    """What boto3 says when it fails; its own text may hold what was sent."""
-    answer: Any = getattr(e, "response", None)
-    if not isinstance(answer, dict):
-        known = {"NoCredentialsError": errno.EACCES, "EndpointConnectionError": errno.ECONNREFUSED}
-        text = f"the store did not tell its checksums ({type(e).__name__})"
-        return OSError(known.get(type(e).__name__, errno.EIO), text, url)
-    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
-    code = re.sub(r"[^A-Za-z0-9]", "", str(answer.get("Error", {}).get("Code") or ""))[:80]
-    if status == 412:
-        return Replaced(url)
-    if status == 404:
-        return FileNotFoundError(errno.ENOENT, "there is no such object", url)
-    number = errno.EACCES if status in (401, 403) else errno.EIO
-    said = f"{status} {code}" if code != str(status) else code
-    return OSError(number, f"asked for checksums, the store answers {said}", url)

@@ -58,9 +58,7 @@ class StoreSource:
         self._counters = counting()
         self._lock = threading.Lock()
         self._windows: OrderedDict[int, memoryview] = OrderedDict()
-        self._chunks: dict[int, Future[memoryview]] = {}
-        self._kept_chunks: OrderedDict[int, Future[memoryview]] = OrderedDict()
-        self._current: dict[int, int] = {}  # thread -> the chunk that it works on
+        self._chunks: OrderedDict[int, Future[memoryview]] = OrderedDict()
         self._used: set[int] = set()
         self._ahead = AHEAD
         self._threads: Threads | None = None
@@ -236,17 +234,21 @@ class StoreSource:
             yield part
 
     def _chunk(self, k: int) -> memoryview:
-        """A chunk, while those after it are under way."""
+        """A chunk, while those after it are under way; those used last are kept, for who has the rest."""
         with self._lock:
             if self._threads is None:
                 self._threads = Threads(self._ahead)
-            future = self._chunks.get(k) or self._kept_chunks.get(k) or self._ask(k)
-            self._turn_to(k)
+            future = self._chunks.get(k) or self._ask(k)
+            self._chunks.move_to_end(k)
+            self._used.add(k)
+            used = [n for n in self._chunks if n in self._used]
+            room = self._ahead - (len(self._chunks) - len(used))
+            for n in used[: -2 * READERS]:
+                del self._chunks[n]
             for ahead in range(k + 1, min((self.size - 1) // CHUNK, k + self._ahead) + 1):
-                if len(self._chunks) - len(self._current) >= self._ahead:
-                    break
-                if ahead not in self._chunks and ahead not in self._used:
+                if room > 0 and ahead not in self._chunks and ahead not in self._used:
                     self._ask(ahead)
+                    room -= 1
         try:
             return future.result()
         except BaseException:
@@ -254,19 +256,6 @@ class StoreSource:
                 if self._chunks.get(k) is future:
                     del self._chunks[k]
             raise
-
-    def _turn_to(self, k: int) -> None:
-        """This thread works on a chunk now; the one before it is kept a while, for who has the rest of it."""
-        me = threading.get_ident()
-        before = self._current.get(me)
-        self._current[me] = k
-        self._used.add(k)
-        if before is None or before == k or before in self._current.values():
-            return
-        if (future := self._chunks.pop(before, None)) is not None:
-            self._kept_chunks[before] = future
-            if len(self._kept_chunks) >= len(self._current):
-                self._kept_chunks.popitem(last=False)
 
     def _ask(self, k: int) -> Future[memoryview]:
         assert self._threads is not None  # noqa: S101 - for the type checker

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
 from ckpt_tools.storage.stalls import Stalled, watched
+from ckpt_tools.storage.stores.refused import untold
 from ckpt_tools.storage.stores.s3_checksums import decoded
 from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced
 from ckpt_tools.storage.urls import joined
@@ -101,7 +102,7 @@ def ask_signed(store: ObjectStore, of: Object, scheme: str) -> tuple[StoreChecks
     try:
         headers = watched(_head, _question(store, of.key))
     except (Stalled, OSError) as e:
-        raise _refused(e, url) from None
+        raise untold(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
         store.cannot_sign = (
             f"its checksums could not be asked for: no address could be signed ({type(e).__name__})"
@@ -198,19 +199,3 @@ def _head(asked: _Asked) -> HTTPMessage:
     with build_opener(Here).open(request, timeout=_SECONDS) as answer:
         headers: HTTPMessage = answer.headers
         return headers
-
-
-def _refused(e: OSError, url: str) -> OSError:
-    if isinstance(e, Stalled):
-        return e
-    status = getattr(e, "code", None)
-    if isinstance(status, int):  # it is an answer, with its connection
-        e.close()  # type: ignore[attr-defined]
-    if status == 404:
-        return FileNotFoundError(errno.ENOENT, "there is no such object", url)
-    if status == 412:
-        return Replaced(url)
-    if isinstance(status, int):
-        number = errno.EACCES if status in (401, 403) else errno.EIO
-        return OSError(number, f"asked for checksums, the store answers {status}", url)
-    return OSError(errno.EIO, f"the store did not tell its checksums ({type(e).__name__})", url)
