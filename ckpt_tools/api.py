@@ -134,20 +134,14 @@ def verify(
         from ckpt_tools.reading.engines import require_nothing_untold
 
         require_nothing_untold(roots, stores)
-    if by_store:
-        _may_ask_stores(roots, level, asked)
+    if by_store and (level is not Level.CONTENT or asked is not None):
+        why = "what stores keep checksums of are whole contents: no sample, and no other level"
+        raise UsageError(why, "say --by-store (by_store=True) alone")
+    if by_store and (local := next((root for root in roots if not is_url(root)), None)):
+        raise UsageError(f"{local} lies in no store that could be asked", "leave --by-store out")
     from ckpt_tools.planning.verification import Verifier
 
     return Verifier(level, options, asked, engine).verify(roots)
-
-
-def _may_ask_stores(roots: Sequence[str], level: Level, asked: Asked | None) -> None:
-    """Raises UsageError where what stores say of contents answers another question."""
-    if level is not Level.CONTENT or asked is not None:
-        why = "what stores keep checksums of are whole contents: no sample, and no other level"
-        raise UsageError(why, "say --by-store (by_store=True) alone")
-    if local := next((root for root in roots if not is_url(root)), None):
-        raise UsageError(f"{local} lies in no store that could be asked", "leave --by-store out")
 
 
 def _asked(sample: Share | str | None, max_duration: float | None, level: Level) -> Asked | None:

@@ -67,14 +67,10 @@ def diff(
             a,
             b,
             depth,
-            **found.named(("jobs", "key_file", "seal_dir")),
-            trust=found.trust,
-            layouts=found.layouts,
+            **found.reading(("jobs", "key_file", "seal_dir")),
             progress=meter,
         )
-    from ckpt_tools.output import difference as emit
-
-    asked.answer(emit, result)
+    asked.answer("difference", result)
     return exit_code(result, found.values.get("strict", False))
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 import json
 import shlex
 from importlib.resources import files
-from typing import Annotated
-
-from msgspec import Struct
+from typing import Annotated, NamedTuple
 
 from ckpt_tools.cli import console
 from ckpt_tools.cli.options import argument, option
@@ -35,7 +33,7 @@ Root = Annotated[
 ]
 
 
-class Snippet(Struct, frozen=True):
+class Snippet(NamedTuple):
     """``kind`` is the ending of its file. ``about`` is the first sentence of its own comment, or what it
     calls its description.
     """
@@ -54,25 +52,14 @@ class Snippet(Struct, frozen=True):
         """The snippet with ``root`` in it, quoted as its language wants it. Raises UsageError for a name that
         YAML or systemd cannot say.
         """
+        quoted = shlex.quote(root) if self.kind == "sh" else json.dumps(root, ensure_ascii=False)
         if self.kind != "sh" and not root.isprintable():
-            raise UsageError(
-                f"--root {root!r} holds characters that a manifest cannot say",
-                "name a directory with printable characters",
-            )
-        return self.text.replace(_PLACE, _QUOTED[self.kind](root))
-
-
-def _in_unit(root: str) -> str:
-    """As systemd reads a word of a command line (systemd.service(5), systemd.unit(5))."""
-    escaped = root.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{escaped}"'
-
-
-def _in_yaml(root: str) -> str:
-    return json.dumps(root, ensure_ascii=False)
-
-
-_QUOTED = {"sh": shlex.quote, "yaml": _in_yaml, "json": _in_yaml, "service": _in_unit}
+            text = f"--root {root!r} holds characters that a manifest cannot say"
+            raise UsageError(text, "name a directory with printable characters")
+        if self.kind == "service":  # systemd.service(5), systemd.unit(5)
+            escaped = root.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+            quoted = f'"{escaped}"'
+        return self.text.replace(_PLACE, quoted)
 
 
 def snippets() -> dict[str, Snippet]:
@@ -80,7 +67,7 @@ def snippets() -> dict[str, Snippet]:
     found = {}
     for file in sorted(files("ckpt_tools.cli").joinpath("snippets").iterdir(), key=lambda f: f.name):
         name, _, kind = file.name.partition(".")
-        if kind in _QUOTED:
+        if kind in ("sh", "yaml", "json", "service"):
             found[name] = Snippet(name, file.read_text(encoding="utf-8"), kind)
     return found
 

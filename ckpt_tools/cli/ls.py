@@ -81,10 +81,9 @@ def ls(
             [found.root], options.RENAMES, "nothing was put away there: leave out --quarantine"
         )
         from ckpt_tools.guard.quarantine import list_quarantine
-        from ckpt_tools.output import changes
 
-        hidden = list_quarantine(found.root, state_dir=found.values.get("state-dir"), trust=found.trust)
-        asked.answer(changes, hidden)
+        hidden = list_quarantine(found.root, state_dir=asked.state_dir, trust=found.trust)
+        asked.answer("changes", hidden)
         return 0 if hidden.changes else NoCheckpoint.exit_code
     from ckpt_tools import api
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
+from importlib import import_module
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, NamedTuple
 
@@ -250,9 +251,14 @@ class Asked(Struct, frozen=True):
         """Return the arguments that the user wants for the command."""
         return tuple(self.found.values.get("resume-args", ()))
 
-    def answer(self, emit: Any, result: Any) -> int:
-        """Write the result as JSON, or as the module shows it to people. Return 0."""
-        to = self.to
+    @property
+    def state_dir(self) -> str | None:
+        """Return where the journal is kept instead of ROOT/.ckpt."""
+        return self.found.values.get("state-dir")
+
+    def answer(self, module: str, result: Any) -> int:
+        """Write the result as JSON, or as the module of this name shows it to people. Return 0."""
+        to, emit = self.to, import_module(f"ckpt_tools.output.{module}")
         to.out(emit.json(result) if to.format == "json" else emit.render(result, to.view))
         return 0
 

@@ -40,6 +40,4 @@ def pin(
     from ckpt_tools.guard.prune import pin as put
 
     result = put(home, names, remove=undo, dry_run=dry_run, selection=asked.found.selection())
-    from ckpt_tools.output import changes
-
-    return asked.answer(changes, result)
+    return asked.answer("changes", result)

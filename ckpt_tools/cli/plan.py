@@ -87,13 +87,11 @@ def _warned(plan: LoadPlan) -> bool:
 def _history(asked: options.Asked) -> int:
     """What 'ckpt run' and 'ckpt hook' have decided for ROOT."""
     from ckpt_tools.job.starts import history
-    from ckpt_tools.output import history as told
     from ckpt_tools.planning.decision_log import place_of
 
-    root, to = absolute(asked.found.root), asked.to
+    root = absolute(asked.found.root)
     found = history(root, place_of(root, asked.selection), asked.selection.trust)
     if not found.starts and not found.damaged:
         text = f"no start of {root} is known ({place_of(root, asked.selection)})"
         raise NoCheckpoint(text, "'ckpt run' and 'ckpt hook' write it; --plan-dir says where they do")
-    to.out(told.json(found) if to.format == "json" else told.render(found, to.view))
-    return 0
+    return asked.answer("history", found)

@@ -71,12 +71,10 @@ def prune(
         policy,
         damaged=damaged,
         apply=asked.given["apply"],
-        state_dir=found.values.get("state-dir"),
+        state_dir=asked.state_dir,
         selection=found.selection(cache=True),
     )
-    from ckpt_tools.output import changes
-
-    return asked.answer(changes, result)
+    return asked.answer("changes", result)
 
 
 def said(flag: str, text: str) -> tuple[Policy, bool]:

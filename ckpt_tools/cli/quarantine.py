@@ -53,14 +53,9 @@ def quarantine(
     from ckpt_tools.guard.quarantine import quarantine as put_away
     from ckpt_tools.guard.quarantine import restore as bring_back
 
-    state = asked.found.values.get("state-dir")
+    how = {"apply": asked.given["apply"], "state_dir": asked.state_dir}
     if undo:
-        result = bring_back(home, names, apply=asked.given["apply"], state_dir=state, trust=asked.found.trust)
+        result = bring_back(home, names, **how, trust=asked.found.trust)
     else:
-        selection = asked.found.selection(cache=True)
-        result = put_away(
-            home, names, damaged=damaged, apply=asked.given["apply"], state_dir=state, selection=selection
-        )
-    from ckpt_tools.output import changes
-
-    return asked.answer(changes, result)
+        result = put_away(home, names, damaged=damaged, **how, selection=asked.found.selection(cache=True))
+    return asked.answer("changes", result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Any
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import argument, option
@@ -52,23 +52,13 @@ def repair(
     home = os.path.abspath(root or options.lone(_root_of(os.path.abspath(path)) for path in paths))
     from ckpt_tools.guard import repair as mending
 
-    state, selection = asked.found.values.get("state-dir"), asked.found.selection()
+    how: dict[str, Any] = {"state_dir": asked.state_dir, "selection": asked.found.selection()}
     if tracker:
-        result = mending.repair_trackers(
-            home, apply=asked.given["apply"], state_dir=state, selection=selection
-        )
+        result = mending.repair_trackers(home, apply=asked.given["apply"], **how)
     else:
-        result = mending.repair(
-            home,
-            paths,
-            accept_odds=_probability(accept_odds),
-            apply=asked.given["apply"],
-            state_dir=state,
-            selection=selection,
-        )
-    from ckpt_tools.output import changes
-
-    asked.answer(changes, result)
+        odds = _probability(accept_odds)
+        result = mending.repair(home, paths, accept_odds=odds, apply=asked.given["apply"], **how)
+    asked.answer("changes", result)
     return exit_code(result)
 
 

@@ -84,9 +84,7 @@ def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathere
     with progress(to) as meter:
         result = api.verify(
             paths,
-            **found.named(READING),
-            trust=found.trust,
-            layouts=found.layouts,
+            **found.reading(READING),
             cache=keep,
             note=output.cache_notes(to),
             progress=meter,
@@ -100,7 +98,7 @@ def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathere
     maps = {}  # what the bytes of damaged files are, as far as their structure tells
     for path in (result.files[at].report.path for at in damaged(result.files)):
         with suppress(CkptError):  # gone or unreadable by now: what is known of it is in the report already
-            known = {**found.named(("key_file",)), "trust": found.trust, "layouts": found.layouts}
+            known = found.reading(("key_file",))
             maps[path] = api.show(path, Level.STRUCTURE, explain=True, **known)[0].regions
     omitted = max(0, sum(len(_list_runs(scan)) for scan in scans) - len(starts)) if len(starts) >= RUNS else 0
     return Gathered(roots, started, result, scans, starts, maps, runs_omitted=omitted)

@@ -82,15 +82,11 @@ def seal(
             again=again,
             merge=merge,
             dry_run=dry_run,
-            **found.named(READING),
-            trust=found.trust,
-            layouts=found.layouts,
+            **found.reading(READING),
             progress=meter,
             engine=workers,
         )
-    from ckpt_tools.output import sealing
-
-    asked.answer(sealing, result)
+    asked.answer("sealing", result)
     return exit_code(result, found.values.get("strict", False))
 
 

@@ -44,10 +44,8 @@ def show(
     report, anatomy = api.show(
         file,
         found.values["level"] if given["level"] is not None else Level.STRUCTURE,
-        **found.named(("key_file",)),
+        **found.reading(("key_file",)),
         explain=given["explain_bytes"],
-        trust=found.trust,
-        layouts=found.layouts,
     )
     trust = {name: verdict(Global(*name.split(" ", 1))) for name in anatomy.globals}
     if to.format == "json":

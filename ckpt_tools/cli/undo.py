@@ -25,9 +25,6 @@ def undo(asked: options.Asked) -> int:
     found = asked.found
     options.on_this_machine([found.root], options.RENAMES, "nothing there was repaired or put away by ckpt")
     from ckpt_tools.guard.quarantine import undo as take_back
-    from ckpt_tools.output import changes
 
-    result = take_back(
-        found.root, apply=asked.given["apply"], state_dir=found.values.get("state-dir"), trust=found.trust
-    )
-    return asked.answer(changes, result)
+    result = take_back(found.root, apply=asked.given["apply"], state_dir=asked.state_dir, trust=found.trust)
+    return asked.answer("changes", result)

@@ -57,7 +57,7 @@ def verify(
     from ckpt_tools.output import registry
     from ckpt_tools.reading.engines import engine
 
-    reading, form = found.named(READING), registry.find(to.format)
+    reading, form = found.reading(READING), registry.find(to.format)
     if form is not None and form.in_ci:
         reading.setdefault("settle", 0.0)
     try:
@@ -65,8 +65,6 @@ def verify(
             result = api.verify(
                 paths,
                 **reading,
-                trust=found.trust,
-                layouts=found.layouts,
                 by_store=by_store,
                 explain=asked.given["explain_bytes"],
                 cache=not found.values.get("no-cache", False),

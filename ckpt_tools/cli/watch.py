@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from ckpt_tools.cli import console, options, output
+from ckpt_tools.cli import prune as prune_command
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
@@ -13,7 +14,8 @@ from ckpt_tools.storage.urls import absolute
 
 READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir", "trust_global")
 _PORTS = 1 << 16
-
+_LEAST = 0.1
+"""Seconds that any of the times may be, at least."""
 
 EXAMPLES = """
 ckpt watch run --once  # verify what is new and settled, then exit (for cron)
@@ -92,24 +94,27 @@ def watch(
     from ckpt_tools.model.selection import ReadOptions
     from ckpt_tools.output import jsonl
 
-    reading = {"jobs": 1, **found.named(READING)}
-    read = ReadOptions(**reading, cache=True, trust=found.trust, layouts=found.layouts)
+    read = ReadOptions(**{"jobs": 1, **found.reading(READING)}, cache=True)
     said = {
-        "rescan": _seconds("--rescan", rescan, least=0.1),
-        "every": _seconds("--every", every, least=0.1),
-        "hook_timeout": _seconds("--timeout", timeout, least=0.1),
+        "rescan": _seconds("--rescan", rescan),
+        "every": _seconds("--every", every),
+        "hook_timeout": _seconds("--timeout", timeout),
         **_places(metrics or ()),
-        **_pruning(prune, given["apply"]),
     }
     if given["metrics_address"]:
         said["metrics_address"] = given["metrics_address"]
+    if prune is not None:
+        policy, damaged = prune_command.said("--prune", prune)
+        said |= {"prune": policy, "prune_damaged": damaged, "apply": given["apply"]}
+    elif given["apply"]:
+        raise UsageError("--apply needs --prune", "say what to keep: --prune last=3")
     choices = WatchOptions(
         read=read,
         once=once,
         on_good=on_good,
         on_bad=on_bad,
         seal=seal_good,
-        state_dir=found.values.get("state-dir"),
+        state_dir=asked.state_dir,
         plan_dir=found.values.get("plan-dir"),
         **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
     )
@@ -118,27 +123,15 @@ def watch(
     return run(paths, choices, lambda event: console.out(jsonl.line(event)))
 
 
-def _pruning(text: str | None, apply: bool) -> dict[str, object]:
-    """What of it is to be done, as WatchOptions has it."""
-    if text is None:
-        if apply:
-            raise UsageError("--apply needs --prune", "say what to keep: --prune last=3")
-        return {}
-    from ckpt_tools.cli.prune import said
-
-    policy, damaged = said("--prune", text)
-    return {"prune": policy, "prune_damaged": damaged, "apply": apply}
-
-
-def _seconds(flag: str, text: str | None, least: float) -> float | None:
+def _seconds(flag: str, text: str | None) -> float | None:
     if text is None:
         return None
     try:
         seconds = parsers.duration(text)
     except ValueError as e:
         raise UsageError(f"{flag}: {e}") from e
-    if seconds < least:
-        raise UsageError(f"{flag}: {text!r} is below {least:g} s")
+    if seconds < _LEAST:
+        raise UsageError(f"{flag}: {text!r} is below {_LEAST:g} s")
     return seconds
 
 

@@ -30,13 +30,7 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     listed = seen.findings[:MOST]
     codes = list(dict.fromkeys(f.code for f in listed))
     run: Object = {
-        "tool": {
-            "driver": {
-                "name": "ckpt",
-                "semanticVersion": __version__,
-                "rules": [_rule(code) for code in codes],
-            }
-        },
+        "tool": {"driver": {"name": "ckpt", "semanticVersion": __version__, "rules": [*map(_rule, codes)]}},
         "originalUriBaseIds": {"%SRCROOT%": {"uri": f"file://{_quoted(here().rstrip('/'))}/"}},
         "invocations": [_invocation(seen, len(seen.findings) - len(listed))],
         "columnKind": "unicodeCodePoints",
@@ -47,14 +41,16 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
 
 def _rule(code: str) -> Object:
     known = CODES.get(code)
-    if known is None:
-        return {"id": code}
-    return {
-        "id": code,
-        "shortDescription": {"text": known.title},
-        "help": {"text": known.hint},
-        "defaultConfiguration": {"level": str(known.severity)},
-    }
+    told = (
+        {
+            "shortDescription": {"text": known.title},
+            "help": {"text": known.hint},
+            "defaultConfiguration": {"level": str(known.severity)},
+        }
+        if known
+        else {}
+    )
+    return {"id": code, **told}
 
 
 def _invocation(seen: Observed, left_out: int) -> Object:
@@ -64,12 +60,9 @@ def _invocation(seen: Observed, left_out: int) -> Object:
     if seen.failure is None:
         return {"executionSuccessful": True, "toolExecutionNotifications": notes}
     told = ". ".join(filter(None, (seen.sentence, seen.failure.hint)))
-    error = {**_note("error", told), "descriptor": {"id": seen.failure.code}}
-    return {
-        "executionSuccessful": False,
-        "exitCode": seen.failure.exit_code,
-        "toolExecutionNotifications": [error, *notes[1:]],
-    }
+    notes[0] = {**_note("error", told), "descriptor": {"id": seen.failure.code}}
+    exit_code = seen.failure.exit_code
+    return {"executionSuccessful": False, "exitCode": exit_code, "toolExecutionNotifications": notes}
 
 
 def _note(level: str, text: str) -> Object:

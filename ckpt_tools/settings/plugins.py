@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from functools import wraps
 from importlib import import_module, metadata
 from typing import Any, NamedTuple
@@ -310,23 +310,26 @@ def find_function(how: Callable[..., Any] | str) -> Callable[..., Any]:
     return call
 
 
+@contextmanager
+def _blame(entry: Entry, name: str) -> Iterator[None]:
+    """Say whose a function is that fails."""
+    try:
+        yield
+    except CkptError:
+        raise
+    except Exception as e:
+        raise CannotLook(f"{entry} failed in {name!r}: {type(e).__name__}: {e}", HINT) from e
+
+
 def _guard_call(function: Callable[..., Any], entry: Entry, name: str) -> Callable[..., Any]:
     def each(answer: Iterator[Any]) -> Iterator[Any]:
-        try:
+        with _blame(entry, name):
             yield from answer
-        except CkptError:
-            raise
-        except Exception as e:
-            raise CannotLook(f"{entry} failed in {name!r}: {type(e).__name__}: {e}", HINT) from e
 
     @wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        try:
+        with _blame(entry, name):
             answer = function(*args, **named)
-        except CkptError:
-            raise
-        except Exception as e:
-            raise CannotLook(f"{entry} failed in {name!r}: {type(e).__name__}: {e}", HINT) from e
         return each(answer) if isinstance(answer, Iterator) else answer
 
     return call

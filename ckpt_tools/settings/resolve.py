@@ -107,6 +107,10 @@ class Settings(Struct, frozen=True):
         by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
         return {name: value for name, value in by_name.items() if name in names}
 
+    def reading(self, names: Container[str]) -> dict[str, Any]:
+        """The same, with whose orders count and the layouts."""
+        return {**self.named(names), "trust": self.trust, "layouts": self.layouts}
+
     def selection(self, *, cache: bool = False) -> Selection:
         """Which checkpoint to choose; what was not given is as Selection has it."""
         given = self.named(Selection.__match_args__)
