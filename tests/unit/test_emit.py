@@ -65,85 +65,8 @@ def test_json_has_one_line_per_file():
     assert len(emit_json.render(replace(sample.verification(), files=files)).splitlines()) < 50 + 20
 
 
-def test_verify_v1_has_exactly_its_fields():
-    value = json.loads(emit_json.render(sample.verification()))
-    assert list(value) == [
-        "schema",
-        "tool_version",
-        "root",
-        "verdict",
-        "level",
-        "summary",
-        "files",
-        "findings",
-    ]
-    assert list(value["summary"]) == [
-        "files",
-        "bytes",
-        "bytes_read",
-        "seconds",
-        "ok",
-        "suspect",
-        "broken",
-        "unknown",
-        "below_level",
-        "unrecognised",
-    ]
-    fields = [
-        "path",
-        "format",
-        "layout",
-        "kind",
-        "rank",
-        "step",
-        "epoch",
-        "step_in_epoch",
-        "size",
-        "verdict",
-        "level",
-        "coverage",
-        "metadata",
-        "findings",
-    ]
-    assert list(value["files"][0]) == fields
-    assert list(value["files"][1]["findings"][0]) == ["code", "severity", "message", "offset", "hint", "rule"]
-    assert list(value["findings"][0]) == [*("path", "code", "severity", "message", "offset", "hint", "rule")]
-
-
-def test_plan_v1_has_exactly_its_fields():
+def test_json_names_the_topology_and_says_when_it_was_saved():
     value = json.loads(emit_json.render(sample.plan()))
-    assert list(value) == [
-        "schema", "tool_version", "root", "checkpoint", "resume_step", "resume", "rollback", "world_size", "saved_world_size", "topology", "ranks", "shared",
-        "rejected", "ahead", "attempts", "bytes_verified", "warnings", "fingerprint", "candidates",
-        "bytes_read", "budget", "below_level", "excluded",
-    ]  # fmt: skip
-    assert list(value["checkpoint"]) == [
-        "step",
-        "epoch",
-        "epoch_base",
-        "step_in_epoch",
-        "kind",
-        "layout",
-        "run",
-        "generation",
-        "mtime",
-        "path",
-    ]
-    assert list(value["rollback"]) == ["from", "to", "save_interval", "why"]
-    entry = [
-        "role",
-        "path",
-        "size",
-        "mtime_ns",
-        "level",
-        "coverage",
-        "source_rank",
-        "substituted",
-        "node",
-        "reason",
-    ]
-    assert list(value["ranks"][1]["files"][0]) == list(value["shared"][0]) == entry
-    assert list(value["rejected"][0]) == ["step", "kind", "path", "findings"]
     assert value["topology"] == {"dp": {"value": 2, "provenance": "--dp"}}
     assert value["checkpoint"]["mtime"] == 1_000_000_000.5
 
@@ -288,32 +211,8 @@ def test_plan_table_tells_the_whole_story():
 
 def test_scan_table_columns():
     lines = scan_table.render(sample.scan(), View(now=1_000_000_000.5 + 7200)).splitlines()
-    assert lines[0].split() == [
-        "step",
-        "epoch",
-        "kind",
-        "layout",
-        "run",
-        "ranks",
-        "files",
-        "size",
-        "age",
-        "path",
-    ]
-    assert lines[1].split() == [
-        "120",
-        "3_40",
-        "periodic",
-        "mindspore",
-        "out/ckpt",
-        "2/4",
-        "2",
-        "2.0",
-        "KiB",
-        "2",
-        "h",
-        "out",
-    ]
+    assert " ".join(lines[0].split()) == "step epoch kind layout run ranks files size age path"
+    assert " ".join(lines[1].split()) == "120 3_40 periodic mindspore out/ckpt 2/4 2 2.0 KiB 2 h out"
     assert "unfinished" in lines[2]
 
 
@@ -346,14 +245,7 @@ def test_json_strings_are_lossless_for_any_file_name(name):
 
 
 def test_words():
-    assert [size(n) for n in (-1, 0, 1023, 1024, 150 * 1024, 3 << 30, 1 << 62)] == [
-        "?",
-        "0 B",
-        "1023 B",
-        "1.0 KiB",
-        "150 KiB",
-        "3.0 GiB",
-        "4096.0 PiB",
-    ]
+    sizes = "? / 0 B / 1023 B / 1.0 KiB / 150 KiB / 3.0 GiB / 4096.0 PiB"
+    assert " / ".join(size(n) for n in (-1, 0, 1023, 1024, 150 * 1024, 3 << 30, 1 << 62)) == sizes
     assert [span(s) for s in (-5, 99, 600, 7200, 86400 * 9)] == ["-5 s", "99 s", "10 min", "2 h", "9 d"]
     assert [percent(f) for f in (0, 0.001, 0.5, 0.9999, 1)] == ["0 %", "<1 %", "50 %", ">99 %", "100 %"]
