@@ -50,21 +50,23 @@ def prefetch(
     if engine is not None:
         if level > Level.PRESENCE:
             _read(s, engine, unknown_requests(s, parts, level, bare=bare), level)
-        return
-    if s.reader.rate is not None or s.options.explain or level not in (Level.STRUCTURE, Level.CONTENT):
-        return
-    if is_url(s.root):
+    elif not is_url(s.root):
+        _read_disk(s, parts, level, bare)
+    elif _may_be_shared(s, level):
         wanted = [r for r in unknown_requests(s, parts, level, bare=bare) if _is_small(r)]
         if len(wanted) > 1:
             with suppress(Stopped), engines.threads_here(s.options.jobs or FILES_OF_STORE) as here:
                 _read(s, here, wanted, level, parts)
-    else:
-        _read_disk(s, parts, level, bare)
+
+
+def _may_be_shared(s: Session, level: Level) -> bool:
+    """Return True if others on this host may read at this level what was asked."""
+    return s.reader.rate is None and not s.options.explain and level in (Level.STRUCTURE, Level.CONTENT)
 
 
 def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> None:
     jobs, count = s.options.jobs or default_jobs(), len(parts) + bare * len(s.found.bare)
-    if count < LEAST or jobs < 2:
+    if count < LEAST or jobs < 2 or not _may_be_shared(s, level):
         return
     wanted = [r for r in _find_requests(s, parts, level, bare=bare) if _is_small(r)]
     sample = wanted[:: -(-len(wanted) // _SAMPLE)] if wanted else []
