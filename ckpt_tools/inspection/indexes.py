@@ -57,54 +57,6 @@ class _Part(NamedTuple):
     above: tuple[_Seen, ...] = ()
 
 
-def _lost(missing: Sequence[str]) -> Iterator[Finding]:
-    """What to say of files that an index describes and that are not there."""
-    for name in missing[:_LISTED]:
-        yield finding("missing-part", f"{name[:200]!r}, which this file describes, is not there")
-    more = missing[_LISTED:]
-    if more:
-        listed = ranges.names(name[:200] for name in more)
-        why = f"{len(more):,} more files that this one describes are not there: {listed}"
-        yield finding("missing-part", why)
-
-
-def _stale(missing: Sequence[str], whole: str) -> Finding:
-    """What to say of an index of which no file is there, beside one that holds the same whole."""
-    why = f"no file that it describes is there ({ranges.names(missing)}), and {whole} is: it may be left over"
-    hint = f"if {whole} is the model, remove this index: a loader that finds it asks for its shards"
-    return finding("missing-part", why, hint=hint)
-
-
-def _spared(name: str, claim: Claim) -> Finding:
-    """What to say of a file without which a job resumes all the same."""
-    why = f"{name[:200]!r}, which was saved with this file, is not there: {claim.spared}"
-    return finding("missing-part", why, severity=Severity.WARNING)
-
-
-def _of_none(index: str, left_out: Sequence[str]) -> Iterator[Finding]:
-    """What to say of a list of files that are not here: whoever sees it takes what is here for protected."""
-    if formats.names.is_manifest(os.path.basename(index)):
-        why = f"none of the {len(left_out):,} files that it lists is there: no file is compared with it"
-        hint = "put it where it was written, or seal the checkpoint: 'ckpt seal CHECKPOINT'"
-        yield finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)
-
-
-def _several(stem: str, beside: Sequence[str]) -> Finding:
-    """What to say of a digest that may be of more than one file."""
-    listed = ranges.names(os.path.basename(path)[:200] for path in beside)
-    why = f"it has the digest of {stem[:200]!r}, and nothing says of which of {listed}: it was not compared"
-    return finding("not-checksummed", why, severity=Severity.WARNING, hint="give it the name of the file")
-
-
-def _unfetched(commands: Mapping[str, str]) -> Iterator[Finding]:
-    """What to say of files that were never brought here, and of the command that brings each."""
-    if commands:
-        name, command = next(iter(commands.items()))
-        more = f" and {len(commands) - 1:,} more" if len(commands) > 1 else ""
-        why = f"{name[:200]!r}{more} is not there: this file only stands for it"
-        yield finding("pointer-not-data", why, severity=Severity.WARNING, hint=command)
-
-
 class Indexes:
     """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known
     to exist.
@@ -125,7 +77,7 @@ class Indexes:
         self.seals: Seals | None = None
         self._same = same
         if seals:
-            self._seal(seals)
+            self._make_seals(seals)
         self._waiting: dict[str, list[str]] = defaultdict(list)
         for path in paths:
             if placed := formats.names.placed(path):
@@ -142,7 +94,7 @@ class Indexes:
         self.left_out: dict[str, list[str]] = {}
         self.bytes_read = 0
 
-    def _seal(self, seals: Mapping[str, str]) -> Seals:
+    def _make_seals(self, seals: Mapping[str, str]) -> Seals:
         from ckpt_tools.inspection.seals import Seals  # most trees have none
 
         self.seals = made = Seals(seals, self.unseen, self._same)
@@ -150,7 +102,7 @@ class Indexes:
 
     def add_seal(self, path: str, base: str) -> None:
         """A seal that was written since the others were listed, of the directory ``base``."""
-        (self.seals or self._seal({})).add(path, base)
+        (self.seals or self._make_seals({})).add(path, base)
 
     def claims(self, path: str) -> tuple[Claim, ...]:
         """What the indexes and seals in the directory of ``path`` and above it say about it."""
@@ -256,30 +208,62 @@ class Indexes:
                     elsewhere[name] = claim.fetch
                 elif claim.optional:
                     left_out.append(path)
-                elif claim.spared:
-                    found.append(_spared(name, claim))
+                elif claim.spared:  # without which a job resumes all the same
+                    why = f"{name[:200]!r}, which was saved with this file, is not there: {claim.spared}"
+                    found.append(finding("missing-part", why, severity=Severity.WARNING))
                 else:
                     missing[name] = None
         if left_out:
             self.left_out[index] = left_out
             if not missing and self.names_no_file(index):
-                found += (*_of_none(index, left_out), *self._of_another(index))
-        gone = list(self._gone(index, list(missing), found))
-        self.findings[index] = [*found, *gone, *_unfetched(elsewhere)]
+                found += self._say_none_there(index, left_out)
+        gone = list(self._say_missing(index, list(missing), found))
+        self.findings[index] = [*found, *gone, *_say_unfetched(elsewhere)]
 
-    def _gone(self, index: str, missing: Sequence[str], found: list[Finding]) -> Iterator[Finding]:
-        """What to say of the files that it describes and that are not there."""
-        if missing and self.names_no_file(index) and (whole := self._whole_beside(index, found)):
-            yield _stale(missing, whole)
-        else:
-            yield from _lost(missing)
+    def _say_missing(self, index: str, missing: Sequence[str], found: list[Finding]) -> Iterator[Finding]:
+        """Say which files that it describes are not there. One of which none is may be left over beside a
+        file that holds the same model in one.
+        """
+        if missing and self.names_no_file(index):
+            from ckpt_tools.formats.lost_indexes import names_of_whole  # few lack their shards
 
-    def _whole_beside(self, index: str, found: list[Finding]) -> str:
-        """The file beside an index of a model that holds it in one; "" where there is none."""
-        from ckpt_tools.formats.lost_indexes import names_of_whole  # few lack their shards
+            home, name = os.path.split(index)
+            whole = next((n for n in names_of_whole(name) if self._there(os.path.join(home, n), found)), "")
+            if whole:
+                listed = ranges.names(missing)
+                why = f"no file that it describes is there ({listed}), and {whole} is: it may be left over"
+                hint = (
+                    f"if {whole} is the model, remove this index: a loader that finds it asks for its shards"
+                )
+                yield finding("missing-part", why, hint=hint)
+                return
+        for name in missing[:_LISTED]:
+            yield finding("missing-part", f"{name[:200]!r}, which this file describes, is not there")
+        if more := missing[_LISTED:]:
+            listed = ranges.names(name[:200] for name in more)
+            why = f"{len(more):,} more files that this one describes are not there: {listed}"
+            yield finding("missing-part", why)
 
-        home, name = os.path.split(index)
-        return next((n for n in names_of_whole(name) if self._there(os.path.join(home, n), found)), "")
+    def _say_none_there(self, index: str, left_out: Sequence[str]) -> Iterator[Finding]:
+        """Say that no file of a list of digests is here: whoever sees it takes what is here for protected.
+        And that chunks lie beside what describes an array of which none is there.
+        """
+        if formats.names.is_manifest(os.path.basename(index)):
+            why = f"none of the {len(left_out):,} files that it lists is there: no file is compared with it"
+            hint = "put it where it was written, or seal the checkpoint: 'ckpt seal CHECKPOINT'"
+            yield finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)
+        home = os.path.dirname(index)
+        beside = next((name for name in self._list(home) if _CHUNK.fullmatch(name)), None)
+        if beside is not None:
+            why = f"none of its chunks is there, but {beside}, which has no place in it: it is of another"
+            yield finding("missing-part", why)
+
+    def _list(self, home: str) -> list[str]:
+        try:
+            return sorted(names_of(home))
+        except OSError as e:
+            self.unseen[home] = e.strerror or str(e)
+            return []
 
     def names_no_file(self, index: str) -> bool:
         """Whether none of the files that it describes is there."""
@@ -315,36 +299,18 @@ class Indexes:
         if path is None:
             why = f"it names {name[:200]!r}, which lies outside its directory"
             found.append(finding("path-escape", why))
-        elif claim.stem and (beside := self._of_stem(path, found)):
+        elif claim.stem and not self._there(path, found):
+            home, stem = os.path.split(path)
+            named = [n for n in self._list(home) if os.path.splitext(n)[0] == stem]
+            beside = [n for n in named if not formats.names.is_manifest(n)]  # those with a suffix
             if len(beside) > 1:
-                found.append(_several(name, beside))
+                why = f"it has the digest of {name[:200]!r}, and nothing says of which of"
+                why = f"{why} {ranges.names(n[:200] for n in beside)}: it was not compared"
+                hint = "give it the name of the file"
+                found.append(finding("not-checksummed", why, severity=Severity.WARNING, hint=hint))
                 return None
-            return beside[0]
+            return f"{home}/{beside[0]}" if beside else path
         return path
-
-    def _of_another(self, index: str) -> Iterator[Finding]:
-        """What to say where chunks lie beside what describes an array, and it describes none of them."""
-        home = os.path.dirname(index)
-        try:
-            beside = next((name for name in sorted(names_of(home)) if _CHUNK.fullmatch(name)), None)
-        except OSError as e:
-            self.unseen[home] = e.strerror or str(e)
-            return
-        if beside is not None:
-            why = f"none of its chunks is there, but {beside}, which has no place in it: it is of another"
-            yield finding("missing-part", why)
-
-    def _of_stem(self, path: str, found: list[Finding]) -> list[str]:
-        """The files beside it that have its name and a suffix, where there is none of the name itself."""
-        home, stem = os.path.split(path)
-        if self._there(path, found):
-            return []
-        try:
-            named = [name for name in names_of(home) if os.path.splitext(name)[0] == stem]
-        except OSError as e:
-            self.unseen[home] = e.strerror or str(e)
-            return []
-        return [f"{home}/{name}" for name in sorted(named) if not formats.names.is_manifest(name)]
 
     def _there(self, path: str, found: list[Finding]) -> bool:
         """Whether a member is there. One that cannot be looked at makes its index unreadable: what else it
@@ -356,6 +322,14 @@ class Indexes:
             self.unseen[path] = e.strerror or str(e)
             found.append(finding("unreadable", f"{path}, which this file describes: {e.strerror}"))
             return True
+
+
+def _say_unfetched(commands: Mapping[str, str]) -> Iterator[Finding]:
+    if commands:
+        name, command = next(iter(commands.items()))
+        more = f" and {len(commands) - 1:,} more" if len(commands) > 1 else ""
+        why = f"{name[:200]!r}{more} is not there: this file only stands for it"
+        yield finding("pointer-not-data", why, severity=Severity.WARNING, hint=command)
 
 
 def claims_by_path(path: str) -> tuple[Claim, ...]:
