@@ -226,9 +226,13 @@ class Inspection(Struct):
 
     def _deeper(self, source: OpenFile, fmt: Format) -> Level:
         """The levels values and load; return the one reached."""
-        from ckpt_tools.inspection.tensor_values import values
-
         anatomy, found = self.anatomy, self.found
+        try:
+            from ckpt_tools.inspection.tensor_values import values
+        except ImportError:
+            hint = "pip install 'ckpt-tools[values]'"
+            found.append(finding("needs-extra", "looking at values needs numpy", hint=hint))
+            return Level.CONTENT
 
         def keep_stats(said: Generator[Finding, None, list[Stats]]) -> Iterator[Finding]:
             anatomy.stats = yield from said

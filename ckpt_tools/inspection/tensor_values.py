@@ -12,8 +12,10 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from msgspec import Struct
 
 from ckpt_tools.checksum import Progress
@@ -24,12 +26,7 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.storage import Source
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
-    Patterns = npt.NDArray[np.unsignedinteger[Any]]
-
+Patterns = npt.NDArray[np.unsignedinteger[Any]]
 CHUNK = 256 * 1024
 """Bytes per read: they stay in the L2 cache for the reductions."""
 LISTED = 32
@@ -63,8 +60,6 @@ class _Tally:
 
     def add(self, patterns: Patterns, offset: int) -> None:
         """Count a chunk that begins at byte ``offset`` of the file."""
-        import numpy as np
-
         kind, sign = self.kind, self.sign
         signed = patterns.view(patterns.dtype.str.replace("u", "i"))
         top, bottom = int(signed.max()), int(signed.min())
@@ -96,8 +91,6 @@ class _Tally:
 
     def _sample(self, patterns: Patterns) -> None:
         """Count the exponents of some of a chunk: those of all would take longer than all else."""
-        import numpy as np
-
         some = patterns[:: max(1, patterns.size // SAMPLED)] & (self.sign - 1)
         size = 1 << (8 * self.kind.width - 1 - self.kind.mantissa)
         counts = np.bincount((some >> self.kind.mantissa).astype(np.intp), minlength=size)
@@ -156,8 +149,6 @@ class _Tally:
 
 
 def _count(mask: Any) -> int:
-    import numpy as np
-
     return int(np.count_nonzero(mask))
 
 
@@ -165,7 +156,7 @@ Ranges = list[tuple[int, int]]
 """(start, stop) in bytes of the file, of which each holds whole numbers."""
 
 
-def _own(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, Ranges]]:
+def _find_own_bytes(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, Ranges]]:
     """The float tensors inside the file, in file order, with the bytes that are their own: those that several
     share go to the first.
     """
@@ -194,8 +185,6 @@ def _chunks(
     source: Source, kind: Kind, ranges: Ranges, buffer: memoryview, progress: Progress | None
 ) -> Iterator[tuple[int, Patterns]]:
     """(offset, bit patterns) of the bytes in ``ranges``; each is only valid until the next."""
-    import numpy as np
-
     for start, stop in ranges:
         for at in range(start, stop, CHUNK):
             part = buffer[: min(CHUNK, stop - at)]
@@ -213,7 +202,7 @@ class _Absurd(Struct, frozen=True):
     value: float = 0.0
 
 
-def _absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _Absurd:
+def _find_absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _Absurd:
     """The numbers that are absurd among the others; two more passes, for few tensors.
 
     Those count that are finite, at least 2**kind.absurd and 2**kind.apart times the middle magnitude of all
@@ -221,8 +210,6 @@ def _absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _
     Not those that somebody chose: the type's largest and round decimal numbers (masks), and one value alone
     that occurs more than once.
     """
-    import numpy as np
-
     sign, bins = 1 << (8 * kind.width - 1), np.zeros(1 << (8 * kind.width - kind.mantissa - 1), np.int64)
     for _, patterns in _chunks(source, kind, ranges, buffer, None):
         magnitudes = patterns & (sign - 1)
@@ -259,21 +246,19 @@ def values(
     A NaN is a warning; an infinity is a note, for masks hold them. Memory does not grow with the file. Raises
     ShortRead and OSError.
     """
-    try:
-        import numpy as np
-    except ImportError:
-        yield finding("needs-extra", "looking at values needs numpy", hint="pip install 'ckpt-tools[values]'")
-        return []
     buffer, scratch = memoryview(bytearray(CHUNK)), np.empty(CHUNK, np.uint8)
     out: list[Stats] = []
     listed, more = 0, Counter[str]()
-    for t, kind, ranges in _own(anatomy.tensors, source.size):
+    for t, kind, ranges in _find_own_bytes(anatomy.tensors, source.size):
         tally = _Tally(kind, scratch.view(f"<u{kind.width}"))
         for at, patterns in _chunks(source, kind, ranges, buffer, progress):
             tally.add(patterns, at)
-        strange = _absurd(source, kind, ranges, buffer) if _suspicious(t, tally) else _Absurd()
+        # In vectors of float16 ratios of running variances are as large as those that a flipped bit makes.
+        large = kind.absurd > 0 and tally.largest >> kind.mantissa >= kind.absurd + kind.bias
+        is_suspicious = large and tally.count >= ENOUGH and (len(t.shape) > 1 or kind.bias > 15)
+        strange = _find_absurd(source, kind, ranges, buffer) if is_suspicious else _Absurd()
         out.append(tally.stats(t, strange.count))
-        new = list(_said(t, tally, strange))
+        new = list(_say_strange(t, tally, strange))
         listed += bool(new)
         if listed <= LISTED:
             yield from new
@@ -284,32 +269,13 @@ def values(
     return out
 
 
-def _suspicious(t: Tensor, tally: _Tally) -> bool:
-    """Whether a second pass is needed to tell. In vectors of float16 the ratios of running variances are as
-    large as those that a flipped bit makes.
-    """
-    kind = tally.kind
-    large = kind.absurd > 0 and tally.largest >> kind.mantissa >= kind.absurd + kind.bias
-    return large and tally.count >= ENOUGH and (len(t.shape) > 1 or kind.bias > 15)
-
-
-def _said(t: Tensor, tally: _Tally, absurd: _Absurd) -> Iterator[Finding]:
-    name = repr(t.name[:200])
+def _say_strange(t: Tensor, tally: _Tally, absurd: _Absurd) -> Iterator[Finding]:
+    values = f"of {tally.count} values of {t.name[:200]!r} are"
     if tally.nan:
-        yield finding(
-            "nan-values", f"{tally.nan} of {tally.count} values of {name} are NaN", offset=tally.first_nan
-        )
+        yield finding("nan-values", f"{tally.nan} {values} NaN", offset=tally.first_nan)
     if tally.inf:
-        yield finding(
-            "inf-values",
-            f"{tally.inf} of {tally.count} values of {name} are infinite",
-            offset=tally.first_inf,
-        )
+        yield finding("inf-values", f"{tally.inf} {values} infinite", offset=tally.first_inf)
     if absurd.count:
-        what = (
-            f"{absurd.count} of {tally.count} values of {name} are absurd beside the others, the first is"
-            f" {absurd.value:.3g}"
-        )
-        yield finding(
-            "absurd-values", f"{what}: a flipped bit of the exponent does this", offset=absurd.offset
-        )
+        what = f"{absurd.count} {values} absurd beside the others, the first is {absurd.value:.3g}"
+        why = f"{what}: a flipped bit of the exponent does this"
+        yield finding("absurd-values", why, offset=absurd.offset)
