@@ -62,7 +62,10 @@ def _place_ambiguous(s: Session, parts: Parts) -> Parts:
         places = list(_find_places(s, p))
         placed += _move(s, p, _find_beside(places, homes) or _find_loop(places))
     for p in strange:
-        placed += (_with_bad_header(s, to) for to in _move(s, p, _find_beside(_find_places(s, p), homes)))
+        for to in _move(s, p, _find_beside(_find_places(s, p), homes)):
+            del s.reports[to.path]
+            text = f"it does not begin like {' or '.join(s.layouts.piece_of(to).formats)}"
+            placed.append(to._replace(findings=(*to.findings, finding("bad-header", text, offset=0))))
     return _place_loose(s, placed)
 
 
@@ -142,13 +145,6 @@ def _find_beside(places: Iterator[Place] | list[Place], homes: set[tuple[str, st
 
 def _find_loop(places: list[Place]) -> Place | None:
     return next((to for to in places if to.layout.is_last_resort), None)
-
-
-def _with_bad_header(s: Session, p: Part) -> Part:
-    """Return a part that is called as those beside it, and begins as none of them does."""
-    del s.reports[p.path]
-    text = f"it does not begin like {' or '.join(s.layouts.piece_of(p).formats)}"
-    return p._replace(findings=(*p.findings, finding("bad-header", text, offset=0)))
 
 
 def _move(s: Session, p: Part, to: Place | None) -> Parts:
