@@ -4,8 +4,6 @@ read from the store; a local file is read, unless a seal has its digests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ckpt_tools.checksum import Progress
 from ckpt_tools.checksum.store_sums import Agreement, compared, to_work_out, work_out
 from ckpt_tools.comparison.pairs import File
@@ -13,51 +11,38 @@ from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.model.store_checksum import StoreChecksums
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, opened
+from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.urls import is_url
 
 
 def agreement(
     sides: tuple[Session, Session], pair: tuple[File, File], jobs: int, progress: Progress
 ) -> Agreement | None:
-    """What the store says; None where it says nothing that could be compared, or does not tell it: then the
-    files are looked at themselves.
+    """Return what the store says; None where it says nothing that could be compared, or does not tell it:
+    then the files are looked at themselves.
     """
     a, b = pair
     if a.size != b.size or a.size <= 0:
         return None
     try:
         if is_url(a.path) and is_url(b.path):
-            return compared(_told(sides[0], a), _digests(_told(sides[1], b)))
+            sums = _told(sides[1], b).sums
+            known = {s.algorithm: s.value for s in sums if s.whole and not s.claimed and not s.weak}
+            return compared(_told(sides[0], a), known)
         local, other = (1, 0) if is_url(a.path) else (0, 1)
-        told = _told(sides[other], pair[other])
+        told, file, seals = _told(sides[other], pair[other]), pair[local], sides[local].indexes.seals
         if not told.sums:
             return None
-        if (known := _sealed(sides[local], pair[local])) and (found := compared(told, known)):
-            return found
-        return _read(told, pair[local].path, jobs, progress)
+        if seals is not None:  # of a local file that was not written since it was sealed, by its times
+            sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
+            if sealed is not None and (found := compared(told, known_digests(sealed))):
+                return found
+        return _work_out(told, file.path, jobs, progress)
     except (OSError, ShortRead):
         return None
 
 
-def _told(s: Session, f: File) -> StoreChecksums:
-    return StoreChecksums(f.path, f.size) if s.evidence is None else s.evidence.told(f.path)
-
-
-def _digests(told: StoreChecksums) -> Mapping[str, bytes]:
-    """What one store says, as digests that another may be compared with."""
-    return {s.algorithm: s.value for s in told.sums if s.whole and not s.claimed and not s.weak}
-
-
-def _sealed(s: Session, f: File) -> Mapping[str, bytes]:
-    """The digests of a local file that was not written since it was sealed, by its times."""
-    from ckpt_tools.storage.retry import status
-
-    seals = s.indexes.seals
-    same = None if seals is None else seals.unchanged(f.path, f.size, status(f.path).st_mtime_ns)
-    return {} if same is None else known_digests(same)
-
-
-def _read(told: StoreChecksums, path: str, jobs: int, progress: Progress) -> Agreement | None:
+def _work_out(told: StoreChecksums, path: str, jobs: int, progress: Progress) -> Agreement | None:
     of = to_work_out(told, to_prove=True)
     if of is None:
         return None
@@ -67,3 +52,7 @@ def _read(told: StoreChecksums, path: str, jobs: int, progress: Progress) -> Agr
             return None
     same = value == of.value
     return Agreement(same, of, value) if same or not of.weak else None
+
+
+def _told(s: Session, f: File) -> StoreChecksums:
+    return StoreChecksums(f.path, f.size) if s.evidence is None else s.evidence.told(f.path)

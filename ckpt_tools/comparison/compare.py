@@ -60,28 +60,30 @@ class _Reader:
         if self.progress:
             self.progress(self.done, max(self.total, self.done))
 
-    def pairs(self, pairs: Sequence[Pair], *, several: bool) -> tuple[FileDifference, ...]:
-        """What differs between the files of each pair. ``several``: a side has more than one."""
-        if self.level >= Level.CONTENT:
-            self.total = sum(map(_bytes_to_compare, pairs))
+    def compare_all(self, pairs: Sequence[Pair], *, several: bool) -> tuple[FileDifference, ...]:
+        """Return what differs between the files of each pair. ``several``: a side has more than one."""
+        both = [pair for pair in pairs if None not in pair] if self.level >= Level.CONTENT else []
+        self.total = sum(max(0, f.size) for pair in both for f in pair if f is not None)
         self.files = len({f.path for pair in pairs for f in pair if f is not None})
-        return tuple(self.pair(pair, several) for pair in pairs)
+        return tuple(self.compare_pair(*pair, several) for pair in pairs)
 
-    def pair(self, pair: Pair, several: bool) -> FileDifference:
-        (in_a, in_b), (first, second) = pair, self.sessions
-        if in_a is not None and in_b is not None:
-            return self.both(in_a, in_b, several)
-        if in_a is not None:
-            return lone(in_a.name, Change.REMOVED, self.inspect(first, in_a))
-        assert in_b is not None  # noqa: S101 - a pair has at least one file; for the type checker
-        return lone(in_b.name, Change.ADDED, self.inspect(second, in_b))
-
-    def both(self, in_a: File, in_b: File, several: bool) -> FileDifference:
-        """What differs between two files."""
-        told = self.by_store(in_a, in_b) if is_url(in_a.path) or is_url(in_b.path) else None
-        if told is not None and told.same:
-            return self.same(in_a, in_b, told)
+    def compare_pair(self, in_a: File | None, in_b: File | None, several: bool) -> FileDifference:
         first, second = self.sessions
+        if in_b is None:
+            assert in_a is not None  # noqa: S101 - a pair has at least one file; for the type checker
+            return lone(in_a.name, Change.REMOVED, self.inspect(first, in_a))
+        if in_a is None:
+            return lone(in_b.name, Change.ADDED, self.inspect(second, in_b))
+        told: Agreement | None = None
+        if is_url(in_a.path) or is_url(in_b.path):
+            from ckpt_tools.comparison.by_store import agreement  # most comparisons are of local files
+
+            told = agreement(self.sessions, (in_a, in_b), self.jobs, self.advance)
+        if told is not None and told.same:
+            a, b = self.inspect_either(in_a, in_b)
+            a.whole = b.whole = a.by_store = b.by_store = told.checksum.algorithm
+            self.total -= max(0, in_a.size) + max(0, in_b.size) if self.level >= Level.CONTENT else 0
+            return compare(in_a.name, a, b, self.level)
         a, b = self.inspect(first, in_a), self.inspect(second, in_b)
         if told is not None:
             a.whole, b.whole, a.by_store = "one", "other", told.checksum.algorithm
@@ -89,25 +91,15 @@ class _Reader:
             self.digest(a, b)
         return compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
 
-    def by_store(self, a: File, b: File) -> Agreement | None:
-        """Whether a store's checksum says that they are the same."""
-        from ckpt_tools.comparison.by_store import agreement  # most comparisons are of local files
-
-        return agreement(self.sessions, (a, b), self.jobs, self.advance)
-
-    def same(self, in_a: File, in_b: File, told: Agreement) -> FileDifference:
-        """Two files of the same bytes: one of them is looked at, a local one if there is one."""
-        first = is_url(in_b.path) or not is_url(in_a.path)
-        f, other = (in_a, in_b) if first else (in_b, in_a)
-        here = self.inspect(self.sessions[0 if first else 1], f)
+    def inspect_either(self, in_a: File, in_b: File) -> tuple[Side, Side]:
+        """Look at one of two files of the same bytes, a local one if there is one."""
+        (first, second), is_a = self.sessions, is_url(in_b.path) or not is_url(in_a.path)
+        here = self.inspect(first, in_a) if is_a else self.inspect(second, in_b)
         if here.report.verdict is Verdict.UNKNOWN:
-            there = self.inspect(self.sessions[1 if first else 0], other)
+            there = self.inspect(second, in_b) if is_a else self.inspect(first, in_a)
         else:
-            there = replace(here, report=replace(here.report, path=other.path))
-        here.whole = there.whole = here.by_store = there.by_store = told.checksum.algorithm
-        self.total -= max(0, in_a.size) + max(0, in_b.size) if self.level >= Level.CONTENT else 0
-        a, b = (here, there) if first else (there, here)
-        return compare(in_a.name, a, b, self.level)
+            there = replace(here, report=replace(here.report, path=in_b.path if is_a else in_a.path))
+        return (here, there) if is_a else (there, here)
 
     def inspect(self, s: Session, f: File) -> Side:
         piece = s.layouts.piece_of(f.part) if f.part else None
@@ -116,76 +108,62 @@ class _Reader:
             self.hear(f.path, self.files)
         report, anatomy = s.inspect(f.path, Level.STRUCTURE, f.seen, expect)
         self.headers += report.bytes_read
-        sound = s.indexes.seals is not None and report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+        sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
         seals = s.indexes.seals if sound else None
         return Side(report, anatomy, seals.unchanged(f.path, report.size, report.mtime_ns) if seals else None)
 
     def digest(self, a: Side, b: Side) -> None:
-        """Digests of the tensors; of the whole files where neither has a tensor with a place,
-        unless their sizes differ already. What seals say of files that are as they were then is not read.
+        """Digest the tensors; the whole files where neither has a tensor with a place, unless their sizes
+        differ already. What seals say of files that are as they were then is not read.
         """
+        sizes = a.report.size, b.report.size
         if a.sealed is not None and b.sealed is not None and a.sealed.chunks == b.sealed.chunks:
             a.digests, b.digests = dict(a.sealed.tensors), dict(b.sealed.tensors)
-            a.whole = b.whole = _whole(a.sealed)
-            self.total -= a.report.size + b.report.size
-        elif any(side.stored for side in (a, b)):
-            list(self.pool.map(self.tensors, (a, b)))
-        elif a.report.size == b.report.size:
-            list(self.pool.map(self.everything, (a, b)))
-        elif min(a.report.size, b.report.size) >= 0:
-            a.whole, b.whole = (f"{side.report.size} bytes" for side in (a, b))
+            a.whole = b.whole = _whole_digest(a.sealed)
+            self.total -= sum(sizes)
+        elif a.stored or b.stored:
+            list(self.pool.map(self.digest_side, (a, b), (False, False)))
+        elif sizes[0] == sizes[1]:
+            list(self.pool.map(self.digest_side, (a, b), (True, True)))
+        elif min(sizes) >= 0:
+            a.whole, b.whole = (f"{size} bytes" for size in sizes)
 
-    def tensors(self, side: Side) -> None:
-        if side.sealed is not None and side.sealed.tensors:
-            side.digests = dict(side.sealed.tensors)
-            self.total -= side.report.size
+    def digest_side(self, side: Side, is_whole: bool) -> None:
+        """Digest the whole file or its tensors. Of one that cannot be read to its end, or is not the one any
+        more that the report is about, nothing is known.
+        """
+        report, sealed = side.report, side.sealed
+        if sealed is not None and (is_whole or sealed.tensors):
+            side.whole = _whole_digest(sealed) if is_whole else side.whole
+            side.digests = side.digests if is_whole else dict(sealed.tensors)
+            self.total -= report.size
             return
+        why = finding("in-use", "size or modification time changed while the file was read")
         try:
-            side.digests = tensor_digests(side.report.path, side.anatomy, self.advance, jobs=self.jobs)
-            self.hold(side)
-        except (OSError, ShortRead) as e:
-            _spoil(side, e)
-
-    def everything(self, side: Side) -> None:
-        if side.sealed is not None:
-            side.whole = _whole(side.sealed)
-            self.total -= side.report.size
-            return
-        try:
-            side.whole = file_digest(side.report.path, self.advance, jobs=self.jobs)
-            self.hold(side)
-        except (OSError, ShortRead) as e:
-            _spoil(side, e)
-
-    @staticmethod
-    def hold(side: Side) -> None:
-        """Raise OSError when the file is not the one any more that the report is about."""
-        now = status(side.report.path)
-        if side.report.format is not None and (now.st_size, now.st_mtime_ns) != (
-            side.report.size,
-            side.report.mtime_ns,
-        ):
-            raise OSError(errno.ESTALE, "changed")
+            if is_whole:
+                side.whole = file_digest(report.path, self.advance, jobs=self.jobs)
+            else:
+                side.digests = tensor_digests(report.path, side.anatomy, self.advance, jobs=self.jobs)
+            now = status(report.path)
+            if report.format is None or (now.st_size, now.st_mtime_ns) == (report.size, report.mtime_ns):
+                return
+        except OSError as e:
+            if e.errno != errno.ESTALE:
+                why = finding("unreadable", e.strerror or str(e))
+        except ShortRead:
+            pass
+        side.digests, side.whole = {}, ""
+        side.report = replace(with_findings(report, (why,)), verdict=Verdict.UNKNOWN)
 
 
-def _whole(sealed: SealedFile) -> str:
-    """What ``file_digest`` would say."""
+def _whole_digest(sealed: SealedFile) -> str:
+    """Return what ``file_digest`` would say."""
     n = chunks.DIGITS
     return chunks.whole(sealed.size, [sealed.chunks[i : i + n] for i in range(0, len(sealed.chunks), n)])
 
 
-def _spoil(side: Side, e: OSError | ShortRead) -> None:
-    """The file could not be read to its end, or changed meanwhile: nothing is known about its tensors."""
-    if isinstance(e, OSError) and e.errno != errno.ESTALE:
-        why = finding("unreadable", e.strerror or str(e))
-    else:
-        why = finding("in-use", "size or modification time changed while the file was read")
-    side.digests, side.whole = {}, ""
-    side.report = replace(with_findings(side.report, (why,)), verdict=Verdict.UNKNOWN)
-
-
-def _sides(a: str, b: str) -> None:
-    """Raises UsageError when one is a file and the other a directory: nothing would match. Raises CannotLook
+def _require_alike(a: str, b: str) -> None:
+    """Raise UsageError when one is a file and the other a directory: nothing would match. Raises CannotLook
     for what cannot be looked at, or is neither there nor a prefix of anything.
     """
     try:
@@ -244,15 +222,18 @@ def diff(
         from ckpt_tools.storage.stores import mounts
 
         mounts.configure(stores)
-    _sides(a, b)
+    _require_alike(a, b)
     first, second = open_session(a, options), open_session(b, options)
-    in_a, in_b = _files(first, a), _files(second, b)
+    in_a, in_b = files(first), files(second)
+    if not in_a or not in_b:
+        why = f"there is no checkpoint file in {b if in_a else a}"
+        raise CannotLook(why, "'ckpt ls -v' shows where checkpoints are")
     pairs = match(in_a, in_b)
     if first.found.alone and second.found.alone:
         pairs = _with_roots(pairs, first.root, second.root)
     with ThreadPoolExecutor(1 if jobs == 1 else 2) as pool:
         reader = _Reader((first, second), level, pool, progress)
-        compared = reader.pairs(pairs, several=max(len(in_a), len(in_b)) > 1)
+        compared = reader.compare_all(pairs, several=max(len(in_a), len(in_b)) > 1)
     return Difference(
         a=first.root,
         b=second.root,
@@ -264,33 +245,11 @@ def diff(
     )
 
 
-def _files(s: Session, root: str) -> list[File]:
-    """The checkpoint files of one side. Raises CannotLook when there are none."""
-    found = files(s)
-    if not found:
-        raise CannotLook(f"there is no checkpoint file in {root}", "'ckpt ls -v' shows where checkpoints are")
-    return found
-
-
-def _bytes_to_compare(pair: Pair) -> int:
-    """The size of two files that are there on both sides."""
-    a, b = pair
-    return 0 if a is None or b is None else max(0, a.size) + max(0, b.size)
-
-
 def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
-    """The two files that were asked for stand for each other, whatever they are called."""
-    both: list[File | None] = [None, None]
-    loose: list[Pair] = []
-    for in_a, in_b in pairs:
-        is_a = in_a is not None and in_a.path == a
-        is_b = in_b is not None and in_b.path == b
-        if is_a and is_b:
-            return pairs
-        if is_a:
-            both[0] = in_a
-        if is_b:
-            both[1] = in_b
-        rest = (None if is_a else in_a, None if is_b else in_b)
-        loose += [rest] if any(rest) else []
-    return [(both[0], both[1]), *loose]
+    """Pair the two files that were asked for, whatever they are called."""
+    first = next((f for f, _ in pairs if f and f.path == a), None)
+    roots = first, next((f for _, f in pairs if f and f.path == b), None)
+    if roots in pairs:
+        return pairs
+    loose = [tuple(None if f in roots else f for f in pair) for pair in pairs]
+    return [roots, *((x, y) for x, y in loose if x or y)]

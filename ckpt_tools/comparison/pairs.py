@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from ckpt_tools.model.finding import Finding
@@ -25,6 +25,26 @@ class File(NamedTuple):
     size: int
     part: Part | None = None
     seen: tuple[Finding, ...] = ()
+
+    @property
+    def what(self) -> Hashable:
+        p = self.part
+        return p and (p.layout, p.piece, p.role, p.rank, p.coords)
+
+    @property
+    def whose(self) -> Hashable:
+        """Without the piece: a dying gasp beside a periodic save of the same rank."""
+        return self.part and (self.part.role, self.part.rank, self.part.coords)
+
+    @property
+    def when(self) -> Hashable:
+        p = self.part
+        return p and (p.step, p.epoch, p.step_in_epoch, p.generation)
+
+    @property
+    def shape(self) -> str:
+        """The name without its numbers."""
+        return _NUMBER.sub("#", self.name)
 
 
 Pair = tuple["File | None", "File | None"]
@@ -47,87 +67,11 @@ def files(s: Session) -> list[File]:
     return sorted(found, key=lambda f: f.name)
 
 
-def _what(f: File) -> Hashable:
-    assert f.part is not None  # noqa: S101 - asked about parts only; for the type checker
-    return f.part.layout, f.part.piece, f.part.role, f.part.rank, f.part.coords
-
-
-def _whose(f: File) -> Hashable:
-    """Without the piece: a dying gasp beside a periodic save of the same rank."""
-    assert f.part is not None  # noqa: S101 - as above
-    return f.part.role, f.part.rank, f.part.coords
-
-
-def _when(f: File) -> Hashable:
-    assert f.part is not None  # noqa: S101 - as above
-    return f.part.step, f.part.epoch, f.part.step_in_epoch, f.part.generation
-
-
-def _prefix(f: File) -> Hashable:
-    return f.part.prefix if f.part else ""
-
-
-def _unique(side: Iterable[File], key: Key) -> bool:
-    keys = [key(f) for f in side]
-    return len(keys) == len(set(keys))
-
-
-class _Matcher:
-    """Files of both sides that have no counterpart yet, and the pairs made so far."""
-
-    def __init__(self, a: Sequence[File], b: Sequence[File]) -> None:
-        self.a, self.b, self.pairs = list(a), list(b), list[Pair]()
-
-    def match(self, key: Key, asked: Callable[[File], bool] = lambda _: True) -> None:
-        """Pair the files whose key is that of exactly one file of each side."""
-        places: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-        for side, found in enumerate((self.a, self.b)):
-            for at, f in enumerate(found):
-                if asked(f):
-                    places[key(f)][side].append(at)
-        new = {one[0]: two[0] for one, two in places.values() if len(one) == len(two) == 1}
-        self.pairs += ((self.a[one], self.b[two]) for one, two in new.items())
-        paired = set(new.values())
-        self.a = [f for at, f in enumerate(self.a) if at not in new]
-        self.b = [f for at, f in enumerate(self.b) if at not in paired]
-
-
-def _steps_dropped(a: Sequence[File], b: Sequence[File]) -> Key:
-    """The name without the numbers that tell the step, in names that no layout knows.
-
-    Those are the numbers that have one value in all files of one side, and another one in all of the other.
-    """
-    numbers: dict[str, tuple[list[list[str]], list[list[str]]]] = defaultdict(lambda: ([], []))
-    for i, side in enumerate((a, b)):
-        for f in side:
-            numbers[_shape(f)][i].append(_NUMBER.findall(f.name))
-    dropped = {shape: _steps(one, two) for shape, (one, two) in numbers.items()}
-
-    def key(f: File) -> Hashable:
-        steps = dropped.get(_shape(f), ())
-        return _shape(f), tuple(n for i, n in enumerate(_NUMBER.findall(f.name)) if i not in steps)
-
-    return key
-
-
-def _shape(f: File) -> str:
-    """The name without its numbers."""
-    return _NUMBER.sub("#", f.name)
-
-
-def _steps(a: Sequence[Sequence[str]], b: Sequence[Sequence[str]]) -> set[int]:
-    """Which of the numbers in names of one shape are one value on each side, and not the same."""
-    values_a = [set(map(int, column)) for column in zip(*a, strict=True)]
-    values_b = [set(map(int, column)) for column in zip(*b, strict=True)]
-    columns = enumerate(zip(values_a, values_b, strict=False))  # nothing where a side has no such names
-    return {i for i, (x, y) in columns if len(x) == len(y) == 1 and x != y}
-
-
 _KEYS: tuple[tuple[bool, Key], ...] = (
-    (False, _what),
-    (False, lambda f: (_what(f), _prefix(f))),
-    (True, lambda f: (_what(f), _when(f))),
-    (True, lambda f: (_what(f), _when(f), _prefix(f))),
+    (False, lambda f: f.what),
+    (False, lambda f: (f.what, f.part and f.part.prefix)),
+    (True, lambda f: (f.what, f.when)),
+    (True, lambda f: (f.what, f.when, f.part and f.part.prefix)),
 )
 """What tells the parts of one side apart, and whether that is needed because there are several
 checkpoints.
@@ -135,23 +79,65 @@ checkpoints.
 
 
 def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:
-    """Pairs in the order of names; a file without a counterpart is paired with None.
+    """Return pairs in the order of names; a file without a counterpart is paired with None.
 
     Parts of a layout are matched by piece, role, rank and coordinates; where a side holds several
     checkpoints, by step too. All others by name.
     """
-    parts = [[f for f in side if _is_part(f)] for side in (a, b)]
-    unique = (row for row in _KEYS if all(_unique(side, row[1]) for side in parts))
-    several, key = next(unique, _KEYS[-1])
-    m = _Matcher(a, b)
-    m.match(key, _is_part)
-    m.match(lambda f: f.name)
-    m.match(lambda f: (_whose(f), _when(f) if several else None), _is_part)
+    several, key = next((row for row in _KEYS if all(_is_unique(row[1], side) for side in (a, b))), _KEYS[-1])
+    pairs = list[Pair]()
+    _match_by(key, _only_parts(a), _only_parts(b), pairs)
+    left = _match_by(lambda f: f.name, *_find_left(a, b, pairs), pairs)
+    _match_by(lambda f: (f.whose, several and f.when), _only_parts(left[0]), _only_parts(left[1]), pairs)
+    left = _find_left(a, b, pairs)
     if not several:
-        m.match(_steps_dropped(m.a, m.b))
-    lone: list[Pair] = [*((f, None) for f in m.a), *((None, f) for f in m.b)]
-    return sorted([*m.pairs, *lone], key=lambda p: next(f.name for f in p if f is not None))
+        left = _match_by(_drop_steps(*left), *left, pairs)
+    pairs += [*((f, None) for f in left[0]), *((None, f) for f in left[1])]
+    return sorted(pairs, key=lambda p: next(f.name for f in p if f is not None))
 
 
-def _is_part(f: File) -> bool:
-    return f.part is not None
+def _only_parts(side: Sequence[File]) -> list[File]:
+    return [f for f in side if f.part is not None]
+
+
+def _is_unique(key: Key, side: Sequence[File]) -> bool:
+    keys = [key(f) for f in _only_parts(side)]
+    return len(keys) == len(set(keys))
+
+
+def _find_left(a: Sequence[File], b: Sequence[File], pairs: Sequence[Pair]) -> tuple[list[File], list[File]]:
+    paired_a, paired_b = ({id(pair[i]) for pair in pairs} for i in (0, 1))
+    return [f for f in a if id(f) not in paired_a], [f for f in b if id(f) not in paired_b]
+
+
+def _match_by(
+    key: Key, a: Sequence[File], b: Sequence[File], pairs: list[Pair]
+) -> tuple[list[File], list[File]]:
+    """Pair the files whose key is that of exactly one file of each side, and return the others."""
+    places: dict[Hashable, tuple[list[File], list[File]]] = defaultdict(lambda: ([], []))
+    for i, side in enumerate((a, b)):
+        for f in side:
+            places[key(f)][i].append(f)
+    pairs += ((one[0], two[0]) for one, two in places.values() if len(one) == len(two) == 1)
+    return _find_left(a, b, pairs)
+
+
+def _drop_steps(a: Sequence[File], b: Sequence[File]) -> Key:
+    """Return as key the name without the numbers that tell the step, in names that no layout knows: those
+    that have one value in all files of one side, and another one in all of the other.
+    """
+    numbers: dict[str, tuple[list[list[str]], list[list[str]]]] = defaultdict(lambda: ([], []))
+    for i, side in enumerate((a, b)):
+        for f in side:
+            numbers[f.shape][i].append(_NUMBER.findall(f.name))
+    dropped = dict[str, set[int]]()
+    for shape, sides in numbers.items():
+        one, two = ([set(map(int, column)) for column in zip(*rows, strict=True)] for rows in sides)
+        columns = enumerate(zip(one, two, strict=False))  # nothing where a side has no such names
+        dropped[shape] = {i for i, (x, y) in columns if len(x) == len(y) == 1 and x != y}
+
+    def key(f: File) -> Hashable:
+        steps = dropped.get(f.shape, ())
+        return f.shape, tuple(n for i, n in enumerate(_NUMBER.findall(f.name)) if i not in steps)
+
+    return key
