@@ -107,9 +107,7 @@ class Commands(_Line, TyperGroup):
         return command(name) if name in COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that a line begins with, which has one word or two. Raise UsageError where the
-        second of two is mistyped, which would be taken for a directory.
-        """
+        """Return the command that a line begins with. Raise UsageError if its second word is mistyped."""
         if (name := " ".join(args[:2])) in COMMANDS and len(args) > 1:
             return name, command(name), args[2:]
         if ctx.resilient_parsing:  # of a shell that completes
@@ -202,9 +200,7 @@ def command(name: str) -> Any:
 
 
 def examples(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the examples of a command, each with what it is for. ``run`` is a directory of checkpoints,
-    ``empty`` one without.
-    """
+    """Yield the examples of a command, each with what it is for; ``run`` is a directory of checkpoints."""
     text: str = import_module(f"ckpt_tools.cli.{name.replace(' ', '_')}").EXAMPLES
     for row in text.strip().splitlines():
         line, _, why = row.rpartition("  # ")

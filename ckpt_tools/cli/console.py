@@ -15,9 +15,7 @@ from ckpt_tools.output.words import printable, wrapped
 
 
 def out(text: str, file: str | None = None) -> None:
-    """Write a result, into a file where one is named. A reader that has gone away is no error: the exit code
-    still tells the verdict.
-    """
+    """Write a result. A reader that has gone away is no error: the exit code still tells the verdict."""
     if file is not None:
         from ckpt_tools.storage.writes import write_whole
 
@@ -46,7 +44,6 @@ def out(text: str, file: str | None = None) -> None:
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """A result as bytes."""
     try:
         return text.encode(encoding, "surrogateescape")  # file names come back as the bytes they were
     except UnicodeEncodeError:
@@ -108,7 +105,7 @@ def named(argv: Sequence[str]) -> list[str]:
 
 
 def terminal(stream: TextIO | None) -> bool:
-    """Whether a person reads the stream."""
+    """Return True if a person reads the stream."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:  # a closed stream
@@ -116,9 +113,7 @@ def terminal(stream: TextIO | None) -> bool:
 
 
 def colored(choice: str | None, stream: TextIO | None) -> bool:
-    """Whether to colour: --color, then NO_COLOR, then FORCE_COLOR, then whether ``stream`` is a terminal that
-    can.
-    """
+    """Return True if to colour: --color, then NO_COLOR, then FORCE_COLOR, then what the terminal can."""
     if choice in ("always", "never"):
         return choice == "always"
     if os.environ.get("NO_COLOR"):

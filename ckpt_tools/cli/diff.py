@@ -75,9 +75,7 @@ def diff(
 
 
 def exit_code(result: Difference, strict: bool) -> int:
-    """What could not be looked at wins over what differs, as in ``ckpt verify``: the differences are in the
-    answer, but what else there may be is not.
-    """
+    """What could not be looked at wins over what differs, as in ``ckpt verify``."""
     unknown = any(r.verdict is Verdict.UNKNOWN for r in result.reports) or blind(result.findings)
     if unknown or (strict and not result.complete):
         return 5

@@ -64,9 +64,7 @@ class Bug(CkptError):
 
 
 def _explain(error: Exception) -> CkptError:
-    """Return what to say of an error that nobody expected. One of a system call, such as a close() that
-    fails, is no bug.
-    """
+    """Return what to say of an error that nobody expected. One of a system call is no bug."""
     from ckpt_tools.storage.signed import redacted
 
     if os.environ.get("CKPT_DEBUG"):
@@ -96,9 +94,7 @@ def read_answer_flags(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def _fail(argv: Sequence[str], error: CkptError) -> int:
-    """Say why there is no answer. Whoever asked for a format to be read by a program gets the failure in that
-    format too, on stdout.
-    """
+    """Say why there is no answer, and on stdout in the format that a program asked for."""
     said = read_answer_flags(argv)
     word, also = "error", ""
     if isinstance(error, Bug):

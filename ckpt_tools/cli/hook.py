@@ -74,9 +74,7 @@ def hook(asked: options.Asked) -> int:
 
 
 def _require_told(asked: options.Asked, taken: Any) -> None:
-    """Raise UsageError if the job would not learn of the chosen checkpoint, or one of its ranks where each
-    reads its part later.
-    """
+    """Raise UsageError if the job, or a rank that reads its part later, would not learn of the checkpoint."""
     from ckpt_tools.job.command import is_told, why_untold
 
     ranks: list[int | None] = [taken.rank]

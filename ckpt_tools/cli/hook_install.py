@@ -49,9 +49,7 @@ class Snippet(NamedTuple):
         return next(line[2:] for line in self.text.splitlines() if line.startswith("# "))
 
     def filled(self, root: str) -> str:
-        """The snippet with ``root`` in it, quoted as its language wants it. Raises UsageError for a name that
-        YAML or systemd cannot say.
-        """
+        """The snippet with ``root`` quoted in it. Raises UsageError for what YAML or systemd cannot say."""
         quoted = shlex.quote(root) if self.kind == "sh" else json.dumps(root, ensure_ascii=False)
         if self.kind != "sh" and not root.isprintable():
             text = f"--root {root!r} holds characters that a manifest cannot say"

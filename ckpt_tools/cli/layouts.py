@@ -106,7 +106,6 @@ _LONG = re.compile(r"<[^>|]*(?:\|[^>|]*){11,}>")
 
 
 def _shorten(words: re.Match[str]) -> str:
-    """A choice of many words by the first of them."""
     first = words[0].split("|")
     return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
 

@@ -33,7 +33,6 @@ def complete() -> None:
 
 
 def words(*choices: str) -> Offer:
-    """Offer what a flag may be."""
     return lambda: list(choices)
 
 
@@ -51,7 +50,6 @@ def layouts(ctx: typer.Context) -> list[str]:
 
 
 def runs(ctx: typer.Context) -> list[str]:
-    """Offer the runs below ROOT."""
     return sorted({c.run for c in _checkpoints(ctx) if SAFE.fullmatch(c.run)})
 
 
@@ -74,7 +72,6 @@ def _checkpoints(ctx: typer.Context) -> tuple[Checkpoint, ...]:
 
 
 def formats() -> list[str]:
-    """Offer the formats of files."""
     from ckpt_tools.formats import FORMATS
 
     return [one.name for one in FORMATS]

@@ -77,9 +77,7 @@ def option(
     offer: Callable[..., Any] | None = None,
     hidden: bool = False,
 ) -> Any:
-    """Return what typer is told of a flag, which takes no value without a ``metavar``. Flags without a panel
-    stand in the first one.
-    """
+    """Return what typer is told of a flag, which takes no value without a ``metavar``."""
     return typer.Option(
         *names,
         metavar=metavar,
@@ -165,9 +163,7 @@ _SWITCHES = (
 
 
 def _share(key: str, declared: config.Variable | declarations.Words) -> Parameter:
-    """Return the parameter of a setting, whose value stays text here: one parser reads flags, variables and
-    files.
-    """
+    """Return the parameter of a setting. Its value stays text, as one parser reads all of them."""
     told = option(
         *filter(None, (declared.flag, declared.short)),
         metavar=declared.metavar,
@@ -233,22 +229,18 @@ class Asked(Struct, frozen=True):
 
     @property
     def explain(self) -> bool:
-        """Return whether to say what led to the answer."""
         return bool(self.given["explain"] or self.to.verbose)
 
     @property
     def names_rank(self) -> bool:
-        """Return whether the line names one rank."""
         return self.given["rank"] is not None
 
     @property
     def job(self) -> dict[str, Any]:
-        """Return the settings about the job that decides."""
         return self.found.named(f"plan_dir {JOB} {STAGE}".split())
 
     @property
     def resume_args(self) -> tuple[str, ...]:
-        """Return the arguments that the user wants for the command."""
         return tuple(self.found.values.get("resume-args", ()))
 
     @property
@@ -275,9 +267,7 @@ def taking(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 def asking(
     formats: Sequence[str], *names: str, of: str = "", document: str = ""
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command what it is asked, with shared parameters, before its own. The first format is its
-    default; ``of`` names the parameters that hold the trees which it looks at.
-    """
+    """Give a command what it is asked, before its own; ``of`` names the parameters that hold the trees."""
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
         _, *own = _parameters(function)
@@ -347,9 +337,7 @@ HOOK_BUDGET = 60.0
 
 
 def on_this_machine(paths: Iterable[str | None], why: str, instead: str) -> None:
-    """Raises UsageError where one of the paths lies in a store, which cannot do what a command does:
-    ``instead`` is what can be done.
-    """
+    """Raise UsageError if a path lies in a store, which cannot do this: ``instead`` is what can be done."""
     for path in paths:
         if path and is_url(absolute(path)):
             raise UsageError(f"{path} lies in a store: {why}", instead)

@@ -47,7 +47,6 @@ class Output(Struct, frozen=True):
 
     @property
     def view(self) -> View:
-        """How tables are shown where they go."""
         from ckpt_tools.output.page import View
 
         stream = None if self.file else sys.stdout
@@ -56,7 +55,7 @@ class Output(Struct, frozen=True):
 
     @property
     def terminal(self) -> bool:
-        """Whether a person reads the answer as it comes."""
+        """Return True if a person reads the answer as it comes."""
         return not self.file and console.terminal(sys.stdout)
 
     def out(self, text: str) -> None:
@@ -65,9 +64,7 @@ class Output(Struct, frozen=True):
 
 
 def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") -> Output:
-    """The output options of a command whose first format is the default. Where it answers with a document of
-    some ``kind``, it has the registry's formats as well.
-    """
+    """Return how to answer: in the first format by default; a ``kind`` of document has the registry's too."""
     choice, color = given.get("format"), given.get("color")
     if given.get("json") and choice not in (None, "json"):
         raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
@@ -163,7 +160,7 @@ def is_state(path: str) -> bool:
 
 
 def is_same_file(one: str, other: str) -> bool:
-    """Return whether both are one file, which is no directory."""
+    """Return True if both are one file, which is no directory."""
     try:
         return os.path.samefile(one, other) and not os.path.isdir(one)
     except OSError:
@@ -171,7 +168,6 @@ def is_same_file(one: str, other: str) -> bool:
 
 
 def text_of(document: Verification | LoadPlan, to: Output) -> str:
-    """The result in the format that was asked for."""
     from ckpt_tools.output import registry
 
     return registry.render(to.format, document, to.view)
@@ -183,18 +179,14 @@ def cache_notes(to: Output) -> Callable[[str], None] | None:
 
 
 def broken_plugins(groups: Collection[str] = ()) -> None:
-    """Say on stderr which plug-ins cannot be used, where the answer has no place for it: those that it
-    depends on, unless ``groups`` are given.
-    """
+    """Say which plug-ins cannot be used, of those that decide unless ``groups`` are given."""
     for broken in plugins.broken(groups or plugins.DECIDING):
         console.problem("warning", str(broken), plugins.HINT)
 
 
 @contextmanager
 def explaining_failure(to: Output, tell: Callable[[str], None] | None = None) -> Iterator[None]:
-    """When choosing fails, say on stderr which candidates were looked at and why each lost, before the error
-    says that none is left; or ``tell`` all that led to it.
-    """
+    """Say why each candidate lost before the error says that none is left; or ``tell`` all that led to it."""
     try:
         yield
     except CkptError as error:
@@ -208,9 +200,7 @@ def explaining_failure(to: Output, tell: Callable[[str], None] | None = None) ->
 
 
 def report(plan: LoadPlan, to: Output, error: str = "") -> None:
-    """What led to a plan, on stderr: warnings always, the rejected candidates because falling back costs
-    training time. What an ``error`` will say is not said here.
-    """
+    """Say warnings and rejected candidates on stderr, but not what an ``error`` will say."""
     if to.quiet:
         return
     for rejected in plan.rejected[:_LOST]:

@@ -62,9 +62,7 @@ def plan(asked: options.Asked) -> int:
 
 
 def _with_arguments(plan: LoadPlan, wanted: Sequence[str], *, needed: bool) -> LoadPlan:
-    """Return the plan with the arguments that --resume-args wants in place of the layout's. Raise UsageError
-    if they are ``needed`` and cannot be filled.
-    """
+    """Return the plan with --resume-args filled in. Raise UsageError if they are ``needed`` and cannot be."""
     from ckpt_tools.output.shell import EACH_RANK, explain_silence, fill_arguments
 
     assert plan.checkpoint is not None  # noqa: S101 - for the type checker
@@ -85,7 +83,6 @@ def _warned(plan: LoadPlan) -> bool:
 
 
 def _history(asked: options.Asked) -> int:
-    """What 'ckpt run' and 'ckpt hook' have decided for ROOT."""
     from ckpt_tools.job.starts import history
     from ckpt_tools.planning.decision_log import place_of
 

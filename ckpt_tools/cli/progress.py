@@ -72,12 +72,10 @@ class Meter(_Watcher):
         self.where = ""
 
     def file(self, path: str, total: int | None) -> None:  # noqa: ARG002 - as Lines.file
-        """A file is opened."""
         text = printable(path)
         self.where = text if len(text) <= _ROOM else f"…{text[1 - _ROOM :]}"
 
     def listing(self, path: str) -> None:
-        """A directory was listed."""
         self.file(path, None)
         self.where = f"listing {self.where}"
         self(0, 1)
@@ -116,7 +114,6 @@ class Meter(_Watcher):
         self.shown.start()
 
     def stop(self, state: str = "done") -> None:  # noqa: ARG002 - as Lines.stop
-        """Remove the bar."""
         with self.lock:
             if self.shown is not None:
                 self.shown.stop()
@@ -134,7 +131,6 @@ class Lines(_Watcher):
         self.say("started")
 
     def file(self, path: str, total: int | None) -> None:
-        """A file is opened."""
         with self.lock:
             self.files.add(path)
         self.path, self.files_total = path, total

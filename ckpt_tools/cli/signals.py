@@ -53,9 +53,7 @@ def work() -> None:
 
 
 def end() -> None:
-    """From here on a signal ends the process where it stands. Raises the exception of one whose exception was
-    lost on the way.
-    """
+    """From here on a signal ends the process where it stands. Raise the exception of one that was lost."""
     for number in CODES:
         signal.signal(number, _leave)
     if _state.arrived:
@@ -63,9 +61,7 @@ def end() -> None:
 
 
 def restore() -> None:
-    """Let the signals do what they did when this process was started: what it becomes inherits that. Raises
-    as ``end`` does.
-    """
+    """Let the signals do what they did before: what this process becomes inherits that. Raise as ``end``."""
     if not _state.before:  # whoever runs a command line inside a program of theirs has signals of their own
         return
     end()
@@ -91,9 +87,7 @@ def _arrived() -> NoReturn:
 
 
 def _unraisable(args: Any) -> None:
-    """The exception of a signal where none can be raised,
-    such as in a destructor, ends the process as well.
-    """
+    """End the process where the exception of a signal cannot be raised, such as in a destructor."""
     if isinstance(args.exc_value, (KeyboardInterrupt, Terminated)):
         os._exit(_state.arrived or INTERRUPTED)
     sys.__unraisablehook__(args)

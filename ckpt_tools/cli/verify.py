@@ -86,9 +86,7 @@ def verify(
 
 
 def exit_code(result: Verification, strict: bool, *, warnings: bool = False) -> int:
-    """What could not be looked at wins over damage: the damage is in the answer, but what else there may be
-    is not. With ``warnings`` they count as damage; ``strict`` implies it.
-    """
+    """What could not be looked at wins over damage. With ``warnings`` or ``strict`` warnings are damage."""
     s = result.summary
     if not s.files and worst(result.findings) is not Verdict.BROKEN and not blind(result.findings):
         return 3

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def render(result: Changes, view: View = PLAIN) -> str:
-    """Every change in a line, what else is to be known, and what to say to have it done."""
     page, root = Page(view), result.root
     if result.changes:
         rows = []

@@ -74,7 +74,6 @@ def _choose_columns(scan: Scan, view: View) -> dict[str, Callable[[Checkpoint], 
 
 
 def _group_by_run(scan: Scan) -> dict[tuple[str, str], list[Checkpoint]]:
-    """Return the checkpoints of each layout and run, in their order."""
     found = defaultdict[tuple[str, str], list[Checkpoint]](list)
     for c in scan.checkpoints:
         found[c.layout, c.run].append(c)
@@ -105,7 +104,7 @@ def _counts_saves(c: Checkpoint) -> bool:
 
 
 def _count_ranks(c: Checkpoint, scan: Scan) -> str:
-    """How many ranks are present of how many that are expected."""
+    """Return how many ranks are present of how many that are expected."""
     present = ranks_present(c, (scan.layouts or BUILT_IN).of(c))
     expected = scan.expected.get(c.run)
     return known(present) if expected is None else f"{known(present)}/{expected}"

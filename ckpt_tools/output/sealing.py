@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
 
 def render(result: Sealing, view: View = PLAIN) -> str:
-    """Every checkpoint in a line, what is wrong with some, and the sums."""
     page, root = Page(view), result.roots[0]
     rows = [
         (one.state, one.label, plural(one.files, "file"), size(one.size), relative(one.path, root))

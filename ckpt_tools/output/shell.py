@@ -91,9 +91,7 @@ def exports(values: Mapping[str, object]) -> str:
 
 
 def task_prolog(values: Mapping[str, str]) -> str:
-    """What a Slurm TaskProlog prints: it takes the rest of the line as it stands, without quotes
-    (slurm.conf(5), srun(1)). Raises UsageError for a line break.
-    """
+    """What a TaskProlog prints: Slurm takes the rest of a line without quotes (slurm.conf(5), srun(1))."""
     for name, value in values.items():
         if "\n" in value:
             raise UsageError(
@@ -103,21 +101,16 @@ def task_prolog(values: Mapping[str, str]) -> str:
 
 
 def failure(exit_code: int) -> str:
-    """What ``eval "$(ckpt … --format shell)"`` has to see when there is no answer: without it, eval of
-    nothing would succeed.
-    """
+    """What eval has to see when there is no answer: without it, eval of nothing would succeed."""
     return f"(exit {exit_code})\n"
 
 
 def failed(why: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """The same of a command that has no answer."""
     return failure(why.exit_code)
 
 
 def prolog_failure(message: str, hint: str) -> str:
-    """What a TaskProlog prints when there is no answer: Slurm shows its stderr nowhere, but puts the rest of
-    a line with print into the task's stdout.
-    """
+    """What a TaskProlog prints when there is no answer: Slurm shows its stderr nowhere."""
     lines = [f"ckpt: error: {message}", *([f"hint: {hint}"] if hint else [])]
     return "".join(f"print {printable(line)}\n" for text in lines for line in text.splitlines())
 

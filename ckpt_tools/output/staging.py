@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def render(staged: Staged, body: Mapping[str, Any], env: Mapping[str, str], view: View = PLAIN) -> str:
-    """Where it lies, what it is, and what it cost; ``body`` is the plan's JSON with local paths, ``env`` what
-    a job is told.
-    """
+    """Show what it cost; ``body`` is the plan's JSON with local paths, ``env`` what a job is told."""
     page = Page(view)
     step = f"step {body['resume_step']}" if body.get("resume_step") is not None else "a checkpoint"
     page.text(f"{step} is staged in {staged.directory}")
@@ -35,9 +33,7 @@ def render(staged: Staged, body: Mapping[str, Any], env: Mapping[str, str], view
 
 
 def json(staged: Staged, body: Mapping[str, Any], env: Mapping[str, str]) -> str:
-    """The schema ckpt-tools/stage/v1 (docs/json.md). A file's ``level`` is "" where nothing is stored that it
-    could be held against.
-    """
+    """The schema ckpt-tools/stage/v1. A file's ``level`` is "" if nothing is stored to hold it against."""
     files = [
         {"path": f"{staged.directory}/{f.name}", **fields(f, "url", "size", "etag", "version", "level")}
         for f in staged.files

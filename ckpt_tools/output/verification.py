@@ -48,9 +48,7 @@ def interrupted(files: Sequence[FileReport], of: int, root: str, view: View = PL
 
 
 def _list_findings(page: Page, result: Verification) -> int:
-    """Return how many notes are left out. A note changes no verdict; it must not hide the damage, nor fill
-    the screen for a thousand files without a checksum.
-    """
+    """Return how many notes are left out: they must not hide the damage, nor fill the screen."""
     found = result.in_files
     worse = [f for f in found if f.severity is not Severity.NOTE]
     with_notes = page.view.verbose or (not worse and len(found) <= FEW)
@@ -61,7 +59,6 @@ def _list_findings(page: Page, result: Verification) -> int:
 
 
 def _conclude(result: Verification) -> str:
-    """The verdict, and of how many files it is."""
     s = result.summary
     if not s.files:
         return f"{result.verdict}: no checkpoint file was found"
@@ -102,7 +99,6 @@ def _sum_up(result: Verification, now: float) -> Iterator[str]:
 
 
 def _describe_sample(s: Sample, now: float) -> str:
-    """How much of the contents was read, and what that means for the rest."""
     limits = [f"sample {s.asked}"] if s.asked else []
     if s.max_duration is not None:
         limits.append(f"{'ended after' if s.stopped else 'within'} {span(s.max_duration)}")

@@ -15,9 +15,7 @@ def unsafe() -> re.Pattern[str]:
 
 
 def printable(text: str) -> str:
-    r"""``text`` with everything that could steer a terminal escaped, as in ``\x1b[2J``; undecodable bytes as
-    the bytes they are.
-    """
+    r"""Escape what could steer a terminal, as in ``\x1b[2J``; undecodable bytes as what they are."""
     if text.isascii() and text.isprintable():
         return text
     return unsafe().sub(lambda m: _escape(ord(m[0])), text)

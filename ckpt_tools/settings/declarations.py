@@ -188,7 +188,6 @@ class Words(NamedTuple):
 
 
 def fill(use: str, values: Sequence[str]) -> str:
-    """Return what to say in place of a flag or a variable that goes, as a shell reads it."""
     if len(values) == 1 or not use.startswith("CKPT_"):
         return " ".join(use.replace("{}", shlex.quote(value)) for value in values)
     name, _, word = use.partition("=")
@@ -213,9 +212,7 @@ WORDS = {
 
 
 def find_said(flags: Mapping[str, object], env: Mapping[str, str]) -> dict[str, Said]:
-    """Return by key what flags say, and else variables; None, False and an empty list or variable say
-    nothing. Raise UsageError if two flags, or two variables, contradict each other.
-    """
+    """Return by key what flags, and else variables, say. Raise UsageError if two contradict each other."""
     by_flag: dict[str, Said] = {}
     by_variable: dict[str, Said] = {}
     for key, raw in flags.items():

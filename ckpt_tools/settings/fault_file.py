@@ -38,7 +38,6 @@ def ranks(value: object, where: str) -> frozenset[int]:
 
 
 def _find_sources(content: object) -> Iterator[frozenset[int]]:
-    """Every set of ranks that the file names."""
     if isinstance(content, list):
         yield ranks(content, "the list")
         return
@@ -64,7 +63,6 @@ def _find_sources(content: object) -> Iterator[frozenset[int]]:
 
 
 def _find_ranks_of_nodes(content: dict[str, object]) -> Iterator[frozenset[int]]:
-    """The ranks of each of ``fault_nodes``, as ``node_ranks`` says."""
     nodes, where = content.get("fault_nodes", []), content.get("node_ranks")
     if not isinstance(nodes, list) or not all(isinstance(n, str) for n in nodes):
         raise ValueError('fault_nodes is not a list of names such as ["node-7"]')
@@ -85,9 +83,7 @@ def _find_ranks_of_nodes(content: dict[str, object]) -> Iterator[frozenset[int]]
 
 
 def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
-    """The ranks that a fault file names. Raises ValueError when it cannot be read or says something else,
-    Untrusted when others could have written it.
-    """
+    """The ranks that a fault file names. Raises ValueError, and Untrusted if others could have written it."""
     file = path(value, base)
     try:
         data = trust.read(file, MAX_BYTES, trusted)
@@ -104,9 +100,7 @@ def fault_file(value: object, base: str = "", trusted: Trust = OURS) -> frozense
 
 
 def fault_ranks(value: object, base: str = "", trusted: Trust = OURS) -> frozenset[int]:
-    """Ranks from ``1,3-5``, a list of numbers, or a fault file; from several of these, one per line or in a
-    list. Raise ValueError and Untrusted.
-    """
+    """Ranks from ``1,3-5``, a list of numbers, or fault files, of which several may be given."""
     lines = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         return rank_set(value)

@@ -98,7 +98,6 @@ def tree(value: object, base: str) -> str:
 
 
 def path(value: object, base: str) -> str:
-    """A path of this machine."""
     given = text(value, base)
     if is_url(given):
         raise ValueError("it lies in a store: name a directory or a file of this machine")
@@ -141,12 +140,10 @@ def flag(value: object, _base: str) -> bool:
 
 
 def nearest(given: str, words: Iterable[str], alike: float = 0.5) -> str | None:
-    """The word that was probably meant."""
     return next(iter(get_close_matches(given, list(words), 1, alike)), None)
 
 
 def word(value: object, words: Sequence[str]) -> str:
-    """``value`` when it is one of ``words``."""
     if value not in words:
         close = nearest(str(value), words)
         meant = f"; did you mean {close}?" if close else ""
@@ -173,9 +170,7 @@ _CENTURY = 100 * 365 * 86400.0
 
 
 def duration(value: object, _base: str = "") -> float:
-    """Seconds from a number, or from texts such as ``120``, ``2m`` and ``1h30m``. More than a century is one:
-    the system's clocks and timers end there, and not what somebody means by it.
-    """
+    """Seconds from ``120``, ``2m`` or ``1h30m``. More than a century, where timers end, is one."""
     units = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf"):
         return float(min(value, _CENTURY))
@@ -193,9 +188,7 @@ def duration(value: object, _base: str = "") -> float:
 
 
 def size(value: object, _base: str = "") -> int:
-    """Bytes from a number, or from texts such as ``200MB``, ``50GiB`` and ``1.5T``; a letter alone counts in
-    1024s, as du and dd do.
-    """
+    """Bytes from ``200MB``, ``50GiB`` or ``1.5T``; a letter alone counts in 1024s, as du and dd do."""
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     spelled = r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:(b?)|([kmgtp])(i?b|))\s*"
@@ -375,9 +368,7 @@ def store_options(value: object, _base: str) -> tuple[tuple[str, str], ...]:
 
 
 def uids(value: object, _base: str = "") -> frozenset[int]:
-    """Numbers of users from ``1000,65534``, or a list of such texts. Names are not taken: which user has one
-    depends on the machine.
-    """
+    """Numbers of users from ``1000,65534``, or a list of such; names depend on the machine."""
     given = value if isinstance(value, list) else [value]
     words = [word for v in given if isinstance(v, str) for word in re.split(_BETWEEN, v.strip())]
     if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < _UIDS for word in words):
@@ -413,9 +404,7 @@ class Share(NamedTuple):
 
 
 def share(value: object, _base: str = "") -> Share:
-    """A share from ``2/7``, ``10%``, ``50GiB`` or a number of bytes. Raises ValueError with what would be
-    right.
-    """
+    """A share from ``2/7``, ``10%``, ``50GiB`` or a number of bytes. Raises ValueError."""
     text = value.replace(" ", "") if isinstance(value, str) else ""
     if m := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         part, parts = int(m[1]), int(m[2])

@@ -132,9 +132,7 @@ def _is_off() -> bool:
 
 
 def added(group: str, taken: Collection[str] = ()) -> Mapping[str, Plugin]:
-    """What packages add to a group, by name. Raises UsageError where a name is ``taken``: a plug-in does not
-    exchange what ckpt itself does.
-    """
+    """What packages add to a group, by name. Raises UsageError for a name that is ``taken``."""
     with _state.lock:
         if _is_off():
             return {}
@@ -208,9 +206,7 @@ def _find() -> _Found:
 
 
 def _read_entries() -> _Found:
-    """Return what packages add, in the order of Python's path. Of a package that is installed twice the first
-    counts, as for Python; the working directory, which may be anybody's, counts for nothing.
-    """
+    """Read what packages add: of one that is there twice the first, and nothing in the working directory."""
     found, places = _Found(), dict[str, object]()
     for one in metadata.distributions(path=[place for place in sys.path if os.path.isabs(place)]):
         try:
@@ -232,7 +228,6 @@ def _read_entries() -> _Found:
 
 
 def _import_group(found: _Found, group: str) -> Mapping[str, Plugin]:
-    """Return what is added to one group, by name."""
     if group in found.groups:
         return found.groups[group]
     found.groups[group] = {}  # a plug-in that asks while it is imported gets nothing
@@ -312,7 +307,6 @@ def find_function(how: Callable[..., Any] | str) -> Callable[..., Any]:
 
 @contextmanager
 def _blame(entry: Entry, name: str) -> Iterator[None]:
-    """Say whose a function is that fails."""
     try:
         yield
     except CkptError:

@@ -29,9 +29,7 @@ _HINT = 'such as [store."s3://bucket"] with region = "eu-west-1" (docs/stores.md
 
 
 def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs], ...]:
-    """Return (URL, options) for each table ``[store."s3://bucket/prefix"]``. Raise UsageError that names the
-    table, for what is none, and for secrets.
-    """
+    """Return (URL, options) of each table ``[store."s3://…"]``. Raise UsageError, for secrets too."""
     if not tables:
         return ()
     from ckpt_tools.storage.signed import named  # only for a file with such tables
@@ -165,9 +163,7 @@ def _is_within(path: str, root: str) -> bool:
 
 
 def _read(path: str, believed: Trust) -> dict[str, Any] | None:
-    """The table of a configuration file; None for a pyproject.toml without one. Raises Untrusted and
-    UsageError.
-    """
+    """The table of a file; None for a pyproject.toml without one. Raises Untrusted and UsageError."""
     try:
         data = trust.read(path, _MOST, believed)
     except OSError as e:
@@ -207,9 +203,7 @@ class _Config(NamedTuple):
 
 
 def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
-    """Find the nearest configuration file from ``cwd`` upward, for as far as nobody else can put one or take
-    one away. Raise UsageError for one that is ours and cannot be read: its settings would not hold.
-    """
+    """Find the nearest file from ``cwd`` upward. Raise UsageError for one of ours that cannot be read."""
     directory, passed, notes = cwd, list[str](), tuple[str, ...]()
     while directory not in passed:
         for name in ("ckpt.toml", "pyproject.toml"):
@@ -252,7 +246,6 @@ def _read_named(file: str, origin: str, believed: Trust) -> _Config:
 
 
 def _check_directory(directory: str, believed: Trust) -> None:
-    """Raise Untrusted if others can put a configuration into it."""
     try:
         trust.check(directory, believed)
     except OSError as e:
@@ -360,9 +353,7 @@ def resolve(
 def _take_said(
     flags: Mapping[str, object], env: Mapping[str, str], believed: Trust
 ) -> tuple[dict[str, Any], dict[str, str], list[tuple[str, str]]]:
-    """Return what flags and variables say, where each does, and the variables that go with what to say
-    instead.
-    """
+    """Return what flags and variables say, where each does, and the variables that go with what to say."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     going: list[tuple[str, str]] = []

@@ -39,7 +39,6 @@ LOST = 50
 
 
 def document(given: Gathered) -> Object:
-    """Everything about one report."""
     of, v = rows_of.table(given), given.verification
     files = v.files if v else ()
     entries: Sequence[FileReport] = files
@@ -81,9 +80,7 @@ def damaged(entries: Sequence[FileReport]) -> list[int]:
 
 
 def timeline(rows: Sequence[Row]) -> Object:
-    """Where training went back, and where no save was made for long, of every run, as indexes of the
-    checkpoints on both sides, in the order of time.
-    """
+    """Return where training went back, and where no save was made for long, as indexes of checkpoints."""
     runs = defaultdict[tuple[int, str, str], list[int]](list)
     for i, row in enumerate(rows):
         c = row.checkpoint
@@ -129,7 +126,6 @@ def _start(start: Start, of: Table) -> Object:
 
 
 def _tracker(t: Tracker, given: Gathered, of: Table) -> Object:
-    """What a tracker says, and what is wrong with that."""
     v = given.verification
     wrong = [f for f in (v.findings if v else ()) if f.path == t.path]
     findings = list_findings(wrong[: rows_of.REASONS])
@@ -162,7 +158,6 @@ def _list_verdicts(reports: Sequence[Report]) -> Object:
 
 
 def _sort(findings: Iterable[Finding]) -> list[Finding]:
-    """The worst first."""
     return sorted(findings, key=lambda f: -f.severity)
 
 
@@ -222,7 +217,6 @@ def _list_findings(given: Gathered, of: Table, at: Mapping[str, int]) -> list[Ob
 
 
 def _map_bytes(report: Report, at: int, given: Gathered) -> Object:
-    """The bytes of one file, and where its damage lies."""
     regions = report.regions or given.maps.get(report.path, ())
     return {
         "file": at,
@@ -234,9 +228,7 @@ def _map_bytes(report: Report, at: int, given: Gathered) -> Object:
 
 
 def _join(regions: Sequence[Region], size: int) -> list[Region]:
-    """At most REGIONS ranges that tile the same bytes: a short one and its neighbour are one, and are what
-    the longer of the two is.
-    """
+    """Return at most REGIONS ranges that tile the same bytes: a short one is joined to its neighbour."""
     if len(regions) <= REGIONS:
         return list(regions)
     short, out = size / (REGIONS - 1), list[Region]()

@@ -61,9 +61,7 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def embedded(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document as the page holds it: the columns of files compressed, so that 80,000 files take some
-    hundred kilobytes.
-    """
+    """Return the document with its columns compressed: 80,000 files take some hundred kilobytes."""
     columns = zlib.compress(_dump(document["files"]).encode(), 9)
     return {**document, "files": b64encode(columns).decode()}
 
