@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, remember, zero_tail
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level, Scalar
@@ -29,57 +30,36 @@ _NUMBERS = dict(enumerate(["B", "b", "H", "h", "I", "i", "f", "?"])) | {10: "Q",
 _STRING, _ARRAY = 8, 9
 _LEAST_PAIR, _LEAST_TENSOR = 13, 24
 """Bytes that the shortest metadata and the shortest description of a tensor take."""
-
-
-class _Type(NamedTuple):
-    """An element type: its name, and how many elements make a block of how many bytes."""
-
-    name: str
-    elements: int
-    nbytes: int
-
-
-_PLAIN = "0 float32 4,1 float16 2,24 int8 1,25 int16 2,26 int32 4,27 int64 8,28 float64 8,30 bfloat16 2"
-_BLOCKS = (
-    "2 q4_0 32 18,3 q4_1 32 20,6 q5_0 32 22,7 q5_1 32 24,8 q8_0 32 34,9 q8_1 32 40,10 q2_k 256 84,"
-    "11 q3_k 256 110,12 q4_k 256 144,13 q5_k 256 176,14 q6_k 256 210,15 q8_k 256 292,16 iq2_xxs 256 66,"
-    "17 iq2_xs 256 74,18 iq3_xxs 256 98,19 iq1_s 256 50,20 iq4_nl 32 18,21 iq3_s 256 110,22 iq2_s 256 82,"
-    "23 iq4_xs 256 136,29 iq1_m 256 56,34 tq1_0 256 54,35 tq2_0 256 66,39 mxfp4 32 17,40 nvfp4 64 36,"
-    "41 q1_0 128 18"
+_ROWS = (
+    "0 float32 1 4,1 float16 1 2,24 int8 1 1,25 int16 1 2,26 int32 1 4,27 int64 1 8,28 float64 1 8,"
+    "30 bfloat16 1 2,2 q4_0 32 18,3 q4_1 32 20,6 q5_0 32 22,7 q5_1 32 24,8 q8_0 32 34,9 q8_1 32 40,"
+    "10 q2_k 256 84,11 q3_k 256 110,12 q4_k 256 144,13 q5_k 256 176,14 q6_k 256 210,15 q8_k 256 292,"
+    "16 iq2_xxs 256 66,17 iq2_xs 256 74,18 iq3_xxs 256 98,19 iq1_s 256 50,20 iq4_nl 32 18,21 iq3_s 256 110,"
+    "22 iq2_s 256 82,23 iq4_xs 256 136,29 iq1_m 256 56,34 tq1_0 256 54,35 tq2_0 256 66,39 mxfp4 32 17,"
+    "40 nvfp4 64 36,41 q1_0 128 18"
 )
-
-
-def _types() -> Iterator[tuple[int, _Type]]:
-    for row in _PLAIN.split(","):
-        number, name, nbytes = row.split()
-        yield int(number), _Type(name, 1, int(nbytes))
-    for row in _BLOCKS.split(","):
-        number, name, elements, nbytes = row.split()
-        yield int(number), _Type(name, int(elements), int(nbytes))
-
-
-TYPES = dict(_types())
+TYPES = {int(n): (name, int(size), int(nbytes)) for n, name, size, nbytes in map(str.split, _ROWS.split(","))}
+"""An element type by its number: its name, and how many elements make a block of how many bytes."""
 
 
 class _Header:
-    """Numbers and texts one after another, read through one window. ``at`` is where the next one begins."""
+    """Numbers and texts one after another. ``at`` is where the next one begins."""
 
     def __init__(self, source: Source) -> None:
-        self.source, self.at, self.order = source, 0, "<"
-        self.base, self.window, self.strings = 0, b"", 0
+        self.reader, self.at, self.order, self.strings = Reader(source, _WINDOW), 0, "<", 0
+
+    @property
+    def left(self) -> int:
+        return self.reader.size - self.at
 
     def skip(self, length: int) -> None:
-        if length > self.source.size - self.at:
-            raise ShortRead(self.at, length, self.source.size - self.at)
+        if length > self.left:
+            raise ShortRead(self.at, length, self.left)
         self.at += length
 
     def take(self, length: int) -> bytes:
-        at = self.at
         self.skip(length)
-        if not self.base <= at <= self.at <= self.base + len(self.window):
-            self.base = at
-            self.window = self.source.read(at, min(max(length, _WINDOW), self.source.size - at))
-        return self.window[at - self.base : self.at - self.base]
+        return self.reader.get(self.at - length, length)
 
     def number(self, code: str = "Q") -> int:
         (value,) = struct.unpack(self.order + code, self.take(struct.calcsize(f"={code}")))
@@ -109,17 +89,17 @@ class _Header:
                 return self.take(length).decode(errors="replace")
             self.skip(length)
         elif kind == _ARRAY:
-            self._array(self.number("I"), self.number())
+            self.skip_array(self.number("I"), self.number())
         else:
             raise Damage("bad-header", f"a value of the unknown type {kind}", self.at)
         return None
 
-    def _array(self, kind: int, count: int) -> None:
+    def skip_array(self, kind: int, count: int) -> None:
         if kind in _NUMBERS:
             self.skip(count * struct.calcsize(f"={_NUMBERS[kind]}"))
         elif kind == _STRING:
             self.strings += count
-            if self.strings > _MAX_STRINGS and count <= (self.source.size - self.at) // 8:
+            if self.strings > _MAX_STRINGS and count <= self.left // 8:
                 raise Damage("too-complex", f"more than {_MAX_STRINGS} texts in the metadata", self.at)
             for _ in range(count):
                 self.skip(self.number())
@@ -129,38 +109,31 @@ class _Header:
             raise Damage("bad-header", f"an array of the unknown type {kind}", self.at)
 
 
-class _Counts(NamedTuple):
-    """What the first bytes say follows them."""
-
-    tensors: int
-    pairs: int
-
-
-def _begin(header: _Header, anatomy: Anatomy) -> _Counts:
-    if header.take(min(len(MAGIC), header.source.size)) != MAGIC:
+def _read_counts(header: _Header, anatomy: Anatomy) -> tuple[int, int]:
+    """How many tensors and pairs of metadata follow."""
+    size = header.reader.size
+    if header.take(min(len(MAGIC), size)) != MAGIC:
         raise Damage("bad-header", "the file does not begin with GGUF's signature", 0)
     version = int.from_bytes(header.take(4), "little")
     if not version & 0xFFFF:  # as the reader does: written by a machine of the other byte order
         header.order, version = ">", version >> 24
     if version not in (2, 3):
         raise Damage("too-complex", f"version {version} of GGUF is not read", 4)
-    counts = _Counts(header.number(), header.number())
-    room = header.source.size - header.at
-    if counts.tensors > room // _LEAST_TENSOR or counts.pairs > room // _LEAST_PAIR:
-        why = f"{counts.tensors} tensors and {counts.pairs} pairs of metadata do not fit into {room} bytes"
-        if max(counts) > MAX_TENSORS:
-            raise Damage("bad-header", why, 8)
-        raise Damage("truncated", why, header.source.size)
-    if max(counts) > MAX_TENSORS:
+    tensors, pairs = header.number(), header.number()
+    many = max(tensors, pairs) > MAX_TENSORS
+    if tensors > header.left // _LEAST_TENSOR or pairs > header.left // _LEAST_PAIR:
+        why = f"{tensors} tensors and {pairs} pairs of metadata do not fit into {header.left} bytes"
+        raise Damage("bad-header", why, 8) if many else Damage("truncated", why, size)
+    if many:
         raise Damage("too-complex", f"more than {MAX_TENSORS} tensors or pairs of metadata", 8)
     anatomy.metadata |= {"gguf_version": version, "byte_order": "little" if header.order == "<" else "big"}
     anatomy.explain(0, 4, "GGUF's signature")
     anatomy.explain(4, 4, "version: 2 and 3 are read alike", Guard.UNPROTECTED)
     anatomy.explain(8, 16, "how many tensors and pairs of metadata follow")
-    return counts
+    return tensors, pairs
 
 
-def _metadata(header: _Header, count: int, anatomy: Anatomy) -> int:
+def _read_metadata(header: _Header, count: int, anatomy: Anatomy) -> int:
     """Read all pairs; returns the alignment of the tensors."""
     alignment = 32
     for _ in range(count):
@@ -186,7 +159,7 @@ def _metadata(header: _Header, count: int, anatomy: Anatomy) -> int:
     return alignment
 
 
-class _Described(NamedTuple):
+class _Tensor(NamedTuple):
     """A tensor by its description at byte ``at``; ``offset`` counts from where the data begins. ``nbytes`` is
     None for a type that is not known.
     """
@@ -199,7 +172,7 @@ class _Described(NamedTuple):
     at: int
 
 
-def _described(header: _Header, anatomy: Anatomy) -> _Described:
+def _read_tensor(header: _Header, anatomy: Anatomy) -> _Tensor:
     at = header.at
     name = header.name("tensor's name")
     middle = header.at
@@ -207,94 +180,75 @@ def _described(header: _Header, anatomy: Anatomy) -> _Described:
     if dims > _MAX_DIMS:
         raise Damage("bad-header", f"tensor {name[:200]!r} has {dims} dimensions", middle)
     shape = tuple(header.number() for _ in range(dims))
-    number = header.number("I")
-    kind, elements, nbytes = TYPES.get(number), math.prod(shape), None
-    if kind is not None:
-        if (shape[0] if shape else 1) % kind.elements:
-            why = f"tensor {name[:200]!r}: rows of {shape[:1]} elements are no whole blocks of {kind.name}"
+    number, nbytes = header.number("I"), None
+    dtype, block, size = TYPES.get(number, (f"ggml type {number}", 0, 0))
+    if block:
+        if (shape[0] if shape else 1) % block:
+            why = f"tensor {name[:200]!r}: rows of {shape[:1]} elements are no whole blocks of {dtype}"
             raise Damage("tensor-size", why, middle)
-        nbytes = elements // kind.elements * kind.nbytes
+        nbytes = math.prod(shape) // block * size
     anatomy.explain(at, 8, "the length of a tensor's name")
     anatomy.explain(at + 8, middle - at - 8, "a tensor's name", Guard.UNPROTECTED)
     what = "shape and type: a change that takes as many blocks of the alignment is not seen"
     anatomy.explain(middle, header.at - middle, what, Guard.UNPROTECTED)
     anatomy.explain(header.at, 8, "a tensor's place")
-    dtype = kind.name if kind else f"ggml type {number}"
-    if header.order == ">":
-        dtype = f">{dtype}"
-    return _Described(name, dtype, shape[::-1], nbytes, header.number(), at)
+    dtype = f">{dtype}" if header.order == ">" else dtype
+    return _Tensor(name, dtype, shape[::-1], nbytes, header.number(), at)
 
 
-def _tensors(header: _Header, count: int, anatomy: Anatomy) -> Iterator[_Described | Finding]:
-    names = set[str]()
-    for _ in range(count):
-        t = _described(header, anatomy)
-        if t.name in names:
-            text = f"tensor {t.name[:200]!r} is described twice"
-            raise Damage("duplicate-tensor", text, t.at, Severity.ERROR)
-        names.add(t.name)
-        if t.nbytes is None:
-            text = f"tensor {t.name[:200]!r} is of {t.dtype}, of which this version knows nothing"
-            yield finding("unknown-dtype", text, offset=t.at)
-        yield t
-    anatomy.keys |= names
-
-
-def _padded(at: int, alignment: int) -> int:
+def _pad(at: int, alignment: int) -> int:
     return -(-at // alignment) * alignment
 
 
-def _place(tensors: list[_Described], data: int, alignment: int, anatomy: Anatomy) -> int:
+def _place_tensors(tensors: list[_Tensor], data: int, alignment: int, anatomy: Anatomy) -> int:
     """Fill ``anatomy.tensors``: each begins where the one before it ends, padded. Returns where the last one
     ends; of a type that is not known the end is not known either.
     """
-    end = data
-    for before, t in zip([None, *tensors], tensors, strict=False):
-        wanted, begin = _padded(end, alignment), data + t.offset
-        free = before is not None and before.nbytes is None
+    end, free = data, False
+    for t in tensors:
+        wanted, begin = _pad(end, alignment), data + t.offset
         if t.offset % alignment or begin < wanted or (begin > wanted and not free):
             why = f"tensor {t.name[:200]!r} begins at byte {begin} instead of {wanted}"
             raise Damage("bad-header", why, t.at)
         anatomy.explain(end, begin - end, "padding", Guard.UNPROTECTED)
-        end = begin + (t.nbytes or 0)
+        end, free = begin + (t.nbytes or 0), t.nbytes is None
         anatomy.explain(begin, end - begin, "a tensor without a checksum", Guard.UNPROTECTED)
         anatomy.tensors.append(Tensor(t.name, t.dtype, t.shape, t.nbytes or 0, begin))
     return end
 
 
-def _ends(end: int, alignment: int, size: int) -> Iterator[Finding]:
-    """The file ends with the last tensor, or behind the padding that most writers put there."""
-    padded = _padded(end, alignment)
-    if size < end:
-        raise Damage("truncated", f"the tensors should end at byte {end}, the file ends at {size}", size)
-    if size > padded:
-        raise Damage("trailing-data", f"{size - padded} bytes follow the last tensor", padded)
-    if end < size < padded:
-        why = f"the padding behind the last tensor ends at byte {size} instead of {padded}"
-        yield finding("odd-header", why, offset=size)
-
-
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    if not source.size:
+    size, header = source.size, _Header(source)
+    if not size:
         raise Damage("empty-file", "the file has no bytes", 0)
-    header = _Header(source)
-    counts = _begin(header, anatomy)
-    alignment = _metadata(header, counts.pairs, anatomy)
-    tensors = list[_Described]()
-    for item in _tensors(header, counts.tensors, anatomy):
-        if isinstance(item, Finding):
-            yield item
-        else:
-            tensors.append(item)
-    data = _padded(header.at, alignment) if tensors else header.at
+    count, pairs = _read_counts(header, anatomy)
+    alignment = _read_metadata(header, pairs, anatomy)
+    tensors = dict[str, _Tensor]()
+    for _ in range(count):
+        t = _read_tensor(header, anatomy)
+        if t.name in tensors:
+            text = f"tensor {t.name[:200]!r} is described twice"
+            raise Damage("duplicate-tensor", text, t.at, Severity.ERROR)
+        tensors[t.name] = t
+        if t.nbytes is None:
+            text = f"tensor {t.name[:200]!r} is of {t.dtype}, of which this version knows nothing"
+            yield finding("unknown-dtype", text, offset=t.at)
+    anatomy.keys |= tensors.keys()
+    data = _pad(header.at, alignment) if tensors else header.at
     anatomy.explain(header.at, data - header.at, "padding", Guard.UNPROTECTED)
-    end = _place(tensors, data, alignment, anatomy)
-    if tensors and tensors[-1].nbytes is None:
-        end = max(end, source.size)
-    else:
-        yield from _ends(end, alignment, source.size)
-    anatomy.explain(end, source.size - end, "padding", Guard.UNPROTECTED)
+    end = _place_tensors(list(tensors.values()), data, alignment, anatomy)
+    padded = _pad(end, alignment)  # most writers pad the last tensor as well
+    if tensors and t.nbytes is None:
+        end = max(end, size)
+    elif size < end:
+        raise Damage("truncated", f"the tensors should end at byte {end}, the file ends at {size}", size)
+    elif size > padded:
+        raise Damage("trailing-data", f"{size - padded} bytes follow the last tensor", padded)
+    elif end < size < padded:
+        why = f"the padding behind the last tensor ends at byte {size} instead of {padded}"
+        yield finding("odd-header", why, offset=size)
+    anatomy.explain(end, size - end, "padding", Guard.UNPROTECTED)
     yield finding("not-checksummed", "GGUF keeps no checksum over its tensors")
     if lost := zero_tail(source, anatomy.tensors, data):
         yield lost

@@ -38,36 +38,13 @@ _MESSAGES: Mapping[str, Mapping[int, str]] = {
 _DIMS, _KIND, _NAME, _RAW, _EXTERNAL, _PLACE = 1, 2, 8, 9, 13, 14
 _VALUES = {4: 32, 5: 0, 6: 0, 7: 0, 10: 64, 11: 0}
 """Fields that hold numbers one by one, and how many bits each takes; 0 where that varies."""
-_TYPES = {
-    1: ("float32", 32),
-    2: ("uint8", 8),
-    3: ("int8", 8),
-    4: ("uint16", 16),
-    5: ("int16", 16),
-    6: ("int32", 32),
-    7: ("int64", 64),
-    8: ("string", 0),
-    9: ("bool", 8),
-    10: ("float16", 16),
-    11: ("float64", 64),
-    12: ("uint32", 32),
-    13: ("uint64", 64),
-    14: ("complex64", 64),
-    15: ("complex128", 128),
-    16: ("bfloat16", 16),
-    17: ("float8_e4m3fn", 8),
-    18: ("float8_e4m3fnuz", 8),
-    19: ("float8_e5m2", 8),
-    20: ("float8_e5m2fnuz", 8),
-    21: ("uint4", 4),
-    22: ("int4", 4),
-    23: ("float4_e2m1fn", 4),
-    24: ("float8_e8m0fnu", 8),
-    25: ("uint2", 2),
-    26: ("int2", 2),
-    27: ("float6_e2m3fn", 6),
-    28: ("float6_e3m2fn", 6),
-}
+_ROWS = (
+    "1 float32 32,2 uint8 8,3 int8 8,4 uint16 16,5 int16 16,6 int32 32,7 int64 64,8 string 0,9 bool 8,"
+    "10 float16 16,11 float64 64,12 uint32 32,13 uint64 64,14 complex64 64,15 complex128 128,16 bfloat16 16,"
+    "17 float8_e4m3fn 8,18 float8_e4m3fnuz 8,19 float8_e5m2 8,20 float8_e5m2fnuz 8,21 uint4 4,22 int4 4,"
+    "23 float4_e2m1fn 4,24 float8_e8m0fnu 8,25 uint2 2,26 int2 2,27 float6_e2m3fn 6,28 float6_e3m2fn 6"
+)
+_TYPES = {int(n): (name, int(bits)) for n, name, bits in map(str.split, _ROWS.split(","))}
 """TensorProto.DataType -> (dtype, bits per element)."""
 _BEGIN = re.compile(
     rb"\x08[\x01-\x20](?:[\x12\x1a\x22][\x01-\x7f][ -\x7f]|\x22\x00|[\x28\x32\x3a\x42])", re.DOTALL
@@ -84,7 +61,7 @@ def _index_of(name: str) -> tuple[str, ...]:
     return (f"{m[1]}.onnx",) if m else ()
 
 
-class _Described(NamedTuple):
+class _Tensor(NamedTuple):
     """A tensor as the model describes it. ``nbytes`` is None where its type does not tell it."""
 
     name: str
@@ -93,22 +70,26 @@ class _Described(NamedTuple):
     nbytes: int | None
     at: int
 
+    def differs(self, held: int) -> Finding:
+        why = f"{self.dtype} {self.shape[:8]} takes {self.nbytes} bytes, {held} are there"
+        return finding("tensor-size", f"tensor {self.name[:200]!r}: {why}", offset=self.at)
+
 
 class _Extent(NamedTuple):
     """Where a tensor lies in a file beside the model."""
 
-    tensor: _Described
+    tensor: _Tensor
     offset: int
     length: int
 
 
-def _text(reader: Reader, f: Field) -> str:
+def _read_text(reader: Reader, f: Field) -> str:
     if f.packed != _BYTES or f.value > MAX_NAME:
         raise Damage("bad-header", "a name is no text, or too long", f.start)
     return reader.get(f.start, f.value).decode(errors="replace")
 
 
-def _numbers(reader: Reader, f: Field) -> Iterator[int]:
+def _read_numbers(reader: Reader, f: Field) -> Iterator[int]:
     """The numbers of a repeated field, written one by one or together."""
     if f.packed == _NUMBER:
         yield f.value
@@ -122,37 +103,28 @@ class _Message:
     """A TensorProto: its dimensions, where it lies outside, and the last of each other field."""
 
     def __init__(self, reader: Reader, at: int, size: int) -> None:
-        self.reader, self.at = reader, at
         self.dims, self.external, self.last = list[int](), dict[str, str](), dict[int, Field]()
         for f in reader.every(at, at + size):
             if f.number == _DIMS:
-                self._add_dims(f)
+                for n in _read_numbers(reader, f):
+                    self.dims.append(n)
+                    if len(self.dims) > _MAX_DIMS or n >> 62:
+                        raise Damage("bad-header", "a tensor has an impossible shape", f.start)
             elif f.number == _EXTERNAL and f.packed == _BYTES:
-                self._add_external(f)
+                entry = {e.number: _read_text(reader, e) for e in reader.every(f.start, f.start + f.value)}
+                if len(self.external) < _MAX_ENTRIES:
+                    self.external[entry.get(1, "")] = entry.get(2, "")
             else:
                 self.last[min(f.number, 1000)] = f
-
-    def _add_dims(self, f: Field) -> None:
-        for n in _numbers(self.reader, f):
-            self.dims.append(n)
-            if len(self.dims) > _MAX_DIMS or n >> 62:
-                raise Damage("bad-header", "a tensor has an impossible shape", f.start)
-
-    def _add_external(self, f: Field) -> None:
-        entry = {e.number: _text(self.reader, e) for e in self.reader.every(f.start, f.start + f.value)}
-        if len(self.external) < _MAX_ENTRIES:
-            self.external[entry.get(1, "")] = entry.get(2, "")
+        name = _read_text(reader, self.last[_NAME]) if _NAME in self.last else ""
+        kind = self.number(_KIND)
+        dtype, self.bits = _TYPES.get(kind, (f"onnx type {kind}", 0))
+        nbytes = -(-self.bits * math.prod(self.dims) // 8) if self.bits else None
+        self.tensor = _Tensor(name, dtype, tuple(self.dims), nbytes, at)
 
     def number(self, field: int) -> int:
         f = self.last.get(field)
         return f.value if f and f.packed == _NUMBER else 0
-
-    def described(self) -> _Described:
-        name = _text(self.reader, self.last[_NAME]) if _NAME in self.last else ""
-        kind = self.number(_KIND)
-        dtype, bits = _TYPES.get(kind, (f"onnx type {kind}", 0))
-        nbytes = -(-bits * math.prod(self.dims) // 8) if bits else None
-        return _Described(name, dtype, tuple(self.dims), nbytes, self.at)
 
 
 class _Model:
@@ -165,7 +137,7 @@ class _Model:
     def take(self, reader: Reader, f: Field) -> Iterator[Finding]:
         """A tensor: its bytes must be as many as its type and shape say."""
         message = _Message(reader, f.start, f.value)
-        tensor = message.described()
+        tensor = message.tensor
         self.count += 1
         if self.count > MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", f.start)
@@ -174,24 +146,19 @@ class _Model:
             why = f"tensor {tensor.name[:200]!r} is of {tensor.dtype}, of which this version knows nothing"
             yield finding("unknown-dtype", why, offset=tensor.at)
         if message.number(_PLACE) == 1:
-            yield from self._outside(message, tensor)
-        else:
-            yield from self._inside(message, tensor)
-
-    def _inside(self, message: _Message, tensor: _Described) -> Iterator[Finding]:
-        raw, bits = message.last.get(_RAW), _TYPES.get(message.number(_KIND), ("", 0))[1]
-        held, offset = raw.value if raw else None, raw.start if raw else None
-        for field, width in _VALUES.items():
-            values = message.last.get(field)
-            if raw is None and values is not None:
-                plain = values.packed == _BYTES and width and width in (bits, bits // 2)
-                held = values.value if plain else tensor.nbytes
-                offset = values.start if plain else None
-        if tensor.nbytes is not None and (held or 0) != tensor.nbytes:
-            yield _wrong_size(tensor, held or 0)
+            yield from self._take_outside(message, tensor)
+            return
+        raw = message.last.get(_RAW)
+        held, offset = (raw.value, raw.start) if raw else (0, None)
+        for field, width in _VALUES.items() if raw is None else ():
+            if (values := message.last.get(field)) is not None:
+                plain = values.packed == _BYTES and width and width in (message.bits, message.bits // 2)
+                held, offset = (values.value, values.start) if plain else (tensor.nbytes or 0, None)
+        if tensor.nbytes not in (None, held):
+            yield tensor.differs(held)
         self.anatomy.tensors.append(Tensor(*tensor[:3], tensor.nbytes or 0, offset))
 
-    def _outside(self, message: _Message, tensor: _Described) -> Iterator[Finding]:
+    def _take_outside(self, message: _Message, tensor: _Tensor) -> Iterator[Finding]:
         said = message.external
         where, numbers = said.get("location", ""), [said.get(key, "0") for key in ("offset", "length")]
         if not where or not all(n.isascii() and n.isdigit() and len(n) <= 18 for n in numbers):
@@ -201,14 +168,16 @@ class _Model:
         if "length" not in said:
             length = tensor.nbytes or 0
         if tensor.nbytes not in (None, length):
-            yield _wrong_size(tensor, length)
+            yield tensor.differs(length)
         self.beside[where].append(_Extent(tensor, offset, length))
         self.anatomy.tensors.append(Tensor(*tensor[:3], length, storage=where))
 
 
-def _wrong_size(tensor: _Described, held: int) -> Finding:
-    why = f"{tensor.dtype} {tensor.shape[:8]} takes {tensor.nbytes} bytes, {held} are there"
-    return finding("tensor-size", f"tensor {tensor.name[:200]!r}: {why}", offset=tensor.at)
+def _remember(reader: Reader, f: Field, anatomy: Anatomy) -> None:
+    if f.number in (1, 5) and f.packed == _NUMBER:
+        anatomy.metadata["ir_version" if f.number == 1 else "model_version"] = f.value
+    elif f.number in (2, 3) and f.packed == _BYTES and f.value <= MAX_TEXT:
+        anatomy.metadata["producer_name" if f.number == 2 else "producer_version"] = _read_text(reader, f)
 
 
 def _walk(reader: Reader, model: _Model) -> Iterator[Finding]:
@@ -238,13 +207,6 @@ def _walk(reader: Reader, model: _Model) -> Iterator[Finding]:
         raise Damage("truncated", why, reader.size)
 
 
-def _remember(reader: Reader, f: Field, anatomy: Anatomy) -> None:
-    if f.number in (1, 5) and f.packed == _NUMBER:
-        anatomy.metadata["ir_version" if f.number == 1 else "model_version"] = f.value
-    elif f.number in (2, 3) and f.packed == _BYTES and f.value <= MAX_TEXT:
-        anatomy.metadata["producer_name" if f.number == 2 else "producer_version"] = _text(reader, f)
-
-
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not source.size:
@@ -252,35 +214,32 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     model = _Model(anatomy)
     yield from _walk(Reader(source, _WINDOW), model)
     for where, extents in model.beside.items():
-        anatomy.members[where] = Claim(FORMAT.name, partial(_beside, extents), whole=True)
+        anatomy.members[where] = Claim("onnx", partial(_check_beside, extents), whole=True)
     yield finding("not-checksummed", "ONNX keeps no checksum over its tensors")
     anatomy.explain(0, source.size, "the model: only the form of its messages is checked", Guard.UNPROTECTED)
 
 
 @limited
-def _beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def _check_beside(extents: Sequence[_Extent], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """A file of external data: all that the model places there must be there."""
     end = max(e.offset + e.length for e in extents)
     if source.size < end:
-        code, size = (
-            ("truncated", f"ends at byte {source.size}") if source.size else ("empty-file", "has no bytes")
-        )
+        code, size = "truncated", f"ends at byte {source.size}"
+        if not source.size:
+            code, size = "empty-file", "has no bytes"
         yield finding(code, f"the file {size}; its model describes {end} bytes", offset=source.size)
     for t, offset, length in sorted(extents, key=lambda e: e.offset):
         anatomy.keys.add(t.name)
         anatomy.tensors.append(Tensor(t.name, t.dtype, t.shape, length, min(offset, source.size)))
     anatomy.explain(0, source.size, "tensors without a checksum, and what lies between", Guard.UNPROTECTED)
-    if 0 < end <= source.size:
-        lost = zero_tail(source, anatomy.tensors, 0) or _never_filled(source, anatomy.tensors)
-        yield from [lost] if lost else []
-
-
-def _never_filled(source: Source, tensors: Sequence[Tensor]) -> Finding | None:
-    """Several matrices that all begin with zeros: the file was given its size, and its bytes were lost."""
-    matrices = [t for t in tensors if len(t.shape) > 1 and t.nbytes >= _BEGINNING][:_MAX_ENTRIES]
-    if len(matrices) < 2 or any(any(source.read(t.offset or 0, _BEGINNING)) for t in matrices):
-        return None
-    return finding("zero-tail", "its matrices all begin with zeros", offset=0)
+    if not 0 < end <= source.size:
+        return
+    # several matrices that all begin with zeros: the file was given its size, and its bytes were lost
+    matrices = [t for t in anatomy.tensors if len(t.shape) > 1 and t.nbytes >= _BEGINNING][:_MAX_ENTRIES]
+    if lost := zero_tail(source, anatomy.tensors, 0):
+        yield lost
+    elif len(matrices) > 1 and not any(any(source.read(t.offset or 0, _BEGINNING)) for t in matrices):
+        yield finding("zero-tail", "its matrices all begin with zeros", offset=0)
 
 
 FORMAT = own_format(

@@ -1,14 +1,18 @@
-"""What flax keeps in MessagePack: trees of maps with arrays, scalars and texts as their leaves.
+"""What flax keeps in MessagePack: trees of maps with arrays, scalars and texts as their leaves. Objects are
+read one after the other: what each is and where its bytes lie; bodies of arrays are not read.
 
-Facts: flax/serialization.py of 0.12 (_MsgpackExtType, _ndarray_to_bytes, _chunk), the same since 0.1;
-flax/training/checkpoints.py (MP_ARRAY_PH).
+Facts: github.com/msgpack/msgpack/blob/master/spec.md; flax/serialization.py of 0.12 (_MsgpackExtType,
+_ndarray_to_bytes, _chunk), the same since 0.1; flax/training/checkpoints.py (MP_ARRAY_PH).
 """
 
 from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -23,11 +27,22 @@ from ckpt_tools.formats.common.tensors import (
     remember,
     scalar,
 )
-from ckpt_tools.formats.msgpack.tokens import Token, Tokens
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Scalar
+from ckpt_tools.model.report import Guard, Scalar
 from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.storage import Source
 
+MAX_OBJECTS = 1_000_000
+"""Of one file: flax' have a dozen for each array, which are packed whole."""
+_WINDOW = 4096
+_WORDS: dict[int, Scalar] = {0xC0: None, 0xC2: False, 0xC3: True}
+_NUMBERS = {0xCA: ">f", 0xCB: ">d"}
+_NUMBERS |= dict(zip(range(0xCC, 0xD4), (">B", ">H", ">I", ">Q", ">b", ">h", ">i", ">q"), strict=True))
+_SIZED = {0xC4: ("bin", 1), 0xC5: ("bin", 2), 0xC6: ("bin", 4)}
+_SIZED |= {0xC7: ("ext", 1), 0xC8: ("ext", 2), 0xC9: ("ext", 4)}
+_SIZED |= {0xD9: ("text", 1), 0xDA: ("text", 2), 0xDB: ("text", 4)}
+_SIZED |= {0xDC: ("array", 2), 0xDD: ("array", 4), 0xDE: ("map", 2), 0xDF: ("map", 4)}
+_FIXED_EXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 DEEPEST = 128
 """Levels: no module is nested so deep."""
 ELSEWHERE = "//GDAPlaceholder:"
@@ -45,6 +60,92 @@ _ITEMS |= {f"float{bits}": bits // 8 for bits in (16, 32, 64, 96, 128)}
 _ITEMS |= {f"complex{bits}": bits // 8 for bits in (64, 128, 192, 256)}
 _SMALL = re.compile(r"float[468]_e\w+")
 _OTHER = re.compile(r"(?:str|bytes|void)(\d{1,9})|(?:datetime|timedelta)64(?:\[\w+\])?")
+
+
+class Token(NamedTuple):
+    """One object: ``size`` are the entries of a map or an array, or the bytes of the body of a text, bin or
+    ext, which begins at ``at``. ``code`` is the type of an ext, ``value`` that of anything else.
+    """
+
+    kind: str
+    size: int
+    at: int
+    code: int = 0
+    value: Scalar = None
+
+
+class Tokens:
+    """The objects of a file in order. Raises Damage where they are none."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.at, self.end, self.count = source, 0, source.size, 0
+        self._window, self._start = b"", 0
+        self._within = 0
+
+    @contextmanager
+    def inside(self, token: Token, what: str) -> Iterator[None]:
+        """Go through the objects in the body of the last object instead, which they must fill."""
+        end, self.at, self.end = self.end, token.at, token.at + token.size
+        self._within += 1
+        yield
+        if self.at < self.end:
+            raise Damage("bad-header", f"{what} ends before its record does", self.at)
+        self.end = end
+        self._within -= 1
+
+    def next(self) -> Token:
+        """The next object; ``at`` is then behind it, or at the first entry of a container."""
+        self.count += 1
+        if self.count > MAX_OBJECTS:
+            raise Damage("too-complex", f"more than {MAX_OBJECTS:,} objects", self.at)
+        start, first = self.at, self.take(1)[0]
+        if first < 0x80 or first >= 0xE0:
+            return Token("value", 0, start, value=first if first < 0x80 else first - 0x100)
+        if first < 0xC0:  # the first byte holds its size
+            kind = "map" if first < 0x90 else "array" if first < 0xA0 else "text"
+            return self._open(kind, first & (0x1F if kind == "text" else 0x0F))
+        if first in _WORDS:
+            return Token("value", 0, start, value=_WORDS[first])
+        if code := _NUMBERS.get(first):
+            (value,) = struct.unpack(code, self.take(struct.calcsize(code)))
+            return Token("value", 0, start, value=value)
+        if size := _FIXED_EXT.get(first):
+            return self._open("ext", size)
+        if first not in _SIZED:
+            raise Damage("bad-header", f"byte {first:#x} begins no object", start)
+        kind, width = _SIZED[first]
+        return self._open(kind, int.from_bytes(self.take(width), "big"))
+
+    def _open(self, kind: str, size: int) -> Token:
+        """An object of which so many bytes or entries follow: of a body that does not fit nothing is read."""
+        code = int.from_bytes(self.take(1), "big", signed=True) if kind == "ext" else 0
+        token = Token(kind, size, self.at, code)
+        self._reach(2 * size if kind == "map" else size)  # an entry has a byte at least
+        if kind not in ("map", "array"):
+            self.at += size
+        return token
+
+    def take(self, length: int) -> bytes:
+        """The next bytes: a few at most, and no more than a name has."""
+        self._reach(length)
+        start, self.at = self.at, self.at + length
+        if not self._start <= start <= self.at <= self._start + len(self._window):
+            self._window = self.source.read(start, min(max(_WINDOW, length), self.end - start))
+            self._start = start
+        return self._window[start - self._start : self.at - self._start]
+
+    def body(self, token: Token) -> bytes:
+        """The bytes of a short text, which was the last object."""
+        self.at = token.at
+        return self.take(token.size)
+
+    def _reach(self, length: int) -> None:
+        if length <= self.end - self.at:
+            return
+        text = f"{length:,} more bytes belong at byte {self.at:,}"
+        if self._within:
+            raise Damage("bad-header", f"{text}, of which its record has {self.end - self.at:,}", self.at)
+        raise Damage("truncated", f"{text}, the file ends at {self.end:,}", self.end)
 
 
 class _Level(Struct):
@@ -74,31 +175,27 @@ class Tree:
 
     def read(self) -> Iterator[Finding]:
         """To its end. Raises Damage."""
+        levels = self._levels
         while True:
-            if self._levels and not self._levels[-1].named:
-                yield from self._name(self._levels[-1])
+            if levels and not levels[-1].named:
+                yield from self._read_name(levels[-1])
             token = self.tokens.next()
             if token.kind in ("map", "array"):
-                self._open(token)
+                if len(levels) == DEEPEST:
+                    raise Damage("too-complex", f"more than {DEEPEST} levels of maps and arrays", token.at)
+                levels.append(_Level(token.kind == "map", token.size, len(self.anatomy.tensors)))
             else:
-                yield from self._leaf(token)
-                self._entry_done()
-            while self._levels and not self._levels[-1].left and not self._levels[-1].named:
-                self._close(self._levels.pop())
-                self._entry_done()
-            if not self._levels:
+                yield from self._read_leaf(token)
+                if levels:
+                    levels[-1].named = False
+            while levels and not levels[-1].left and not levels[-1].named:
+                self._close(levels.pop())
+                if levels:
+                    levels[-1].named = False
+            if not levels:
                 return
 
-    def _open(self, token: Token) -> None:
-        if len(self._levels) == DEEPEST:
-            raise Damage("too-complex", f"more than {DEEPEST} levels of maps and arrays", token.at)
-        self._levels.append(_Level(token.kind == "map", token.size, len(self.anatomy.tensors)))
-
-    def _entry_done(self) -> None:
-        if self._levels:
-            self._levels[-1].named = False
-
-    def _name(self, level: _Level) -> Iterator[Finding]:
+    def _read_name(self, level: _Level) -> Iterator[Finding]:
         """What the next entry of a level is called: arrays count theirs."""
         before, level.named = level.key, True
         level.left -= 1
@@ -106,7 +203,7 @@ class Tree:
             level.key = str(int(before or -1) + 1)
             return
         at = self.tokens.at
-        level.key = key_of(self.tokens)
+        level.key = read_key(self.tokens)
         if level.key == before:
             yield finding("duplicate-key", f"the name {before[:200]!r} occurs twice", offset=at)
         level.chunked |= level.key == CHUNKED
@@ -116,31 +213,28 @@ class Tree:
             self.anatomy.keys.add(level.key)
 
     def _close(self, level: _Level) -> None:
+        """The chunks of an array that is longer than an object may be become one tensor."""
         above = self._levels[-1] if self._levels else None
         if above and above.chunked and above.key == "shape":
             above.shape = tuple(level.numbers)
-        if level.chunked:
-            self._join(level)
-
-    def _join(self, level: _Level) -> None:
-        """The chunks of an array that is longer than an object may be become one tensor."""
+        if not level.chunked:
+            return
         name, tensors = self._path(), self.anatomy.tensors
         chunks = tensors[level.first :]
         del tensors[level.first :]
-        dtypes = {t.dtype for t in chunks}
-        if len(dtypes) != 1 or level.shape is None:
+        if len({t.dtype for t in chunks}) != 1 or level.shape is None:
             raise Damage("bad-header", f"{name!r} is no chunked array", self.tokens.at)
-        dtype, size, item = dtypes.pop(), sum(t.nbytes for t in chunks), item_size(chunks[0].dtype)
+        dtype, size, item = chunks[0].dtype, sum(t.nbytes for t in chunks), item_size(chunks[0].dtype)
         if item is not None and size != item * math.prod(level.shape):
             why = f"{dtype} {list(level.shape[:8])} in chunks of {size:,} bytes"
             raise Damage("tensor-size", f"tensor {name!r}: {why}", chunks[0].offset)
         pieces = tuple((t.offset or 0, t.nbytes) for t in chunks)
         tensors.append(Tensor(name, dtype, level.shape, size, pieces[0][0], pieces=pieces))
 
-    def _leaf(self, token: Token) -> Iterator[Finding]:
+    def _read_leaf(self, token: Token) -> Iterator[Finding]:
         level = self._levels[-1] if self._levels else None
         if token.kind == "ext" and token.code in ARRAYS:
-            yield from self._array(token)
+            yield from self._read_array(token)
         elif token.kind == "text" and token.size <= MAX_NAME:
             text = self.tokens.body(token).decode("utf-8", "replace")
             self._remember(text)
@@ -170,13 +264,13 @@ class Tree:
             raise Damage("too-complex", f"a name of {len(name):,} characters", self.tokens.at)
         return name
 
-    def _array(self, token: Token) -> Iterator[Finding]:
+    def _read_array(self, token: Token) -> Iterator[Finding]:
         """An array in an ext: its shape, the name of its dtype, its bytes."""
         name = self._path()
         if len(self.anatomy.tensors) == MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS:,} tensors", token.at)
         with self.tokens.inside(token, f"tensor {name!r}"):
-            shape, dtype, data = _described(self.tokens, name)
+            shape, dtype, data = _read_description(self.tokens, name)
         item = item_size(dtype)
         if item is None:
             why = f"tensor {name!r} has the unknown dtype {dtype[:40]!r}"
@@ -189,7 +283,7 @@ class Tree:
             self._remember(scalar(self.tokens.source.read(data.at, data.size), dtype))
 
 
-def key_of(tokens: Tokens) -> str:
+def read_key(tokens: Tokens) -> str:
     """The next object, which names an entry of a map. Raises Damage."""
     token = tokens.next()
     if type(token.value) is int:
@@ -204,7 +298,7 @@ def key_of(tokens: Tokens) -> str:
         raise Damage("bad-header", "a name is not UTF-8", token.at) from None
 
 
-def _described(inside: Tokens, name: str) -> tuple[tuple[int, ...], str, Token]:
+def _read_description(inside: Tokens, name: str) -> tuple[tuple[int, ...], str, Token]:
     """Shape, dtype and bytes of an array. Raises Damage."""
     wrong = Damage("bad-header", f"tensor {name!r} is no shape, dtype and bytes", inside.at)
     outer, dims = inside.next(), inside.next()
@@ -229,3 +323,14 @@ def item_size(dtype: str) -> int | None:
         return 1
     m = _OTHER.fullmatch(dtype)
     return None if m is None else int(m[1]) // 8 if m[1] else 8
+
+
+def explain(anatomy: Anatomy, end: int) -> None:
+    """Say of all bytes that nothing guards them but the lengths."""
+    at, what = 0, "names, types and lengths: they must fit each other"
+    places = (p for t in anatomy.tensors for p in t.pieces or ((t.offset or 0, t.nbytes),))
+    for offset, size in sorted(places):
+        anatomy.explain(at, offset - at, what, Guard.UNPROTECTED)
+        anatomy.explain(offset, size, "an array without a checksum", Guard.UNPROTECTED)
+        at = offset + size
+    anatomy.explain(at, end - at, what, Guard.UNPROTECTED)

@@ -10,9 +10,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import zero_tail
-from ckpt_tools.formats.msgpack.contents import DEEPEST, Tree, key_of
-from ckpt_tools.formats.msgpack.msgpack import explain
-from ckpt_tools.formats.msgpack.tokens import Tokens
+from ckpt_tools.formats.msgpack.contents import DEEPEST, Tokens, Tree, explain, read_key
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
@@ -28,28 +26,23 @@ def _magic(head: bytes) -> bool:
     )
 
 
-def _pair(tokens: Tokens, anatomy: Anatomy) -> Iterator[Finding]:
-    """One leaf. Raises Damage."""
-    at, pair, keys = tokens.at, tokens.next(), tokens.next()
-    if (pair.kind, pair.size, keys.kind) != ("array", 2, "array") or keys.size > DEEPEST:
-        raise Damage("bad-header", "no pair of a path and a leaf begins here", at)
-    path = tuple(key_of(tokens) for _ in range(keys.size))
-    leaf = tokens.next()
-    if leaf.kind != "bin":
-        raise Damage("bad-header", f"a {leaf.kind} where the bytes of a leaf belong", leaf.at)
-    anatomy.keys |= set(path[:1])
-    with tokens.inside(leaf, repr(".".join(path)[:200])):
-        yield from Tree(tokens, anatomy, path).read()
-
-
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Every pair. Reads a page for each."""
     yield finding("not-checksummed", "MessagePack has no checksum: only its structure was checked")
     tokens = Tokens(source)
     while tokens.at < source.size:
-        yield from _pair(tokens, anatomy)
-    explain(anatomy, anatomy.tensors, tokens.at)
+        at, pair, keys = tokens.at, tokens.next(), tokens.next()
+        if (pair.kind, pair.size, keys.kind) != ("array", 2, "array") or keys.size > DEEPEST:
+            raise Damage("bad-header", "no pair of a path and a leaf begins here", at)
+        path = tuple(read_key(tokens) for _ in range(keys.size))
+        leaf = tokens.next()
+        if leaf.kind != "bin":
+            raise Damage("bad-header", f"a {leaf.kind} where the bytes of a leaf belong", leaf.at)
+        anatomy.keys |= set(path[:1])
+        with tokens.inside(leaf, repr(".".join(path)[:200])):
+            yield from Tree(tokens, anatomy, path).read()
+    explain(anatomy, tokens.at)
     if anatomy.tensors and (lost := zero_tail(source, anatomy.tensors, anatomy.tensors[0].offset or 1)):
         yield lost
 

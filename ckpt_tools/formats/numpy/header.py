@@ -70,13 +70,6 @@ class _Literal:
     def bad(self, why: str) -> Damage:
         return Damage("bad-header", f"the header of an array {why}", self.offset + self.at)
 
-    def token(self) -> re.Match[str]:
-        found = _TOKEN.match(self.text, self.at)
-        if found is None:
-            raise self.bad("is no Python literal")
-        self.at = found.end()
-        return found
-
     def skip(self, mark: str) -> bool:
         """Go over a mark if it is the next token."""
         found = _TOKEN.match(self.text, self.at)
@@ -91,29 +84,28 @@ class _Literal:
 
     def value(self, depth: int = 0) -> Any:
         """The next text, number, truth value, tuple or list; of at most ``_DEEP`` levels."""
-        found = self.token()
-        if found["text"] is not None:
-            return found["text"][1:-1]
-        if found["number"] is not None:
-            return int(found["number"].rstrip("L"))
-        if found["word"] is not None:
-            return _WORDS[found["word"]]
-        if found["mark"] not in _CLOSES or depth >= _DEEP:
+        found = _TOKEN.match(self.text, self.at)
+        if found is None:
+            raise self.bad("is no Python literal")
+        self.at = found.end()
+        text, number, word, opened = found.groups()
+        if text is not None:
+            return text[1:-1]
+        if number is not None:
+            return int(number.rstrip("L"))
+        if word is not None:
+            return _WORDS[word]
+        if opened not in _CLOSES or depth >= _DEEP:
             raise self.bad("is nested in a way that NumPy does not write")
-        return self.items(found["mark"], depth)
-
-    def items(self, opened: str, depth: int) -> Any:
         out, comma = [], True
         while not self.skip(_CLOSES[opened]):
             if not comma:
                 raise self.bad("has no comma between two values")
             out.append(self.value(depth + 1))
             comma = self.skip(",")
-        if opened == "[":
-            return out
-        if len(out) == 1 and not comma:
+        if opened == "(" and len(out) == 1 and not comma:
             return out[0]
-        return tuple(out)
+        return out if opened == "[" else tuple(out)
 
 
 def read_header(text: str, offset: int) -> Header:
@@ -139,22 +131,18 @@ def read_header(text: str, offset: int) -> Header:
     shape, fortran = said["shape"], said["fortran_order"]
     if type(fortran) is not bool or not _is_shape(shape):
         raise literal.bad("gives no order or no shape")
-    element = _element(said["descr"], literal)
-    usual = _usual(said) == text[: literal.at] and rest.endswith("\n")
+    element = _read_element(said["descr"], literal)
+    own = "{" + "".join(f"{key!r}: {said[key]!r}, " for key in sorted(said)) + "}"
+    usual = own == text[: literal.at] and rest.endswith("\n")
     return Header(element, fortran, shape, usual, start, stop)
 
 
-def _usual(said: dict[str, Any]) -> str:
-    return "{" + "".join(f"{key!r}: {said[key]!r}, " for key in sorted(said)) + "}"
-
-
 def _is_shape(value: Any) -> bool:
-    return (
-        type(value) is tuple and len(value) <= _DIMENSIONS and all(type(n) is int and n < HUGE for n in value)
-    )
+    known = type(value) is tuple and len(value) <= _DIMENSIONS
+    return known and all(type(n) is int and n < HUGE for n in value)
 
 
-def _element(descr: Any, literal: _Literal) -> Element:
+def _read_element(descr: Any, literal: _Literal) -> Element:
     """The type that a ``descr`` stands for: a text, or the fields of a record, whose sizes add up."""
     if type(descr) is str:
         if (element := element_of(descr)) is None:
@@ -162,22 +150,18 @@ def _element(descr: Any, literal: _Literal) -> Element:
         return element
     if type(descr) is not list:
         raise literal.bad("has a type that is neither a text nor a list of fields")
-    fields = [_field(one, literal) for one in descr]
-    objects = any(f.objects for f in fields)
+    fields = list[Element]()
+    for one in descr:  # (name, type) or (name, type, shape); the name may be a pair with its title
+        if type(one) is not tuple or len(one) not in (2, 3):
+            raise literal.bad("has a field that is not a name and a type")
+        shape = one[2] if len(one) == 3 else ()
+        shape = (shape,) if type(shape) is int else shape
+        if not _is_shape(shape):
+            raise literal.bad("has a field of no shape")
+        element = _read_element(one[1], literal)
+        fields.append(element._replace(size=Header(element, False, shape, False, 0, 0).nbytes))
     size = min(sum(f.size for f in fields), HUGE)
-    return Element(f"V{size}", size, objects)
-
-
-def _field(one: Any, literal: _Literal) -> Element:
-    """A field of a record: (name, type) or (name, type, shape); the name may be a pair with its title."""
-    if type(one) is not tuple or len(one) not in (2, 3):
-        raise literal.bad("has a field that is not a name and a type")
-    shape = one[2] if len(one) == 3 else ()
-    shape = (shape,) if type(shape) is int else shape
-    if not _is_shape(shape):
-        raise literal.bad("has a field of no shape")
-    element = _element(one[1], literal)
-    return element._replace(size=Header(element, False, shape, False, 0, 0).nbytes)
+    return Element(f"V{size}", size, any(f.objects for f in fields))
 
 
 def element_of(descr: str) -> Element | None:
@@ -196,6 +180,4 @@ def element_of(descr: str) -> Element | None:
     if kind in _TEXTS:
         return Element(descr, min(_TEXTS[kind] * size, HUGE))
     name = _NUMBERS.get(f"{kind}{size}")
-    if name is None:
-        return None
-    return Element(descr if order == ">" and size > 1 else name, size)
+    return Element(descr if order == ">" and size > 1 else name, size) if name else None

@@ -11,11 +11,11 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_TENSORS, zero_tail
-from ckpt_tools.formats.numpy.header import Element, Header, read_header
+from ckpt_tools.formats.numpy.header import Header, read_header
 from ckpt_tools.formats.pickles.arrays import arrays
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
-from ckpt_tools.formats.pickles.stubs import Call, Pickled
+from ckpt_tools.formats.pickles.stubs import Call
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
@@ -29,14 +29,11 @@ _MOST = 1 << 20
 
 
 class Array(NamedTuple):
-    """An array's header, and where its elements begin."""
+    """An array's header, where its elements begin, and the bytes before the text of the header."""
 
     header: Header
     data: int
-
-    @property
-    def element(self) -> Element:
-        return self.header.element
+    begins: int
 
 
 def magic(head: bytes) -> bool:
@@ -47,8 +44,7 @@ def magic(head: bytes) -> bool:
 def read_array_header(source: Source, at: int) -> Array:
     """The header of the array that begins at ``at``. Raises Damage."""
     first = source.read(at, min(_FIRST, source.size - at))
-    wide = first[6:7] != b"\1"
-    begins = 12 if wide else 10
+    begins = 10 if first[6:7] == b"\1" else 12
     if len(first) < begins:
         raise Damage("truncated", "the file ends inside the header of an array", source.size)
     if not first.startswith(MAGIC) or first[6] not in (1, 2, 3) or first[7]:
@@ -65,18 +61,23 @@ def read_array_header(source: Source, at: int) -> Array:
         text = raw.decode("utf-8" if first[6] == 3 else "latin-1")
     except UnicodeDecodeError:
         raise Damage("bad-header", "the header of an array is not UTF-8", at) from None
-    return Array(read_header(text, at + begins), at + begins + length)
+    return Array(read_header(text, at + begins), at + begins + length, begins)
 
 
 def read_array(source: Source, at: int, name: str, anatomy: Anatomy) -> Generator[Finding, None, int]:
     """Check the array that begins at ``at``, list it, and return where it ends. Raises Damage."""
     array = read_array_header(source, at)
-    _explain(source, at, array, anatomy)
-    if array.element.objects:
+    _explain(at, array, anatomy)
+    if array.header.element.objects:
         pickled = yield from read_judged(source, array.data, source.size, anatomy)
         what = "a pickle of an array's objects: its names and numbers are not checked"
         anatomy.explain(array.data, pickled.end - array.data, what, Guard.UNPROTECTED)
-        yield from _told(pickled, anatomy)
+        # numpy.save keeps a dict as an array without dimensions
+        state = pickled.value.state if type(pickled.value) is Call else None
+        if type(state) is tuple and len(state) == 5 and state[1] == () and type(state[4]) is list:
+            for value in state[4] if len(state[4]) == 1 else ():
+                scalars(value, anatomy)
+                yield from arrays(pickled._replace(value=value), anatomy)
         return pickled.end
     end = array.data + array.header.nbytes
     if end > source.size:
@@ -94,30 +95,15 @@ def tensor_of(header: Header, name: str, offset: int | None) -> Tensor:
     return Tensor(name, header.element.name, shape, header.nbytes, offset)
 
 
-def _told(pickled: Pickled, anatomy: Anatomy) -> Iterator[Finding]:
-    """What a pickled array of objects says of a training: of one without dimensions the dict in it, which is
-    how numpy.save keeps a dict.
-    """
-    state = pickled.value.state if type(pickled.value) is Call else None
-    if type(state) is not tuple or len(state) != 5:
-        return
-    _, shape, _, _, items = state
-    if shape == () and type(items) is list and len(items) == 1:
-        scalars(items[0], anatomy)
-        yield from arrays(pickled._replace(value=items[0]), anatomy)
-
-
-def _explain(source: Source, at: int, array: Array, anatomy: Anatomy) -> None:
+def _explain(at: int, array: Array, anatomy: Anatomy) -> None:
     """Say which flips of the header contradict something: all but those that make another version, or another
     type of the same size, where the text is NumPy's own.
     """
-    if anatomy.regions is None:
-        return
-    header, begins = array.header, at + (10 if source.read(at + 6, 1) == b"\1" else 12)
+    header, begins = array.header, at + array.begins
     anatomy.explain(at, 6, "NumPy's mark")
-    only = Guard.STRUCTURE if begins == at + 10 else Guard.UNPROTECTED
+    only = Guard.STRUCTURE if array.begins == 10 else Guard.UNPROTECTED
     anatomy.explain(at + 6, 1, "the version of the header", only)
-    anatomy.explain(at + 7, begins - at - 7, "the length of the header")
+    anatomy.explain(at + 7, array.begins - 7, "the length of the header")
     if not header.usual or header.element.objects or not header.nbytes:
         anatomy.explain(begins, array.data - begins, "type, order and shape", Guard.UNPROTECTED)
         return

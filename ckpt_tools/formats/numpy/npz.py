@@ -45,7 +45,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     for r in records:
         name = r.name.removesuffix(_SUFFIX)
         anatomy.keys.add(name)
-        if r.payload >= 0 and (name != r.name or _is_array(source, r)):
+        if r.payload >= 0 and (name != r.name or torch_zip.begins(source, r, len(MAGIC)) == MAGIC):
             yield from _member(source, r, name, anatomy)
         else:
             others.append(r)
@@ -53,17 +53,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     protect(records, anatomy, frozenset(records) if off else ())
 
 
-def _is_array(source: Source, r: Record) -> bool:
-    """Whether NumPy takes a record for an array, whatever it is called."""
-    return torch_zip.begins(source, r, len(MAGIC)) == MAGIC
-
-
 def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
     """What the arrays of objects among the records of another archive would run: numpy.load reads those of
     any zip.
     """
     for r in records:
-        if r.payload >= 0 and _is_array(source, r):
+        if r.payload >= 0 and torch_zip.begins(source, r, len(MAGIC)) == MAGIC:
             inner = Anatomy()
             yield from (f for f in _member(source, r, r.name, inner) if f.code in RUNS)
             anatomy.named(inner)
@@ -84,9 +79,9 @@ def _member(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterator[
     anatomy.decoded = inner.decoded
     for key, value in inner.metadata.items():
         remember(anatomy.metadata, key, value)
-    stored = r.method == STORED
+    base = r.payload if r.method == STORED else None
     anatomy.tensors += (
-        replace(t, offset=r.payload + (t.offset or 0) if stored else None) for t in inner.tensors
+        replace(t, offset=None if base is None else base + (t.offset or 0)) for t in inner.tensors
     )
 
 
@@ -108,7 +103,7 @@ def _deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterato
     except zlib.error as e:
         raise Damage("crc-mismatch", f"array {name[:200]!r} does not decompress: {e}") from None
     array = read_array_header(BytesSource(head), 0)
-    if array.element.objects:
+    if array.header.element.objects:
         anatomy.decoded += r.size
         if anatomy.decoded > _OBJECTS:
             why = f"array {name[:200]!r} is a compressed pickle, of which this file has too much"

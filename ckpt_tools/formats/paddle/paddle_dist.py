@@ -23,7 +23,7 @@ from ckpt_tools.formats.torch.names import text
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.model.tensor import Box, Tensor
+from ckpt_tools.model.tensor import Box
 from ckpt_tools.storage import Source
 
 _MODULES = (
@@ -32,6 +32,10 @@ _MODULES = (
 )
 _STORED = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 """Types that numpy does not have, and what paddle.save writes for them."""
+
+
+_Place = tuple[tuple[int, ...], tuple[int, ...] | None]
+"""What tells one piece of a tensor from another: its offsets, and the range of a flattened one."""
 
 
 class Piece(NamedTuple):
@@ -63,31 +67,28 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if pickled.end < source.size:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"
         yield finding("trailing-data", why, offset=pickled.end)
-    root = _state(pickled.value, "Metadata")
-    pieces = yield from _pieces(root.get("state_dict_metadata"))
+    root = _state_of(pickled.value, "Metadata")
+    pieces = yield from _read_pieces(root.get("state_dict_metadata"))
     for key, held in pieces.items():
-        yield from _tiles(key, list(held.values()), anatomy)
-    yield from _files(root.get("storage_metadata"), pieces, anatomy)
+        yield from _check_tiles(key, list(held.values()), anatomy)
+    yield from _claim_files(root.get("storage_metadata"), pieces, anatomy)
 
 
-def _state(value: Any, name: str) -> dict[Any, Any]:
+def _state_of(value: Any, name: str) -> dict[Any, Any]:
     """The attributes of one of Paddle's own objects. Raises Damage."""
-    if (
-        type(value) is not Call
-        or value.func not in {Global(m, name) for m in _MODULES}
-        or not isinstance(value.state, dict)
-    ):
+    ours = type(value) is Call and value.func in {Global(m, name) for m in _MODULES}
+    if not ours or not isinstance(value.state, dict):
         raise Damage("bad-header", f"there is something else than a {name}", getattr(value, "offset", None))
     return value.state
 
 
-def _pieces(values: Any) -> Generator[Finding, None, dict[str, dict[tuple[object, ...], Piece]]]:
+def _read_pieces(values: Any) -> Generator[Finding, None, dict[str, dict[_Place, Piece]]]:
     """``state_dict_metadata``: the pieces of each tensor, each under what ``storage_metadata`` calls it; what
     is damaged is reported and left out.
     """
     if not isinstance(values, dict):
         raise Damage("bad-header", "state_dict_metadata is no dict", 0)
-    out: dict[str, dict[tuple[object, ...], Piece]] = {}
+    out: dict[str, dict[_Place, Piece]] = {}
     for key, held in values.items():
         if type(key) is not str or type(held) is not list:
             yield finding("bad-header", "state_dict_metadata names no list of pieces")
@@ -95,24 +96,22 @@ def _pieces(values: Any) -> Generator[Finding, None, dict[str, dict[tuple[object
         of = out[key] = {}
         for value in held:
             try:
-                s = _state(value, "LocalTensorMetadata")
-                of[_place(s, value.offset)] = _piece(s, value.offset)
+                s = _state_of(value, "LocalTensorMetadata")
+                of[_read_place(s, value.offset)] = _read_piece(s, value.offset)
             except Damage as e:
                 yield e.finding
     return out
 
 
-def _place(s: Mapping[Any, Any], at: int) -> tuple[object, ...]:
-    """What tells one piece of a tensor from another. Raises Damage."""
+def _read_place(s: Mapping[Any, Any], at: int) -> _Place:
     flat = s.get("flattened_range")
     start = lengths_of(s.get("global_offset"), "global_offset", at)
     return start, None if flat is None else lengths_of(flat, "flattened_range", at)
 
 
-def _piece(s: Mapping[Any, Any], at: int) -> Piece:
-    start, shape = (lengths_of(s.get(k), k, at) for k in ("global_offset", "local_shape"))
-    whole, told, dtype = s.get("global_shape"), s.get("flattened_range"), s.get("dtype", "")
-    flat = None if told is None else lengths_of(told, "flattened_range", at)
+def _read_piece(s: Mapping[Any, Any], at: int) -> Piece:
+    shape, whole = lengths_of(s.get("local_shape"), "local_shape", at), s.get("global_shape")
+    (start, flat), dtype = _read_place(s, at), s.get("dtype", "")
     if len(start) != len(shape) or type(dtype) is not str:
         raise Damage("bad-header", "a piece has offsets of another number of dimensions, or no type", at)
     if whole is not None and len(lengths_of(whole, "global_shape", at)) != len(shape):
@@ -124,7 +123,7 @@ def _piece(s: Mapping[Any, Any], at: int) -> Piece:
     return Piece(box, dtype, held, flat is not None, None if whole is None else tuple(whole), at)
 
 
-def _tiles(key: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator[Finding]:
+def _check_tiles(key: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator[Finding]:
     """The pieces of a tensor must fill it: what no file holds stays as the model was made."""
     shown = repr(key[:200])
     if not pieces or len({(p.dtype, p.whole, len(p.box.start)) for p in pieces}) > 1:
@@ -141,18 +140,18 @@ def _tiles(key: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator[Finding]
         yield finding("bad-header", why, offset=pieces[bad.box].at if bad.box >= 0 else first.at)
 
 
-def _files(
-    values: Any, pieces: Mapping[str, Mapping[tuple[object, ...], Piece]], anatomy: Anatomy
+def _claim_files(
+    values: Any, pieces: Mapping[str, Mapping[_Place, Piece]], anatomy: Anatomy
 ) -> Iterator[Finding]:
     """``storage_metadata``: one claim for each data file. Of a piece that several files hold each has it."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "storage_metadata is no dict", 0)
     wanted: dict[str, dict[str, Piece]] = defaultdict(dict)
-    placed = set[tuple[str, tuple[object, ...]]]()
+    placed = set[tuple[str, _Place]]()
     for index, name in values.items():
         try:
-            s = _state(index, "LocalTensorIndex")
-            key, place = s.get("tensor_key"), _place(s, index.offset)
+            s = _state_of(index, "LocalTensorIndex")
+            key, place = s.get("tensor_key"), _read_place(s, index.offset)
         except Damage as e:
             yield e.finding
             continue
@@ -179,14 +178,10 @@ def _compare(wanted: Mapping[str, Piece], _source: Source, anatomy: Anatomy) -> 
         yield finding("missing-tensor", why)
     for key, p in wanted.items():
         t = held.get(key)
-        if t is not None and not _fits(t, p):
+        if t and (t.shape != p.shape or (p.dtype and t.dtype not in (p.dtype, _STORED.get(p.dtype)))):
             said = f"the metadata says {p.dtype} {list(p.shape)}"
             why = f"{key[:200]!r} is {t.dtype} {list(t.shape)} here, {said}"
             yield finding("tensor-size", why, offset=t.offset)
-
-
-def _fits(t: Tensor, p: Piece) -> bool:
-    return t.shape == p.shape and (not p.dtype or t.dtype in (p.dtype, _STORED.get(p.dtype)))
 
 
 FORMAT = own_format(

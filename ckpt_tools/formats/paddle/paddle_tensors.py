@@ -21,19 +21,8 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
 _NAMES = "bool int16 int32 int64 float16 float32 float64"
-_TYPES = {
-    **dict(enumerate(_NAMES.split())),
-    20: "uint8",
-    21: "int8",
-    22: "bfloat16",
-    23: "complex64",
-    24: "complex128",
-    32: "float8_e4m3fn",
-    33: "float8_e5m2",
-    36: "uint16",
-    37: "uint32",
-    38: "uint64",
-}
+_TYPES = dict(enumerate(_NAMES.split())) | {20: "uint8", 21: "int8", 22: "bfloat16", 23: "complex64"}
+_TYPES |= {24: "complex128", 32: "float8_e4m3fn", 33: "float8_e5m2", 36: "uint16", 37: "uint32", 38: "uint64"}
 """VarType.Type of framework.proto, those of tensors."""
 _LEVELS, _DIMENSIONS, _HUGE = 8, 64, 1 << 62
 _DESCRIPTION = 1024
@@ -53,7 +42,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     while at < source.size or not anatomy.tensors:
         if len(anatomy.tensors) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS:,} tensors", at)
-        tensor = _tensor(reader, at, str(len(anatomy.tensors)))
+        tensor = _read_tensor(reader, at, str(len(anatomy.tensors)))
         end = (tensor.offset or 0) + tensor.nbytes
         if end > source.size:
             text = f"tensor {tensor.name} should end at byte {end:,}, the file ends at {source.size:,}"
@@ -63,9 +52,15 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.explain(0, at, "tensors, each behind its type and shape", Guard.UNPROTECTED)
 
 
-def _tensor(reader: Reader, at: int, name: str) -> Tensor:
+def _read_tensor(reader: Reader, at: int, name: str) -> Tensor:
     """The tensor at ``at``. Raises Damage and ShortRead."""
-    start = _past_levels(reader, at)
+    if reader.get(at, 4) != bytes(4):
+        raise Damage("bad-header", "no tensor begins here: its version is not 0", at)
+    levels, start = int.from_bytes(reader.get(at + 4, 8), "little"), at + 12
+    if levels > _LEVELS:
+        raise Damage("bad-header", f"a tensor of {levels:,} LoD levels", at + 4)
+    for _ in range(levels):
+        start += 8 + int.from_bytes(reader.get(start, 8), "little")
     if reader.get(start, 4) != bytes(4):
         raise Damage("bad-header", f"tensor {name} is of an unknown version", start)
     length, begin = int.from_bytes(reader.get(start + 4, 4), "little"), start + 8
@@ -74,28 +69,12 @@ def _tensor(reader: Reader, at: int, name: str) -> Tensor:
     kinds, shape = list[int](), list[int]()
     for key, value, _ in reader.fields(begin, begin + length, b"\x08\x10"):
         (kinds if key == 0x08 else shape).append(value)
-    if (
-        len(kinds) != 1
-        or kinds[0] not in _TYPES
-        or len(shape) > _DIMENSIONS
-        or max(shape, default=0) >= _HUGE
-    ):
+    known = len(kinds) == 1 and kinds[0] in _TYPES
+    if not known or len(shape) > _DIMENSIONS or max(shape, default=0) >= _HUGE:
         raise Damage("bad-header", f"tensor {name} has no type and shape that Paddle knows", begin)
     dtype = _TYPES[kinds[0]]
     nbytes = min(math.prod(shape) * ITEMSIZE[dtype], _HUGE)
     return Tensor(name, dtype, tuple(shape), nbytes, begin + length)
-
-
-def _past_levels(reader: Reader, at: int) -> int:
-    """Where the tensor begins behind its version and its LoD levels. Raises Damage and ShortRead."""
-    if reader.get(at, 4) != bytes(4):
-        raise Damage("bad-header", "no tensor begins here: its version is not 0", at)
-    levels, at = int.from_bytes(reader.get(at + 4, 8), "little"), at + 12
-    if levels > _LEVELS:
-        raise Damage("bad-header", f"a tensor of {levels:,} LoD levels", at - 8)
-    for _ in range(levels):
-        at += 8 + int.from_bytes(reader.get(at, 8), "little")
-    return at
 
 
 FORMAT = own_format(

@@ -21,8 +21,7 @@ from ckpt_tools.storage import Source
 _MAX_SIZE = 64 << 20
 _MAX_LINES = 10_000
 """Lines of which the values are kept; labels may be many more."""
-_CONTROL = re.compile(r"[\0-\x08\x0e-\x1f\x7f]")
-_BINARY = re.compile(_CONTROL.pattern.encode())
+_BINARY = re.compile(rb"[\0-\x08\x0e-\x1f\x7f]")
 _VALUE = re.compile(r"([A-Za-z_][\w.-]{0,99}): ([^\s#'\"\[{&*!|>][^\n]{0,200})")
 _WHOLE = re.compile(r"-?\d{1,18}")
 _WORD = re.compile(r"[A-Za-z][\w-]{0,99}", re.ASCII)
@@ -44,11 +43,11 @@ def _magic(head: bytes) -> bool:
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Text from the first byte to the last, and the values that tell progress. Reads the whole file."""
-    text = _text(source)
+    text = _read_text(source)
     top = dict[str, Scalar]()
     for line in text.split("\n", _MAX_LINES)[:_MAX_LINES]:
         if m := _VALUE.fullmatch(line.rstrip()):
-            top[m[1]] = _scalar(m[2])
+            top[m[1]] = _read_scalar(m[2])
     if _WHOLE.fullmatch(text.strip()):
         top["value"] = int(text)
     elif _WORD.fullmatch(text.strip()):
@@ -68,22 +67,22 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
 
 
-def _text(source: Source) -> str:
+def _read_text(source: Source) -> str:
     """The whole file, of which every byte must be text."""
     if source.size > _MAX_SIZE:
         raise Damage("too-complex", f"a text of {source.size} bytes: none that is kept so is so long", 0)
     data = source.read(0, source.size)
     if m := _BINARY.search(data):
-        rest = data[m.start() :].count(0) == len(data) - m.start()
-        why = f"{'zeros' if rest else f'a byte 0x{data[m.start()]:02x}'} in what is text before"
-        raise Damage("zero-filled" if rest else "bad-header", why, m.start())
+        zeros = not data[m.start() :].strip(b"\0")
+        why = f"{'zeros' if zeros else f'a byte 0x{data[m.start()]:02x}'} in what is text before"
+        raise Damage("zero-filled" if zeros else "bad-header", why, m.start())
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as e:
         raise Damage("bad-header", f"the text is no UTF-8: {e.reason}", e.start) from None
 
 
-def _scalar(text: str) -> Scalar:
+def _read_scalar(text: str) -> Scalar:
     """A value as YAML has it, where it is a number or a truth; else the text."""
     if _WHOLE.fullmatch(text):
         return int(text)
