@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Scalar
 
+Text = Annotated[str, Meta(max_length=4096)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]*\Z")]
+Crc = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
 _NOTHING: Mapping[str, str] = {}
 """What most files have of the three: a seal names 100,000 files, and an empty dict takes 64 bytes."""
 
@@ -22,17 +27,17 @@ class SealedFile(Struct, frozen=True):
     of, ``also`` further digests of the whole by their names, ``tensors`` those of its tensors.
     """
 
-    path: str
-    size: int
-    digest: str
-    crc32: str
-    crc32c: str
-    chunks: str
-    chunk_crc32: str
-    chunk_crc32c: str
+    path: Text
+    size: Count
+    digest: Hex
+    crc32: Crc
+    crc32c: Crc
+    chunks: Hex = ""
+    chunk_crc32: Hex = ""
+    chunk_crc32c: Hex = ""
     counters: Mapping[str, Scalar] = field(default_factory=lambda: _NOTHING)
-    also: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
-    tensors: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    also: Mapping[str, Hex] = field(default_factory=lambda: _NOTHING)
+    tensors: Mapping[str, Hex] = field(default_factory=lambda: _NOTHING)
 
 
 class SealedCheckpoint(Struct, frozen=True):
@@ -41,21 +46,21 @@ class SealedCheckpoint(Struct, frozen=True):
     ``parallel`` are sizes such as {"tp": 2}.
     """
 
-    layout: str | None = None
-    run: str | None = None
-    kind: str | None = None
-    step: int | None = None
-    epoch: int | None = None
-    step_in_epoch: int | None = None
-    world_size: int | None = None
-    parallel: Mapping[str, int] = field(default_factory=dict)
+    layout: Text | None = None
+    run: Text | None = None
+    kind: Text | None = None
+    step: Count | None = None
+    epoch: Count | None = None
+    step_in_epoch: Count | None = None
+    world_size: Count | None = None
+    parallel: Mapping[str, Count] = field(default_factory=dict)
 
 
 class Fragment(Struct, frozen=True):
     """The share of one rank in a seal that ``world_size`` ranks make."""
 
-    rank: int
-    world_size: int
+    rank: Count
+    world_size: Count
 
 
 class Seal(Struct, frozen=True):

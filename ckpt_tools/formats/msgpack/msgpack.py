@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Claim, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, own_format
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.msgpack.contents import ARRAYS, Tokens, Tree, explain
@@ -25,11 +25,14 @@ def _magic(head: bytes) -> bool:
     """A map whose first name is a text that can be read, or one array."""
     first = head[0] if head else 0
     at = 1 if 0x80 < first < 0x90 else _STARTS.get(first, 0)
-    key = head[at] if 0 < at < len(head) else 0
+    if not 0 < at < len(head):
+        return False
+    key = head[at]
     if 0xC7 <= first <= 0xC9:
         return key in ARRAYS and head[at + 1 : at + 2] == b"\x93"
-    short = 0xA0 < key < 0xC0
-    text = head[at + 1 : at + 1 + (key & 0x1F)] if short else head[at + _TEXTS.get(key, HEAD) :][:16]
+    if not 0xA0 < key < 0xC0 and key not in _TEXTS:
+        return False
+    text = head[at + _TEXTS[key] :][:16] if key in _TEXTS else head[at + 1 : at + 1 + (key & 0x1F)]
     return bool(text) and min(text) >= 0x20
 
 

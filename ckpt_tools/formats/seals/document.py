@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
+from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from ckpt_tools.checksum import Hash, chunks
@@ -73,9 +74,8 @@ MOST_FILES = _MEMORY // _OF_FILE
 """Files of one seal."""
 SHARED = "let ranks each seal some of its files: ckpt_tools.seal(path, rank=…, world_size=…, files=…)"
 """What to do with more of them."""
-_MOST = 1 << 63
 _LONGEST = 4096
-"""Characters of a path, or another text."""
+"""Characters of a text."""
 
 
 class NotASeal(ValueError):
@@ -161,60 +161,24 @@ def is_whole(data: bytes) -> bool:
 # ---- reading
 
 
-class Field(NamedTuple):
-    """What a member of an object must be."""
-
-    name: str
-    fits: Callable[[Any], bool]
-    default: Any = None
+_Kind = TypeVar("_Kind", bound=Struct)
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= _LONGEST
+def _convert(value: object, kind: type[_Kind], what: str) -> _Kind:
+    """The value that an object is, each of its members of its type. Raises NotASeal."""
+    if not isinstance(value, dict):
+        raise NotASeal(f"{what} is no object")
+    known = {name: value[name] for name in kind.__struct_fields__ if name in value}
+    try:
+        return convert(known, kind)
+    except (ValidationError, UnicodeEncodeError) as e:  # the latter: half a pair of UTF-16 for a number
+        found = _MEMBER.search(str(e))
+        said = f"{found[1]} is {str(value.get(found[1]))[:60]!r}" if found else str(e)
+        raise NotASeal(f"{what}: {said}") from None
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
-
-
-def _maybe(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or fits(value)
-
-
-def _each(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
-
-
-def _scalar(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float))
-
-
-def _hex(digits: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and len(value) == digits and _is_hex(value)
-
-
-def _is_hex(value: Any) -> bool:
-    return isinstance(value, str) and _HEX.fullmatch(value) is not None
-
-
-_HEX = re.compile("[0-9a-f]*")
+_MEMBER = re.compile(r"(?:\$\.|field `)(\w+)")
 _CRC = 8
-_CHECKPOINT = (
-    *(Field(name, _maybe(_text)) for name in ("layout", "run", "kind")),
-    *(Field(name, _maybe(_number)) for name in ("step", "epoch", "step_in_epoch", "world_size")),
-    Field("parallel", _each(_number), {}),
-)
-_FRAGMENT = (Field("rank", _number), Field("world_size", _number))
-_FILE = (
-    Field("path", _text),
-    Field("size", _number),
-    Field("digest", _is_hex),
-    Field("crc32", _hex(_CRC)),
-    Field("crc32c", _hex(_CRC)),
-    *(Field(name, _is_hex, "") for name in ("chunks", "chunk_crc32", "chunk_crc32c")),
-    Field("counters", _each(_scalar), {}),
-    *(Field(name, _each(_is_hex), {}) for name in ("also", "tensors")),
-)
 
 
 def parsed(data: bytes) -> Seal:
@@ -227,11 +191,11 @@ def parsed(data: bytes) -> Seal:
     if not (0 < start <= end and data.endswith(_OPEN, 0, start) and data.startswith(_CLOSE, end)):
         return replace(seal_of(parse(data, [])), digest=digest)
     seal = seal_of(parse(data[:start] + b"]}", []))
-    files = tuple(_files(_lines(data, start + 1, end), ALGORITHMS[seal.algorithm]))
+    files = tuple(_read_files(_read_lines(data, start + 1, end), ALGORITHMS[seal.algorithm]))
     return replace(seal, files=files, digest=digest)
 
 
-def _lines(data: bytes, at: int, end: int) -> Iterator[Any]:
+def _read_lines(data: bytes, at: int, end: int) -> Iterator[Any]:
     """The values of the lines from ``at`` to ``end``, each but the last with a comma at its end."""
     while at < end:
         stop = end if at + _BATCH >= end else data.rfind(b",\n", at, at + _BATCH)
@@ -253,56 +217,37 @@ def seal_of(value: object) -> Seal:
         raise NotASeal(f"its algorithm is {str(algorithm)[:40]!r}")
     if value.get("chunk_size") != chunks.CHUNK:
         raise NotASeal("its chunks are of another size than 64 MiB")
-    if not isinstance(files, list) or not isinstance(beside, list) or not all(map(_text, beside)):
+    texts = isinstance(beside, list) and all(isinstance(b, str) and len(b) <= _LONGEST for b in beside)
+    if not isinstance(files, list) or not texts:
         raise NotASeal("it has no list of files")
     fragment = value.get("fragment")
-    return Seal(
+    seal = Seal(
         tool_version=sys.intern(str(value.get("tool_version"))[:_LONGEST]),
-        checkpoint=SealedCheckpoint(**_fields(value.get("checkpoint"), _CHECKPOINT, "checkpoint")),
+        checkpoint=_convert(value.get("checkpoint"), SealedCheckpoint, "checkpoint"),
         algorithm=sys.intern(algorithm),
-        files=tuple(_files(_once(files), ALGORITHMS[algorithm])),
-        fragment=None if fragment is None else _fragment(fragment),
+        files=tuple(_read_files(_take_each(files), ALGORITHMS[algorithm])),
+        fragment=None if fragment is None else _convert(fragment, Fragment, "fragment"),
         beside=tuple(beside),
     )
+    if seal.fragment and seal.fragment.rank >= seal.fragment.world_size:
+        raise NotASeal(f"rank {seal.fragment.rank} is none of {seal.fragment.world_size}")
+    return seal
 
 
-def _fragment(value: object) -> Fragment:
-    found = Fragment(**_fields(value, _FRAGMENT, "fragment"))
-    if found.rank >= found.world_size:
-        raise NotASeal(f"rank {found.rank} is none of {found.world_size}")
-    return found
-
-
-def _fields(value: object, fields: tuple[Field, ...], what: str) -> dict[str, Any]:
-    """The members of an object, each of its kind."""
-    if not isinstance(value, dict):
-        raise NotASeal(f"{what} is no object")
-    found = {f.name: value.get(f.name, f.default) for f in fields}
-    for f in fields:
-        if not f.fits(found[f.name]):
-            raise NotASeal(f"{what}: {f.name} is {str(found[f.name])[:60]!r}")
-    return found
-
-
-def _lean(fields: dict[str, Any]) -> Mapping[str, Any]:
-    """The fields of a file, with one text where that of its only chunk is that of the whole."""
-    for whole, chunk in (("crc32", "chunk_crc32"), ("crc32c", "chunk_crc32c")):
-        if fields[chunk] == fields[whole]:
-            fields[chunk] = fields[whole]
-    return fields
-
-
-def _once(rows: list[Any]) -> Iterator[Any]:
+def _take_each(rows: list[Any]) -> Iterator[Any]:
     """Each, which the list then has no more: a seal may name 100,000 files, and none is held twice."""
     for i, row in enumerate(rows):
         rows[i] = None
         yield row
 
 
-def _files(rows: Iterable[Any], digits: int) -> Iterator[SealedFile]:
+def _read_files(rows: Iterable[Any], digits: int) -> Iterator[SealedFile]:
     seen, memory = set[str](), 0
     for i, row in enumerate(rows):
-        file = SealedFile(**_lean(_fields(row, _FILE, f"file {i}")))
+        for whole, chunk in (("crc32", "chunk_crc32"), ("crc32c", "chunk_crc32c")):
+            if isinstance(row, dict) and chunk in row and row[chunk] == row.get(whole):
+                row[chunk] = row[whole]  # one text, where that of its only chunk is that of the whole
+        file = _convert(row, SealedFile, f"file {i}")
         memory += _weight(file)
         if memory > _MEMORY:
             raise NotASeal(f"what it says takes more than {_MEMORY:,} bytes of memory")
