@@ -257,11 +257,7 @@ class Asked(Struct, frozen=True):
 
 def taking(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Let a command take shared parameters besides its own, in ``given``."""
-
-    def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        return _taking(function, [*_parameters(function), *_shared(*names)])
-
-    return decorate
+    return lambda function: _taking(function, _parameters(function), names)
 
 
 def asking(
@@ -285,7 +281,7 @@ def asking(
             return function(asked, **{p.name: given[p.name] for p in own})
 
         command.__doc__ = function.__doc__
-        return _taking(command, [*own, *_shared(*names)])
+        return _taking(command, own, names)
 
     return decorate
 
@@ -295,11 +291,9 @@ def _parameters(function: Callable[..., int]) -> list[Parameter]:
     return [p for p in parameters if p.kind is not p.VAR_KEYWORD]
 
 
-def _shared(*names: str) -> list[Parameter]:
-    return [SHARED[name] for name in " ".join(names).split()]
-
-
-def _taking(function: Callable[..., int], parameters: Sequence[Parameter]) -> Callable[..., int]:
+def _taking(
+    function: Callable[..., int], own: Sequence[Parameter], names: Sequence[str]
+) -> Callable[..., int]:
     """Return the function with these parameters, as typer looks at them."""
 
     @wraps(function)
@@ -310,6 +304,7 @@ def _taking(function: Callable[..., int], parameters: Sequence[Parameter]) -> Ca
                 _replace(given, name, going, flags[name])
         return function(**given)
 
+    parameters = [*own, *(SHARED[name] for name in " ".join(names).split())]
     defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
     told = {p.name: p.annotation.__metadata__[0] for p in parameters}
     flags = {name: told[name].default for name in told.keys() & GOING.keys()}

@@ -58,7 +58,9 @@ def plan(asked: options.Asked) -> int:
 
         text += f"\n{story.render(result)}"
     to.out(text)
-    return int(to.warnings_fail and _warned(result))
+    # something is worse than it should be: a warning, or a better checkpoint that lost
+    worse = result.rejected or result.rollback or worst(result.warnings) is not Verdict.OK
+    return int(to.warnings_fail and bool(worse))
 
 
 def _with_arguments(plan: LoadPlan, wanted: Sequence[str], *, needed: bool) -> LoadPlan:
@@ -75,11 +77,6 @@ def _with_arguments(plan: LoadPlan, wanted: Sequence[str], *, needed: bool) -> L
             rule="choice/silent-resume",
         )
     return replace(plan, resume=replace(plan.resume, args=args))
-
-
-def _warned(plan: LoadPlan) -> bool:
-    """Whether something is worse than it should be: a warning, or a better checkpoint that lost."""
-    return bool(plan.rejected or plan.rollback) or worst(plan.warnings) is not Verdict.OK
 
 
 def _history(asked: options.Asked) -> int:

@@ -81,7 +81,7 @@ OUTPUTS: tuple[Output, ...] = (
         "html",
         "a page to look at, without network",
         *(VERIFICATION, PLAN),
-        home="report.answers",
+        home="report",
         needs="jinja2",
         extra="report",
     ),

@@ -85,19 +85,16 @@ def _result(f: Finding, index: int) -> Object:
 
 
 def _location(path: str) -> Object:
-    artifact = {"uri": _uri(path)}
-    if not is_url(path) and not os.path.isabs(shorten(path)):
-        artifact["uriBaseId"] = "%SRCROOT%"
-    # GitHub shows no result without a line.
-    return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
-
-
-def _uri(path: str) -> str:
+    name = shorten(path)
     if is_url(path):
         store, key = split(path)
-        return joined(store, _quoted(key))
-    name = shorten(path)
-    return f"file://{_quoted(name)}" if os.path.isabs(name) else _quoted(name)
+        artifact = {"uri": joined(store, _quoted(key))}
+    elif os.path.isabs(name):
+        artifact = {"uri": f"file://{_quoted(name)}"}
+    else:
+        artifact = {"uri": _quoted(name), "uriBaseId": "%SRCROOT%"}
+    # GitHub shows no result without a line.
+    return {"physicalLocation": {"artifactLocation": artifact, "region": {"startLine": 1}}}
 
 
 def _quoted(path: str) -> str:

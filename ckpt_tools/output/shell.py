@@ -87,7 +87,8 @@ def words(args: Iterable[str]) -> str:
 
 def exports(values: Mapping[str, object]) -> str:
     """One line that exports all of ``values``; None is exported empty."""
-    return f"export {' '.join(f'{name}={_quote(value)}' for name, value in values.items())}\n"
+    quoted = {k: "" if value in (None, "") else shlex.quote(str(value)) for k, value in values.items()}
+    return f"export {' '.join(f'{name}={value}' for name, value in quoted.items())}\n"
 
 
 def task_prolog(values: Mapping[str, str]) -> str:
@@ -113,7 +114,3 @@ def prolog_failure(message: str, hint: str) -> str:
     """What a TaskProlog prints when there is no answer: Slurm shows its stderr nowhere."""
     lines = [f"ckpt: error: {message}", *([f"hint: {hint}"] if hint else [])]
     return "".join(f"print {printable(line)}\n" for text in lines for line in text.splitlines())
-
-
-def _quote(value: object) -> str:
-    return "" if value is None or value == "" else shlex.quote(str(value))

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from textwrap import wrap
 
-
-@cache
-def unsafe() -> re.Pattern[str]:
-    """Control characters, line separators, marks that reorder text (they make one name look like another)
-    and undecodable bytes.
-    """
-    return re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+"""Control characters, line separators, marks that reorder text and undecodable bytes."""
 
 
 def printable(text: str) -> str:
     r"""Escape what could steer a terminal, as in ``\x1b[2J``; undecodable bytes as what they are."""
     if text.isascii() and text.isprintable():
         return text
-    return unsafe().sub(lambda m: _escape(ord(m[0])), text)
+    return _UNSAFE.sub(lambda m: _escape(ord(m[0])), text)
 
 
 def _escape(point: int) -> str:
@@ -34,8 +29,6 @@ _PASTED = rf"{_COMMANDS}|--[a-z][a-z-]* (?:[a-z]+=)?'[^']*'"
 
 def wrapped(line: str, width: int, first: str = "", rest: str = "") -> list[str]:
     """A line as several that fit, begun with ``first`` and ``rest``; no word is cut, and no command."""
-    from textwrap import wrap
-
     held = re.sub(_PASTED, lambda m: m[0].replace(" ", "\0"), line)  # printable() leaves no \0
     lines = wrap(
         held,
