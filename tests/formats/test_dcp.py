@@ -613,13 +613,9 @@ def test_many_bad_digests_are_looked_up_in_linear_time(escaped: bool) -> None:
 
 
 def _info(text: str, *tensors: Tensor) -> tuple[dict[str, Box], list[Finding]]:
-    boxes, found = {}, []
-    for item in dcp_sharding.offsets(text, tensors, 8):
-        if isinstance(item, Finding):
-            found.append(item)
-        else:
-            boxes[item[0]] = item[1]
-    return boxes, found
+    anatomy = Anatomy(tensors=list(tensors))
+    found = list(dcp_sharding.read_places(text, anatomy, 8))
+    return anatomy.places, found
 
 
 W = Tensor("w", "float32", (4, 3), 48)

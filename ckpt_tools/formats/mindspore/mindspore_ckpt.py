@@ -46,28 +46,11 @@ def _magic(head: bytes) -> bool:
             if byte < 0x80:
                 break
         else:
-            return (
-                bool(numbers) and length < 10
-            )  # the head ends inside the number: nothing contradicts so far
+            return bool(numbers) and length < 10  # the head ends in the number: nothing contradicts so far
         numbers.append(value)
         at += 1 + length
     tag = head[at : at + numbers[1]]
     return 0 < numbers[1] < numbers[0] and all(b >= 0x20 and b != 0x7F for b in tag)
-
-
-def _trailer(reader: Reader, anatomy: Anatomy) -> Iterator[Finding]:
-    """Note the CRC trailer; as its loader does, look for its literal 17 bytes before the end."""
-    end = reader.size - TRAILER
-    raw = reader.get(end, TRAILER) if end >= 0 else b""
-    anatomy.metadata["crc_trailer"] = raw[:7] == LITERAL
-    if raw[:7] == LITERAL:
-        stored = int.from_bytes(raw[7:], "big")
-        anatomy.sums.append(Sum("the CRC trailer", stored & 0xFFFFFFFF, (Extent(0, end),), end))
-        anatomy.explain(end, TRAILER, "the CRC trailer itself")
-        if stored >> 32:
-            yield finding(
-                "crc-mismatch", f"the CRC trailer holds {stored:#x}, which is no CRC-32", offset=end + 7
-            )
 
 
 class _Walk(Struct):
@@ -122,21 +105,17 @@ def _finish(
         walk.lone.append(content)
 
 
-def _names(anatomy: Anatomy, pieces: list[Record]) -> None:
+def _explain_names(anatomy: Anatomy, pieces: list[Record]) -> None:
     """Explain the tags of one name: those of a split tensor's pieces must be the same."""
     split = len(pieces) > 1 and len(pieces[0].contents) == 1
     for r in pieces if anatomy.regions is not None else ():
-        if split:
-            anatomy.explain(r.tag, r.tag_size, "name of a piece of a split tensor")
-        else:
-            anatomy.explain(
-                r.tag, r.tag_size, "name: only that it is plain text is checked", Guard.UNPROTECTED
-            )
+        what = "name of a piece of a split tensor" if split else "name: only that it is plain text is checked"
+        anatomy.explain(r.tag, r.tag_size, what, Guard.STRUCTURE if split else Guard.UNPROTECTED)
         r.explain(anatomy)
     pieces.clear()
 
 
-def _walk(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[Finding]:
+def _follow(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[Finding]:
     """Follow the records, joining the pieces of split tensors."""
     previous = ""
     for r in records(reader, end):
@@ -144,7 +123,7 @@ def _walk(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[F
             if r.name in anatomy.keys:
                 why = f"{r.name[:200]!r} is stored twice; loaders take the last one"
                 yield finding("duplicate-tensor", why, offset=r.start)
-            _names(anatomy, walk.pieces)
+            _explain_names(anatomy, walk.pieces)
         if walk.pending is not None and (r.name != previous or len(r.contents) > 1):
             yield from _finish(reader, anatomy, walk.pending, walk)
             walk.pending = None
@@ -161,7 +140,7 @@ def _walk(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[F
         anatomy.keys.add(r.name)
     if walk.pending is not None:
         yield from _finish(reader, anatomy, walk.pending, walk, last=True)
-    _names(anatomy, walk.pieces)
+    _explain_names(anatomy, walk.pieces)
     if not previous:
         raise Damage("bad-header", "the file holds no record, only a checksum", 0)
 
@@ -171,33 +150,37 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     reader, walk = Reader(source), _Walk()
-    yield from _trailer(reader, anatomy)
-    end = source.size - TRAILER if anatomy.sums else source.size
-    yield from _walk(reader, end, anatomy, walk)
+    end = max(0, source.size - TRAILER)
+    raw = reader.get(end, source.size - end)
+    summed = anatomy.metadata["crc_trailer"] = raw.startswith(LITERAL) and len(raw) == TRAILER
+    if summed:  # its loader looks for the literal at this place, too
+        stored = int.from_bytes(raw[len(LITERAL) :], "big")
+        anatomy.sums.append(Sum("the CRC trailer", stored & 0xFFFFFFFF, (Extent(0, end),), end))
+        anatomy.explain(end, TRAILER, "the CRC trailer itself")
+        if stored >> 32:
+            why = f"the CRC trailer holds {stored:#x}, which is no CRC-32"
+            yield finding("crc-mismatch", why, offset=end + 7)
+    end = end if summed else source.size
+    yield from _follow(reader, end, anatomy, walk)
     if len(walk.styles) > 1:
         text = "scalars are written as by MindSpore 1.x and as by 2.x: the dim of one has probably lost a bit"
         yield finding("odd-header", text, offset=walk.styles["1.x"])
     for c in walk.lone:
         guard = Guard.STRUCTURE if "2.x" in walk.styles else Guard.UNPROTECTED
         anatomy.explain(c.places[0] + 1, 1, f"the dim of {c.name[:200]!r}, which may be 0 or 1", guard)
-    yield from _tail(source, anatomy, end)
-    if anatomy.sums and walk.edge:
+    if not summed:
+        text = "there is no CRC trailer (written without crc_check=True, or cut off)"
+        yield finding("not-checksummed", text)
+        t = anatomy.tensors[-1]
+        if t.offset is not None and t.offset + t.nbytes == end and (lost := zero_tail(source, [t], t.offset)):
+            yield lost
+    elif walk.edge:
         # either reading is intact: the loader counts in what the writer leaves out
-        anatomy.sums[0] = replace(
-            anatomy.sums[0], otherwise=(*walk.plain, Extent(walk.edge, end - walk.edge))
-        )
+        rest = Extent(walk.edge, end - walk.edge)
+        anatomy.sums[0] = replace(anatomy.sums[0], otherwise=(*walk.plain, rest))
 
 
-def _tail(source: Source, anatomy: Anatomy, end: int) -> Iterator[Finding]:
-    if anatomy.sums:
-        return
-    yield finding("not-checksummed", "there is no CRC trailer (written without crc_check=True, or cut off)")
-    t = anatomy.tensors[-1]
-    if t.offset is not None and t.offset + t.nbytes == end and (lost := zero_tail(source, [t], t.offset)):
-        yield lost
-
-
-def _lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
+def _find_lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     """Files without the CRC trailer that most of their run carry: cut, or saved otherwise."""
     saved = [(p, r) for p, r in files if p.kind is Kind.PERIODIC and r.tensors]
     without = [p for p, r in saved if not r.metadata.get("crc_trailer")]
@@ -235,7 +218,7 @@ FORMAT = own_format(
         "a tensor with a zero in its shape is dropped by the writer",
     ),
     loader="mindspore",
-    crosscheck=_lost_trailers,
+    crosscheck=_find_lost_trailers,
     final_mode=FINAL_MODE,
     hides_cuts=True,
     reference="MindSpore 2.10: mindspore/train/serialization.py, checkpoint.proto",

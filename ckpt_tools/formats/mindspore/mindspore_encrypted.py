@@ -74,9 +74,8 @@ class Framing(NamedTuple):
         start = 0
         for i, b in enumerate(self.blocks):
             if twin:
-                anatomy.explain(
-                    start, 1, "magic: another mode's differs from it in one bit", Guard.UNPROTECTED
-                )
+                what = "magic: another mode's differs from it in one bit"
+                anatomy.explain(start, 1, what, Guard.UNPROTECTED)
             anatomy.explain(start + twin, 4 - twin, f"magic of block {i}")
             anatomy.explain(b.iv_at - 8, 8, f"lengths of block {i}")
             anatomy.explain(b.at - 4, 4, f"length of the ciphertext of block {i}")
@@ -94,22 +93,23 @@ def _u32(raw: bytes, at: int) -> int:
     return int.from_bytes(raw[at : at + 4], "little")
 
 
-def _untagged(head: bytes) -> bool:
-    """Without the tag of 16 bytes the three lengths fit each other 16 bytes earlier."""
-    return len(head) >= 32 and _u32(head, 8) == 16 and _u32(head, 28) + 24 == _u32(head, 4)
-
-
-def framing(source: Source) -> Framing:
+def read_framing(source: Source) -> Framing:
     """Follow the chain of blocks, which must end exactly at the end of the file.
 
     Reads 48 bytes per block. Raises Damage.
     """
-    rules = _rules(source)
+    rules = _read_rules(source)
     at, full, blocks = 0, True, list[Block]()
     while at < source.size:
-        if not full:
-            raise _after_last(source, at, source.size - at)
-        block = _block(source, at, len(blocks), rules)
+        if not full:  # only the last block may be short
+            text = f"{source.size - at} bytes follow the last block"
+            if source.size - at == TRAILER and source.read(at, len(LITERAL)) == LITERAL:
+                text = (
+                    "MindSpore appended its CRC trailer to the ciphertext (crc_check=True with enc_key) and"
+                    " cannot decrypt that: without the last 17 bytes it loads"
+                )
+            raise Damage("trailing-data", text, at)
+        block = _read_block(source, at, len(blocks), rules)
         blocks.append(block)
         full = block.size == rules.most or (rules.old and block.size == rules.plain)
         at = block.at + block.size
@@ -131,7 +131,7 @@ class _Rules(NamedTuple):
     most: int
 
 
-def _rules(source: Source) -> _Rules:
+def _read_rules(source: Source) -> _Rules:
     """Raises Damage when the file does not begin like an encrypted checkpoint."""
     first = source.read(0, min(48, source.size))
     magic = first[:4]
@@ -139,14 +139,16 @@ def _rules(source: Source) -> _Rules:
     if mode is None:
         why = f"the file begins with {magic.hex()}, no magic of an encrypted checkpoint"
         raise Damage("bad-header", why, 0)
-    old = mode == "AES-GCM" and _untagged(first)
+    # without the tag of 16 bytes the three lengths fit each other 16 bytes earlier
+    untagged = len(first) >= 32 and _u32(first, 8) == 16 and _u32(first, 28) + 24 == _u32(first, 4)
+    old = mode == "AES-GCM" and untagged
     tag = 16 if mode == "AES-GCM" and not old else 0
     padding = 0 if tag else 16  # CBC pads each block by 1 to 16 bytes (PKCS#7)
     plain = OLD_PLAIN if old and _u32(first, 28) > PLAIN + padding else PLAIN
     return _Rules(mode, magic, old, tag, plain, plain + padding)
 
 
-def _block(source: Source, at: int, i: int, rules: _Rules) -> Block:
+def _read_block(source: Source, at: int, i: int, rules: _Rules) -> Block:
     """The block ``i``, which begins at ``at``. Raises Damage."""
     size, left = source.size, source.size - at
     lengths = 4 + rules.tag  # where block_len stands
@@ -173,17 +175,6 @@ def _block(source: Source, at: int, i: int, rules: _Rules) -> Block:
     return Block(here, cipher, iv, at + lengths + 8, tag, at + 4)
 
 
-def _after_last(source: Source, at: int, left: int) -> Damage:
-    """Only the last block may be short, so nothing can follow a short one."""
-    if left == TRAILER and source.read(at, len(LITERAL)) == LITERAL:
-        text = (
-            "MindSpore appended its CRC trailer to the ciphertext (crc_check=True with enc_key) and cannot"
-            " decrypt that: without the last 17 bytes it loads"
-        )
-        return Damage("trailing-data", text, at)
-    return Damage("trailing-data", f"{left} bytes follow the last block", at)
-
-
 _SAMPLE = 4096
 
 
@@ -193,49 +184,42 @@ def _magic(head: bytes) -> bool:
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Follow the blocks, and with a key the records in them."""
-    f = framing(source)
+    f = read_framing(source)
     mode = "AES-GCM or AES-CBC, without tags as MindSpore 1.x wrote it" if f.old and f.even else f.mode
     anatomy.metadata["encryption"] = mode
     anatomy.metadata["encrypted_blocks"] = len(f.blocks)
     if f.full:  # one intact file in 67 million ends like this
-        text = (
-            f"the last of {len(f.blocks)} blocks is full: the file was probably cut at the border of two"
-            " blocks"
-        )
-        yield finding("truncated", text, offset=source.size, severity=Severity.WARNING)
+        text = f"the last of {len(f.blocks)} blocks is full: the file was probably cut at the border of two"
+        yield finding("truncated", f"{text} blocks", offset=source.size, severity=Severity.WARNING)
     if anatomy.key is not None:
-        yield from _with_key(source, anatomy, f, anatomy.key)
+        yield from _check_with_key(source, anatomy, f, anatomy.key)
         return
     f.explain(anatomy, f.twin)
     f.hide(anatomy, "it takes the key to check it")
-    tagged = f.blocks[0].tag
-    seen = (
-        "its tags can only be checked with the key"
-        if tagged
-        else "this mode has no tag, so even with the key a flipped bit may pass"
-    )
+    seen = "this mode has no tag, so even with the key a flipped bit may pass"
+    seen = "its tags can only be checked with the key" if f.blocks[0].tag else seen
     yield finding("needs-key", f"encrypted with {mode}: {seen}")
     yield finding("not-checksummed", "no checksum can be read without the key")
 
 
-def _with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Iterator[Finding]:
+def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Iterator[Finding]:
     """Choose how to decrypt, then check tags and plaintext."""
-    schemes = _fitting(f, key)
+    schemes = _find_schemes(f, key)
     if not schemes:
         sizes = " or ".join(map(str, KEYS[f.mode[:3]]))
         why = f"the key has {len(key)} bytes, {f.mode} takes {sizes}"
-        yield from _stop(anatomy, f, finding("wrong-key", why))
+        yield from _give_up(anatomy, f, finding("wrong-key", why))
         return
     if wanted := missing(schemes[0]):
-        yield from _stop(anatomy, f, finding("needs-extra", f"to decrypt {f.mode} takes {wanted}"))
+        yield from _give_up(anatomy, f, finding("needs-extra", f"to decrypt {f.mode} takes {wanted}"))
         yield finding("not-checksummed", f"no checksum can be read without {wanted}")
         return
-    scheme = _choose(source, f, [s for s in schemes if not missing(s)])
+    scheme = _choose_scheme(source, f, [s for s in schemes if not missing(s)])
     if scheme is None:
         other = (
             f"it is not the one that this file was encrypted with ({f.mode}), or all of the file is damaged"
         )
-        yield from _stop(anatomy, f, finding("wrong-key", f"the key that was given leaves noise: {other}"))
+        yield from _give_up(anatomy, f, finding("wrong-key", f"the key that was given leaves noise: {other}"))
         return
     f.explain(anatomy, f.twin and scheme.mode == "AES-CBC")
     anatomy.metadata["encryption"] = scheme.mode
@@ -247,26 +231,24 @@ def _with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Itera
     if not f.blocks[0].tag:
         why = "as MindSpore writes it has no tag: a flipped bit in a tensor's content cannot be seen"
         yield finding("not-checksummed", f"{scheme.mode} {why}")
-    yield from _records(source, anatomy, f, scheme)
+    yield from _check_records(source, anatomy, f, scheme)
 
 
-def _fitting(f: Framing, key: bytes) -> list[Scheme]:
+def _find_schemes(f: Framing, key: bytes) -> list[Scheme]:
     """The ways to decrypt that the framing leaves open and that take a key of this length."""
-    modes = [f.mode]
-    if f.old and f.even:
-        modes += ["AES-CBC", "SM4-CBC"]
+    modes = [f.mode, "AES-CBC", "SM4-CBC"] if f.old and f.even else [f.mode]
     known = [Scheme(m, key, n) for m in modes for n in ((12, 16) if m == "AES-GCM" else (16,))]
     return [s for s in known if s.fits]
 
 
-def _stop(anatomy: Anatomy, f: Framing, why: Finding) -> Iterator[Finding]:
+def _give_up(anatomy: Anatomy, f: Framing, why: Finding) -> Iterator[Finding]:
     """The plaintext cannot be had."""
     f.explain(anatomy, f.twin)
     f.hide(anatomy, "it was not decrypted")
     yield why
 
 
-def _choose(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme | None:
+def _choose_scheme(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme | None:
     """The scheme that leaves what begins like a checkpoint; if none does, for the beginning may be damaged,
     one that leaves anything but noise.
     """
@@ -274,7 +256,7 @@ def _choose(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme | None:
     for s in schemes:
         if mindspore_ckpt.FORMAT.magic(decrypt(source, s, first, 0, min(HEAD, first.size))):
             return s
-    spots = [spot for b in dict.fromkeys((first, last)) for spot in _spots(b)]
+    spots = [spot for b in dict.fromkeys((first, last)) for spot in _find_spots(b)]
     for s in schemes:
         sample = b"".join(decrypt(source, s, b, at, size) for b, at, size in spots)
         if not is_noise(sample):
@@ -282,7 +264,7 @@ def _choose(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme | None:
     return None
 
 
-def _spots(b: Block) -> list[tuple[Block, int, int]]:
+def _find_spots(b: Block) -> list[tuple[Block, int, int]]:
     """(block, offset, length) of some of its bytes, each once."""
     if b.size <= 3 * _SAMPLE:
         return [(b, 0, b.size)]
@@ -293,30 +275,19 @@ def _protect(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
     """A tag covers the nonce and the ciphertext; without one, only what they decrypt to is looked at."""
     if b.tag:
         pieces = Extent(b.iv_at, scheme.nonce), Extent(b.at, b.size)
-        anatomy.sums.append(
-            Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=partial(Tag, scheme, b.tag))
-        )
+        made = partial(Tag, scheme, b.tag)
+        anatomy.sums.append(Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=made))
         anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}")
-        rest = len(b.iv) - scheme.nonce
-        anatomy.explain(
-            b.iv_at + scheme.nonce, rest, f"end of the IV of block {i}, which is not used", Guard.UNPROTECTED
-        )
+        rest, what = len(b.iv) - scheme.nonce, f"end of the IV of block {i}, which is not used"
+        anatomy.explain(b.iv_at + scheme.nonce, rest, what, Guard.UNPROTECTED)
         return
-    anatomy.explain(
-        b.iv_at,
-        len(b.iv),
-        f"IV of block {i}: only the form of what it decrypts is checked",
-        Guard.UNPROTECTED,
-    )
-    anatomy.explain(
-        b.at,
-        b.size,
-        f"ciphertext of block {i}: only the form of what it decrypts to is checked",
-        Guard.UNPROTECTED,
-    )
+    what = f"IV of block {i}: only the form of what it decrypts is checked"
+    anatomy.explain(b.iv_at, len(b.iv), what, Guard.UNPROTECTED)
+    what = f"ciphertext of block {i}: only the form of what it decrypts to is checked"
+    anatomy.explain(b.at, b.size, what, Guard.UNPROTECTED)
 
 
-def _records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:
+def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:
     """Check the plaintext as a plain file; findings lie where its ciphertext does."""
     paddings = [0] * len(f.blocks)
     for i, b in enumerate(f.blocks) if scheme.mode.endswith("CBC") else ():
@@ -334,11 +305,8 @@ def _records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> It
                 place = None if found.offset is None else plain.place(found.offset)
                 yield replace(found, message=f"decrypted: {found.message}", offset=place)
     except ShortRead as e:
-        yield finding(
-            "truncated",
-            f"the plaintext ends at byte {plain.size}, in the middle of a record",
-            offset=plain.place(e.offset),
-        )
+        why = f"the plaintext ends at byte {plain.size}, in the middle of a record"
+        yield finding("truncated", why, offset=plain.place(e.offset))
     inner.metadata.pop("crc_trailer", None)
     anatomy.metadata |= inner.metadata
     anatomy.keys |= inner.keys

@@ -33,7 +33,7 @@ def _magic(head: bytes) -> bool:
     return _BEGIN.match(head) is not None or _JSON.match(head) is not None or begins_like_groups(head)
 
 
-def _json(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+def _read_json(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """The JSON form: well-formed, with the fields that MindSpore reads."""
     if source.size > MAX_SIZE:
         raise Damage("too-complex", f"a strategy file of {source.size} bytes", 0)
@@ -44,12 +44,8 @@ def _json(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if "parallel_layout_item" not in top and not any(near_miss(k, KEYS) for k in top):
         if not any(k.startswith("parallel_") for k in top):
             raise Damage("bad-header", "it has not the fields of a strategy file", 0)
-        anatomy.explain(
-            0,
-            len(data),
-            "strategies of operators: only the form of the JSON text is checked",
-            Guard.UNPROTECTED,
-        )
+        what = "strategies of operators: only the form of the JSON text is checked"
+        anatomy.explain(0, len(data), what, Guard.UNPROTECTED)
         return
     try:
         strategy = from_json(value)
@@ -73,9 +69,8 @@ def _remember(anatomy: Anatomy, current: object, strategy: Strategy) -> None:
     if isinstance(current, int):
         anatomy.metadata["current_stage"] = current
     anatomy.metadata["parameters"] = len(strategy.layouts)
-    if (
-        strategy.stage is not None and strategy.by_stage().get(strategy.stage) is strategy.layouts
-    ):  # not merged from several stages
+    merged = strategy.by_stage().get(strategy.stage) is not strategy.layouts  # from several stages
+    if strategy.stage is not None and not merged:
         anatomy.metadata["stage"] = strategy.stage
 
 
@@ -84,7 +79,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     first = source.read(0, min(1, source.size))
     try:
         if first == b"{":
-            yield from _json(source, anatomy)
+            yield from _read_json(source, anatomy)
         elif first == b"\n":
             anatomy.metadata["groups"] = read_groups(source, anatomy)
         else:

@@ -74,10 +74,10 @@ class Content(Struct):
     nbytes: int
     places: tuple[int, int]
     types: dict[str, tuple[str, int]]
-    raw: bytes = b""  # the content itself where it can only be one number or a short text
-    pieces: list[tuple[int, int]] = field(
-        default_factory=list
-    )  # (offset, nbytes) of each, when there are several
+    raw: bytes = b""
+    """The content itself where it can only be one number or a short text."""
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    """(offset, nbytes) of each, when there are several."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -97,16 +97,12 @@ class Content(Struct):
     @property
     def value(self) -> Scalar:
         """The number or text that this content is, None if it is more than that."""
+        if len(self.raw) != self.nbytes:
+            return None
         if self.type == "str":
-            return (
-                self.raw.decode("utf-32-le", "replace") if self.raw and len(self.raw) == self.nbytes else None
-            )
+            return self.raw.decode("utf-32-le", "replace") if self.raw else None
         dtype, size = self.types.get(self.type, ("", 0))
-        return (
-            scalar(self.raw, dtype)
-            if is_single(dtype, self.shape) and len(self.raw) == self.nbytes == size
-            else None
-        )
+        return scalar(self.raw, dtype) if is_single(dtype, self.shape) and self.nbytes == size else None
 
     def check(self, reader: Reader, last: bool) -> Iterator[Finding]:
         """Compare content size with dims and type; the loader does not (too long corrupts its heap)."""
@@ -118,14 +114,12 @@ class Content(Struct):
                 why = f"{title} has type {self.type!r}, one bit away from {meant!r}"
                 yield finding("bad-header", why, offset=self.offset)
             else:
-                yield finding(
-                    "unknown-dtype", f"{title} has the unknown type {self.type!r}", offset=self.offset
-                )
+                why = f"{title} has the unknown type {self.type!r}"
+                yield finding("unknown-dtype", why, offset=self.offset)
         elif (wanted := prod(self.shape) * self.types[self.type][1]) != self.nbytes:
             shape = f"{self.type} {list(self.shape)}"
             why = f"{title}: {shape} takes {wanted} bytes, the file holds {self.nbytes}"
-            # the pieces of a split tensor that were never written look like this: the file is cut at the
-            # border of two records
+            # pieces of a split tensor that were never written look so: cut at the border of two records
             code = "truncated" if last and self.nbytes < wanted else "tensor-size"
             yield finding(code, why, offset=self.offset)
 
@@ -136,9 +130,10 @@ class Content(Struct):
             yield finding("tensor-size", why, offset=self.offset)
         elif self.type == "str":
             raw = self.raw or reader.get(self.offset, min(self.nbytes, MAX_TEXT_READ))
-            bad = _bad_character(raw)
-            if bad is not None:
-                yield finding("bad-header", f"{title} is not UTF-32", offset=self.offset + bad)
+            for i in range(0, len(raw), 4):
+                if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF:
+                    yield finding("bad-header", f"{title} is not UTF-32", offset=self.offset + i)
+                    return
 
 
 class Record(NamedTuple):
@@ -181,13 +176,9 @@ def lone(content: Content) -> bool:
     return content.old_scalar or (content.dims == (1,) and content.types is TYPES and content.type in TYPES)
 
 
-def _bad_character(raw: bytes) -> int | None:
-    return next(
-        (i for i in range(0, len(raw), 4) if int.from_bytes(raw[i : i + 4], "little") > 0x10FFFF), None
-    )
-
-
-def _content(reader: Reader, name: str, at: int, limit: int, types: dict[str, tuple[str, int]]) -> Content:
+def _read_content(
+    reader: Reader, name: str, at: int, limit: int, types: dict[str, tuple[str, int]]
+) -> Content:
     """A TensorProto: dims (one varint each), type, content, in this order."""
     dims: list[int] = []
     kind: str | None = None
@@ -201,16 +192,8 @@ def _content(reader: Reader, name: str, at: int, limit: int, types: dict[str, tu
             kind = reader.text(start, value, MAX_TYPE, "tensor type")
         elif key == 0x1A and kind is not None and found is None:
             one = value <= 4 * MAX_TEXT and dims in ([], [0], [1])
-            found = Content(
-                name,
-                tuple(dims),
-                kind,
-                start,
-                value,
-                (at, behind),
-                types,
-                reader.get(start, value) if one else b"",
-            )
+            raw = reader.get(start, value) if one else b""
+            found = Content(name, tuple(dims), kind, start, value, (at, behind), types, raw)
         else:
             raise Damage("bad-header", f"tensor {name[:200]!r} has a field out of place", start)
     if found is None:
@@ -218,52 +201,43 @@ def _content(reader: Reader, name: str, at: int, limit: int, types: dict[str, tu
     return found
 
 
-def _no_record(reader: Reader, at: int, end: int) -> Damage:
+def _explain_no_record(reader: Reader, at: int, end: int) -> Damage:
     """What to call bytes at a record border that are no record."""
     left = end - at
     rest = reader.get(at, min(left, SMALL))
+    code, why = "bad-header", f"no record begins here: {rest[:8]!r}"
     if rest.count(0) == len(rest):
-        return Damage(
-            "zero-tail",
-            f"zero bytes where a record should begin, {left} bytes before the end",
-            at,
-            Severity.ERROR,
-        )
+        why = f"zero bytes where a record should begin, {left} bytes before the end"
+        return Damage("zero-tail", why, at, Severity.ERROR)
     if rest[:7] == LITERAL and left > TRAILER:
-        return Damage("trailing-data", f"{left - TRAILER} bytes follow the checksum trailer", at + TRAILER)
-    if rest[:7] == LITERAL[:left]:
-        return Damage("truncated", f"the checksum trailer has {left} of {TRAILER} bytes", at)
-    if left == TRAILER and not any(rest[7:13]):
-        return Damage(
-            "bad-header", f"the checksum trailer begins with {rest[:7]!r} instead of {LITERAL!r}", at
-        )
-    if rest[:4] in CIPHERS:
-        return Damage(
-            "bad-header",
+        at += TRAILER
+        code, why = "trailing-data", f"{left - TRAILER} bytes follow the checksum trailer"
+    elif rest[:7] == LITERAL[:left]:
+        code, why = "truncated", f"the checksum trailer has {left} of {TRAILER} bytes"
+    elif left == TRAILER and not any(rest[7:13]):
+        why = f"the checksum trailer begins with {rest[:7]!r} instead of {LITERAL!r}"
+    elif rest[:4] in CIPHERS:
+        why = (
             "ciphertext begins here: MindSpore wrote map parameters in clear ahead of it and cannot load the"
-            " file",
-            at,
+            " file"
         )
-    return Damage("bad-header", f"no record begins here: {rest[:8]!r}", at)
+    return Damage(code, why, at)
 
 
-def _map(reader: Reader, name: str, at: int, limit: int) -> list[Content]:
+def _read_map(reader: Reader, name: str, at: int, limit: int) -> list[Content]:
     """A MapTensorProto: three tensors, of keys, values and status."""
     found: list[Content] = []
     for key, size, start in reader.fields(at, limit):
         if key != 0x0A or len(found) == 3:
             raise Damage("bad-header", f"map parameter {name[:200]!r} has a field out of place", start)
-        found.append(
-            _content(
-                reader, name + (".keys", ".values", ".status")[len(found)], start, start + size, MAP_TYPES
-            )
-        )
+        part = (".keys", ".values", ".status")[len(found)]
+        found.append(_read_content(reader, name + part, start, start + size, MAP_TYPES))
     if len(found) != 3:
         raise Damage("bad-header", f"map parameter {name[:200]!r} has {len(found)} of 3 tensors", at)
     return found
 
 
-def _record(reader: Reader, at: int) -> Record:
+def _read_record(reader: Reader, at: int) -> Record:
     """The record at ``at``: a Value with its tag, then a tensor or a map parameter."""
     length, start = reader.varint(at + 1, reader.size + 1)
     name, tag, tag_size, found = "", 0, 0, list[Content]()
@@ -271,9 +245,9 @@ def _record(reader: Reader, at: int) -> Record:
         if key == 0x0A and not name:
             name, tag, tag_size = reader.text(inner, size, MAX_NAME, "parameter name"), inner, size
         elif key == 0x12 and name and not found:
-            found = [_content(reader, name, inner, inner + size, TYPES)]
+            found = [_read_content(reader, name, inner, inner + size, TYPES)]
         elif key == 0x1A and name and not found:
-            found = _map(reader, name, inner, inner + size)
+            found = _read_map(reader, name, inner, inner + size)
         else:
             raise Damage("bad-header", "a record has a field out of place", inner)
     if not found:
@@ -286,20 +260,17 @@ def records(reader: Reader, end: int) -> Iterator[Record]:
     at = count = 0
     while at < end:
         if reader.byte(at) != 0x0A:
-            raise _no_record(reader, at, end)
+            raise _explain_no_record(reader, at, end)
         if (count := count + 1) > MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} records", at)
         try:
-            record = _record(reader, at)
+            record = _read_record(reader, at)
         except ShortRead:
-            raise Damage(
-                "truncated", f"the file ends inside the head of the record at byte {at}", reader.size
-            ) from None
+            why = f"the file ends inside the head of the record at byte {at}"
+            raise Damage("truncated", why, reader.size) from None
         if record.end > end:
-            raise Damage(
-                "truncated",
-                f"record {record.name[:200]!r} should end at byte {record.end}, but the records end at {end}",
-                end,
-            )
+            shown = repr(record.name[:200])
+            why = f"record {shown} should end at byte {record.end}, but the records end at {end}"
+            raise Damage("truncated", why, end)
         yield record
         at = record.end

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats import HEAD, Damage, format_of, names
@@ -31,14 +30,18 @@ def strategy_groups(directory: str, world_size: int) -> RankGroups:
     UsageError when the files are damaged, contradict each other or do not fit the number of ranks,
     CannotLook when they cannot be read.
     """
-    files = list(_files(directory))
+    files = list(_read_files(directory))
     if not files:
         raise _wrong(directory, "there is no MindSpore strategy file", _WHICH)
-    count = _devices_of_a_stage(directory, files)
+    sizes = {prod(layout.devices): name for name, strategy in files for layout in strategy.layouts}
+    if len(sizes) > 1:
+        told = " and ".join(f"{size} devices ({name})" for size, name in list(sizes.items())[:2])
+        raise _wrong(directory, f"there are stages of {told}", _ONE_RUN)
+    count = next(iter(sizes))
     stages, left = divmod(world_size, count)
     if left or not stages:
         raise _wrong(directory, f"a stage has {count} devices, which {world_size} ranks do not fill", _FIT)
-    by_stage = _by_stage(directory, files, count, stages)
+    by_stage = _group_by_stage(directory, files, count, stages)
     for stage in range(stages):
         if stage not in by_stage:
             first, last = stage * count, stage * count + count - 1
@@ -52,87 +55,54 @@ def strategy_groups(directory: str, world_size: int) -> RankGroups:
     )
 
 
-class _File(NamedTuple):
-    """A strategy file: its name, the digest of its bytes, and what it says."""
-
-    name: str
-    digest: str
-    strategy: Strategy
-
-
-class _Told(NamedTuple):
-    """The groups of ranks within a pipeline stage, None where it does not say which, and who tells."""
-
-    name: str
-    stage: int | None
-    groups: RankGroups
-
-
-def _devices_of_a_stage(directory: str, files: Sequence[_File]) -> int:
-    """How many devices each pipeline stage has."""
-    sizes = {prod(layout.devices): file.name for file in files for layout in file.strategy.layouts}
-    if len(sizes) > 1:
-        told = " and ".join(f"{size} devices ({name})" for size, name in list(sizes.items())[:2])
-        raise _wrong(directory, f"there are stages of {told}", _ONE_RUN)
-    return next(iter(sizes))
-
-
-def _by_stage(directory: str, files: Sequence[_File], count: int, stages: int) -> Mapping[int, RankGroups]:
+def _group_by_stage(
+    directory: str, files: Sequence[tuple[str, Strategy]], count: int, stages: int
+) -> Mapping[int, RankGroups]:
     """The groups within each of the ``stages``, on which all files agree; each has ``count`` devices."""
-    first_of = dict[int, _Told]()
-    for told in _told(files):
-        stage = _stage_by_name(told.name, count, stages) if told.stage is None else told.stage
-        if stage is None:
-            raise _wrong(
-                directory,
-                f"{told.name} does not say which pipeline stage it is of",
-                "call it src_strategy_RANK.ckpt, after one of its ranks",
-            )
-        if stage >= stages:
-            ranks = f"{count * stages} ranks in stages of {count} devices"
-            raise _wrong(directory, f"{told.name} is of stage {stage}, which {ranks} do not have", _FIT)
-        first = first_of.setdefault(stage, told)
-        if first.groups != told.groups:
-            both = f"{first.name} and {told.name}"
-            raise _wrong(directory, f"{both} group the ranks of stage {stage} differently", _ONE_RUN)
-    return {stage: told.groups for stage, told in first_of.items()}
-
-
-def _told(files: Sequence[_File]) -> list[_Told]:
-    """What each file tells about each stage, worked out once for files with the same bytes."""
-    known: dict[str, Mapping[int | None, RankGroups]] = {}
-    for file in files:
-        if file.digest not in known:
-            stages = file.strategy.by_stage().items()
-            known[file.digest] = {stage: stage_groups(layouts) for stage, layouts in stages}
-    return [_Told(file.name, stage, groups) for file in files for stage, groups in known[file.digest].items()]
-
-
-def _stage_by_name(name: str, count: int, stages: int) -> int | None:
-    """The stage of a file that does not say it: that of the rank in its name, or the only one."""
-    rank = _RANK_IN_NAME.search(name)
-    if rank:
-        return int(rank[1]) // count
-    return 0 if stages == 1 else None
+    known, first_of = dict[int, dict[int | None, RankGroups]](), dict[int, tuple[str, RankGroups]]()
+    for name, strategy in files:
+        if id(strategy) not in known:
+            known[id(strategy)] = {of: stage_groups(held) for of, held in strategy.by_stage().items()}
+        rank = _RANK_IN_NAME.search(name)
+        by_name = int(rank[1]) // count if rank else 0 if stages == 1 else None  # or the only one
+        for of, groups in known[id(strategy)].items():
+            stage = by_name if of is None else of
+            if stage is None:
+                raise _wrong(
+                    directory,
+                    f"{name} does not say which pipeline stage it is of",
+                    "call it src_strategy_RANK.ckpt, after one of its ranks",
+                )
+            if stage >= stages:
+                ranks = f"{count * stages} ranks in stages of {count} devices"
+                raise _wrong(directory, f"{name} is of stage {stage}, which {ranks} do not have", _FIT)
+            first, same = first_of.setdefault(stage, (name, groups))
+            if same != groups:
+                both = f"{first} and {name}"
+                raise _wrong(directory, f"{both} group the ranks of stage {stage} differently", _ONE_RUN)
+    return {stage: groups for stage, (_, groups) in first_of.items()}
 
 
 def _wrong(directory: str, what: str, hint: str) -> UsageError:
     return UsageError(f"--strategy-dir {directory}: {what}", hint)
 
 
-def _files(directory: str) -> Iterator[_File]:
-    """Each strategy file; ranks of a stage mostly write the same bytes, which are parsed once."""
-    import xxhash
-
-    known: dict[str, Strategy] = {}
-    for entry in _entries(directory):
+def _read_files(directory: str) -> Iterator[tuple[str, Strategy]]:
+    """Name and content of each strategy file; ranks of a stage mostly write the same bytes, parsed once."""
+    try:
+        entries = [entry for entry in entries_of(directory) if patiently(entry.is_file)]
+    except (FileNotFoundError, NotADirectoryError) as e:
+        raise _wrong(directory, "there is no such directory", _WHICH) from e
+    except OSError as e:
+        raise CannotLook(f"--strategy-dir {directory}: {e.strerror or e}") from e
+    known: dict[bytes, Strategy] = {}
+    for entry in entries:
         try:
-            data = _content(entry.path)
+            data = _read_content(entry.path)
             if data is None:
                 continue
-            digest = xxhash.xxh3_128_hexdigest(data)
-            if digest not in known:
-                known[digest] = _parsed(entry.name, data)
+            if data not in known:
+                known[data] = _parse(entry.name, data)
         except OSError as e:
             raise CannotLook(f"--strategy-dir {directory}: {entry.name}: {e.strerror or e}") from e
         except (Damage, ShortRead, ValueError) as e:
@@ -141,20 +111,10 @@ def _files(directory: str) -> Iterator[_File]:
                 f"{entry.name} is damaged or no strategy file: {e}",
                 "remove it if another rank of its stage has a whole one, or say --replica-groups GROUPS",
             ) from e
-        yield _File(entry.name, digest, known[digest])
+        yield entry.name, known[data]
 
 
-def _entries(directory: str) -> list[os.DirEntry[str]]:
-    """The files of the directory."""
-    try:
-        return [entry for entry in entries_of(directory) if patiently(entry.is_file)]
-    except (FileNotFoundError, NotADirectoryError) as e:
-        raise _wrong(directory, "there is no such directory", _WHICH) from e
-    except OSError as e:
-        raise CannotLook(f"--strategy-dir {directory}: {e.strerror or e}") from e
-
-
-def _content(path: str) -> bytes | None:
+def _read_content(path: str) -> bytes | None:
     """The bytes of a strategy file; None for any other file.
 
     A .ckpt that is called a strategy file and is nothing else must be one.
@@ -182,7 +142,7 @@ def _may_be_binary(path: str, source: OpenFile) -> bool:
     return called_so and not any(format_of(other).magic(head) for other in names.told_by_magic)
 
 
-def _parsed(name: str, data: bytes) -> Strategy:
+def _parse(name: str, data: bytes) -> Strategy:
     """What the bytes of a strategy file say. Raises Damage, ShortRead or ValueError."""
     import json
 

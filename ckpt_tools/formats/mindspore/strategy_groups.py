@@ -76,16 +76,6 @@ def make_layout(
     return Layout(name, tuple(devices), frozenset(axes) - {-1}, shard_step, shard_size)
 
 
-class _Item(NamedTuple):
-    """The place of a parameter as the JSON form says it, in the order of ``_PLACE``, not checked yet."""
-
-    name: str
-    devices: Any
-    axes: Any
-    shard_step: Any
-    shard_size: Any
-
-
 _PLACE = ("dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size")
 
 
@@ -94,8 +84,8 @@ def from_json(value: Any) -> Strategy:
     try:
         items, nodes = value["parallel_layout_item"], value.get("parallel_strategy_item") or {}
         stages = [node["stage"] for node in nodes.values()]
-        found = [_Item(name, *(e[key] for key in _PLACE)) for name, e in items.items()]
-        numbers = [*_numbers(items.values(), nodes.values()), *stages, value.get("current_stage", 0)]
+        found = [(name, *(e[key] for key in _PLACE)) for name, e in items.items()]
+        numbers = [*_list_numbers(items.values(), nodes.values()), *stages, value.get("current_stage", 0)]
         unknown = set[Any]().union(value, *items.values(), *nodes.values()) - KEYS
     except (TypeError, KeyError, AttributeError) as e:
         raise ValueError(f"it has not the fields of a strategy file ({e!r:.200})") from e
@@ -105,11 +95,11 @@ def from_json(value: Any) -> Strategy:
         raise ValueError("a number in it is not a whole number")
     if not found:
         raise ValueError("it holds no layout of a parameter")
-    layouts = tuple(make_layout(i.name, i.devices, (i.axes,), i.shard_step, i.shard_size) for i in found)
-    return Strategy(next(iter(stages), None), layouts)
+    layouts = (make_layout(name, devices, (axes,), *shards) for name, devices, axes, *shards in found)
+    return Strategy(next(iter(stages), None), tuple(layouts))
 
 
-def _numbers(items: Iterable[Any], nodes: Iterable[Any]) -> Iterator[Any]:
+def _list_numbers(items: Iterable[Any], nodes: Iterable[Any]) -> Iterator[Any]:
     """Every number in the entries of parameters and of operators. Raises KeyError and TypeError."""
     for e in items:
         yield from e["dev_matrix"]
@@ -135,7 +125,7 @@ def uneven(strategy: Strategy) -> str:
     return ""
 
 
-def _groups(layout: Layout) -> list[tuple[int, ...]]:
+def _group_ranks(layout: Layout) -> list[tuple[int, ...]]:
     """For each rank of the stage, from 0, the ranks that hold the same slice of the parameter."""
     count, cells = prod(layout.devices), dict[int, list[int]]()
     strides, stride = list[tuple[int, int]](), 1
@@ -174,7 +164,7 @@ def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
         raise ValueError(f"its parameters lie on grids of {grids} devices")
     count = counts.pop()
     distinct = {e._replace(name="") for e in all_layouts if not e.name.startswith(IGNORED)}
-    splits = [_groups(layout) for layout in distinct]
+    splits = [_group_ranks(layout) for layout in distinct]
 
     @cache
     def lies_inside(small: int, first: int, large: int) -> bool:

@@ -110,7 +110,7 @@ class Walk:
         raise Damage("too-complex", f"more than {MAX_TENSORS} records", at)
 
 
-def _operator(walk: Walk, at: int, limit: int) -> int:
+def _read_operator(walk: Walk, at: int, limit: int) -> int:
     """The pipeline stage of an operator; how it is cut matters to nobody who loads a checkpoint."""
     stage = 0
     for key, value, inner in walk.fields(at, limit, b"\x0a\x12"):
@@ -125,7 +125,7 @@ def _operator(walk: Walk, at: int, limit: int) -> int:
     return stage
 
 
-def _layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
+def _read_layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
     """How one parameter is cut, and where its grid of devices begins. A tensor axis cut along several axes of
     the grid has a tensor_map of its own; a scalar's is empty. Every writer adds one param_split_shape, which
     mostly is empty.
@@ -138,23 +138,16 @@ def _layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
         before = start
         for key, value, inner in walk.fields(start, start + size, b"\x0a\x1a\x28", b"\x12", b"\x22\x30\x38"):
             if not key & 7:
-                shards[key] = walk.number(
-                    value,
-                    before + 1,
-                    inner,
-                    32,
-                    signed=True,
-                    what="field, step or number of optimizer shards",
-                )
+                what = "field, step or number of optimizer shards"
+                shards[key] = walk.number(value, before + 1, inner, 32, signed=True, what=what)
                 before = inner
                 continue
             before = inner + value
             if key == 0x0A:
                 devices, grid = walk.numbers(inner, before, 32, signed=False, what=""), inner
             elif key == 0x12:
-                maps.append(
-                    walk.numbers(inner, before, 32, signed=True, what="axes along which a parameter is cut")
-                )
+                what = "axes along which a parameter is cut"
+                maps.append(walk.numbers(inner, before, 32, signed=True, what=what))
             else:
                 walk.numbers(inner, before, 64, signed=True, what="manual split of a parameter")
     if not maps or len(_SHARDS & shards.keys()) == 1:
@@ -165,7 +158,7 @@ def _layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
         raise Damage("bad-header", str(e), at) from None
 
 
-def _grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
+def _compare_grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
     """Two grids of one stage agree on the number of devices, so a changed one shows, but of a lone one."""
     if text := uneven(strategy):
         raise Damage("bad-header", text, places[0], Severity.WARNING)
@@ -184,28 +177,24 @@ def _grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
 
 def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
     """(current_stage, what the file says); one operator tells the stage. Raises Damage and ShortRead."""
-    walk, layouts, places, stage = (
-        Walk(source, mapped=anatomy is not None and anatomy.regions is not None),
-        list[Layout](),
-        list[int](),
-        None,
-    )
+    walk = Walk(source, mapped=anatomy is not None and anatomy.regions is not None)
+    layouts, places, stage = list[Layout](), list[int](), None
     if walk.reader.byte(0) != 0x08:
         raise Damage("bad-header", "the file does not begin with current_stage", 0)
     value, at = walk.reader.varint(1, walk.reader.size + 1)
     current = walk.number(value, 1, at, 32, signed=False, what="current_stage")
     for key, start, end in walk.records(at, b"\x12\x1a"):
         if key == 0x12 and (stage is None or operators):
-            of = _operator(walk, start, end)
+            of = _read_operator(walk, start, end)
             stage = of if stage is None else stage
         elif key == 0x1A:
-            layout, grid = _layout(walk, start, end)
+            layout, grid = _read_layout(walk, start, end)
             layouts.append(layout)
             places.append(grid)
     if not layouts:
         raise Damage("truncated", "the file holds no layout of a parameter", walk.reader.size)
     strategy = Strategy(stage, tuple(layouts))
-    _grids(walk, strategy, places)
+    _compare_grids(walk, strategy, places)
     if anatomy is not None:
         walk.explain(anatomy)
     return current, strategy
@@ -253,9 +242,9 @@ def read_groups(source: Source, anatomy: Anatomy) -> int:
         for inner, value, at in walk.fields(start, end, b"\x0a\x12"):
             if inner == 0x0A:
                 walk.name(at, value, "group name")
-            elif len(
-                set(ranks := walk.numbers(at, at + value, 32, signed=False, what="ranks of a group"))
-            ) < len(ranks):
+                continue
+            ranks = walk.numbers(at, at + value, 32, signed=False, what="ranks of a group")
+            if len(set(ranks)) < len(ranks):
                 raise Damage("bad-header", "a rank occurs twice in a group", at)
     walk.explain(anatomy)
     return count

@@ -9,21 +9,21 @@ last shard looks like a smaller tensor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Damage
+from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.json_text import integers, mapping, parse
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.tensor import Box, Tensor
+from ckpt_tools.model.tensor import Box
 
 KEY = "DCP_SHARDING_INFO"
 _OFFSETS = "saved_offsets"
 
 
-def offsets(text: str, tensors: Sequence[Tensor], at: int) -> Iterator[Finding | tuple[str, Box]]:
-    """Findings, and the place of every tensor in its whole; ``at`` is where in the file the text is."""
+def read_places(text: str, anatomy: Anatomy, at: int) -> Iterator[Finding]:
+    """Fill ``anatomy.places`` with the place of every tensor in its whole; ``at`` is where the text is."""
     found: list[Finding] = []
     try:
         info = mapping(parse(text.encode("utf-8", "surrogatepass"), found))
@@ -31,22 +31,17 @@ def offsets(text: str, tensors: Sequence[Tensor], at: int) -> Iterator[Finding |
         yield finding("bad-header", f"{KEY}: {e}", offset=at)
         return
     yield from found
-    for t in tensors:
+    for t in anatomy.tensors:
         said = mapping(info.get(t.name))
         start = integers(said.get(_OFFSETS))
         if start is None or len(start) != len(t.shape):
-            yield finding(
-                "bad-header",
-                f"{KEY} does not say where tensor {t.name[:200]!r} of shape {list(t.shape)} begins",
-                offset=at,
-            )
+            why = f"{KEY} does not say where tensor {t.name[:200]!r} of shape {list(t.shape)} begins"
+            yield finding("bad-header", why, offset=at)
         else:
-            yield t.name, Box(start, tuple(a + n for a, n in zip(start, t.shape, strict=True)))
-    names = {t.name for t in tensors}
+            stop = tuple(a + n for a, n in zip(start, t.shape, strict=True))
+            anatomy.places[t.name] = Box(start, stop)
+    names = {t.name for t in anatomy.tensors}
     for name in info.keys() - names:
         meant = near_miss(name, names)
-        yield finding(
-            "bad-header",
-            f"{KEY} names {name[:200]!r}, which is not in the file" + (f"; {meant!r} is" if meant else ""),
-            offset=at,
-        )
+        why = f"{KEY} names {name[:200]!r}, which is not in the file" + (f"; {meant!r} is" if meant else "")
+        yield finding("bad-header", why, offset=at)

@@ -72,7 +72,7 @@ INT4 = "Int4"
 """
 
 
-def metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
+def _read_metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
     """``__metadata__``: texts only."""
     if header.token("{n") == "n":  # null: the reader takes it for nothing
         if not header.text.startswith("ull", header.at):
@@ -91,7 +91,7 @@ def metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
             yield finding("duplicate-key", why, offset=header.byte(start))
         if count >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} texts of metadata", header.offset)
-        if why := _flipped(key, text):
+        if why := _find_flip(key, text):
             yield finding("bad-header", why, offset=header.byte(start))
         seen.add(key)
         kept = text if len(text) <= MAX_TEXT or key == dcp_sharding.KEY else ""
@@ -102,7 +102,7 @@ def metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
             remember(anatomy.metadata, key, text)
 
 
-def _flipped(key: str, text: str) -> str:
+def _find_flip(key: str, text: str) -> str:
     """What is wrong with an item of the metadata: a word of ours that lost one bit changes what loaders do"""
     if meant := near_miss(key, META_KEYS):
         return f"the metadata key {key!r} is one bit away from {meant!r}"
@@ -113,7 +113,7 @@ def _flipped(key: str, text: str) -> str:
     return ""
 
 
-def known_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
+def _compare_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
     """Metadata that names tensors, as MindSpore writes it. Notes which texts may change unseen."""
     of_mindspore = anatomy.metadata.get("format") == "ms"
     checked = {"format": FORMAT_NAMES, "remove_redundancy": BOOLEANS}
@@ -124,9 +124,8 @@ def known_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
         if of_mindspore and key in anatomy.keys:
             why = (
                 f"the metadata gives tensor {key[:200]!r} the type {text[:40]!r}; loaders know {INT4!r} alone"
-                if text != INT4
-                else ""
             )
+            why = "" if text == INT4 else why
         elif of_mindspore and text == INT4:
             why = f"the metadata says that {key[:200]!r} is {INT4}, and there is no such tensor"
         else:
@@ -140,16 +139,16 @@ def _counts(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < 1 << 64 for n in value)
 
 
+def _list_some(keys: Iterable[str]) -> str:
+    return ", ".join(repr(key[:40]) for key in list(keys)[:4])
+
+
 def _is_range(value: object) -> TypeGuard[list[int]]:
     """Whether a JSON value is the offsets of a first byte and behind a last one."""
     return _counts(value) and len(value) == 2 and value[0] <= value[1]
 
 
-def _some(keys: Iterable[str]) -> str:
-    return ", ".join(repr(key[:40]) for key in list(keys)[:4])
-
-
-def _unknown(dtype: str, shown: str, at: int) -> Finding:
+def _explain_unknown(dtype: str, shown: str, at: int) -> Finding:
     """What to say of a tensor whose dtype is not known. Raises Damage when it is one that lost a bit."""
     if meant := near_miss(dtype, DTYPES):
         why = f"tensor {shown} has dtype {dtype!r}, one bit away from {meant!r}"
@@ -157,7 +156,7 @@ def _unknown(dtype: str, shown: str, at: int) -> Finding:
     return finding("unknown-dtype", f"tensor {shown} has the unknown dtype {dtype[:40]!r}", offset=at)
 
 
-def tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
+def _read_tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
     """The next entry as a Tensor, after what is odd about it; ``data`` is where the tensors begin."""
     start = header.key
     entry = header.entry(name)
@@ -167,7 +166,7 @@ def tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
         why = f"tensor {shown} has no valid dtype, shape and data_offsets"
         raise Damage("bad-header", why, header.byte(start))
     if entry:
-        why = f"tensor {shown} has keys that no writer writes: {_some(entry)}"
+        why = f"tensor {shown} has keys that no writer writes: {_list_some(entry)}"
         yield finding("odd-header", why, offset=header.byte(start))
     begin, end = offsets
     known = DTYPES.get(dtype)
@@ -180,7 +179,7 @@ def tensor(header: Cursor, name: str, data: int) -> Iterator[Tensor | Finding]:
             why = f"{dtype} {shape[:8]} takes {bits / 8:g} bytes, its offsets hold {end - begin}"
             raise Damage("tensor-size", f"tensor {shown}: {why}", header.byte(start))
     else:
-        yield _unknown(dtype, shown, header.byte(start))
+        yield _explain_unknown(dtype, shown, header.byte(start))
     if (begin == end and len(shape) > 1) or not known or entry:
         header.mark(header.value, header.at, "a tensor's description of which the shape may change unseen")
     yield Tensor(name, known[0] if known else dtype, tuple(shape), end - begin, data + begin)
@@ -206,28 +205,25 @@ def _magic(head: bytes) -> bool:
     )
 
 
-def _header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
+def _read_header(source: Source, *, mapped: bool) -> tuple[Cursor, int]:
     """The header, bounded by the reader's own limit and the file, and where the data begins."""
     if source.size < 8:
         raise Damage("truncated", f"{source.size} of the 8 bytes of the header's length", source.size)
     length = int.from_bytes(source.read(0, 8), "little")
     if length > MAX_HEADER and _magic(source.read(0, min(HEAD, source.size))):
-        raise _too_large(source, length)
+        raise _explain_too_large(source, length)
     if not 2 <= length <= MAX_HEADER:
         raise Damage("bad-header", f"a header of {length} bytes", 0)
     if length > source.size - 8:
-        raise Damage(
-            "truncated",
-            f"the header should end at byte {8 + length}, the file ends at {source.size}",
-            source.size,
-        )
+        why = f"the header should end at byte {8 + length}, the file ends at {source.size}"
+        raise Damage("truncated", why, source.size)
     try:
         return Cursor(source.read(8, length).decode(), mapped=mapped), 8 + length
     except UnicodeDecodeError as e:
         raise Damage("bad-header", "the header is not UTF-8", 8 + e.start) from None
 
 
-def _too_large(source: Source, length: int) -> Damage:
+def _explain_too_large(source: Source, length: int) -> Damage:
     """What to say of a header that the reader refuses, and of the rest of the file, as its end tells."""
     tail = source.read(max(0, length - 4096), 4096) if length < source.size else b""
     last = _LAST_END.search(tail + source.read(length, 8) if length + 8 <= source.size else b"")
@@ -239,7 +235,7 @@ def _too_large(source: Source, length: int) -> Damage:
     return Damage("bad-header", f"the file is whole, but it has {text}: no loader opens it", 0, hint=hint)
 
 
-def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
+def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
     """Fill the tensors, in the data's order, and the metadata; of a name twice the last entry counts."""
     tensors: dict[str, Tensor] = {}
     twice = False
@@ -249,17 +245,14 @@ def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
         if name == "__metadata__":
             if name in anatomy.keys:
                 raise header.bad("__metadata__ occurs twice")
-            yield from metadata(header, anatomy)
+            yield from _read_metadata(header, anatomy)
         else:
             if name in tensors and not twice:
                 twice = True
-                yield finding(
-                    "duplicate-key",
-                    f"tensor {name[:200]!r} is described twice; readers take the last one",
-                    offset=header.offset,
-                )
+                why = f"tensor {name[:200]!r} is described twice; readers take the last one"
+                yield finding("duplicate-key", why, offset=header.offset)
             header.mark(header.key + 1, header.key_end - 1, "a tensor's name", summed=True)
-            for item in tensor(header, name, data):
+            for item in _read_tensor(header, name, data):
                 if isinstance(item, Finding):
                     yield item
                 else:
@@ -268,33 +261,21 @@ def _entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Finding]:
     if header.text[header.at :].strip(_BLANK):
         raise header.bad("text follows the end of the header's object")
     anatomy.keys.discard("__metadata__")
-    yield from known_texts(header, anatomy)
+    yield from _compare_texts(header, anatomy)
     anatomy.tensors = sorted(tensors.values(), key=lambda t: (t.offset or 0, t.nbytes, t.name))
     if dcp_sharding.KEY in header.texts:
-        yield from _places(header, anatomy)
+        text, start, _ = header.texts[dcp_sharding.KEY]
+        yield from dcp_sharding.read_places(text, anatomy, header.byte(start))
 
 
-def _places(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
-    """Fill ``anatomy.places`` with what torch.distributed.checkpoint's Hugging Face writer says of pieces."""
-    text, start, _ = header.texts[dcp_sharding.KEY]
-    for said in dcp_sharding.offsets(text, anatomy.tensors, header.byte(start)):
-        if isinstance(said, Finding):
-            yield said
-        else:
-            anatomy.places[said[0]] = said[1]
-
-
-def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
+def _check_tiling(tensors: list[Tensor], data: int, size: int) -> None:
     """The tensors must fill the data without hole or overlap."""
     at = data
     for t in tensors:
         if t.offset != at:
             what = "overlaps the one before it" if (t.offset or 0) < at else "leaves a hole before it"
-            raise Damage(
-                "bad-header",
-                f"tensor {t.name[:200]!r} begins at byte {t.offset} instead of {at}: it {what}",
-                t.offset,
-            )
+            why = f"tensor {t.name[:200]!r} begins at byte {t.offset} instead of {at}: it {what}"
+            raise Damage("bad-header", why, t.offset)
         at += t.nbytes
     if size < at:
         raise Damage("truncated", f"the data should end at byte {at}, the file ends at {size}", size)
@@ -304,7 +285,7 @@ def _tiling(tensors: list[Tensor], data: int, size: int) -> None:
         raise Damage("trailing-data", text, at, hint=hint)
 
 
-def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[Finding]:
+def _add_checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[Finding]:
     """MindSpore's ``crc_num``: CRC-32 over name and ``bytes(array)`` of every tensor, sorted by name.
 
     ``bytes()`` of a rank-0 integer array is not its memory: Python makes that many zero bytes of it. So a
@@ -322,20 +303,14 @@ def _checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[
             continue
         value = scalar(source.read(offset, t.nbytes), t.dtype)
         if not isinstance(value, int) or not 0 <= value < ABSURD:
-            yield finding(
-                "crc-mismatch",
-                f"the integer {t.name[:200]!r} is {value}: MindSpore could not have written crc_num over it",
-                offset=offset,
-            )
+            why = f"the integer {t.name[:200]!r} is {value}: MindSpore could not have written crc_num over it"
+            yield finding("crc-mismatch", why, offset=offset)
             return
         anatomy.explain(offset, t.nbytes, "a single integer: crc_num counts in as many zeros")
         zeros += value
         if zeros > MAX_ZEROS:
-            yield finding(
-                "too-complex",
-                f"crc_num covers {zeros} bytes of padding for integers: it was not checked",
-                offset=at,
-            )
+            why = f"crc_num covers {zeros} bytes of padding for integers: it was not checked"
+            yield finding("too-complex", why, offset=at)
             return
         pieces += [_ZEROS] * (value >> 20) + [_ZEROS[: value & 0xFFFFF]]
     anatomy.sums.append(Sum("MindSpore's crc_num", int(text), tuple(pieces), at))
@@ -346,14 +321,13 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Header, tiling, checksum. Reads the header, a few scalars of MindSpore files, and the last page."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
-    header, data = _header(source, mapped=anatomy.regions is not None)
+    header, data = _read_header(source, mapped=anatomy.regions is not None)
     if header.text[0] in _BLANK:
         header.at = len(header.text) - len(header.text.lstrip(_BLANK))
-        yield finding(
-            "odd-header", "the header begins with blanks, which its specification forbids", offset=8
-        )
-    yield from _entries(header, data, anatomy)
-    _tiling(anatomy.tensors, data, source.size)
+        why = "the header begins with blanks, which its specification forbids"
+        yield finding("odd-header", why, offset=8)
+    yield from _read_entries(header, data, anatomy)
+    _check_tiling(anatomy.tensors, data, source.size)
     anatomy.explain(0, 8, "the header's length")
     crc = anatomy.metadata.get("crc_num")
     if anatomy.metadata.get("format") == "ms":
@@ -361,7 +335,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             if is_single(t.dtype, t.shape) and (t.name in PROGRESS or len(anatomy.metadata) < MAX_SCALARS):
                 remember(anatomy.metadata, t.name, scalar(source.read(t.offset or 0, t.nbytes), t.dtype))
     if isinstance(crc, str):
-        yield from _checksum(source, anatomy, crc, header.byte(header.texts["crc_num"][1]))
+        yield from _add_checksum(source, anatomy, crc, header.byte(header.texts["crc_num"][1]))
     else:
         yield finding("not-checksummed", "the format has no checksum, and none was added to it")
     if anatomy.sums:

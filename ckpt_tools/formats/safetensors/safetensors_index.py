@@ -10,9 +10,10 @@ optimizer raises without the file that ``metadata.param_groups`` names).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from functools import partial
 from math import isfinite
+from operator import attrgetter
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -53,49 +54,46 @@ class Map(Struct):
             self.last = self.last or shard
 
 
-def _some(names: Sequence[str]) -> str:
-    return (
-        f"{len(names)} tensors, the first {names[0][:200]!r}"
-        if len(names) > 1
-        else f"tensor {names[0][:200]!r}"
-    )
-
-
-def _missing(named: Iterable[str], anatomy: Anatomy) -> list[str]:
-    """Tensors that a shard lacks; a tied one is named in its metadata."""
-    have = anatomy.keys
-    return [n for n in named if n not in have and anatomy.metadata.get(n) not in have]
+def _list_some(names: Sequence[str]) -> str:
+    first = repr(names[0][:200])
+    return f"{len(names)} tensors, the first {first}" if len(names) > 1 else f"tensor {first}"
 
 
 def compare(said: Map, shard: str, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """What the index says about a shard against what the shard holds."""
     have = anatomy.keys
-    missing = _missing(said.shards[shard], anatomy)
+    missing = _find_missing(said.shards[shard], anatomy)
     extra = sorted(n for n in have if n not in said.where)
     double = sorted(n for n in have if said.where.get(n, shard) != shard)
     if missing:
         them = "them" if len(missing) > 1 else "it"
-        why = f"the index maps {_some(missing)} to this file, which does not hold {them}"
+        why = f"the index maps {_list_some(missing)} to this file, which does not hold {them}"
         yield finding("missing-tensor", why)
     if double:
         other = repr(said.where[double[0]][:200])
-        why = f"{_some(double)}: the index maps what this file holds to {other}"
+        why = f"{_list_some(double)}: the index maps what this file holds to {other}"
         yield finding("duplicate-tensor", why)
     if extra:
-        yield finding("extra-tensor", f"the index does not name {_some(extra)} of this file")
+        yield finding("extra-tensor", f"the index does not name {_list_some(extra)} of this file")
     agree = not (missing or double or extra)
-    said.note(shard, (*_sizes(anatomy.tensors), source.size) if agree else None)
+    said.note(shard, (*_add_up(anatomy.tensors), source.size) if agree else None)
     if said.last == shard and said.total:
-        yield from _total(said.total, list(said.sizes.values()))
+        yield from _compare_total(said.total, list(said.sizes.values()))
 
 
-def _sizes(tensors: Sequence[Tensor]) -> tuple[int, int]:
+def _find_missing(named: Sequence[str], anatomy: Anatomy) -> list[str]:
+    """Tensors that a shard lacks; a tied one is named in its metadata."""
+    have = anatomy.keys
+    return [n for n in named if n not in have and anatomy.metadata.get(n) not in have]
+
+
+def _add_up(tensors: Sequence[Tensor]) -> tuple[int, int]:
     """Bytes of the tensors, each for itself, and with those counted once that share their first byte."""
-    shared = {(t.storage, t.offset): t.nbytes for t in sorted(tensors, key=lambda t: t.nbytes)}
+    shared = {(t.storage, t.offset): t.nbytes for t in sorted(tensors, key=attrgetter("nbytes"))}
     return sum(t.nbytes for t in tensors), sum(shared.values())
 
 
-def _total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Finding]:
+def _compare_total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Finding]:
     """``total_size`` is the sum of the tensors' bytes (tied ones once or each; in MiB by ColossalAI), or of
     the files' (mlx).
 
@@ -148,7 +146,7 @@ def begins_so(head: bytes) -> bool:
     return _START.match(head) is not None
 
 
-def _pairs(cursor: Cursor) -> Iterator[tuple[str, str]]:
+def _read_pairs(cursor: Cursor) -> Iterator[tuple[str, str]]:
     """(tensor, shard) of the object at the cursor, which holds texts only."""
     cursor.token("{")
     start, more = cursor.at, cursor.token('"}')
@@ -167,18 +165,15 @@ def _pairs(cursor: Cursor) -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-def _weights(cursor: Cursor, said: Map) -> Iterator[Finding]:
+def _read_weights(cursor: Cursor, said: Map) -> Iterator[Finding]:
     """``weight_map``. A tensor named twice counts as its last entry, as in every reader."""
     spelt: dict[str, str] = {}
-    for name, shard in _pairs(cursor):
+    for name, shard in _read_pairs(cursor):
         if len(name) > MAX_NAME or len(shard) > MAX_NAME:
             raise Damage("too-complex", f"a name of {max(len(name), len(shard))} characters", cursor.offset)
         if name in said.where:
-            yield finding(
-                "duplicate-key",
-                f"tensor {name[:200]!r} is mapped twice; readers take the last entry",
-                offset=cursor.offset,
-            )
+            why = f"tensor {name[:200]!r} is mapped twice; readers take the last entry"
+            yield finding("duplicate-key", why, offset=cursor.offset)
         elif len(said.where) >= MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} tensors", cursor.offset)
         said.where[name] = spelt.setdefault(shard, shard)  # one text for all entries of a shard
@@ -188,7 +183,7 @@ def _weights(cursor: Cursor, said: Map) -> Iterator[Finding]:
         said.shards.setdefault(shard, []).append(name)
 
 
-def _metadata(cursor: Cursor, said: Said, anatomy: Anatomy) -> Iterator[Finding]:
+def _read_metadata(cursor: Cursor, said: Said, anatomy: Anatomy) -> Iterator[Finding]:
     """Free entries, of which some may tell progress; ``total_size`` is kept for the shards."""
     seen = set[str]()
     start = cursor.at
@@ -201,20 +196,14 @@ def _metadata(cursor: Cursor, said: Said, anatomy: Anatomy) -> Iterator[Finding]
             raise Damage("too-complex", f"more than {MAX_TENSORS} entries of metadata", cursor.offset)
         seen.add(key)
         if meant := near_miss(key, _TOTALS):
-            yield finding(
-                "bad-header",
-                f"the metadata key {key!r} is one bit away from {meant!r}",
-                offset=cursor.byte(at),
-            )
+            why = f"the metadata key {key!r} is one bit away from {meant!r}"
+            yield finding("bad-header", why, offset=cursor.byte(at))
         if key == "total_size":
             said.total = text
         if len(text) <= 300 and not text.startswith(("{", "[")):
             value = cursor.decoder.decode(text)
-            remember(
-                anatomy.metadata,
-                key,
-                str(value) if isinstance(value, float) and not isfinite(value) else value,
-            )
+            value = str(value) if isinstance(value, float) and not isfinite(value) else value
+            remember(anatomy.metadata, key, value)
     cursor.mark(start, cursor.at, "metadata: total_size is compared with the shards, nothing checks the rest")
 
 
@@ -231,17 +220,13 @@ def read_index(source: Source, anatomy: Anatomy, said: Said, weights: Weights) -
         raise Damage("bad-header", "the index is not UTF-8", e.start) from None
     del data
     try:
-        yield from _sections(cursor, said, anatomy, weights)
+        yield from _read_sections(cursor, said, anatomy, weights)
     except Damage as e:
         rest = cursor.text[cursor.at :].strip(_BLANK)
-        if e.finding.code == "bad-header" and (
-            not rest or ("}" not in rest and not cursor.text.rstrip(_BLANK).endswith("}"))
-        ):
-            raise Damage(
-                "truncated",
-                f"the index ends at byte {source.size} in the middle ({e.finding.message[:200]})",
-                source.size,
-            ) from None
+        cut = not rest or ("}" not in rest and not cursor.text.rstrip(_BLANK).endswith("}"))
+        if e.finding.code == "bad-header" and cut:
+            why = f"the index ends at byte {source.size} in the middle ({e.finding.message[:200]})"
+            raise Damage("truncated", why, source.size) from None
         raise
     if rest := cursor.text[cursor.at :].strip(_BLANK):
         raise Damage("trailing-data", f"{len(rest)} characters follow the end of the index", cursor.offset)
@@ -254,7 +239,7 @@ def read_index(source: Source, anatomy: Anatomy, said: Said, weights: Weights) -
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     """Read the whole index; what it says about its shards becomes their claims."""
     said = Map()
-    yield from read_index(source, anatomy, said, partial(_weights, said=said))
+    yield from read_index(source, anatomy, said, partial(_read_weights, said=said))
     anatomy.keys.update(said.where)
     anatomy.members.update(
         (shard, Claim(FORMAT.name, partial(compare, said, shard), joint=True)) for shard in said.shards
@@ -264,7 +249,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         anatomy.members.setdefault(groups, Claim(FORMAT.name, nothing))
 
 
-def _sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:
+def _read_sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weights) -> Iterator[Finding]:
     seen = set[str]()
     for section in cursor.members():
         if section in seen:
@@ -276,7 +261,7 @@ def _sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weights) ->
         if section == "weight_map":
             yield from weights(cursor)
         elif section == "metadata":
-            yield from _metadata(cursor, said, anatomy)
+            yield from _read_metadata(cursor, said, anatomy)
         else:
             if meant := near_miss(section, _SECTIONS):
                 raise cursor.bad(f"{section!r} is one bit away from {meant!r}")
