@@ -121,9 +121,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name on first use (PEP 562), so that ``import ckpt_tools`` costs next to nothing in a
-    training script.
-    """
+    """Import a public name on first use (PEP 562): a training script pays next to nothing."""
     from importlib import import_module
 
     if name not in __all__:

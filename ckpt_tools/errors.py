@@ -1,6 +1,4 @@
-"""The exceptions that ckpt raises. A damaged checkpoint is a finding, never one of these
-(docs/exit-codes.md).
-"""
+"""The exceptions that ckpt raises. A damaged checkpoint is a finding, never one of these."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ _WORD = 4096
 
 
 def cut(text: str) -> str:
-    """A text without its middle where it is longer than any that is meant: a variable may hold 128 KiB, and
-    what is said about it ends up in the log of each rank.
-    """
+    """A text without its middle if it is longer than any that is meant: each rank would log it."""
     return text if len(text) <= _WORD else f"{text[:100]}…({len(text):,} characters)…{text[-100:]}"
 
 

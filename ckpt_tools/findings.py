@@ -1,6 +1,4 @@
-"""The catalogue of findings: id, default severity, title, hint. Ids are never renamed and never reused
-(docs/codes.md is made from this).
-"""
+"""The catalogue of findings (docs/codes.md is made from it). Ids are never renamed and never reused."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ N, W, E = Severity.NOTE, Severity.WARNING, Severity.ERROR
 
 
 class Code(NamedTuple):
-    """One kind of finding. ``hint`` says what to do next, ``in_store`` where it is about an object in a store
-    and something else is to be done.
-    """
+    """One kind of finding. ``in_store`` is the hint where it is about an object in a store."""
 
     id: str
     severity: Severity
@@ -175,9 +171,7 @@ def finding(  # noqa: PLR0913 - what a finding has
     follows: bool = False,
     rule: str = "",
 ) -> Finding:
-    """A finding with the catalogue's severity and hint unless given. Raises KeyError for a code that is not
-    in the catalogue.
-    """
+    """A finding with the catalogue's severity and hint unless given. Raises KeyError for an unknown code."""
     c = CODES[code]
     return Finding(
         code,
@@ -201,9 +195,7 @@ def of_file(f: Finding, path: str) -> Finding:
 
 
 def filled(hint: str, path: str, root: str) -> str:
-    """A hint whose PATH and ROOT are those that it is about, so that a command in it can be pasted; an empty
-    one leaves the word.
-    """
+    """A hint whose PATH and ROOT are these, so that a command in it can be pasted; "" leaves the word."""
     for word, known in (("PATH", path), ("ROOT", root)):
         if known and word in hint:
             hint = re.sub(rf"\b{word}\b", lambda _, known=known: quote(known), hint)  # type: ignore[misc]

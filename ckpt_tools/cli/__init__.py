@@ -1,6 +1,4 @@
-"""Arguments in, exit codes out (docs/exit-codes.md). What ``main`` needs is imported when signals have their
-meaning already.
-"""
+"""Arguments in, exit codes out. What ``main`` needs is imported when signals have their meaning."""
 
 from __future__ import annotations
 

@@ -58,9 +58,7 @@ def err(text: str) -> None:
 
 
 def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
-    """``ckpt: word: message``, and below it what ckpt has to say as well, and what to do next. Each is one
-    line, whatever names are in it: the rest of a name could pass for a line of ckpt's own.
-    """
+    """Say ``ckpt: word: message`` and what follows, each on one line: a name could pass for ours."""
     below = (f"ckpt: {also}" if also else "", f"hint: {hint}" if hint else "")
     lines = [printable(text) for text in (f"ckpt: {word}: {message}", *below) if text]
     if terminal(sys.stderr):  # which breaks no word then; logs keep lines whole

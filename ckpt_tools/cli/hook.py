@@ -1,6 +1,4 @@
-"""``ckpt hook``: the decision of ``ckpt run``, for scripts that start the job themselves; ``ckpt hook
-install`` prints such scripts.
-"""
+"""``ckpt hook``: the decision of ``ckpt run``, for scripts that start the job themselves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``ckpt hook install``: lines for a job script or a manifest, printed and never put anywhere. The snippets
-are files in ckpt_tools/cli/snippets.
-"""
+"""``ckpt hook install``: the files of ckpt_tools/cli/snippets, printed and never put anywhere."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ Root = Annotated[
 
 
 class Snippet(NamedTuple):
-    """``kind`` is the ending of its file. ``about`` is the first sentence of its own comment, or what it
-    calls its description.
-    """
+    """``kind`` is the ending of its file, ``about`` the first sentence of its comment or description."""
 
     name: str
     text: str

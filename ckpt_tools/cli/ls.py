@@ -90,9 +90,7 @@ def ls(
 
 
 def moment(text: str, now: float) -> float:
-    """Seconds since 1970 UTC of ``2h``, ``3d`` (before ``now``) or an ISO date, which is local time unless it
-    says otherwise. Raises UsageError.
-    """
+    """Seconds since 1970 of ``2h``, ``3d`` (before ``now``) or an ISO date. Raises UsageError."""
     with suppress(ValueError, OverflowError):
         if re.match(r"\s*[0-9.]+[a-z]", text):
             return now - parsers.duration(text)

@@ -1,6 +1,4 @@
-"""Progress on stderr: a bar on a terminal, once a run turns out to be long; nothing elsewhere, where it would
-fill a log, unless a wrapper asks for lines (docs/machines.md).
-"""
+"""Progress on stderr: a bar on a terminal once a run turns out to be long, or lines for a wrapper."""
 
 from __future__ import annotations
 
@@ -155,9 +153,7 @@ class Lines(_Watcher):
 
 @contextmanager
 def progress(to: Output) -> Iterator[Meter | Lines | None]:
-    """A meter for the time of the block; None where nobody wants one: with --quiet, or where stderr is no
-    terminal, unless --progress asks for it.
-    """
+    """A meter for the time of the block; None with --quiet or without a terminal, unless --progress asks."""
     shy = to.progress == "auto" and (to.quiet or not console.terminal(sys.stderr))
     if to.progress == "none" or shy:
         yield None

@@ -27,9 +27,7 @@ class Terminated(BaseException):
 
 
 class _State:
-    """``before`` is what the signals did when this process was started, ``arrived`` the exit code of the
-    first one.
-    """
+    """What the signals did ``before`` this process, and the exit code of the first that ``arrived``."""
 
     def __init__(self) -> None:
         self.before: dict[int, Any] = {}

@@ -78,9 +78,7 @@ def _tensor(t: TensorSide | None) -> Object | None:
 
 
 def render(result: Difference, view: View = PLAIN) -> str:
-    """Files that are not the same, then what differs in them, then the counts; ``view.verbose`` lists
-    everything.
-    """
+    """Show files that differ, then what differs in them, then the counts; ``view.verbose`` lists all."""
     page = Page(view)
     page.text(*_answer(result))
     page.text("")

@@ -8,9 +8,7 @@ from ckpt_tools.model.plan import LoadPlan
 
 
 class Failure(Struct, frozen=True):
-    """Why ``command`` has no answer. ``plan`` holds every rejected candidate when choosing got that far;
-    ``rule`` is the id of the rule that asks or stops, "" for none.
-    """
+    """Why ``command`` has no answer: ``plan`` holds rejected candidates, ``rule`` is what asks or stops."""
 
     command: str
     code: str

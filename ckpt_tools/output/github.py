@@ -1,6 +1,4 @@
-"""Findings -> annotations of GitHub Actions: workflow commands, one per line, which the runner reads from the
-log (docs.github.com, "Workflow commands").
-"""
+"""Findings -> annotations of GitHub Actions, one per line (docs.github.com, "Workflow commands")."""
 
 from __future__ import annotations
 

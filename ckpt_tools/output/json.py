@@ -26,10 +26,7 @@ COUNTS = ("count", "nan", "inf", "denormal", "absurd", "zeros")
 
 
 def render(result: Verification | LoadPlan | Scan | Failure, view: View | None = None) -> str:  # noqa: ARG001
-    """The JSON text of a result, ending in a line break. A failed choice is the plan that it got to.
-
-    It takes a view as every output does, and nothing of it counts here.
-    """
+    """Return the JSON text of a result. A failed choice is the plan that it got to."""
     if isinstance(result, Verification):
         files = [file(f) for f in result.files]
         return dump({**head(result), "files": files, "findings": list_findings(result.findings)})
@@ -68,9 +65,7 @@ def line(value: object) -> str:
 
 
 def scalar(value: Scalar) -> Scalar:
-    """A metadata value as JSON can hold it: NaN and infinities as texts, integers beyond every reader's limit
-    as hexadecimal texts.
-    """
+    """A metadata value as JSON can hold it: NaN, infinities and huge integers (hexadecimal) as texts."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, int) and value.bit_length() > 1024:
@@ -235,9 +230,7 @@ def rollback(back: Rollback) -> Object:
 
 
 def outcomes(plan: LoadPlan) -> list[tuple[Checkpoint, str]]:
-    """Every candidate in the order in which it was considered: "rejected", "chosen", "passed over" (beyond a
-    rollback's target) or "not looked at".
-    """
+    """Return each candidate in order with "rejected", "chosen", "passed over" or "not looked at"."""
     chosen = plan.checkpoint.key if plan.checkpoint else None
     rejected = {r.checkpoint.key for r in plan.rejected}
     found, outcome = list[tuple[Checkpoint, str]](), "passed over" if chosen else "not looked at"

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 
 
 def render(result: Verification, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """Every line is an object with a ``type``: file, finding or summary. A text without its summary line was
-    cut short.
-    """
+    """Each line is an object with a ``type``. A text without its summary line was cut short."""
     lines: list[json.Object] = [{"type": "file", **json.file(entry)} for entry in result.files]
     lines += [{"type": "finding", **json.finding(f, across=True)} for f in result.findings]
     lines.append({"type": "summary", **json.head(result)})

@@ -33,9 +33,7 @@ class Case(NamedTuple):
 
 
 def render(document: Verification | LoadPlan | Failure, view: View) -> str:
-    """One suite. Damage is a failure, what could not be looked at an error, a candidate that lost is skipped;
-    where warnings count, so do they here.
-    """
+    """Return one suite. Damage is a failure, what was not seen an error, a lost candidate skipped."""
     if isinstance(document, Verification):
         command, seconds, cases = "verify", document.summary.seconds, [*_list_files(document, view)]
     elif isinstance(document, LoadPlan):

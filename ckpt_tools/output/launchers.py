@@ -16,9 +16,7 @@ All = Sequence[tuple[Launcher, Started | None]]
 
 
 def catalogue(launchers: All, here: Started | None) -> str:
-    """JSON: each launcher with what it makes of the environment, and ``detected``, the answer that is
-    believed.
-    """
+    """JSON: each launcher with what it makes of the environment, and ``detected``, which is believed."""
     entries = [
         {
             "name": launcher.name,
@@ -35,9 +33,7 @@ def catalogue(launchers: All, here: Started | None) -> str:
 
 
 def table(launchers: All, here: Started | None, env: Mapping[str, str], view: View = PLAIN) -> str:
-    """For people: the launchers with those of their variables that are set, then every number that is known
-    here, and what is unclear.
-    """
+    """For people: the launchers with their variables that are set, then what is known and unclear here."""
     page, rows = Page(view), []
     for launcher, started in launchers:
         package = package_of(launcher.name)

@@ -70,9 +70,7 @@ def name_choice(plan: LoadPlan) -> str:
 
 
 def shorten(path: str) -> str:
-    """Return a path as it is seen from the current directory, if it lies below: so a repository's files are
-    called.
-    """
+    """Return a path as it is seen from the current directory, as a repository's files are called."""
     home = here().rstrip("/") + "/"
     return path[len(home) :] if path.startswith(home) and len(path) > len(home) else path
 

@@ -119,9 +119,7 @@ class Page:
             self.text("")
 
     def findings(self, findings: Sequence[Finding], root: str, listed: Collection[str] = ()) -> None:
-        """A table of findings, below it what follows from them, and what to do about each code once.
-        ``listed`` are files that the page names already.
-        """
+        """Show findings, what follows, and what to do about each code; ``listed`` files are named already."""
         if not findings:
             return
         findings = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
@@ -191,9 +189,7 @@ def _move(widths: Mapping[int, int], order: Sequence[int], width: int | None) ->
 
 
 def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
-    """A line as several that fit, indented as the first is, and ``hang`` more where that is; no word is
-    cut.
-    """
+    """Return a line as several that fit, indented as the first, and ``hang`` more. No word is cut."""
     if width is None or len(line) <= width:
         return [line]
     first = " " * (len(line) - len(line.lstrip()))
@@ -204,9 +200,7 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
 def _fold(
     findings: Sequence[Finding], root: str, listed: Collection[str], with_rules: bool
 ) -> list[tuple[str, ...]]:
-    """The rows of findings; notes that say the same of several files are one, with their number, and so is
-    what is said of many files that are ``listed`` elsewhere.
-    """
+    """Return the rows of findings; notes, and much said of ``listed`` files, are one with their number."""
     if with_rules:
         from ckpt_tools.planning.rules.catalogue import find_rule  # imports each rule
 

@@ -1,6 +1,4 @@
-"""The formats that 'ckpt verify' and 'ckpt plan' print: each a value that says what it renders, and with
-which function, which is imported when it is asked for.
-"""
+"""The formats that 'ckpt verify' and 'ckpt plan' print, each imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ class Output(Struct, frozen=True):
 
 
 def _built_in(name: str, title: str, *kinds: str, **more: Any) -> Output:
-    """A format of the module of its name: ``render`` takes every kind of document, or those that are named,
-    and ``failed`` a failure where it is not among these.
-    """
+    """Return a format of a module whose ``render`` takes these kinds (``failed`` a failure), else all."""
     home = f"ckpt_tools.output.{more.pop('home', name)}"
     renders = dict.fromkeys(kinds or (VERIFICATION, PLAN, FAILURE), f"{home}:render")
     return Output(name, title, {**renders, **({FAILURE: f"{home}:failed"} if kinds else {})}, **more)

@@ -1,6 +1,4 @@
-"""A plan -> its story in order: what was considered, why each candidate lost, what was substituted and what
-proves it, what was not looked at.
-"""
+"""A plan -> its story: what was considered, why each lost, what was substituted, what was not looked at."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""JSON that others may have written: every value of its type and within its bounds, or an error that says
-where it is not.
-"""
+"""JSON that others may have written: each value of its type and within bounds, or an error says where not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Parse raw values (text of a flag or a variable, or a value of a TOML file) into typed values, or say what
-would be right.
-"""
+"""Parse raw values (of flags, variables and TOML files) into typed ones, or say what would be right."""
 
 from __future__ import annotations
 

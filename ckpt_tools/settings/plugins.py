@@ -179,9 +179,7 @@ def findings() -> Iterator[Finding]:
 
 
 def tool_version() -> str:
-    """The version of ckpt with those of the packages that decide with it: two processes of one version give
-    the same answer.
-    """
+    """Return ckpt's version with the packages that decide: two processes of one version answer the same."""
     return f"{__version__}{packages()}"
 
 

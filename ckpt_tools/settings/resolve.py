@@ -1,6 +1,4 @@
-"""Where a setting comes from: flags > CKPT_* > the nearest ckpt.toml > defaults. Every variable is declared
-once, in settings.declarations.
-"""
+"""Where a setting comes from: flags > CKPT_* > the nearest ckpt.toml > defaults."""
 
 from __future__ import annotations
 

@@ -24,9 +24,7 @@ REASONS = 8
 
 
 class Row(Struct, frozen=True):
-    """One checkpoint with the ``root`` it lies below (an index), its ``outcome`` in the plan that considered
-    it ("" where none did) and the findings for which it lost.
-    """
+    """One checkpoint, the index of its ``root``, its ``outcome`` in a plan ("" for none), and why it lost."""
 
     checkpoint: Checkpoint
     root: int
