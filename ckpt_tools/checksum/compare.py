@@ -158,8 +158,8 @@ def digests(
 
 
 def _reads_otherwise(source: Source, s: Sum, jobs: int) -> bool:
-    """Whether a sum matches by its second reading."""
-    if s.otherwise is None:
+    """Whether a sum matches by its second reading; by one of nothing none does."""
+    if not s.otherwise:
         return False
     second = replace(s, pieces=s.otherwise, otherwise=None)
     return next(iter(mismatches(source, [second], jobs=jobs)), None) is None

@@ -19,7 +19,9 @@ from ckpt_tools.formats.seals.names import is_seal
 from ckpt_tools.inspection.recognise import allowed_by_name, by_layout
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.report import Level
+from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.tensor import Box
+from ckpt_tools.storage import Identity
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import patiently, there
 from ckpt_tools.storage.urls import inside, is_url
@@ -63,6 +65,7 @@ class Indexes:
 
     ``known`` are the indexes among them, ``findings`` maps an index to what its members show: paths that
     leave its directory, files that are not there.
+    ``read`` has what the structure of each index told, and by which claims: nobody reads it once more.
     ``unseen`` maps an index or member that could not be looked at to the reason, ``left_out`` an index to the
     members that need not be there and are not.
     """
@@ -92,6 +95,7 @@ class Indexes:
         self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
         self.left_out: dict[str, list[str]] = {}
+        self.read: dict[str, tuple[tuple[Claim, ...], Report, Mapping[str, Box], Identity | None]] = {}
         self.bytes_read = 0
 
     def _make_seals(self, seals: Mapping[str, str]) -> Seals:
@@ -277,6 +281,8 @@ class Indexes:
         report, anatomy = inspect(part.path, Level.STRUCTURE, claims=part.claims)
         known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
         self.bytes_read += report.bytes_read
+        if not part.above:
+            self.read[part.path] = part.claims, report, anatomy.places, anatomy.identity
         if report.verdict is Verdict.UNKNOWN:
             why = next((f.message for f in report.findings if f.code in NOT_SEEN), "")
             if why:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ckpt_tools.cache.codec import Seen
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.discovery.exclude import Excluded
 from ckpt_tools.discovery.file_stat import stat_of
@@ -202,7 +203,13 @@ class Session:
         """None when the budget is spent."""
         if (shown := self.shown(path, level, seen)) is not None:
             return shown
-        found = self.reader.report(path, level, expect, self.indexes.claims(path), self.indexes.based(path))
+        claims = self.indexes.claims(path)
+        if level is Level.STRUCTURE and (read := self.indexes.read.pop(path, None)) is not None:
+            by, report, boxes, identity = read
+            plain = not (self.options.require or self.options.explain or self.reader.key)
+            if plain and by == claims and report.format in (expect or (report.format,)):
+                self.reader.prefetched[path] = level, Seen(report, boxes, identity)
+        found = self.reader.report(path, level, expect, claims, self.indexes.based(path))
         if found is None:
             return None
         report, places = found
