@@ -70,9 +70,7 @@ def rank(
 
 
 def saved(candidates: Sequence[Checkpoint]) -> Callable[[Checkpoint], int]:
-    """When each was saved, in nanoseconds: a regular save no earlier than what a dying job saved of its step,
-    and the best so far no later than the regular save of its step, of which it is a copy.
-    """
+    """Return when each was saved (ns), as the dying gasps and regular saves of its step show."""
     gasps, regular = dict[object, int](), dict[object, int]()
     for c in candidates:
         if c.kind in (Kind.DYING_GASP, Kind.PERIODIC):

@@ -94,9 +94,7 @@ def _start(note: object) -> EarlierStart:
 
 
 def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:
-    """Return the earlier start that forbids to take this one for a first launch; not one of another run, of
-    which the checkpoint is there, where one run was asked for. Raises CannotLook.
-    """
+    """Return the start that forbids to take this one for the first, None without. Raises CannotLook."""
     before = None if selection.allow_fresh else read_last_start(place_of(root, selection), selection.trust)
     if before and (selection.run, selection.prefix, selection.layout) != (None, None, None):
         with suppress(OSError):  # nobody can say so

@@ -131,9 +131,7 @@ class Evidence(Struct, frozen=True):
 
 
 class StandIn(Struct, frozen=True):
-    """A file in place of one that a rank lacks. ``source`` says that both hold the same: by ``by_layout`` the
-    layout alone. With ``strict`` that is not enough.
-    """
+    """A file in place of one that a rank lacks, and whether the layout alone says that both are equal."""
 
     rank: int
     part: Part

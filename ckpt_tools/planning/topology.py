@@ -332,11 +332,7 @@ def _find_told_world(selection: Selection) -> Known | None:
 
 
 def read_groups(selection: Selection, root: str, world_size: int) -> RankGroups:
-    """Return groups of ranks that hold the same state, every rank in exactly one, or none if nobody asks.
-
-    Raises UsageError when the files are wrong or do not fit the number of ranks, CannotLook when they
-    cannot be read.
-    """
+    """Return groups of equal ranks from --strategy-dir. Raises UsageError, and CannotLook if unreadable."""
     directory = selection.strategy_dir
     if directory is None:
         return ()
@@ -348,10 +344,7 @@ def read_groups(selection: Selection, root: str, world_size: int) -> RankGroups:
 
 
 def require_trusted(directory: str, root: str, trusted: Trust) -> None:
-    """Raises Untrusted where such files lie outside ROOT and others could have written them.
-
-    They say whose files a rank loads. Those in ROOT were written as the checkpoints were.
-    """
+    """Raise Untrusted where strategy files lie outside ROOT and others could have written them."""
     if inside(directory, root):
         return
     if is_url(directory):

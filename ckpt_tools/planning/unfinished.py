@@ -118,10 +118,7 @@ def find_whole_temporary(s: Session) -> str | None:
 
 
 def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Return warnings about such directories of a higher number than all saves beside ``c``, and about those
-    called as a save that is not done in which something was written since. Of what a tracker names more is
-    said elsewhere.
-    """
+    """Return warnings about such directories, and about unfinished ones that were written since ``c``."""
     home = c.parts[0].home
     base = os.path.dirname(home or c.parts[0].path)
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))

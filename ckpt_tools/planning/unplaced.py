@@ -103,10 +103,7 @@ def say_how_to_describe(s: Session) -> str:
 
 
 def find_undescribed(s: Session) -> dict[str, int]:
-    """Return the sizes, by path below ROOT, of files that may be training states and that no layout places
-    but the last resort, and of those beside them with the same ending; else of those of two layouts of which
-    one has files in the other's saves.
-    """
+    """Return sizes, by path below ROOT, of files that need a layout of their own: they may be states."""
     known = {p.path: p.size for p in s.parts if s.layouts.of(p).is_last_resort}
     known |= {f.path: f.size for f in find_unplaced_files(s, 0, bool) if f.state}
     places = set(map(_place, known))

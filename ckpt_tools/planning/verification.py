@@ -188,10 +188,7 @@ def _read_bare(s: Session, level: Level) -> list[FileReport]:
 def _find_nothing_to_load(
     s: Session, findings: Sequence[Finding], bare: Sequence[FileReport]
 ) -> Iterator[Finding]:
-    """Return that no job could load anything below ROOT, where no damage says so, and no file outside every
-    layout may hold a state: no save is whole, and none is being written, or only files are left that a
-    framework writes beside others.
-    """
+    """Yield that no job could load anything below ROOT, where no damage says so."""
     held = (f.report.format for f in bare if f.report.format)
     if not s.found.tree or _is_broken(s, findings) or any(map(formats.names.holds_state, held)):
         return

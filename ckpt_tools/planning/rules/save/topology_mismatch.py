@@ -79,11 +79,7 @@ def _tells_replicas(c: Checkpoint, run: Run, selection: Selection) -> bool:
 
 
 def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
-    """Yield what is called a dying gasp, and may hold state of ranks that the job does not have.
-
-    It need not have a file of every rank, so those that it has do not show that the job had become smaller:
-    the regular save before it tells how many there were.
-    """
+    """Yield a dying gasp that may hold state of ranks that the job lacks, as the save before it tells."""
     layouts, world = run.expected.layouts, run.topology.world_size
     if not all(layouts.of(c).piece(p.piece).kind is Kind.DYING_GASP for p in c.parts):
         return
@@ -99,11 +95,7 @@ def _find_larger_gasp(c: Checkpoint, run: Run) -> Iterator[Hit]:
 
 
 def _find_own_sizes(c: Checkpoint, run: Run) -> dict[str, int]:
-    """Return what the files of a save say about the job that saved it.
-
-    Places that its names show are there, whatever the files say. Where these say nothing, as many places as
-    the job has, or fewer, are no size of its own: some may have been lost.
-    """
+    """Return what files and names tell of the job that saved them; few places alone may be lost ones."""
     own, now = dict(run.expected.sizes_in_files(c)), run.topology.sizes
     told = bool(own)
     for axis in _PLACES:
