@@ -14,7 +14,7 @@ from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import told_of_whole, work_out
 from ckpt_tools.model.store_checksum import StoreChecksums
 from ckpt_tools.storage import BytesSource
-from ckpt_tools.storage.stores import s3_checksums, told
+from ckpt_tools.storage.stores import told
 from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.stores.told import stored_checksums
@@ -55,7 +55,7 @@ def test_parts_of_unequal_lengths(algorithm: str) -> None:
     parts = [b"a" * 700, b"b" * 300, b"c" * 900]
     head, rows = aws_answer(parts, algorithm)
     body = b"".join(parts)
-    found = StoreChecksums("s3://b/k", len(body), tuple(s3_checksums.sums_of(head, rows, len(body))))
+    found = StoreChecksums("s3://b/k", len(body), tuple(told.sums_of(head, rows, len(body))))
     for s in found.sums:
         assert s.parts == (700, 300, 900) and work_out(BytesSource(body), s) == s.value
     whole = [s for s in told_of_whole(found).sums if s.whole]
@@ -78,7 +78,7 @@ def test_pages_of_parts_are_joined() -> None:
             return {"ObjectParts": {"Parts": rows["Parts"][at : at + 2], "TotalPartsCount": 3, **more}}
 
     store = ObjectStore("s3://b", None)
-    s3_checksums._clients[store] = Client()
+    store.boto = Client()
     found = stored_checksums(store, Object("k", 24, 0, head["ETag"], "v7"))
     assert next(s for s in found.sums if s.algorithm == "crc32c").parts == (9, 8, 7)
     assert len(Client.asked) == 2 and all(a["VersionId"] == "v7" for a in Client.asked)
@@ -103,7 +103,7 @@ def test_pages_of_parts_are_joined() -> None:
 def test_odd_answers_are_no_checksums(odd: dict[str, Any]) -> None:
     sizes = odd.pop("Sizes", (4, 6))
     rows = {"Parts": [{"Size": n} for n in sizes]}
-    assert list(s3_checksums.sums_of(odd, rows, 10)) == []
+    assert list(told.sums_of(odd, rows, 10)) == []
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_odd_answers_are_no_checksums(odd: dict[str, Any]) -> None:
     ],
 )
 def test_sizes_of_parts(first: dict[str, int], size: int, sizes: list[int], guess: bool) -> None:
-    found = s3_checksums.guessed(first, size)
+    found = told.guessed(first, size)
     assert [row["Size"] for row in found.get("Parts", ())] == sizes
     assert bool(found.get("Guessed")) is guess
 

@@ -58,6 +58,7 @@ class ObjectStore:
         self.url, self.client, self._single = url, client, single
         self.requests: Counter[str] = Counter()
         self._singles: dict[str, Any] = {}
+        self.boto: Any = None  # which asks S3 for checksums
         self.cannot_sign = ""
         self.digests: bool | None = None
         """Whether ETags that look like an MD5 are the objects' own, as far as any has shown (source.py)."""

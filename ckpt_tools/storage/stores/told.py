@@ -1,29 +1,33 @@
 """What a store says about the bytes of an object, asked for without any of them: one request, or two where
-it was uploaded in parts. Google Cloud Storage and Azure are asked by a HEAD that obstore has signed: its own
-does not tell them.
+it was uploaded in parts. S3 is asked by boto3, Google Cloud Storage and Azure by a HEAD that obstore has
+signed: its own HEAD tells no checksums.
 
-Sources: "Hashes and ETags" of Google's documentation (``x-goog-hash``: CRC-32C of every object, MD5 of those
-that were not composed, both worked out by the service), and "Get Blob Properties" of Azure's. Azure keeps the
-Content-MD5 of a blob of blocks as the uploader gave it and compares it with nothing; its CRC-64 is
-CRC-64/NVME, with the lowest byte first.
+Sources: HeadObject and GetObjectAttributes of S3's API, and its user guide, "Checking object integrity": a
+composite checksum has "-" and the number of parts behind it. "Hashes and ETags" of Google's documentation
+(``x-goog-hash``: CRC-32C of every object, MD5 of those that were not composed, both worked out by the
+service). "Get Blob Properties" of Azure's, which keeps the Content-MD5 of a blob of blocks as the uploader
+gave it and compares it with nothing; its CRC-64 is CRC-64/NVME, with the lowest byte first.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import errno
 import hashlib
 import os
 import re
+import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
+from weakref import finalize
 
 from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
 from ckpt_tools.storage.stalls import Stalled, watched
 from ckpt_tools.storage.stores.refused import untold
-from ckpt_tools.storage.stores.s3_checksums import decoded
 from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced
 from ckpt_tools.storage.urls import joined
 
@@ -31,16 +35,31 @@ if TYPE_CHECKING:
     from http.client import HTTPMessage
 
     from ckpt_tools.storage.stores.object_store import ObjectStore
-    from ckpt_tools.storage.stores.store import Object, Store
+    from ckpt_tools.storage.stores.store import Store
 
-
-_S3 = frozenset({"s3", "s3a"})
-_SIGNED = CLOUDS - _S3
+LENGTHS = {"crc32": 4, "crc32c": 4, "crc64nvme": 8, "sha1": 20, "sha256": 32, "sha512": 64, "md5": 16}
+"""Bytes of each."""
+_ETAG = re.compile(r'"?([0-9a-f]{32})(?:-([1-9]\d{0,4}))?"?')
+_PAGES = 10
+"""Pages of a thousand parts: an upload has ten thousand at most."""
+_CREDENTIALS = {
+    "access_key_id": "aws_access_key_id",
+    "secret_access_key": "aws_secret_access_key",
+    "token": "aws_session_token",
+    "session_token": "aws_session_token",
+}
+_ENVIRONMENT = ("AWS_ENDPOINT", "AWS_SKIP_SIGNATURE", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST")
+"""Variables that obstore reads and boto3 does not."""
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_VALID = timedelta(minutes=5)
+_SECONDS = 30.0
+_GOOGLE = re.compile(r"(crc32c|md5)=([A-Za-z0-9+/]+={0,2})")
+_lock = threading.Lock()
 
 
 def keeps_checksums(url: str) -> bool:
     """Whether a store of this kind keeps any that it tells."""
-    return url.partition("://")[0] in _S3 | _SIGNED
+    return url.partition("://")[0] in CLOUDS
 
 
 def stored_checksums(store: Store, of: Object) -> StoreChecksums:
@@ -48,17 +67,11 @@ def stored_checksums(store: Store, of: Object) -> StoreChecksums:
     where there is another object now, and OSError, all without anything secret.
     """
     url = joined(store.url, of.key)
-    scheme = url.partition("://")[0]
-    if scheme not in _S3 | _SIGNED or not of.size:
+    if not keeps_checksums(url) or not of.size:
         return StoreChecksums(url, of.size)
     client: ObjectStore = store  # type: ignore[assignment]  # of these schemes it is (mounts.py)
-    if scheme in _S3:
-        from ckpt_tools.storage.stores.s3_checksums import ask
-
-        return StoreChecksums(url, of.size, ask(client, of))
-    from ckpt_tools.storage.stores.told import ask_signed
-
-    return StoreChecksums(url, of.size, ask_signed(client, of, scheme))
+    ask = _ask_s3 if url.startswith("s3") else _ask_signed
+    return StoreChecksums(url, of.size, tuple(ask(client, of, url)))
 
 
 def contradicts(store: ObjectStore, of: Object, data: memoryview) -> bool:
@@ -87,15 +100,167 @@ def _digest(algorithm: str, data: memoryview) -> bytes | None:
     return None
 
 
-_VALID = timedelta(minutes=5)
-_SECONDS = 30.0
-_GOOGLE = re.compile(r"(crc32c|md5)=([A-Za-z0-9+/]+={0,2})")
-_LENGTHS = {"crc32c": 4, "md5": 16}
+def decoded(text: str, length: int) -> bytes | None:
+    """Base64 of so many bytes, or None."""
+    try:
+        value = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    return value if len(value) == length else None
 
 
-def ask_signed(store: ObjectStore, of: Object, scheme: str) -> tuple[StoreChecksum, ...]:
-    """What the store says of an object. Raises as ``told.stored_checksums`` does."""
-    url = joined(store.url, of.key)
+# ---- S3
+
+
+def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]:
+    with _lock:
+        client = store.boto = store.boto or _make_client(store)
+
+    def asked(call: Callable[..., Any], **more: Any) -> dict[str, Any]:
+        version = {"VersionId": of.version} if of.version else {}
+        store.requests["head"] += 1
+        try:
+            answer: dict[str, Any] = watched(
+                call, Bucket=store.url.partition("://")[2], Key=of.key, **version, **more
+            )
+        except Exception as e:
+            raise untold(e, url) from None
+        return answer
+
+    same = {"IfMatch": of.etag} if of.etag else {}
+    head = asked(client.head_object, ChecksumMode="ENABLED", **same)
+    tags = [str(tag or "").removeprefix("W/").strip('"') for tag in (head.get("ETag"), of.etag or None)]
+    if head.get("ContentLength") != of.size or (of.etag and tags[0] != tags[1]):
+        raise Replaced(url)
+    if not _has_parts(head):
+        return sums_of(head, {}, of.size)
+    found, more = list[Any](), dict[str, Any]()
+    try:
+        for _ in range(_PAGES):
+            told = asked(client.get_object_attributes, ObjectAttributes=["ObjectParts"], **more)
+            page = told.get("ObjectParts") or {}
+            found += page.get("Parts") or ()
+            if not page.get("IsTruncated") or not page.get("NextPartNumberMarker"):
+                break
+            more = {"PartNumberMarker": page["NextPartNumberMarker"]}
+    except OSError:  # who may not ask this, and a server that does not know it
+        found = []
+    parts = {"Parts": found} if found else guessed(asked(client.head_object, PartNumber=1), of.size)
+    return sums_of(head, parts, of.size)
+
+
+def guessed(first: Mapping[str, Any], size: int) -> dict[str, Any]:
+    """The parts of an object of ``size`` bytes from the size of its first one and their number: all but the
+    last are taken for equally long, as every client makes them. Of two it is no guess.
+    """
+    count, length = first.get("PartsCount") or 0, first.get("ContentLength") or 0
+    last = size - (count - 1) * length
+    if count < 1 or length < 1 or not 0 < last <= (length if count > 2 else last):
+        return {}
+    sizes = [{"Size": length}] * (count - 1) + [{"Size": last}]
+    return {"Parts": sizes, "Guessed": count > 2}
+
+
+def _has_parts(head: Mapping[str, Any]) -> bool:
+    """Whether any checksum in an answer to HEAD is of the checksums of parts, and nothing else is usable."""
+    values = [str(head[name]) for _, name in _names(head)]
+    if any("-" not in value for value in values) and head.get("ChecksumType") != "COMPOSITE":
+        return False
+    return bool(values) or "-" in str(head.get("ETag"))
+
+
+def sums_of(head: Mapping[str, Any], parts: Mapping[str, Any], size: int) -> Iterator[StoreChecksum]:
+    """The checksums in an answer to HeadObject; ``parts`` is what is known of the parts of the upload."""
+    rows = parts.get("Parts") or ()
+    sizes = tuple(int(row.get("Size") or 0) for row in rows)
+    if sum(sizes) != size or (sizes and min(sizes) < 1):
+        rows, sizes = (), ()
+    weak = bool(parts.get("Guessed"))
+    for algorithm, name in _names(head):
+        text, _, count = str(head[name]).partition("-")
+        value = decoded(text, LENGTHS[algorithm])
+        if value is None:
+            continue
+        if not count and head.get("ChecksumType") != "COMPOSITE":
+            yield StoreChecksum(algorithm, value)
+        elif sizes and (not count or count == str(len(sizes))):
+            yield StoreChecksum(algorithm, value, sizes, _values(rows, name, LENGTHS[algorithm]), weak=weak)
+    yield from _of_etag(head, sizes)
+
+
+def _of_etag(head: Mapping[str, Any], sizes: tuple[int, ...]) -> Iterator[StoreChecksum]:
+    """The ETag, where it may be an MD5: with keys of KMS or of the client it is not."""
+    found = _ETAG.fullmatch(str(head.get("ETag") or ""))
+    other = "kms" in str(head.get("ServerSideEncryption") or "") or head.get("SSECustomerAlgorithm")
+    if found is None or other:
+        return
+    value = bytes.fromhex(found[1])
+    if found[2] is None:
+        # SSE-S3 leaves the ETag an MD5 (API reference, "Object"); who encrypts otherwise often says nothing
+        yield StoreChecksum("md5", value, weak=True, of_content=head.get("ServerSideEncryption") == "AES256")
+    elif str(len(sizes)) == found[2]:
+        yield StoreChecksum("md5", value, sizes, weak=True)
+
+
+def _names(head: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(algorithm, member) of the checksums in an answer."""
+    known = ((algorithm, f"Checksum{algorithm.upper()}") for algorithm in LENGTHS)
+    return [(algorithm, name) for algorithm, name in known if head.get(name)]
+
+
+def _values(rows: Any, name: str, length: int) -> tuple[bytes, ...]:
+    """The checksum of every part; () where one is not told."""
+    values = [decoded(str(row.get(name) or ""), length) for row in rows]
+    return tuple(v for v in values if v is not None) if all(values) else ()
+
+
+def _make_client(store: ObjectStore) -> Any:
+    """A client of boto3 for the same endpoint, and with the same credentials; where the store was given none,
+    both libraries look for them in the same places.
+    """
+    try:
+        from boto3.session import Session
+        from botocore import UNSIGNED
+        from botocore.config import Config
+    except ImportError:
+        text = "boto3, which asks S3 for checksums, is not installed: pip install 'ckpt-tools[cloud]'"
+        raise OSError(errno.ENOPKG, text, store.url) from None
+    found = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ} | dict(store.client.config)
+    own = {str(k).lower().removeprefix("aws_"): str(v) for k, v in found.items()}
+    provider = getattr(store.client, "credential_provider", None)
+    secret = provider() if callable(provider) else own
+    given = {
+        _CREDENTIALS[k]: v
+        for k, v in (secret if isinstance(secret, Mapping) else own).items()
+        if k in _CREDENTIALS and v
+    }
+    virtual = own.get("virtual_hosted_style_request", "").lower() in _TRUE
+    endpoint = own.get("endpoint") or own.get("endpoint_url")
+    if virtual and endpoint:  # obstore wants the bucket in it
+        endpoint = endpoint.replace(f"://{store.url.partition('://')[2]}.", "://", 1)
+    options: dict[str, Any] = {
+        "s3": {"addressing_style": "virtual" if virtual else "path" if endpoint else "auto"},
+        "retries": {"mode": "standard", "max_attempts": 3},
+        "max_pool_connections": 32,
+    }
+    if own.get("skip_signature", "").lower() in _TRUE:
+        options["signature_version"] = UNSIGNED
+    region = own.get("region") or own.get("default_region") or None
+    try:
+        client = Session().client(
+            "s3", endpoint_url=endpoint or None, region_name=region, config=Config(**options), **given
+        )
+    except Exception as e:
+        text = f"no client for its checksums could be made ({type(e).__name__})"
+        raise OSError(errno.EINVAL, text, store.url) from None
+    finalize(store, client.close)
+    return client
+
+
+# ---- Google and Azure
+
+
+def _ask_signed(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]:
     if store.cannot_sign:  # who may not sign is told so after many attempts: once is enough
         raise OSError(errno.EACCES, store.cannot_sign, url)
     store.requests["head"] += 1
@@ -110,7 +275,8 @@ def ask_signed(store: ObjectStore, of: Object, scheme: str) -> tuple[StoreChecks
         raise OSError(errno.EACCES, store.cannot_sign, url) from None
     if _is_other(headers, of):
         raise Replaced(url)
-    return tuple((google if scheme == "gs" else azure)({k.lower(): v for k, v in _joined(headers).items()}))
+    together = {name.lower(): ",".join(headers.get_all(name) or ()) for name in headers}
+    return (google if url.startswith("gs:") else azure)(together)
 
 
 def google(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
@@ -118,7 +284,7 @@ def google(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
     if headers.get("x-goog-stored-content-encoding", "identity") not in ("identity", ""):
         return
     for algorithm, text in _GOOGLE.findall(headers.get("x-goog-hash", "")):
-        if (value := decoded(text, _LENGTHS[algorithm])) is not None:
+        if (value := decoded(text, LENGTHS[algorithm])) is not None:
             yield StoreChecksum(algorithm, value)
 
 
@@ -130,11 +296,6 @@ def azure(headers: Mapping[str, str]) -> Iterator[StoreChecksum]:
         yield StoreChecksum("crc64nvme", value[::-1])
     if (value := decoded(headers.get("content-md5", ""), 16)) is not None:
         yield StoreChecksum("md5", value, claimed=True)
-
-
-def _joined(headers: HTTPMessage) -> dict[str, str]:
-    """Headers of one name as one, as they may be sent either way."""
-    return {name: ",".join(headers.get_all(name) or ()) for name in headers}
 
 
 def _is_other(headers: HTTPMessage, of: Object) -> bool:
