@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, RunningCrc, Sum, covered, xxh3
 from ckpt_tools.storage import Source, Stopped
-from ckpt_tools.storage.local import BUFFER, buffer
+from ckpt_tools.storage.local import BUFFER, own_buffer
 from ckpt_tools.storage.threads import Threads, default_jobs
 
 MIB = 1 << 20
@@ -263,7 +263,7 @@ def read_parts(
             if progress:
                 progress(len(part))
         return
-    view = buffer()
+    view = own_buffer()
     while offset < end:
         n = min(BUFFER - offset % BUFFER, end - offset)
         source.readinto(offset, view[:n])

@@ -17,30 +17,20 @@ from ckpt_tools.storage.stalls import Stalled
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# ---- Buffers to read into: page-aligned, one per thread.
-
-
 BUFFER = 2 * 1024 * 1024
 """Bytes per read: the kernel copies out of its cache faster in long runs; from 1 to 2 MiB a tenth."""
 
 _local = threading.local()
 
 
-def buffer() -> memoryview:
-    """This thread's buffer. It begins with a page: the kernel copies at half the speed to an address that is
-    no multiple of 64, which a bytearray's may be.
+def own_buffer(name: str = "first") -> memoryview:
+    """This thread's buffer of a name: "second" is for who fills the first one from a buffer of its own. It
+    begins with a page: the kernel copies at half the speed to an address that is no multiple of 64.
     """
-    view: memoryview | None = getattr(_local, "view", None)
+    view: memoryview | None = getattr(_local, name, None)
     if view is None:
-        view = _local.view = memoryview(mmap.mmap(-1, BUFFER, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-    return view
-
-
-def second_buffer() -> memoryview:
-    """Another one of this thread, for those who fill ``buffer()`` from a buffer of their own."""
-    view: memoryview | None = getattr(_local, "second", None)
-    if view is None:
-        view = _local.second = memoryview(mmap.mmap(-1, BUFFER, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        view = memoryview(mmap.mmap(-1, BUFFER, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        setattr(_local, name, view)
     return view
 
 
@@ -254,17 +244,6 @@ class HeldSource(LocalSource):
             return
         self._data = data if len(data) == self.size else None
 
-    @property
-    def held(self) -> bool:
-        """Whether the whole file is in memory."""
-        return self._data is not None
-
-    def view(self, offset: int, length: int) -> memoryview:
-        """Bytes of a held file; whoever calls knows that the file has them."""
-        assert self._data is not None  # noqa: S101 - for the type checker
-        self.bytes_read += length
-        return memoryview(self._data)[offset : offset + length]
-
     def read(self, offset: int, length: int) -> bytes:
         if self._data is None or offset < 0 or length < 0 or offset + length > self.size:
             return super().read(offset, length)
@@ -275,7 +254,8 @@ class HeldSource(LocalSource):
         if self._data is None or offset < 0 or offset + len(buffer) > self.size:
             super().readinto(offset, buffer)
             return
-        buffer[:] = self.view(offset, len(buffer))
+        self.bytes_read += len(buffer)
+        buffer[:] = self._data[offset : offset + len(buffer)]
 
 
 ALIGNED = 4096
@@ -309,7 +289,7 @@ class DirectSource(LocalSource):
         return bytes(data)
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
-        done, wanted, bounce = 0, len(buffer), second_buffer()
+        done, wanted, bounce = 0, len(buffer), own_buffer("second")
         while done < wanted:
             start = (offset + done) // ALIGNED * ALIGNED
             skip = offset + done - start

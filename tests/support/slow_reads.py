@@ -43,7 +43,7 @@ def readinto(self: storage.LocalSource, offset: int, buffer: memoryview) -> None
 
 def held(self: storage.HeldSource, path: str) -> None:
     _held(self, path)
-    if self.held:  # all of it was read now
+    if self._data is not None:  # all of it was read now
         if path.endswith("/poison/model.pt"):
             os.kill(os.getpid(), signal.SIGKILL)
         _noted(path, 0, self.size)

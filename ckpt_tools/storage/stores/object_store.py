@@ -104,24 +104,23 @@ class ObjectStore:
 
     def _prove(self, prefix: str, *, more: bool = False) -> None:
         """Raises OSError unless it is a store that answered that there is nothing (more): the library takes
-        every page of HTML for an empty list, also that of a portal, or of a web server at a wrong address. To
-        read what nobody has leads to an error that only a store writes: that there is none. Whoever may
-        not list the whole bucket is denied it, which only shows that there is no ``more`` than was listed.
+        every page of HTML for an empty list. To read what nobody has leads to an error that only a store
+        writes. Whoever may not list the whole bucket is denied it: then there is no ``more`` than was listed.
         """
-        key = f"{prefix}/{_NOBODY}" if prefix else _NOBODY
         self.requests["get"] += 1
         try:
-            interruptible(self.client.get, key)
+            interruptible(self.client.get, f"{prefix}/{_NOBODY}" if prefix else _NOBODY)
         except Exception as e:
-            error = refused(e, joined(self.url, prefix))
-            if isinstance(error, FileNotFoundError) and code_of(e) in _NO_SUCH_KEY:
-                return
-            if isinstance(error, PermissionError) and code_of(e) == "AccessDenied":
-                if more:
+            error, code = refused(e, joined(self.url, prefix)), code_of(e)
+            if isinstance(error, FileNotFoundError):
+                if code in _NO_SUCH_KEY:
                     return
-                raise PermissionError(errno.EACCES, _CANNOT_TELL, error.filename) from None
-            if not isinstance(error, FileNotFoundError):
+            elif not isinstance(error, PermissionError) or code != "AccessDenied":
                 raise error from None
+            elif more:
+                return
+            else:
+                raise PermissionError(errno.EACCES, _CANNOT_TELL, error.filename) from None
         text = "what answers with an empty list is no store of this kind: check the endpoint"
         raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
@@ -202,25 +201,21 @@ class ObjectStore:
         failed: dict[str, OSError] = {}
         for at in range(0, len(keys), BATCH):
             batch = list(keys[at : at + BATCH])
-            self.requests["delete"] += 1
-            try:
-                self._asked(batch[0], self.client.delete, batch)
-            except FileNotFoundError:
-                continue
-            except OSError:
-                failed.update(self._each(batch))
+            # one by one where a batch failed: which are still there, and why
+            if self._delete(batch[0], batch) is not None:
+                each = {key: self._delete(key, key) for key in batch}
+                failed |= {key: e for key, e in each.items() if e is not None}
         return failed
 
-    def _each(self, keys: Sequence[str]) -> Iterator[tuple[str, OSError]]:
-        """One by one: which of a batch that failed are still there, and why."""
-        for key in keys:
-            self.requests["delete"] += 1
-            try:
-                self._asked(key, self.client.delete, key)
-            except FileNotFoundError:
-                continue
-            except OSError as e:
-                yield key, e
+    def _delete(self, key: str, what: str | list[str]) -> OSError | None:
+        self.requests["delete"] += 1
+        try:
+            self._asked(key, self.client.delete, what)
+        except FileNotFoundError:
+            return None
+        except OSError as e:
+            return e
+        return None
 
     def _of(self, key: str) -> tuple[Any, str]:
         """The client to ask about an object, and its path there. A presigned address, and one with escapes,
