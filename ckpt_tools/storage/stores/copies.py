@@ -118,7 +118,7 @@ class Copy:
     @property
     def digest(self) -> str:
         """The digest of all bytes, once nothing is missing (``digest_of_file``)."""
-        return _joined([self._digests[k] for k in sorted(self._digests)])
+        return _join([self._digests[k] for k in sorted(self._digests)])
 
 
 def _write(fd: int, data: memoryview, offset: int) -> None:
@@ -134,7 +134,7 @@ def digest_of(cell: memoryview | bytes) -> bytes:
     return xxh3_64_digest(cell)
 
 
-def _joined(cells: Sequence[bytes]) -> str:
+def _join(cells: Sequence[bytes]) -> str:
     from xxhash import xxh3_128_hexdigest
 
     return xxh3_128_hexdigest(b"".join(cells))
@@ -142,19 +142,14 @@ def _joined(cells: Sequence[bytes]) -> str:
 
 def digest_of_data(data: bytes) -> str:
     """Return what ``digest_of_file`` would of a file with these bytes."""
-    return _joined([digest_of(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK)])
+    return _join([digest_of(data[at : at + CHUNK]) for at in range(0, len(data), CHUNK)])
 
 
 def digest_of_file(fd: int) -> str:
     """XXH3-128 (hex) over the XXH3-64 of every cell of a file, which may be worked out in any order."""
-    cells, at, buffer = [], 0, bytearray(CHUNK)
-    while n := os.preadv(fd, [buffer], at):
-        filled = n
-        while filled < CHUNK and (n := os.preadv(fd, [memoryview(buffer)[filled:]], at + filled)):
-            filled += n
-        cells.append(digest_of(memoryview(buffer)[:filled]))
-        at += filled
-    return _joined(cells)
+    with open(fd, "rb", closefd=False) as file:
+        file.seek(0)
+        return _join([digest_of(cell) for cell in iter(lambda: file.read(CHUNK), b"")])
 
 
 class _Copying:

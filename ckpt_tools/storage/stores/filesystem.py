@@ -31,10 +31,8 @@ def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
     try:
         fs, top = url_to_fs(url, **options)
     except ImportError as e:
-        known = known_implementations.get(url.partition("://")[0], {}).get("err", "")
-        text = (
-            f"fsspec needs {e.name or 'another package'}, which is not installed: {known or 'pip install it'}"
-        )
+        how = known_implementations.get(url.partition("://")[0], {}).get("err", "") or "pip install it"
+        text = f"fsspec needs {e.name or 'another package'}, which is not installed: {how}"
         raise OSError(errno.ENOPKG, text, url) from None
     except ValueError:
         text = "no such kind of store is known to fsspec, or not these options of it"
@@ -124,18 +122,18 @@ class FileSystem:
         return memoryview(data), of
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
-        if refused := self._read_only(key):
-            raise refused
+        self._require_writable(key)
         require_seen(self, key, replacing)
         self.requests["put"] += 1
         self._asked(key, self.fs.pipe_file, self._path(key), data)
         return written(self, key, data)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
-        failed = {key: refused for key in keys if (refused := self._read_only(key))}
-        for key in keys if not failed else ():
-            self.requests["delete"] += 1
+        failed: dict[str, OSError] = {}
+        for key in keys:
             try:
+                self._require_writable(key)
+                self.requests["delete"] += 1
                 self._asked(key, self.fs.rm_file, self._path(key))
             except FileNotFoundError:
                 continue
@@ -143,11 +141,9 @@ class FileSystem:
                 failed[key] = e
         return failed
 
-    def _read_only(self, key: str) -> OSError | None:
-        """Why an object there is not written, whatever the user may do."""
-        if self._scheme not in READ_ONLY:
-            return None
-        return OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
+    def _require_writable(self, key: str) -> None:
+        if self._scheme in READ_ONLY:  # whatever the user may do
+            raise OSError(errno.EROFS, "ckpt writes nothing to this kind of store", joined(self.url, key))
 
     def _asked(self, key: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         def in_turn() -> T:
@@ -172,24 +168,19 @@ def _anew(call: Callable[..., Any]) -> dict[str, bool]:
 
 _TIMES = ("mtime", "LastModified", "last_modified", "modify", "created")
 """What they call the last change."""
+_TAGS = ("ETag", "etag", "blob_id", "oid", "xet_hash", "sha")
 
 
 def _object(key: str, info: Mapping[str, Any]) -> Object:
-    """Names of the facts differ from one file system to the next."""
-    modified = next((info[k] for k in _TIMES if k in info), 0)
-    tag = next(
-        (str(info[k]) for k in ("ETag", "etag", "blob_id", "oid", "xet_hash", "sha") if info.get(k)), ""
-    )
-    return Object(key, int(info["size"] or 0), _ns(modified), tag, str(info.get("VersionId") or ""))
-
-
-def _ns(modified: Any) -> int:
-    """Whole microseconds: a list may tell as a number, which has no more, what an answer tells as a date."""
-    if isinstance(modified, datetime):
-        at = modified if modified.tzinfo else modified.replace(tzinfo=timezone.utc)
-        return round(at.timestamp() * 1_000_000) * 1000
-    if isinstance(modified, (int, float)):
-        return round(modified * 1_000_000) * 1000
-    if isinstance(modified, str) and modified[:14].isdecimal() and len(modified) >= 14:  # RFC 3659, of FTP
-        return _ns(datetime.strptime(f"{modified[:14]}Z", "%Y%m%d%H%M%S%z"))
-    return 0
+    """Names of the facts differ from one file system to the next. Of the time whole microseconds: a list may
+    tell as a number, which has no more, what an answer tells as a date.
+    """
+    at: Any = next((info[k] for k in _TIMES if k in info), 0)
+    if isinstance(at, str):  # RFC 3659, of FTP
+        dated = at[:14].isdecimal() and len(at) >= 14
+        at = datetime.strptime(f"{at[:14]}Z", "%Y%m%d%H%M%S%z") if dated else 0
+    if isinstance(at, datetime):
+        at = (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
+    ns = round(at * 1_000_000) * 1000 if isinstance(at, (int, float)) else 0
+    tag = next((str(info[k]) for k in _TAGS if info.get(k)), "")
+    return Object(key, int(info["size"] or 0), ns, tag, str(info.get("VersionId") or ""))
