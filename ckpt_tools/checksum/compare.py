@@ -51,9 +51,7 @@ Outcome = int | bytes | InflateError
 
 
 class _Inflating:
-    """A running CRC of what a deflated piece inflates to. Output is bounded: a bomb stops as soon as it
-    exceeds the size that it declares.
-    """
+    """A running CRC of what a deflated piece inflates to; a bomb stops at the size that it declares."""
 
     def __init__(self, crc: Crc, piece: Deflated) -> None:
         self._crc, self._size = RunningCrc(crc), piece.size
@@ -83,9 +81,7 @@ class _Inflating:
 
 
 class _Feed(Struct, frozen=True):
-    """Who wants the bytes from ``start`` to ``stop``: a piece of a sum, or who watches (``sum`` -1).
-    ``fixed``: from its first byte to its last in one run.
-    """
+    """Who wants bytes: a piece of a sum, or who watches (``sum`` -1). ``fixed``: all of them in one run."""
 
     start: int
     stop: int
@@ -149,9 +145,7 @@ def digests(
     jobs: int = 0,
     progress: Progress | None = None,
 ) -> list[bytes]:
-    """The XXH3-128 of each of ``wanted``, which is (offset, length) of bytes that are joined in this order.
-    Raises as ``mismatches`` does.
-    """
+    """The XXH3-128 of each list of (offset, length), joined in this order. Raises as ``mismatches``."""
     sums = [Sum("", ASKED, tuple(Extent(*at) for at in ranges), 0, hash=xxh3) for ranges in wanted]
     found = mismatches(source, sums, jobs=jobs, progress=progress)
     return [got for _, got in found if isinstance(got, bytes)]
@@ -166,9 +160,7 @@ def _reads_otherwise(source: Source, s: Sum, jobs: int) -> bool:
 
 
 def _join(s: Sum, came: Outcomes, *, whole: bool) -> Outcome | None:
-    """What a sum comes to, from what its feeds gave in whatever order; None where one was stopped before its
-    end.
-    """
+    """What a sum comes to from its feeds, in any order; None where one was stopped before its end."""
     wrong = next((got for _, got in came if isinstance(got, InflateError)), None)
     if wrong is not None or not whole:
         return wrong
@@ -283,9 +275,7 @@ class _Reader(NamedTuple):
     def read_all(
         self, runs: Sequence[_Run], jobs: int, most: int, progress: Progress | None
     ) -> Iterator[tuple[Outcomes, Stopped | None]]:
-        """What comes of the runs, about ``most`` bytes at a time; nothing more after the first that was
-        stopped but what was under way.
-        """
+        """Yield what comes of the runs, about ``most`` bytes at a time, until one was stopped."""
         batches = _batch(runs, most)
         if jobs < 2 or sum(run.stop - run.start for run in runs) < INLINE:
             for batch in batches:

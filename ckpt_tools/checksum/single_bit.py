@@ -53,9 +53,7 @@ def flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
 
 
 def odds(length: int) -> float:
-    """The probability at most that a random damage of ``length`` bytes looks like one flipped bit: each of
-    their bits has one of 2^32 differences.
-    """
+    """The most probable that random damage of ``length`` bytes looks like one flipped bit."""
     return 8 * length / (1 << _WIDTH)
 
 

@@ -56,9 +56,7 @@ def composite(algorithm: str, values: Iterable[bytes]) -> bytes:
 
 
 def told_of_whole(told: StoreChecksums) -> StoreChecksums:
-    """With that of the whole object wherever the CRCs of all its parts are told, and these are what their
-    composite says that they are.
-    """
+    """With that of the whole object where the CRCs of all its parts are told, and fit their composite."""
     return StoreChecksums(told.url, told.size, (*told.sums, *_wholes(told)))
 
 
@@ -82,9 +80,7 @@ class Agreement(Struct, frozen=True):
 
 
 def compared(told: StoreChecksums, known: Mapping[str, bytes]) -> Agreement | None:
-    """What the checksums of a whole object say beside digests of whole bytes, by algorithm; None where there
-    are no two of one kind that prove anything. One that differs wins.
-    """
+    """What checksums of a whole object say beside digests of bytes, if any proves; one that differs wins."""
     pairs = [(s, known[s.algorithm]) for s in told.sums if s.whole and s.algorithm in known]
     for s, digest in pairs:
         if s.value != digest and not s.weak:
@@ -97,9 +93,7 @@ def compared(told: StoreChecksums, known: Mapping[str, bytes]) -> Agreement | No
 
 
 def of_chunks(checksum: StoreChecksum, size: int, chunk_crcs: Sequence[bytes]) -> bytes | None:
-    """A composite CRC from those of the chunks of a seal (checksum/chunks.py); None where a part does not end
-    with a chunk.
-    """
+    """A composite CRC from those of a seal's chunks; None where a part does not end with a chunk."""
     if checksum.algorithm not in CRCS or checksum.whole or sum(checksum.parts) != size:
         return None
     values, at, first = list[bytes](), 0, 0
@@ -167,9 +161,7 @@ _WHAT = "the checksum that the store keeps, from byte"
 
 
 def to_work_out(told: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None:
-    """The cheapest to compare with bytes: of those whose difference is damage, or, ``to_prove`` that the
-    object has these bytes, of those whose equality says so.
-    """
+    """The cheapest whose difference is damage, or, ``to_prove``, whose equality proves the bytes."""
     usable = [
         s
         for s in told.sums

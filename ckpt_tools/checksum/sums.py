@@ -31,9 +31,7 @@ Piece = Extent | Deflated | bytes
 
 
 class Hash(Protocol):
-    """A running checksum, as hashlib has them; ``update`` is called with the covered bytes in their order, by
-    one thread.
-    """
+    """A running checksum, as hashlib has them, fed in order by one thread."""
 
     def update(self, data: memoryview | bytes, /) -> object: ...
     def digest(self) -> int | bytes: ...
@@ -53,9 +51,7 @@ class RunningCrc:
 
 
 class Crc32c(RunningCrc):
-    """A running CRC-32C, for formats that feed it other bytes than the file has; a Sum over the bytes
-    themselves says CRC32C.
-    """
+    """A running CRC-32C, for formats that feed it other bytes than the file has."""
 
     def __init__(self) -> None:
         super().__init__(CRC32C)

@@ -78,9 +78,7 @@ class BytesSource:
 
 
 class Window:
-    """``size`` bytes of another Source, from ``start``, as a Source of its own; a ShortRead carries offsets
-    of the other one.
-    """
+    """``size`` bytes of another Source, from ``start``; a ShortRead carries offsets of the other one."""
 
     def __init__(self, source: Source, start: int, size: int) -> None:
         self.source, self.start, self.size, self.path = source, start, size, source.path

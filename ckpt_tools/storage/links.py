@@ -36,9 +36,7 @@ class Links(Struct):
         return [e for e in entries if e.path not in gone] if gone else entries
 
     def follow(self, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """The entries of one directory behind a link, without the links that lead back to a directory on the
-        way there, or above one.
-        """
+        """The entries of one directory behind a link, without the links that lead back or above it."""
         links = [e.path for e in entries if self._is_link(e)]
         gone = {path for path in links if path in self.unseen or self._leads_up(path)}
         self.met += [path for path in links if path not in gone]
@@ -87,9 +85,7 @@ class Links(Struct):
         return True
 
     def _leads_up(self, link: str) -> bool:
-        """Whether a link leads to a directory on the way to it, or above one: all of that would be listed
-        again by names that mean nothing.
-        """
+        """Whether a link leads to a directory on the way to it, or above one."""
         if link in self.above:
             return True
         to = self.resolved(link)

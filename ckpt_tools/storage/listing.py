@@ -16,9 +16,7 @@ EntryFilter = Callable[[Entries], Entries]
 
 
 class Inspected(Protocol):
-    """What a caller of a walk makes of one directory's entries;
-    ``to_stat`` are those whose stat it will use.
-    """
+    """What a walk's caller makes of a directory; ``to_stat`` are the entries whose stat it will use."""
 
     def to_stat(self) -> Iterable[os.DirEntry[str]]: ...
 

@@ -35,9 +35,7 @@ def own_buffer(name: str = "first") -> memoryview:
 
 
 class ShortRead(Exception):
-    """A read at ``offset`` of ``wanted`` bytes got only ``got``: the file ends there, or shrank while it was
-    read.
-    """
+    """A read got less than it wanted: the file ends there, or shrank while it was read."""
 
     def __init__(self, offset: int, wanted: int, got: int) -> None:
         super().__init__(f"wanted {wanted} bytes at offset {offset}, got {got}")
@@ -45,9 +43,7 @@ class ShortRead(Exception):
 
 
 class Stopped(Exception):
-    """Raised by a progress callback, from any thread, to end a read before its end: what was found until then
-    counts.
-    """
+    """Raised by a progress callback to end a read early: what was found until then counts."""
 
 
 class Identity(NamedTuple):
@@ -185,9 +181,7 @@ class LocalSource:
         self.count(wanted)
 
     def end_of_file(self, offset: int, wanted: int, got: int) -> ShortRead | OSError:
-        """What a read that got too little means: a file that is no longer than that, or a file system that
-        does not deliver what the file has, as of an old handle on a network. No file is damaged by that.
-        """
+        """What too little means: the end of the file, or a file system that does not deliver what it has."""
         size, end = patiently(os.fstat, self.fd).st_size, offset + got
         if end < size:
             return OSError(errno.EIO, f"the file has {size} bytes, but reading it ends at {end}", self.path)
@@ -226,9 +220,7 @@ HELD = 2 << 20
 
 
 class HeldSource(LocalSource):
-    """A file of at most ``HELD`` bytes, in memory as it was at one moment. What is larger, or cannot be read
-    at once, is read range by range.
-    """
+    """A file of at most ``HELD`` bytes, in memory as it was at one moment; a larger one is read by ranges."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

@@ -15,9 +15,7 @@ _BLOCK = 8 << 20
 
 @contextmanager
 def on_this_machine(source: Source) -> Iterator[str]:
-    """The path of a file: its own, or that of a copy that is gone afterwards, where it lies in a store.
-    Raises OSError, also where there is no room for the copy.
-    """
+    """The path of a file, or of a copy of an object that is gone afterwards. Raises OSError."""
     if not is_url(source.path):
         yield source.path
         return

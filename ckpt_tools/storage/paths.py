@@ -14,9 +14,7 @@ Paths = Path | Iterable[Path]
 
 
 def one(path: Path, what: str = "root") -> str:
-    """The path as a text, of a presigned URL its name. Raises UsageError for what is none, and for the empty
-    one, which would be the current directory.
-    """
+    """The path as a text, of a presigned URL its name. Raises UsageError for none, and the empty one."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         raise UsageError(f"{what} {path!r} is no path", "give a text or a path object")
     text = os.fsdecode(path)

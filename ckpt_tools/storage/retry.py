@@ -31,9 +31,7 @@ pause: Callable[[float], None] = time.sleep
 
 
 def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``call(*args)``, made up to three times more while it fails with one of ``TRANSIENT``. Raises what the
-    last attempt raised, and Stalled.
-    """
+    """``call(*args)``, made up to three times more while it fails with one of ``TRANSIENT``."""
     for seconds in PAUSES:
         try:
             return watched(call, *args, **kwargs)
@@ -69,9 +67,7 @@ def _in_store(url: str) -> os.stat_result:
 
 
 def there(path: str) -> bool:
-    """Whether anything has this name; a link that leads nowhere does. Raises OSError when that cannot be
-    seen.
-    """
+    """Whether anything has this name, also a link that leads nowhere. Raises OSError if nobody can see."""
     try:
         lstat(path)
     except ABSENT:
@@ -86,9 +82,7 @@ def there(path: str) -> bool:
 
 
 def is_file(path: str | os.DirEntry[str]) -> bool:
-    """Whether a regular file has this name, or a link there leads to one. Raises OSError as ``is_directory``
-    does.
-    """
+    """Whether a regular file has this name, or a link there leads to one. Raises OSError."""
     return _leads_to(path, stat.S_ISREG, "is_file")
 
 
@@ -101,10 +95,7 @@ def is_link(path: str | os.DirEntry[str]) -> bool:
 
 
 def is_directory(path: str | os.DirEntry[str]) -> bool:
-    """Whether a directory has this name, or a link there leads to one.
-
-    Raises OSError when that cannot be seen; a link that leads nowhere or in a circle is none.
-    """
+    """Whether a directory has this name, or a link there leads to one. Raises OSError if nobody can see."""
     if _leads_to(path, stat.S_ISDIR, "is_dir"):
         return True
     if not isinstance(path, str) or not is_url(path):

@@ -112,9 +112,7 @@ def asked(query: str) -> tuple[tuple[str, str], ...]:
 
 
 def asked_of(name: str) -> str:
-    """The same of the query that goes with a name, as a text; "" where it only signs. It may be secret too:
-    only for digests.
-    """
+    """What the query of a name asks for, as a text that may be secret: only for digests."""
     query = _queries.get(name)
     return repr(asked(query)) if query and asked(query) else ""
 
@@ -125,9 +123,7 @@ def query_of(name: str) -> str:
 
 
 def redacted(text: str, env: Mapping[str, str]) -> str:
-    """A text that nobody has looked at, such as that of an error nobody expected, without the queries of URLs
-    and what the variables hold that libraries read secrets from.
-    """
+    """An unexpected text without the queries of URLs, and without what secret variables hold."""
     text = _QUERY.sub(r"\1?…", text)
     queries = [value for query in _queries.values() for _, value in parse_qsl(query)]
     secret = [value for name, value in env.items() if _SECRET.search(name)]

@@ -52,9 +52,7 @@ class Stalled(OSError):
 
 
 class Task:
-    """What one thread that may be left behind is doing, with the threads that it starts: which calls are
-    under way since when.
-    """
+    """What a thread that may be left behind is doing, with those it starts: calls, and since when."""
 
     def __init__(self, limit: Limit) -> None:
         self.limit, self.ends = limit, limit.ends
@@ -90,9 +88,7 @@ class Limit:
         return self.away(lambda: watched(call, *args, **kwargs))
 
     def away(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``work(*args)`` by a thread that is left behind when a call in it is overdue. Raises Stalled then,
-        and whatever ``work`` raises.
-        """
+        """``work(*args)``, which makes many calls. Raises Stalled when one of them is overdue."""
         if self.stalled >= MOST:
             raise Stalled
         try:
@@ -150,9 +146,7 @@ def _work(task: Task, work: Callable[..., T], args: tuple[Any, ...], kwargs: dic
 
 
 def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``call(*args)``, which is one system call. Raises Stalled, beside what it raises itself, when there is
-    a time limit and it does not return.
-    """
+    """``call(*args)``, one system call. Raises Stalled when there is a time limit and it does not return."""
     guard = _guard.get()
     return call(*args, **kwargs) if guard is None else guard.call(call, *args, **kwargs)
 
@@ -168,17 +162,13 @@ def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """``work(*args)``, which makes many calls. With a time limit it raises Stalled when one of them does not
-    return.
-    """
+    """``work(*args)``, which makes many calls. Raises Stalled when one of them is overdue."""
     guard = _guard.get()
     return guard.away(work, *args, **kwargs) if isinstance(guard, Limit) else work(*args, **kwargs)
 
 
 def overdue(since: float) -> bool:
-    """Whether an answer that has been waited for since then (``time.monotonic()``) should have come; never
-    without a time limit.
-    """
+    """Whether an answer that is awaited since then (``time.monotonic()``) should have come."""
     guard = _guard.get()
     return guard is not None and _overdue(guard.ends, since)
 

@@ -85,9 +85,7 @@ def _writers(path: str, info: os.stat_result, trust: Trust) -> str:
 
 
 def is_own_group(info: os.stat_result) -> bool:
-    """Return whether its group is this user's own, as most Linux systems make one for every user: the same
-    name, and nobody else in it.
-    """
+    """Return whether its group is this user's own, of the same name, with nobody else in it."""
     import grp
     import pwd
 
@@ -153,9 +151,7 @@ class _Way:
         self.mounted = self.mounted or is_volume
 
     def check(self, info: os.stat_result) -> None:
-        """Raises Untrusted unless what was reached, and the directories above it as far as that matters, can
-        be changed by us and root alone.
-        """
+        """Raises Untrusted unless only we and root can change it, and what it lies in."""
         path, above = self.steps[-1][0], self.steps[-2::-1]
         self._require(owner(info, self.trust) or _writers(path, info, self.trust), path, info)
         self.check_places(above)
@@ -232,9 +228,7 @@ def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -
 
 @contextmanager
 def directory(path: str, trust: Trust = OURS) -> Iterator[int]:
-    """A descriptor of a directory that only we or root can write, to list it and to open what lies in it.
-    Raises Untrusted and OSError.
-    """
+    """A descriptor of a directory that only we or root can write. Raises Untrusted and OSError."""
     way = _Way(path, trust)
     if not stat.S_ISDIR(way.walk().st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
@@ -256,9 +250,7 @@ def absent(path: str, trust: Trust = OURS) -> None:
 
 
 def make(path: str, trust: Trust = OURS) -> None:
-    """Make a directory, and those above it, that others cannot write whatever the umask says; a trusted group
-    may. Raises OSError.
-    """
+    """Make a directory, and those above, that others cannot write whatever the umask. Raises OSError."""
     mode, above = 0o775 if trust.group else 0o755, os.path.dirname(path)
     try:
         os.mkdir(path, mode)
@@ -273,9 +265,7 @@ def make(path: str, trust: Trust = OURS) -> None:
 
 
 def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:
-    """Open a file for writing in an open directory, where a planted link or pipe is not followed. Raises
-    Untrusted and OSError.
-    """
+    """Open a file for writing in an open directory; no planted link or pipe is followed. Raises OSError."""
     safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     fd = os.open(name, flags | safe, 0o664 if trust.group else 0o644, dir_fd=at)
     if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -24,9 +24,7 @@ def is_url(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """The path from the root of its file system, or the URL without slashes at its end and names ``.``, which
-    no key can have (as RFC 3986, section 5.2.4, takes them out).
-    """
+    """The path from the root, or the URL without slashes at its end and names ``.`` (RFC 3986, 5.2.4)."""
     if not is_url(path):
         return os.path.abspath(path)
     scheme, _, rest = path.partition("://")
@@ -44,16 +42,12 @@ def real_path(path: str) -> str:
 
 
 def mirror_path(path: str) -> str:
-    """The absolute path that stands for one, links followed, below a directory of this machine where what
-    belongs to it is kept apart: ``/s3:/bucket/key`` for a URL.
-    """
+    """The absolute path that stands for one below another directory: ``/s3:/bucket/key`` of a URL."""
     return f"/{path.replace('://', ':/', 1)}" if is_url(path) else os.path.realpath(path)
 
 
 def inside(base: str, name: str) -> str | None:
-    """The path of what is called ``name`` from the directory ``base``; None when that lies elsewhere: above
-    it, at another root, or in another store.
-    """
+    """The path of ``name`` from the directory ``base``; None when that lies elsewhere."""
     if "\0" in name or os.path.isabs(name) or is_url(name):
         return None
     if is_url(base):
@@ -65,9 +59,7 @@ def inside(base: str, name: str) -> str | None:
 
 
 def common(paths: Sequence[str]) -> str:
-    """The directory that all of these lie in, or the path if it is one; "/" where only that is common to
-    them. A store is a root as "/" is.
-    """
+    """The directory that all of these lie in; "/" where only that, or no store, is common to them."""
     stores = {split(path)[0] if is_url(path) else "" for path in paths}
     if stores == {""}:
         return os.path.commonpath(paths)

@@ -121,10 +121,7 @@ _HINT = "name another FILE with -o, or make room"
 
 
 def check_writable(path: str) -> None:
-    """Raise CannotLook where no file could be written at ``path``, before the work that makes its contents.
-
-    It makes what is written aside, and removes it.
-    """
+    """Raise CannotLook where no file could be written at ``path``, before the work for it."""
     try:
         if _special(path):
             if not os.access(path, os.W_OK):

@@ -188,9 +188,7 @@ def copying(url: str, requests: int) -> Iterator[dict[str, Copy]]:
 
 
 def fetch_rest(url: str, copy: Copy, requests: int) -> None:
-    """Bring what nobody has asked for, with so many requests at a time, within ``copying``. Raises OSError,
-    and Replaced.
-    """
+    """Bring what nobody has asked for, within ``copying``. Raises OSError, and Replaced."""
     cells = copy.missing()
     if not cells:
         return

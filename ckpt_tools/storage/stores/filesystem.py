@@ -22,9 +22,7 @@ T = TypeVar("T")
 
 
 def open_filesystem(url: str, options: Mapping[str, Any]) -> FileSystem:
-    """The file system of a URL. Raises ImportError where fsspec is not installed, and OSError, also where it
-    lacks what it needs for this one.
-    """
+    """Raises ImportError where fsspec is not installed, and OSError where it cannot open this one."""
     from fsspec.core import url_to_fs
     from fsspec.registry import known_implementations
 
@@ -172,9 +170,7 @@ _TAGS = ("ETag", "etag", "blob_id", "oid", "xet_hash", "sha")
 
 
 def _object(key: str, info: Mapping[str, Any]) -> Object:
-    """Names of the facts differ from one file system to the next. Of the time whole microseconds: a list may
-    tell as a number, which has no more, what an answer tells as a date.
-    """
+    """Facts have many names. Of the time whole microseconds: a number in a list has no more."""
     at: Any = next((info[k] for k in _TIMES if k in info), 0)
     if isinstance(at, str):  # RFC 3659, of FTP
         dated = at[:14].isdecimal() and len(at) >= 14

@@ -43,9 +43,7 @@ def configured() -> StoreOptions:
 
 
 def tree_of(url: str) -> tuple[Tree, str]:
-    """The store of a URL as a tree of names, and the key of the URL in it. Raises OSError, UsageError and
-    CannotLook.
-    """
+    """The tree of a URL's store, and its key there. Raises OSError, UsageError and CannotLook."""
     from ckpt_tools.storage.stores.tree import Tree
 
     name, key = split(url)
@@ -82,9 +80,7 @@ def store_of(url: str) -> tuple[Store, str]:
 
 
 def opened(name: str, options: StoreOptions, url: str = "") -> Store:
-    """A store by its URL, with the options for what lies at ``url``. Raises OSError where what it needs is
-    not installed, and as ``open_options`` does.
-    """
+    """A store with the options for what lies at ``url``. Raises OSError, and as ``open_options``."""
     scheme = name.partition("://")[0]
     given = open_options(url or name, options, os.environ)
     try:

@@ -48,9 +48,7 @@ _NO_SUCH_KEY = frozenset({"NoSuchKey", "BlobNotFound", "PathNotFound"})
 
 
 class ObjectStore:
-    """``client`` is a store of obstore's for ``url``. Of a web server, which cannot list, ``single`` makes
-    one for the whole address of an object, query and all.
-    """
+    """``client`` is obstore's; of a web server ``single`` makes one for the address of one object."""
 
     pins = True
 
@@ -218,9 +216,7 @@ class ObjectStore:
         return None
 
     def _of(self, key: str) -> tuple[Any, str]:
-        """The client to ask about an object, and its path there. A presigned address, and one with escapes,
-        goes to the server as it was given.
-        """
+        """The client to ask, and its path there; an address with a query or escapes goes as it was given."""
         query = "" if self._single is None else query_of(joined(self.url, key))
         if self._single is None or (not query and "%" not in key):
             return self.client, key
@@ -251,9 +247,7 @@ class ObjectStore:
 
 
 def _beginning(client: Any, path: str) -> Object:
-    """What an answer's head tells: an address that is signed for GET allows no HEAD. An empty object has no
-    first byte, and some servers know no ranges; then the body is left unread.
-    """
+    """By a GET, which is what addresses are signed for. Of an empty object there is no first byte."""
     try:
         return _object(client.get(path, options={"range": (0, 1)}).meta)
     except Exception as e:
@@ -266,9 +260,7 @@ def _beginning(client: Any, path: str) -> Object:
 
 
 def _object(meta: ObjectMeta) -> Object:
-    """Of its last change the second alone: lists of Google, MinIO and R2 have more digits of it than headers,
-    in which the same object would have another time.
-    """
+    """Of its last change the second alone: lists of some stores have more digits than headers."""
     modified = int(meta["last_modified"].timestamp()) * 10**9
     return Object(meta["path"], meta["size"], modified, _tag(meta["e_tag"] or ""), meta["version"] or "")
 

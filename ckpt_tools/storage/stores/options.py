@@ -64,9 +64,7 @@ _OWN_WAY = {
 
 
 def checked(key: str, value: str) -> tuple[str, str]:
-    """An option under the name that its library has for it. Raises ValueError, which never quotes a value,
-    for what is secret, or cannot be an option.
-    """
+    """An option under its library's name. Raises ValueError, which quotes no value, for a secret."""
     name = _PREFIX.sub("", key.strip().lower().replace("-", "_"))
     name = "endpoint" if name == "endpoint_url" else name
     if not re.fullmatch(r"[a-z0-9_]+(?:\.[a-z0-9_]+)*", name):
@@ -186,9 +184,7 @@ def _seconds(key: str, text: str) -> float:
 
 
 def _nested(given: Mapping[str, str]) -> dict[str, Any]:
-    """Options of a file system of fsspec: ``client_kwargs.region_name`` is within another, and what looks
-    like a number or a truth is one, as such a file system wants it.
-    """
+    """Options of fsspec: a dot leads into another one, and numbers and truths are such."""
     out: dict[str, Any] = {}
     for key, text in given.items():
         *above, name = key.split(".")
@@ -299,9 +295,7 @@ def _failed(e: Exception, profile: str) -> CannotLook:
 
 
 def _of_profile(session: Any, env: Mapping[str, str]) -> dict[str, str]:
-    """The region and the endpoint in a profile, as far as no variable says otherwise (AWS SDKs Reference
-    Guide, "Service-specific endpoints").
-    """
+    """The region and the endpoint in a profile (SDKs guide, "Service-specific endpoints")."""
     profile: Mapping[str, Any] = session.get_scoped_config()
     out = {}
     if not (env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION")) and profile.get("region"):

@@ -90,9 +90,7 @@ def listing_of(url: str) -> str:
 
 
 def learn_versions(urls: Sequence[str]) -> None:
-    """See that the versions of these objects are known, where their store keeps any: one request for each
-    that nothing was read of in this process. What cannot be asked for has none.
-    """
+    """See that the versions of these objects are known, where their store keeps any."""
     rest = list[_Asked]()
     for url in dict.fromkeys(urls):
         with suppress(OSError):
@@ -131,9 +129,7 @@ class _Asked(NamedTuple):
 
 
 def _join(tree: Tree, asked: Mapping[str, Sequence[_Asked]]) -> Iterator[_Asked]:
-    """Requests for directories, or one for all that lies in the same one where that has fewer pages: a
-    checkpoint may have a directory for each of its thousand ranks.
-    """
+    """Requests for directories, or one for all in the same one where that has fewer pages."""
     above = {key: key.rpartition("/")[0] for key in asked}
     homes: dict[str, list[_Asked]] = defaultdict(list)
     for key, some in asked.items():

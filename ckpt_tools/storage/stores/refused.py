@@ -27,9 +27,7 @@ _NAMES = {
 
 
 def refused(e: Exception, url: str) -> OSError:
-    """The OSError that says the same about ``url``; nothing of what was sent is in its text. Its number is
-    ECONNRESET where an answer broke off, which is worth another attempt.
-    """
+    """The OSError that says the same, without what was sent; ECONNRESET where an answer broke off."""
     if isinstance(e, Stalled):
         return e
     kind, text = type(e).__name__, str(e)

@@ -93,9 +93,7 @@ class StoreSource:
             self.bytes_read += n
 
     def changed(self) -> bool:
-        """Whether it is another object now, as far as the reads have shown: all that was read is of one. A
-        store whose reads do not show it is asked. Raises OSError.
-        """
+        """Whether it is another object now. A store whose reads do not show it is asked. Raises OSError."""
         if self._unproven and not self._replaced:
             self._unproven = False  # what comes from now on is proved by another answer
             try:
@@ -141,9 +139,7 @@ class StoreSource:
     # ---- what a format may ask beforehand
 
     def spares(self, offset: int, length: int) -> bool:
-        """Whether a check may do without these bytes: they would cost a request of their own, and only the
-        structure is asked for, which never proves content.
-        """
+        """Whether a check may do without these bytes, which would cost a request for the structure alone."""
         return not self._hold and self._kept(offset, length) is None
 
     def await_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
@@ -198,9 +194,7 @@ class StoreSource:
         return None
 
     def _window(self, offset: int, length: int, grown: int) -> tuple[int, int]:
-        """What to ask for: more where the last window ended, so that what is read in order takes few
-        requests; the whole file where it is small, and its end with what lies before it.
-        """
+        """What to ask for: more where the last window ended, the whole of a small file, or its end."""
         if self.size <= self._whole:
             return 0, self.size
         size = max(length, WINDOW, min(2 * grown, CHUNK))
@@ -286,9 +280,7 @@ class StoreSource:
         return data
 
     def _is_proven(self, data: memoryview) -> bool:
-        """Whether an ETag is the MD5 of these bytes: of what was put in one request, without a key of KMS or
-        of the client, it is in S3 and Google's store.
-        """
+        """Whether an ETag is the MD5 of these bytes, as it is in S3 (without KMS) and Google's store."""
         if len(data) != self.size:
             return False
         same = self.object.etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()

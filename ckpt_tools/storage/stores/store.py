@@ -94,9 +94,7 @@ def require_seen(store: Store, key: str, seen: Object | None) -> None:
 
 
 def written(store: Store, key: str, data: bytes) -> Object:
-    """The object that lies there now, after it was written. Raises OSError where it is another one: whatever
-    answered the request was not the store.
-    """
+    """The object that lies there after a write. Raises OSError where it is not what was written."""
     now = store.head(key)
     if now.size != len(data):
         text = "what lies there is not what was written: something between here and there answers wrongly"

@@ -63,9 +63,7 @@ def keeps_checksums(url: str) -> bool:
 
 
 def stored_checksums(store: Store, of: Object) -> StoreChecksums:
-    """What a store says of one version of an object. Raises FileNotFoundError, PermissionError, Replaced
-    where there is another object now, and OSError, all without anything secret.
-    """
+    """Raises FileNotFoundError, PermissionError, Replaced and OSError, all without anything secret."""
     url = joined(store.url, of.key)
     if not keeps_checksums(url) or not of.size:
         return StoreChecksums(url, of.size)
@@ -75,9 +73,7 @@ def stored_checksums(store: Store, of: Object) -> StoreChecksums:
 
 
 def contradicts(store: ObjectStore, of: Object, data: memoryview) -> bool:
-    """Whether a store says that an object has other bytes than all of these that came of it, as far as the
-    standard library can tell. Raises Replaced.
-    """
+    """Whether a store says that an object has other bytes than these, all of them. Raises Replaced."""
     try:
         told = stored_checksums(store, of).sums
     except Replaced:
@@ -215,9 +211,7 @@ def _values(rows: Any, name: str, length: int) -> tuple[bytes, ...]:
 
 
 def _make_client(store: ObjectStore) -> Any:
-    """A client of boto3 for the same endpoint, and with the same credentials; where the store was given none,
-    both libraries look for them in the same places.
-    """
+    """A client of boto3 for the same endpoint, with the same credentials."""
     try:
         from boto3.session import Session
         from botocore import UNSIGNED

@@ -152,9 +152,7 @@ class Tree:
             return any(_within(key, top) for top in self._whole)
 
     def named(self, key: str, start: str) -> list[Object]:
-        """The objects of a directory whose names begin with ``start``, and those directly in its directories
-        of such names.
-        """
+        """The objects whose names begin with ``start``, there and in the directories of such names."""
         found = []
         for entry in self.entries(key):
             if entry.name.startswith(start):
@@ -186,9 +184,7 @@ class Tree:
             self._whole.add(key)
 
     def refresh_directory(self, key: str) -> None:
-        """List one directory anew, and nothing below it; ``late`` gets what the list before had not. What is
-        not there is none any more, and no error.
-        """
+        """List one directory anew, and nothing below it; ``late`` gets what the list before had not."""
         objects, names = self.store.directory(key)
         here = _directory(objects, names)
         with self._lock:
