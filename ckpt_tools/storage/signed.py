@@ -55,17 +55,22 @@ def named(url: str) -> str:
         return url
     if m[1].lower() == "file":
         return absolute(url)
+    host = m[2].rpartition("@")[2]
     if _CUT_PASSWORD.fullmatch(m[2]) and "@" in url[m.end() :]:
-        raise UsageError(
-            f"a URL of {m[1]}:// has a password in it, which others can see",
-            "take it out: the library reads it from the environment, a profile or a file (docs/stores.md)",
-        )
+        raise _has_password(f"{m[1]}://")
     if not _WEB.match(url):
-        _require_open(url, m)
+        if re.search(r":[^@]*@", m[2]):
+            raise _has_password(host)
+        if _SURE.search(url):
+            raise UsageError(
+                f"a signature is part of a URL of {m[1]}://{m[2]}, where none belongs",
+                "presigned URLs begin with https://; for the others set the library's own variable, such as"
+                " AZURE_STORAGE_SAS_TOKEN",
+            )
         return url
     if "@" in m[2]:
         raise UsageError(
-            f"a URL of {m[2].rpartition('@')[2]} has a user or a password in it, which others can see",
+            f"a URL of {host} has a user or a password in it, which others can see",
             "take them out, and give a presigned URL, or the store behind it (s3://, gs://, az://)",
         )
     address, _, query = url.partition("#")[0].partition("?")
@@ -76,33 +81,21 @@ def named(url: str) -> str:
         )
     name = absolute(address)
     if query:
-        _keep(name, query)
+        with _lock:
+            if asked(_queries.setdefault(name, query)) != asked(query):
+                raise UsageError(
+                    f"two URLs differ in what they ask of {name}, and what follows '?' is no part of a name",
+                    "ask about one of them at a time",
+                )
+            _queries[name] = query
     return name
 
 
-def _require_open(url: str, m: re.Match[str]) -> None:
-    if re.search(r":[^@]*@", m[2]):
-        raise UsageError(
-            f"a URL of {m[2].rpartition('@')[2]} has a password in it, which others can see",
-            "take it out: the library reads it from the environment, a profile or a file (docs/stores.md)",
-        )
-    if _SURE.search(url):
-        raise UsageError(
-            f"a signature is part of a URL of {m[1]}://{m[2]}, where none belongs",
-            "presigned URLs begin with https://; for the others set the library's own variable, such as"
-            " AZURE_STORAGE_SAS_TOKEN",
-        )
-
-
-def _keep(name: str, query: str) -> None:
-    with _lock:
-        before = _queries.get(name)
-        if before is not None and asked(before) != asked(query):
-            raise UsageError(
-                f"two URLs differ in what they ask of {name}, and what follows '?' is no part of a name",
-                "ask about one of them at a time",
-            )
-        _queries[name] = query
+def _has_password(of: str) -> UsageError:
+    return UsageError(
+        f"a URL of {of} has a password in it, which others can see",
+        "take it out: the library reads it from the environment, a profile or a file (docs/stores.md)",
+    )
 
 
 def asked(query: str) -> tuple[tuple[str, str], ...]:
@@ -136,11 +129,9 @@ def redacted(text: str, env: Mapping[str, str]) -> str:
 def words(argv: Sequence[str]) -> list[str]:
     """A command line in which every URL is a name; what follows ``--`` is another command, and stays."""
     own = list(argv).index("--") if "--" in argv else len(argv)
-    return [*(_word(word) for word in argv[:own]), *argv[own:]]
-
-
-def _word(word: str) -> str:
-    if "://" not in word:
-        return word
-    flag, mark, value = word.partition("=") if word.startswith("--") else ("", "", word)
-    return f"{flag}{mark}{named(value)}" if _URL.match(value) else word
+    out = list(argv)
+    for i, word in enumerate(argv[:own]):
+        flag, mark, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        if _URL.match(value):
+            out[i] = f"{flag}{mark}{named(value)}"
+    return out

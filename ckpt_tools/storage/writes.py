@@ -73,21 +73,17 @@ def take_lock(
             with trust.directory(home, trusted) as at:
                 fd = trust.create(name, os.O_RDWR, at, trusted)
             files.callback(os.close, fd)
-            while not _lock(fd, how):
-                if wait is None or not wait():
-                    return None
+            while True:
+                try:
+                    fcntl.flock(fd, how | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if wait is None or not wait():
+                        return None
             with suppress(FileNotFoundError):  # else somebody has removed it meanwhile
                 if os.path.samestat(os.fstat(fd), os.stat(path)):
                     files.pop_all()
                     return fd
-
-
-def _lock(fd: int, how: int) -> bool:
-    try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

@@ -21,6 +21,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 from weakref import finalize
@@ -130,19 +131,24 @@ def _ask_s3(store: ObjectStore, of: Object, url: str) -> Iterator[StoreChecksum]
         raise Replaced(url)
     if not _has_parts(head):
         return sums_of(head, {}, of.size)
-    found, more = list[Any](), dict[str, Any]()
-    try:
-        for _ in range(_PAGES):
-            told = asked(client.get_object_attributes, ObjectAttributes=["ObjectParts"], **more)
-            page = told.get("ObjectParts") or {}
-            found += page.get("Parts") or ()
-            if not page.get("IsTruncated") or not page.get("NextPartNumberMarker"):
-                break
-            more = {"PartNumberMarker": page["NextPartNumberMarker"]}
-    except OSError:  # who may not ask this, and a server that does not know it
-        found = []
+    found = _ask_parts(partial(asked, client.get_object_attributes, ObjectAttributes=["ObjectParts"]))
     parts = {"Parts": found} if found else guessed(asked(client.head_object, PartNumber=1), of.size)
     return sums_of(head, parts, of.size)
+
+
+def _ask_parts(ask: Callable[..., dict[str, Any]]) -> list[Any]:
+    """All pages of ``Parts``; nothing for who may not ask this, and of a server that does not know it."""
+    found, more = list[Any](), dict[str, Any]()
+    for _ in range(_PAGES):
+        try:
+            page = ask(**more).get("ObjectParts") or {}
+        except OSError:
+            return []
+        found += page.get("Parts") or ()
+        if not page.get("IsTruncated") or not page.get("NextPartNumberMarker"):
+            break
+        more = {"PartNumberMarker": page["NextPartNumberMarker"]}
+    return found
 
 
 def guessed(first: Mapping[str, Any], size: int) -> dict[str, Any]:
@@ -219,15 +225,8 @@ def _make_client(store: ObjectStore) -> Any:
     except ImportError:
         text = "boto3, which asks S3 for checksums, is not installed: pip install 'ckpt-tools[cloud]'"
         raise OSError(errno.ENOPKG, text, store.url) from None
-    found = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ} | dict(store.client.config)
-    own = {str(k).lower().removeprefix("aws_"): str(v) for k, v in found.items()}
-    provider = getattr(store.client, "credential_provider", None)
-    secret = provider() if callable(provider) else own
-    given = {
-        _CREDENTIALS[k]: v
-        for k, v in (secret if isinstance(secret, Mapping) else own).items()
-        if k in _CREDENTIALS and v
-    }
+    own = _read_config(store)
+    given = {name: own[k] for k, name in _CREDENTIALS.items() if own.get(k)}
     virtual = own.get("virtual_hosted_style_request", "").lower() in _TRUE
     endpoint = own.get("endpoint") or own.get("endpoint_url")
     if virtual and endpoint:  # obstore wants the bucket in it
@@ -249,6 +248,17 @@ def _make_client(store: ObjectStore) -> Any:
         raise OSError(errno.EINVAL, text, store.url) from None
     finalize(store, client.close)
     return client
+
+
+def _read_config(store: ObjectStore) -> dict[str, str]:
+    """What obstore was told and reads in the environment, with credentials of whoever provides them."""
+    found: dict[Any, Any] = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
+    found |= dict(store.client.config)
+    provider = getattr(store.client, "credential_provider", None)
+    provided = provider() if callable(provider) else None
+    if isinstance(provided, Mapping):
+        found |= provided
+    return {str(k).lower().removeprefix("aws_"): str(v) for k, v in found.items() if v}
 
 
 # ---- Google and Azure
