@@ -148,9 +148,7 @@ lie beside code and pretrained models as well.
 
 
 class Placed(NamedTuple):
-    """An index that its place tells, whatever its name: its format, and the directory that its paths count
-    from.
-    """
+    """An index that its place tells: its format, and the directory that its paths count from."""
 
     format: str
     base: str
@@ -215,9 +213,7 @@ class Names:
         return tuple(s for row in self.named if row.describes for s in row.suffixes)
 
     def allowed(self, name: str) -> tuple[str, ...]:
-        """The formats whose whole names match ``name``, then those whose suffixes it ends with, the longest
-        suffix first. Some file systems lose the case of names, so that of suffixes tells nothing.
-        """
+        """The formats whose whole names match, then those by suffix in any case, the longest first."""
         return self._allowed(name)
 
     def _look_up(self, name: str) -> tuple[str, ...]:

@@ -192,11 +192,8 @@ def _check_end(source: Source, at: int, anatomy: Anatomy) -> Generator[Finding, 
     length = source.size - at
     tail = source.read(at, min(length, 2 * _RECORD))
     if length < 2 * _BLOCK or source.size % _RECORD:
-        yield finding(
-            "truncated",
-            "the archive does not end with its last full record of 10,240 bytes",
-            offset=source.size,
-        )
+        why = "the archive does not end with its last full record of 10,240 bytes"
+        yield finding("truncated", why, offset=source.size)
     elif any(tail) or length > 2 * _RECORD:
         yield finding("trailing-data", "bytes follow the end of the archive", offset=at)
     anatomy.explain(at, length, "zeros that end the archive")

@@ -35,10 +35,8 @@ multiple of 64 (caffe2/serialize/inline_container.cc, getPadding).
 
 
 class Record(NamedTuple):
-    """One file of the archive, as its central directory entry has it; offsets and sizes in bytes.
-
-    ``header`` is where its local header lies, ``payload`` where its ``stored`` bytes begin (-1 when the local
-    header is damaged), ``size`` what they decompress to.
+    """One file of the archive, as its directory entry has it. Its ``payload`` is at -1 where its local
+    header, at ``header``, is damaged.
     """
 
     name: str
@@ -57,9 +55,7 @@ class Record(NamedTuple):
 
 
 class _Near:
-    """Reads a little more than asked, because a record's descriptor and the next record's header lie side by
-    side.
-    """
+    """Reads a little more than asked: a descriptor and the next record's header lie side by side."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.at, self.data = source, 0, b""
@@ -74,11 +70,8 @@ class _Near:
 
 
 def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Finding, None, list[Record]]:
-    """Check the container and return its records in file order. Raises Damage when there is no directory to
-    go by.
-
-    With ``torch`` the archive must be as torch writes it: no comments, no foreign extra fields, all directory
-    entries alike.
+    """Check the container and return its records in file order. With ``torch`` it must be as torch writes it:
+    no comments, no foreign fields, all entries alike. Raises Damage when there is no directory.
     """
     end = yield from read_end(source, anatomy, comment=not torch)
     directory = yield from read_entries(source, end, torch, anatomy)
@@ -120,21 +113,11 @@ def _await_headers(source: Source, directory: Sequence[Entry]) -> None:
         wait([(max(0, e.header - _WIDE.size - 4), _NEAR + len(e.raw)) for e in directory])
 
 
-def _is_usual(e: Entry) -> bool:
-    """Whether an entry is as torch writes it but for the place: stored, with a descriptor behind it."""
-    return e.flags == _TORCH_FLAGS and e.method == STORED and not e.wide and e.stored == e.size
-
-
-def _align(e: Entry) -> int:
-    """Where the payload begins if the record is as torch writes it."""
-    return -(-(e.header + _LOCAL.size + len(e.raw) + _FIELD) // _ALIGNED) * _ALIGNED
-
-
 def _assume_payload(e: Entry, border: int, spares: Callable[[int, int], bool]) -> int:
     """Where the payload would begin in a usual record, if looking costs a request (``spares``); else -1."""
-    payload = _align(e)
-    if not _is_usual(e):
+    if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
         return -1
+    payload = -(-(e.header + _LOCAL.size + len(e.raw) + _FIELD) // _ALIGNED) * _ALIGNED
     if border - payload - e.stored not in (_SHORT.size + 4, _WIDE.size + 4):
         return -1
     far = spares(e.header, payload - e.header) or spares(payload + e.stored, _SHORT.size + 4)
@@ -155,10 +138,11 @@ def _find_usual_payload(near: _Near, e: Entry, border: int) -> int:
     """Where the payload of a stored record begins, if every byte of its header is as torch writes it, so that
     nothing needs a closer look: a descriptor follows, a field pads the payload to 64 bytes. Else -1.
     """
-    if not _is_usual(e):
+    if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
         return -1
     name = len(e.raw)
-    head = near.get(e.header, _align(e) - e.header)
+    begin = e.header + _LOCAL.size + name + _FIELD
+    head = near.get(e.header, begin + -begin % _ALIGNED - e.header)
     extra = int.from_bytes(head[28:30], "little")
     payload = e.header + _LOCAL.size + name + extra
     if extra < _FIELD or payload + e.stored > border:

@@ -39,9 +39,7 @@ Info-ZIP's extrafld.txt).
 
 
 class End(NamedTuple):
-    """What an end record says: entries on this disk, entries in all, bytes of the directory, and where it
-    begins.
-    """
+    """What an end record says: entries on this disk and in all, the directory's bytes and beginning."""
 
     here: int
     entries: int
@@ -75,10 +73,7 @@ class Entry(NamedTuple):
 
 
 def read_end(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Finding, None, End]:
-    """Find and check the end records; ``comment`` says whether the archive may have one.
-
-    Raises Damage when there is no end, or the directory cannot lie in the file or is too large.
-    """
+    """Find and check the end records; ``comment`` says whether there may be one. Raises Damage."""
     at = yield from _find_end(source, comment)
     base = max(0, at - 76)
     data = source.read(base, at + 22 - base)
@@ -144,9 +139,8 @@ def _find_end(source: Source, comment: bool) -> Generator[Finding, None, int]:
 def _read_zip64(
     source: Source, anatomy: Anatomy, data: bytes, at: int, short: End, *, comment: bool
 ) -> Generator[Finding, None, End]:
-    """Check the ZIP64 locator and the record that it leads to, which counts for more than the ``short`` one.
-
-    ``data`` are the file's bytes up to the end of its end record, which begins at ``at``.
+    """Check the ZIP64 locator and its record, which counts for more than the ``short`` one. ``data`` ends
+    with the end record, which begins at ``at``.
     """
     _, disk64, where, disks = _LOCATOR.unpack(data[-42:-22])
     if where + 56 > at - 20:
@@ -175,9 +169,8 @@ def _read_zip64(
 
 
 def _contradict(short: End, end: End, comment: bool) -> bool:
-    """Whether the short record says neither the same nor "see the ZIP64 record", which is its top value.
-
-    miniz writes the top value only where it must, some other writers everywhere.
+    """Whether the short record says neither the same nor "see the ZIP64 record", its top value: miniz writes
+    that only where it must, others everywhere.
     """
     says = zip(short, end, _TOPS, strict=True)
     return any(a != min(b, top) and not (comment and a == top) for a, b, top in says)

@@ -25,9 +25,7 @@ KEYS = {"AES": (16, 24, 32), "SM4": (16,)}
 
 
 class Block(NamedTuple):
-    """``size`` bytes of ciphertext at file offset ``at`` that were encrypted in one go. ``iv_at`` and
-    ``tag_at`` are file offsets, ``tag`` is empty where there is none.
-    """
+    """``size`` bytes of ciphertext at ``at`` that were encrypted in one go; the tag may be empty."""
 
     at: int
     size: int
@@ -38,9 +36,7 @@ class Block(NamedTuple):
 
 
 class Scheme(Struct, frozen=True):
-    """A cipher with its key: AES-GCM with a nonce of the first ``nonce`` bytes of the IV,
-    AES-CBC or SM4-CBC.
-    """
+    """AES-GCM with a nonce of the first ``nonce`` bytes of the IV, AES-CBC or SM4-CBC; and the key."""
 
     mode: str
     key: bytes
@@ -129,9 +125,7 @@ def padding(source: Source, scheme: Scheme, block: Block) -> int:
 
 
 class Decrypted:
-    """The plaintext of some blocks as a Source, each shorter than its ciphertext by its ``paddings``; a
-    ShortRead carries plaintext offsets.
-    """
+    """Blocks as a Source of plaintext, each shorter by its ``paddings``; so are offsets of a ShortRead."""
 
     def __init__(
         self, source: Source, scheme: Scheme, blocks: Sequence[Block], paddings: Sequence[int]
@@ -167,9 +161,7 @@ class Decrypted:
 
 
 class Tag:
-    """A GCM tag as a running checksum: it is fed the nonce and then the ciphertext. The digest is the stored
-    tag if that is right, b"" if not.
-    """
+    """A GCM tag as a checksum of nonce and ciphertext; the digest is the tag, or b"" if it is wrong."""
 
     def __init__(self, scheme: Scheme, tag: bytes) -> None:
         self._scheme, self._tag, self._nonce = scheme, tag, b""

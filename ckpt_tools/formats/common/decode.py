@@ -42,9 +42,7 @@ class _TooLong(Exception):
 
 
 class _Count:
-    """Where decoded bytes go: they are counted up to ``limit``. Apart from the decoder's owner, which would
-    otherwise live in a cycle with it.
-    """
+    """Counts decoded bytes up to ``limit``; apart from the decoder's owner, to make no cycle with it."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.count = limit, 0
@@ -149,12 +147,9 @@ def decoding(
     size: int | None,
     ceiling: int | None = None,
 ) -> Iterator[Finding]:
-    """The content level's part: the bytes of ``extent`` must decode, to ``size`` bytes if that is known and
-    no more than ``ceiling`` if that is.
-
-    That is a Sum, so that every byte is read once and in bounded memory, but no checksum: its second reading
-    covers nothing, so it counts for no coverage.
-    Yields ``too-complex`` once the file has used up what may come out of it.
+    """The bytes of ``extent`` must decode at the content level, to ``size`` bytes or at most ``ceiling`` if
+    known. That is a Sum, so that bytes are read once, but covers nothing. Yields ``too-complex`` for too
+    much.
     """
     offset, length = extent.offset, extent.length
     weight, total = _SLOW.get(codec, 1), most(source)

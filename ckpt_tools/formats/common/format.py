@@ -224,11 +224,8 @@ def inside(
     except ShortRead as e:
         if e.offset + e.wanted <= offset + length:
             raise  # the outer file itself ends early
-        yield finding(
-            "truncated",
-            f"the file inside ends at byte {offset + length}, where more belongs",
-            offset=offset + length,
-        )
+        why = f"the file inside ends at byte {offset + length}, where more belongs"
+        yield finding("truncated", why, offset=offset + length)
     anatomy.windows.append((offset, length))
     anatomy.keys |= inner.keys
     anatomy.named(inner)

@@ -33,9 +33,7 @@ def _integer(text: str) -> int | float:
 
 
 class Span(NamedTuple):
-    """Characters ``start`` to ``stop`` of the text that may change unseen, and what they are; ``summed`` when
-    a checksum over the data counts them in.
-    """
+    """Characters that may change unseen, and what they are; ``summed`` if a checksum counts them in."""
 
     start: int
     stop: int
@@ -44,11 +42,8 @@ class Span(NamedTuple):
 
 
 class Cursor:
-    """A cursor over JSON text that begins at byte ``base`` of the file; every complaint is a Damage at a byte
-    offset.
-
-    ``texts`` is filled with the metadata, key -> (text, where). ``free`` lists what may change unseen, if a
-    map is wanted (``mapped``).
+    """A cursor over JSON text that begins at byte ``base`` of the file. ``texts`` has the metadata, key ->
+    (text, where), ``free`` what may change unseen, if it is ``mapped``. Complaints are Damage.
     """
 
     def __init__(self, text: str, base: int = 8, *, mapped: bool = False) -> None:

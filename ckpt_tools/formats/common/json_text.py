@@ -64,11 +64,8 @@ def _refuse_costly(data: bytes) -> None:
         cost -= data.count(b"[") * 72  # brackets in strings cost nothing
         bare = _brackets(data)
         if cost + bare.count(b"[") * 72 + bare.count(b"{") * 72 > MAX_MEMORY:
-            raise Damage(
-                "too-complex",
-                f"{len(data)} bytes of JSON would take more than {MAX_MEMORY >> 20} MiB of memory",
-                0,
-            )
+            why = f"{len(data)} bytes of JSON would take more than {MAX_MEMORY >> 20} MiB of memory"
+            raise Damage("too-complex", why, 0)
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return
     depth = max(accumulate(map(_STEP.__getitem__, _brackets(data))), default=0)

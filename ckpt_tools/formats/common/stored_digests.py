@@ -18,9 +18,7 @@ from ckpt_tools.storage import Source
 
 
 class Digest(NamedTuple):
-    """What the bytes of a file come to, or those from ``start`` to ``end``, -1 for its end; ``algorithm`` is
-    one of ``LENGTHS``.
-    """
+    """What the bytes of a file, from ``start`` to ``end`` or -1, come to by one of ``LENGTHS``."""
 
     algorithm: str
     value: bytes

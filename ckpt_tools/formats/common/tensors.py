@@ -88,12 +88,9 @@ def remember(metadata: dict[str, Scalar], name: str, value: Scalar) -> None:
 
 
 def zero_tail(source: Source, tensors: Sequence[Tensor], start: int) -> Finding | None:
-    """The mark of lost pages: zeros from a page border in the middle of a row of a tensor to the end of the
-    file.
-
-    Genuine zeros (biases, moments, padded rows) begin where a tensor or a row begins, so those borders prove
-    nothing; nor do zeros in a vector. ``start`` is where the data begins. Reads one page for most files, at
-    most about 40.
+    """The mark of lost pages: zeros from a page border inside a row of a matrix to the file's end; genuine
+    ones begin with a tensor or a row. The data begins at ``start``. Reads one page as a rule, at most about
+    40.
     """
     last = (source.size - 1) // _PAGE
 

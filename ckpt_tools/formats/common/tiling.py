@@ -18,20 +18,15 @@ _FEW = 32
 
 
 class Untiled(NamedTuple):
-    """``kind`` is "bounds", "overlap", "hole" or "complex"; ``box`` is the position of the box that shows it,
-    -1 for a hole.
-    """
+    """How boxes fail ("bounds", "overlap", "hole", "complex"), and one that shows it or -1."""
 
     kind: str
     box: int
 
 
 def untiled(shape: tuple[int, ...], boxes: Sequence[Box]) -> Untiled | None:
-    """The first reason why ``boxes`` do not fill ``shape`` exactly, None if they do. Boxes without volume
-    need only lie inside.
-
-    Time is O(n log n) for grids, regular or not, and for cells that are cut again and again; for anything
-    else it is bounded by "complex".
+    """Why ``boxes`` do not fill ``shape`` exactly, None if they do; one without volume need only lie inside.
+    O(n log n) for grids and for cells that are cut again and again; else bounded by "complex".
     """
     dims = [d for d, n in enumerate(shape) if n]  # without elements it must be filled in its other dimensions
     volume, solid = 0, []
@@ -90,10 +85,8 @@ def _find_cells(
 
 
 class _Runs(NamedTuple):
-    """One dimension of a group. ``regular``: any two extents are equal or disjoint. ``groups``: the boxes,
-    cut wherever no extent reaches across.
-
-    ``touching`` is a box whose extent overlaps that of the one before it, -1 if there is none.
+    """One dimension of a group, ``regular`` if any two extents are equal or disjoint, cut into ``groups``
+    where none reaches across; ``touching`` overlaps the one before it, or is -1.
     """
 
     regular: bool

@@ -68,10 +68,8 @@ def _read_header(source: Source, offset: int, length: int) -> tuple[int, int | N
 
 
 def walk(source: Source, offset: int, length: int, size: int | None) -> tuple[int | None, int | None]:
-    """Raise Damage unless the ``length`` bytes at ``offset`` are one frame whose content has ``size`` bytes.
-
-    Reads 3 bytes per block of up to 128 KiB. Returns the size of the content if the frame or the caller says
-    it, and the bytes that its blocks can hold at most if they were counted.
+    """Raise Damage unless these bytes are one frame of ``size`` bytes; reads 3 bytes for each block. Returns
+    its size if that is known, and what its blocks hold at most if they were counted.
     """
     at, said, window, summed = _read_header(source, offset, length)
     if said is not None and size is not None and said != size:

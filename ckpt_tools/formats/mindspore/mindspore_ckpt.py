@@ -54,12 +54,9 @@ def _magic(head: bytes) -> bool:
 
 
 class _Walk(Struct):
-    """What is known so far of the records: ``pending`` is a tensor of which more pieces may follow,
-    ``pieces`` are its records.
-
-    ``lone`` are tensors whose dims are [0] or [1], ``styles`` where the last scalar was written as each
-    generation of MindSpore writes them.
-    ``plain`` are the bytes that the writer's CRC counts in, up to ``edge``.
+    """What is known of the records so far: ``pending`` may have more ``pieces``, ``lone`` have the dims [0]
+    or [1]. ``styles`` says where a scalar was last written as by each generation of MindSpore; ``plain`` are
+    the bytes that the writer's CRC counts in, up to ``edge``.
     """
 
     pending: Content | None = None

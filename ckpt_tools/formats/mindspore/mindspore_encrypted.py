@@ -94,10 +94,7 @@ def _u32(raw: bytes, at: int) -> int:
 
 
 def read_framing(source: Source) -> Framing:
-    """Follow the chain of blocks, which must end exactly at the end of the file.
-
-    Reads 48 bytes per block. Raises Damage.
-    """
+    """Follow the chain of blocks to the file's end, 48 bytes for each. Raises Damage."""
     rules = _read_rules(source)
     at, full, blocks = 0, True, list[Block]()
     while at < source.size:
@@ -117,11 +114,7 @@ def read_framing(source: Source) -> Framing:
 
 
 class _Rules(NamedTuple):
-    """What the beginning of a file says of all its blocks.
-
-    ``tag`` are the bytes of a tag, ``plain`` the bytes of plaintext in every block but the last, ``most``
-    those of ciphertext.
-    """
+    """Of all blocks: bytes of a tag, of plaintext but in the last, of ciphertext at most."""
 
     mode: str
     magic: bytes

@@ -61,10 +61,8 @@ def _meant(word: str, known: tuple[str, ...]) -> str | None:
 
 
 class Content(Struct):
-    """One TensorProto, or the joined pieces of a tensor that the writer split (over 512 MiB): same tag,
-    adjacent, each with the full dims.
-
-    ``places`` are the file offsets of the TensorProto's first byte and of that behind its dims.
+    """One TensorProto, or the joined pieces of one that was split (over 512 MiB). ``places`` are the offsets
+    of its first byte and of that behind its dims.
     """
 
     name: str

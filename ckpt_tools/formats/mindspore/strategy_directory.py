@@ -24,11 +24,8 @@ _JSON_KEY = b'"parallel_layout_item"'
 
 
 def strategy_groups(directory: str, world_size: int) -> RankGroups:
-    """Groups of ranks that hold the same state, every rank in exactly one.
-
-    Each file is of one pipeline stage, whose ranks all write the same; a merged file is of several. Raises
-    UsageError when the files are damaged, contradict each other or do not fit the number of ranks,
-    CannotLook when they cannot be read.
+    """Groups of ranks that hold the same state, every rank in exactly one. A file is of one pipeline stage, a
+    merged one of several. Raises UsageError for files that do not fit, CannotLook for unreadable ones.
     """
     files = list(_read_files(directory))
     if not files:
@@ -115,10 +112,7 @@ def _read_files(directory: str) -> Iterator[tuple[str, Strategy]]:
 
 
 def _read_content(path: str) -> bytes | None:
-    """The bytes of a strategy file; None for any other file.
-
-    A .ckpt that is called a strategy file and is nothing else must be one.
-    """
+    """The bytes of a strategy file, None for another; a .ckpt that is called one must be one."""
     is_json = path.endswith(".json")  # MindSpore takes only *.json for JSON
     with opened(path) as source:
         if not (source.size <= MAX_SIZE if is_json else _may_be_binary(path, source)):

@@ -153,9 +153,8 @@ def _group_ranks(layout: Layout) -> list[tuple[int, ...]]:
 
 
 def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
-    """The ranks of a stage, counted from 0, in groups that hold the same bytes of every parameter: of the
-    groups that its parameters give a rank, the smallest, when each lies inside the next larger one; else the
-    rank alone. Raises ValueError when the layouts contradict each other.
+    """The ranks of a stage, from 0, in groups with the same bytes of every parameter: the smallest of a
+    rank's groups if each lies in the next larger one, else it alone. Raises ValueError.
     """
     all_layouts = list(layouts)
     counts = {prod(layout.devices) for layout in all_layouts}

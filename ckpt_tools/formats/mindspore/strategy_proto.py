@@ -27,9 +27,7 @@ _SHARDS = {0x30, 0x38}
 
 
 class Walk:
-    """A reader of one message. ``free`` are the bytes that may change unseen, as (offset, end, what); None
-    when nobody wants a map.
-    """
+    """A reader of one message; ``free`` has what may change unseen, if a map is wanted."""
 
     def __init__(self, source: Source, *, mapped: bool = False) -> None:
         if not source.size:
@@ -126,9 +124,8 @@ def _read_operator(walk: Walk, at: int, limit: int) -> int:
 
 
 def _read_layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
-    """How one parameter is cut, and where its grid of devices begins. A tensor axis cut along several axes of
-    the grid has a tensor_map of its own; a scalar's is empty. Every writer adds one param_split_shape, which
-    mostly is empty.
+    """How one parameter is cut, and where its grid of devices begins. An axis cut along several axes of the
+    grid has a tensor_map of its own; a param_split_shape mostly is empty.
     """
     name, devices, maps, shards, grid = "", tuple[int, ...](), list[tuple[int, ...]](), dict[int, int](), at
     for outer, size, start in walk.fields(at, limit, b"\x0a\x12"):

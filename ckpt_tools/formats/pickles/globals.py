@@ -130,11 +130,8 @@ def judge(names: Iterable[Named], unlisted: list[Unlisted]) -> Iterator[Finding]
         elif which is not Trust.ALLOWED:
             others.append(one)
     for one in unsafe[:_UNSAFE]:
-        yield finding(
-            "unsafe-pickle",
-            f"the pickle names {str(one.name)[:120]}, which runs code or reaches beyond the file",
-            offset=one.offset,
-        )
+        why = f"the pickle names {str(one.name)[:120]}, which runs code or reaches beyond the file"
+        yield finding("unsafe-pickle", why, offset=one.offset)
     remember(strange, unlisted)
     yield from suspects([u for u in strange if u.called])
     if others:

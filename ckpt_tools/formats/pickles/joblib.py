@@ -86,9 +86,7 @@ class _Walk:
 
 
 class _Decoded:
-    """What a file decodes into, as a source that is read from its beginning on: what lies before the last
-    read is forgotten.
-    """
+    """What a file decodes into, as a source that is read from its beginning on."""
 
     def __init__(self, walk: _Walk, size: int) -> None:
         self.walk, self.path, self.size = walk, walk.source.path, size

@@ -80,12 +80,9 @@ def read_judged(
     first: int = _FIRST,
     arrays: bool = False,
 ) -> Generator[Finding, None, Pickled]:
-    """Read the pickle that begins at ``start`` and may use the file up to ``stop``; its ``end`` is an offset
-    of the file. Raises Damage.
-
-    ``whole`` reads as much at once as is kept in memory; otherwise ``first`` bytes are read first, and four
-    times as much as long as the pickle goes on.
-    What the pickle names is judged also when it is damaged further on. ``arrays`` are those of joblib.
+    """Read the pickle between ``start`` and ``stop`` of a file, and judge what it names, also when it is
+    damaged further on. Reads ``first`` bytes first, or all that is kept if ``whole``; ``arrays`` are
+    joblib's. Raises Damage.
     """
     names = _Names()
     head = source.read(start, min(stop - start, WINDOW if whole else first))
@@ -100,11 +97,8 @@ def read_judged(
         yield from _judge(names.find(head), anatomy, harmless)
         raise
     for name, at in pickled.twice:
-        yield finding(
-            "duplicate-key",
-            f"the pickle gives one dict the key {name!r} twice; the later value wins",
-            offset=at,
-        )
+        why = f"the pickle gives one dict the key {name!r} twice; the later value wins"
+        yield finding("duplicate-key", why, offset=at)
     told = names.find(head, pickled)
     yield from _judge_nested(pickled, told, 3)
     yield from _judge_buffered(pickled, anatomy)
@@ -127,9 +121,7 @@ def read_otherwise(source: Source) -> Iterator[Finding]:
 
 
 class _Names:
-    """The names in one pickle as they are written, and those that it calls, with the offsets of the first
-    time.
-    """
+    """The names in one pickle as written, and those that it calls, with their first offsets."""
 
     def __init__(self) -> None:
         self.seen: dict[Global, int] = {}
@@ -171,9 +163,7 @@ class _Names:
 
 
 def _find_given(values: list[Any]) -> set[Global] | None:
-    """The names in what calls were given, and in plain values; each is gone through once, however often it is
-    shared. None where there is too much of it.
-    """
+    """The names in what calls were given and in plain values, each once; None if there are too many."""
     found, visited = set[Global](), set[int]()
     while values:
         value = values.pop()

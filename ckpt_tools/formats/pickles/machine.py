@@ -303,11 +303,8 @@ class Machine:
     def name(self, module: Any, name: Any) -> Global:
         if type(module) is not str or type(name) is not str:
             if Call in (type(module), type(name)):
-                raise Damage(
-                    "unsafe-pickle",
-                    "the pickle names a global by what a call gives: it hides what it imports",
-                    self.base + self.op,
-                )
+                why = "the pickle names a global by what a call gives: it hides what it imports"
+                raise Damage("unsafe-pickle", why, self.base + self.op)
             raise self.bad("a global's name is not a string")
         self.charge((len(module) + len(name)) // 32 + 8)
         out = Global(module, name)

@@ -61,12 +61,9 @@ def read_pickle(
     seen: dict[Global, int] | None = None,
     called: dict[Global, int] | None = None,
 ) -> Pickled:
-    """Read the pickle at ``data[start:]``; ``base`` is the file offset of ``data[0]``. Raises Damage
-    (NeedMore when the data ends early).
-
-    ``seen`` collects every global that the pickle names, with the file offset of its first mention, also when
-    the pickle is damaged further on: an unpickler makes the calls before it meets the damage. ``called``
-    collects those that it calls.
+    """Read the pickle at ``data[start:]``, where ``data`` begins at ``base``. Raises Damage (NeedMore).
+    ``seen`` and ``called`` collect its globals with their first offsets, also before damage: calls come
+    before it.
     """
     return _run(Machine(data, start, base, {} if seen is None else seen, called))
 
@@ -81,11 +78,8 @@ def read_from(
     called: dict[Global, int] | None = None,
     arrays: bool = False,
 ) -> Pickled:
-    """The same for the pickle at ``start`` of a file, which ends at ``stop`` at the latest; ``head`` is what
-    was read of it. Raises ShortRead, too.
-
-    A window goes over the file: neither its bytes nor long texts in it are all in memory. With ``arrays``
-    those that joblib keeps in the stream are gone over.
+    """The same for a pickle in a file up to ``stop``, of which ``head`` was read; with ``arrays`` joblib's
+    are gone over. One window at a time is in memory. Raises ShortRead, too.
     """
     kind = JoblibMachine if arrays else Machine
     return _read_on(kind(head, 0, start, seen, called), source, stop)

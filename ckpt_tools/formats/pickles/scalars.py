@@ -139,9 +139,8 @@ def _keep_best(callbacks: dict[Any, Any], anatomy: Anatomy) -> None:
 
 
 def _find_rates(value: Any, top: dict[Any, Any]) -> dict[str, Any]:
-    """The learning rates of an optimizer's first group of parameters (torch/optim/optimizer.py), also where
-    the groups are a file of their own (ColossalAI), or the one that a schedule has set last
-    (torch/optim/lr_scheduler.py). Where that is 0, the highest of all groups.
+    """The learning rates of an optimizer's first group (torch/optim/optimizer.py; ColossalAI: in a file
+    alone), or a schedule's (torch/optim/lr_scheduler.py). Where that is 0, the highest of all groups.
     """
     groups, last = top.get("param_groups"), top.get("_last_lr")
     if type(value) is list and value and "params" in members(value[0]):

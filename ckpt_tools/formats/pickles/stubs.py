@@ -12,9 +12,7 @@ from ckpt_tools.formats.common.format import Damage
 
 
 class Global(NamedTuple):
-    """A name that an unpickler would import.
-    ``module`` is as written: Python 2 names stay (``__builtin__``).
-    """
+    """A name that an unpickler would import, as it is written: those of Python 2 stay."""
 
     module: str
     name: str
@@ -24,11 +22,8 @@ class Global(NamedTuple):
 
 
 class Call:
-    """What an unpickler would build by calling ``func``; APPENDS fill ``items``, SETITEMS ``entries``, BUILD
-    ``state``.
-
-    ``offset`` is where in the file the call is made, ``named`` the global that it comes from. Compared and
-    hashed by identity, like all stubs with content.
+    """What an unpickler would build by calling ``func`` at ``offset``, which comes from the global ``named``;
+    APPENDS fill ``items``, SETITEMS ``entries``, BUILD ``state``. Equal by identity.
     """
 
     __slots__ = ("args", "entries", "func", "items", "kwargs", "named", "offset", "state")
@@ -61,9 +56,7 @@ class Dict(dict[Any, Any]):
 
 
 class Persistent:
-    """A reference by persistent id: in torch files, a storage; ``meaning`` is what a reader of torch files
-    made of it.
-    """
+    """A reference by persistent id, in torch files to a storage: its ``meaning``."""
 
     __slots__ = ("meaning", "offset", "pid")
 
@@ -73,9 +66,7 @@ class Persistent:
 
 
 class Key:
-    """A dict key or set member that must not be hashed by value: hashing a tuple or a huge int found in a
-    stream can take for ever.
-    """
+    """A dict key or set member that must not be hashed by value, which can take for ever."""
 
     __slots__ = ("value",)
 
@@ -112,9 +103,7 @@ class Long(bytes):
 
 
 class NeedMore(Damage):
-    """The bytes at hand end before the pickle does: ``upto`` bytes of data are needed to read its next
-    opcode.
-    """
+    """The bytes at hand end before the pickle: its next opcode needs ``upto`` bytes of data."""
 
     def __init__(self, upto: int, offset: int) -> None:
         super().__init__("bad-pickle", "the pickle is cut off: its bytes end before its STOP", offset)
@@ -134,9 +123,7 @@ class Filled(NamedTuple):
 
 
 class Pickled(NamedTuple):
-    """One pickle. ``end`` is where in the data the byte after STOP lies; ``persistents``, ``calls`` and
-    ``filled`` list every such stub made.
-    """
+    """One pickle, which ends before byte ``end``, and the stubs that it made."""
 
     value: Any
     end: int

@@ -21,17 +21,11 @@ _FLAG = "--trust global="
 def suspects(called: Sequence[Unlisted]) -> Iterator[Finding]:
     """Warnings about names in no list that a pickle calls."""
     for u in called[:_MOST]:
-        yield finding(
-            "suspect-call",
-            f"loading the pickle calls {u.name[:120]}, which ckpt does not know",
-            offset=u.offset,
-        )
+        why = f"loading the pickle calls {u.name[:120]}, which ckpt does not know"
+        yield finding("suspect-call", why, offset=u.offset)
     if len(called) > _MOST:
-        yield finding(
-            "suspect-call",
-            f"loading the pickle calls {len(called) - _MOST:,} more that ckpt does not know",
-            offset=called[_MOST].offset,
-        )
+        why = f"loading the pickle calls {len(called) - _MOST:,} more that ckpt does not know"
+        yield finding("suspect-call", why, offset=called[_MOST].offset)
 
 
 def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
@@ -49,18 +43,13 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
             hint=f"if it is yours, say {_FLAG}{quote(pattern(u.name))}; else do not load this file",
         )
     if len(named) > _MOST:
-        yield finding(
-            "unknown-global",
-            f"{len(named) - _MOST:,} more that ckpt does not know",
-            offset=named[_MOST].offset,
-        )
+        why = f"{len(named) - _MOST:,} more that ckpt does not know"
+        yield finding("unknown-global", why, offset=named[_MOST].offset)
 
 
 def vouched(report: Report, trusted: Sequence[str], unasked: bool) -> Report:
-    """The report as the caller's ``trusted`` patterns leave it. ``unasked``: the file's framework unpickles
-    it without asking, so that every name in no list is a question.
-
-    A pattern stands for whole dotted names; it never lifts an error. Said twice it is the same.
+    """The report as ``trusted`` patterns for whole dotted names leave it; they lift no error. ``unasked``:
+    the framework unpickles the file without asking, so that each name in no list is a question.
     """
     if not report.unlisted or not (trusted or unasked):
         return report

@@ -286,10 +286,8 @@ def _check_tiling(tensors: list[Tensor], data: int, size: int) -> None:
 
 
 def _add_checksum(source: Source, anatomy: Anatomy, text: str, at: int) -> Iterator[Finding]:
-    """MindSpore's ``crc_num``: CRC-32 over name and ``bytes(array)`` of every tensor, sorted by name.
-
-    ``bytes()`` of a rank-0 integer array is not its memory: Python makes that many zero bytes of it. So a
-    value that nobody could have turned into bytes is damage in itself.
+    """MindSpore's ``crc_num``: CRC-32 over name and ``bytes(array)`` of every tensor, by name. Of a rank-0
+    integer that makes as many zeros: an absurd value is damage in itself.
     """
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 1 << 32):
         raise Damage("bad-header", f"crc_num is {text[:40]!r}, which is no CRC-32", at)

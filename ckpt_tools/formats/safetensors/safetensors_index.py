@@ -33,12 +33,9 @@ from ckpt_tools.storage import Source
 
 
 class Map(Struct):
-    """What an index says, shared by all its claims: tensor -> shard, shard -> its tensors, ``total`` the text
-    of metadata.total_size.
-
-    ``sizes`` collects what the shards turn out to hold, each under its own name however often it is looked
-    at, None when that cannot be told; ``last`` is the shard that made them complete, so that always the same
-    one reports on their sum, and none while a shard is missing.
+    """What an index says, shared by its claims: tensor -> shard, shard -> tensors, the text of total_size.
+    ``sizes`` collects what each shard holds, None where that cannot be told; ``last`` completed them and
+    reports on their sum.
     """
 
     where: dict[str, str] = field(default_factory=dict)
@@ -94,11 +91,8 @@ def _add_up(tensors: Sequence[Tensor]) -> tuple[int, int]:
 
 
 def _compare_total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterator[Finding]:
-    """``total_size`` is the sum of the tensors' bytes (tied ones once or each; in MiB by ColossalAI), or of
-    the files' (mlx).
-
-    Readers ignore it, and other numbers are everyday (a model converted to another type keeps the old one),
-    unless it is the right one but for one bit.
+    """``total_size`` is the sum of the tensors' bytes (tied ones once or each; ColossalAI: MiB) or of the
+    files' (mlx). Readers ignore it, and others are everyday, but not the right one with one bit changed.
     """
     bytes_of = {sum(column) for column in zip(*(s for s in sizes if s is not None), strict=True)}
     sums = {str(n) for n in bytes_of}
@@ -131,9 +125,7 @@ Weights = Callable[[Cursor], Iterator[Finding]]
 
 
 class Said(Protocol):
-    """What an index says: ``where`` has an entry for everything that it maps, ``total`` is the text of
-    metadata.total_size.
-    """
+    """What an index maps (``where``), and the text of its total_size."""
 
     total: str
 

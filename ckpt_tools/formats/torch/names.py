@@ -41,12 +41,11 @@ def also_tar(source: Source) -> Iterator[Finding]:
     unsigned = sum(others)
     signed = unsigned - 256 * sum(b > 127 for b in others)
     if any(block) and _number(block[_SUM]) in (unsigned, signed):  # tarfile.calc_chksums, nti
-        yield finding(
-            "unsafe-pickle",
+        why = (
             "the file is a tar archive as well: torch.load would unpickle its members instead of what was"
-            " read here",
-            offset=0,
+            " read here"
         )
+        yield finding("unsafe-pickle", why, offset=0)
 
 
 def _number(field: bytes) -> int | None:

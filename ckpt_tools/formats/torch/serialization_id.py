@@ -33,11 +33,8 @@ _FEW = 4096  # records whose names are digested though their own checksum alread
 def serialization_id(
     source: Source, records: Sequence[Record], own: Record, top: str, anatomy: Anatomy
 ) -> Generator[Finding, None, bool]:
-    """Compare the digits with the records; returns whether the stored CRCs are those that the writer
-    digested.
-
-    They prove that nothing was repacked; the names' half only says who wrote the file. ``top`` is the
-    archive's folder.
+    """Compare the digits with the records in the folder ``top``; returns whether the stored CRCs are those
+    that were digested. The half for the names only says who wrote the file.
     """
     digits = read_record(source, own, 64) if own.size <= 64 else b""
     if len(digits) != 40 or not digits.isdigit():
@@ -48,11 +45,8 @@ def serialization_id(
     agrees = _digest([r.crc for r in others if r.size]) == want
     agrees = agrees or _digest(_find_folded(source, others)) == want
     if not agrees:
-        yield finding(
-            "crc-mismatch",
-            "the serialization id does not agree with the records' stored checksums",
-            offset=own.payload + 20,
-        )
+        why = "the serialization id does not agree with the records' stored checksums"
+        yield finding("crc-mismatch", why, offset=own.payload + 20)
     off = 20  # digits of the names' half that are not Linux'
     if len(others) <= (_FEW if own.crc else _BUCKETS[-1]):
         off = yield from _check_names([r.name.removeprefix(top) for r in others], digits[:20], own)
@@ -113,12 +107,8 @@ def name_hash(data: bytes) -> int:
 
 
 def in_order(hashes: Sequence[int]) -> Iterator[int]:
-    """The hashes in the order of an unordered_set into which they were put one by one (libstdc++,
-    hashtable.h).
-
-    One list runs through all buckets. A new node goes to the front of its bucket, or to the front of the list
-    if its bucket is empty;
-    growing moves every node, in the list's order, by the same rule.
+    """The hashes in the order of an unordered_set (libstdc++, hashtable.h): a node goes to the front of its
+    bucket, or of the list if that is empty; growing moves every node, in the list's order, by the same rule.
     """
     end = len(hashes)  # stands for the list's head: the node before the first
     after = [end] * (end + 1)  # node -> next node; the head again at the list's end

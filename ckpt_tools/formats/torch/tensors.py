@@ -62,9 +62,7 @@ _DIMENSIONS = 64
 
 
 class Storage(NamedTuple):
-    """What the pickle says about one storage: its key, bytes per element, and number of elements; ``view``
-    are bytes to skip in it.
-    """
+    """A storage as the pickle has it: key, type, number of elements, and bytes to skip (``view``)."""
 
     key: str
     dtype: str
@@ -78,9 +76,7 @@ class Storage(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where the file holds a storage: ``offset`` of its first byte (None when it is compressed), ``nbytes``
-    that it really has.
-    """
+    """Where the file holds a storage, None for a compressed one, and the bytes that it really has."""
 
     offset: int | None
     nbytes: int
@@ -133,11 +129,8 @@ def storages(pickled: Pickled) -> Iterator[Storage | Finding]:
             if first is s:
                 yield s
             elif first.nbytes != s.nbytes:
-                yield finding(
-                    "storage-size",
-                    f"the pickle gives storage {s.key[:80]!r} two different sizes",
-                    offset=s.offset,
-                )
+                why = f"the pickle gives storage {s.key[:80]!r} two different sizes"
+                yield finding("storage-size", why, offset=s.offset)
             elif first.dtype != s.dtype:
                 why = (
                     f"the pickle names storage {s.key[:80]!r} as {first.dtype} and as {s.dtype}: loaders take"
@@ -157,11 +150,7 @@ def keys_of(pickled: Pickled) -> set[str]:
 def tensors(
     pickled: Pickled, places: Mapping[str, Place], anatomy: Anatomy, root: str = ""
 ) -> Iterator[Finding]:
-    """Check that every tensor lies inside its storage, and list the tensors that the pickle's value reaches,
-    by dotted name.
-
-    ``storages`` must have gone through the same pickle before.
-    """
+    """Check the tensors against their storages and list those that the value reaches; after ``storages``."""
     made: dict[int, Tensor] = {}
     hidden: dict[int, Storage | None] = {}
     for call in pickled.calls:

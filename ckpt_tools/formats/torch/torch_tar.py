@@ -41,10 +41,8 @@ def magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    yield finding(
-        "not-checksummed",
-        "torch's tar format has no checksum over its data: only headers, lengths and pickles were checked",
-    )
+    why = "torch's tar format has no checksum over its data: only headers, lengths and pickles were checked"
+    yield finding("not-checksummed", why)
     found = yield from members(source, anatomy)
     for name in NAMES:
         if name not in found:

@@ -139,9 +139,8 @@ def _check(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def other_pickles(
     source: Source, records: Sequence[Record], anatomy: Anatomy, *, arrays: bool = False
 ) -> Iterator[Finding]:
-    """What the pickles and the torch files among the records of an archive of another kind would run, and the
-    tensors of those that lie there as they are; all else about them is their own loader's business. With
-    ``arrays`` also NumPy's arrays of objects.
+    """What pickles and torch files in an archive of another kind would run, and the tensors of those that lie
+    there as they are. With ``arrays`` also NumPy's arrays of objects.
     """
     for r in records:
         head = begins(source, r, len(MAGIC)) if r.payload >= 0 else b""
@@ -192,10 +191,7 @@ def judge_inner(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def _find_skipped(
     source: Source, records: Sequence[Record], by_name: dict[str, Record], vouched: bool, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """Which stored CRCs mean something (torch/serialization.py: set_crc32_options, skip_data).
-
-    ``vouched``: they are those that torch wrote.
-    """
+    """Which stored CRCs mean something (set_crc32_options, skip_data); ``vouched`` are torch's."""
     skipped: set[Record] = set()
     data = [r for name, r in by_name.items() if name.startswith("data/") and r.size]
     crcs = {r.crc for r in data}
