@@ -283,22 +283,6 @@ def test_long_zero_tail_costs_few_reads(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("of_a_byte", [1, pytest.param(8, marks=pytest.mark.exhaustive)])
-def test_every_bit_of_a_crc_num_file_counts(of_a_byte: int) -> None:
-    for i in range(len(CRC)):
-        for b in [(i + n) % 8 for n in range(of_a_byte)]:
-            flipped = bytearray(CRC)
-            flipped[i] ^= 1 << b
-            assert codes(bytes(flipped)), f"bit {b} of byte {i}"
-
-
-@pytest.mark.slow
-def test_every_cut_is_seen() -> None:
-    for data in TINY, CRC:
-        assert all(codes(data[:n]) for n in range(len(data)))
-
-
-@pytest.mark.slow
 def test_bits_of_the_header_that_change_no_text_count() -> None:
     """Without crc_num only the texts themselves (names and metadata) can change unseen."""
     data = packed({"AA": ("F32", [2, 3], bytes(range(24))), "BB": ("I64", [], bytes(8))})

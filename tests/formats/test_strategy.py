@@ -175,13 +175,6 @@ def test_the_json_form_says_the_same(text: str, proto: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["src_strategy_0.json", "src_strategy.json", "dst_strategy_12.json", "src_pipeline_strategy.json"]
-)
-def test_json_is_recognised_by_such_names(name: str) -> None:
-    assert FORMAT in allowed_by_name(name)
-
-
-@pytest.mark.parametrize(
     "name",
     [
         "strategy.json",

@@ -32,16 +32,9 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
     """Warn of names in no list in a file that is unpickled without asking: what they import then runs."""
     for u in named[:_MOST]:
         how = "calls" if u.called else "imports"
-        text = (
-            f"loading the pickle {how} {u.name[:120]}, which ckpt does not know, and its framework"
-            " loads it without asking"
-        )
-        yield finding(
-            "unknown-global",
-            text,
-            offset=u.offset,
-            hint=f"if it is yours, say {_FLAG}{quote(pattern(u.name))}; else do not load this file",
-        )
+        why = f"loading the pickle {how} {u.name[:120]}, which ckpt does not know, and its framework"
+        hint = f"if it is yours, say {_FLAG}{quote(pattern(u.name))}; else do not load this file"
+        yield finding("unknown-global", f"{why} loads it without asking", offset=u.offset, hint=hint)
     if len(named) > _MOST:
         why = f"{len(named) - _MOST:,} more that ckpt does not know"
         yield finding("unknown-global", why, offset=named[_MOST].offset)
