@@ -80,6 +80,21 @@ class _Inflating:
         return self._crc.digest()
 
 
+class _Watching:
+    """Shows who watches what comes, as if it were a Hash."""
+
+    def __init__(self, watch: Watch | None, at: int) -> None:
+        self._watch, self._at = watch, at
+
+    def update(self, data: memoryview | bytes, /) -> None:
+        if self._watch is not None:
+            self._watch(self._at, data)
+        self._at += len(data)
+
+    def digest(self) -> int:
+        return 0
+
+
 class _Feed(Struct, frozen=True):
     """Who wants bytes: a piece of a sum, or who watches (``sum`` -1). ``fixed``: all of them in one run."""
 
@@ -327,19 +342,18 @@ class _Reader(NamedTuple):
         return out, None
 
     def _read_run(self, run: _Run, progress: Progress | None, out: Outcomes) -> None:
-        waiting, fed, at = deque(run.feeds), list[tuple[_Feed, Hash | None]](), run.start
+        waiting, fed, at = deque(run.feeds), list[tuple[_Feed, Hash]](), run.start
         for part in read_parts(self.source, run.start, run.stop - run.start, progress):
             done = 0
             while done < len(part):
                 data = part[done : done + STEP - at % STEP]
                 while waiting and waiting[0].start < at + len(data):
                     fed.append((waiting[0], self._begin(waiting.popleft())))
-                fed = [one for one in fed if self._feed(one, at, data, out)]
+                fed = [one for one in fed if self._feed(*one, at, data, out)]
                 done, at = done + len(data), at + len(data)
 
     def _read_pieces(self, feed: _Feed, progress: Progress | None, out: Outcomes) -> None:
         running = self._begin(feed)
-        assert running is not None  # noqa: S101 - for the type checker: nobody watches no bytes
         for piece in self.sums[feed.sum].pieces if feed.piece < 0 else ():
             if isinstance(piece, Deflated):
                 raise TypeError("deflated data is only ever covered by a CRC")
@@ -348,41 +362,30 @@ class _Reader(NamedTuple):
             else:
                 for part in read_parts(self.source, piece.offset, piece.length, progress):
                     running.update(part)
-        self._end(feed, running, out)
+        self._feed(feed, running, 0, b"", out)
 
-    def _begin(self, feed: _Feed) -> Hash | None:
+    def _begin(self, feed: _Feed) -> Hash:
         if feed.sum < 0:
-            return None
+            return _Watching(self.watch, feed.start)
         s = self.sums[feed.sum]
         if not isinstance(s.hash, Crc):
             return s.hash()
         piece = s.pieces[feed.piece]
         return _Inflating(s.hash, piece) if isinstance(piece, Deflated) else RunningCrc(s.hash)
 
-    def _feed(self, one: tuple[_Feed, Hash | None], at: int, data: memoryview | bytes, out: Outcomes) -> bool:
+    @staticmethod
+    def _feed(feed: _Feed, running: Hash, at: int, data: memoryview | bytes, out: Outcomes) -> bool:
         """Whether more is wanted than ``data``, which lies at ``at``; else what came of it is in ``out``."""
-        feed, running = one
-        start = max(feed.start, at)
-        part = data[start - at : feed.stop - at]
-        if running is None:
-            if self.watch is not None:
-                self.watch(start, part)
-            return feed.stop > at + len(data)
+        got: Outcome
         try:
-            running.update(part)
+            running.update(data[max(0, feed.start - at) : feed.stop - at])
+            if feed.stop > at + len(data):
+                return True
+            got = running.digest()
         except InflateError as e:
-            out.append((feed, e))
-            return False
-        if feed.stop > at + len(data):
-            return True
-        self._end(feed, running, out)
+            got = e
+        out.append((feed, got))
         return False
-
-    def _end(self, feed: _Feed, running: Hash, out: Outcomes) -> None:
-        try:
-            out.append((feed, running.digest()))
-        except InflateError as e:
-            out.append((feed, e))
 
 
 def _batch(runs: Iterable[_Run], most: int) -> Iterator[list[_Run]]:

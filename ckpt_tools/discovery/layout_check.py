@@ -13,10 +13,9 @@ from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout, Layouts, Piece
 from ckpt_tools.layouts.common.templates import TOKENS, compile_template
-from ckpt_tools.storage.listing import Names
+from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import absolute
-from ckpt_tools.storage.walk import walk
 
 _SHOWN = 5
 

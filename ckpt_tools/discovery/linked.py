@@ -16,7 +16,7 @@ _LINKED = 10_000
 _DIGIT = re.compile(r"\d")
 
 Walk = Callable[[str], Iterator[tuple[str, "DirectoryNames | OSError"]]]
-"""The directories at and below a link, as ``storage.walk.walk`` has them."""
+"""The directories at and below a link, as ``storage.listing.walk`` has them."""
 
 
 def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFile]) -> list[NamedFile]:

@@ -11,9 +11,8 @@ from typing import TypedDict
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.listing import Entries, Names, entries_of
+from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
 from ckpt_tools.storage.retry import ABSENT, lstat
-from ckpt_tools.storage.walk import walk
 
 QUARANTINE = "quarantine"
 """The directory in ``.ckpt`` that holds one directory for each time something was put away; in that lies the

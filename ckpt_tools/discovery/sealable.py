@@ -8,9 +8,8 @@ from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.discovery.file_stat import surely_directory
 from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, is_apart
 from ckpt_tools.layouts.common.under_way import TEMPORARY
-from ckpt_tools.storage.listing import Entries, Names
+from ckpt_tools.storage.listing import Entries, Names, walk
 from ckpt_tools.storage.retry import is_file, is_link
-from ckpt_tools.storage.walk import walk
 
 
 class Sealable(Names):

@@ -27,9 +27,8 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.layouts.common.lost_files import stale_index
 from ckpt_tools.storage.links import Links
-from ckpt_tools.storage.listing import Entries, EntryFilter, entries_of
+from ckpt_tools.storage.listing import THREADS, Entries, EntryFilter, entries_of, walk
 from ckpt_tools.storage.urls import absolute, real_path
-from ckpt_tools.storage.walk import THREADS, walk
 
 Hear = Callable[[str], object]
 

@@ -252,7 +252,7 @@ class Inspection(Struct):
         if not loader:
             return Level.VALUES
         from ckpt_tools.inspection.loadability import load
-        from ckpt_tools.storage.local_copy import on_this_machine
+        from ckpt_tools.storage.local import on_this_machine
 
         if self.progress:
             self.progress(0)  # the last moment to stop: the loader itself is not watched

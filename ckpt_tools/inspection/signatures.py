@@ -18,7 +18,7 @@ from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.manifests.model_signing import Statement, read_statement
 from ckpt_tools.model.report import Report
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.local_copy import on_this_machine
+from ckpt_tools.storage.local import on_this_machine
 
 if TYPE_CHECKING:
     from model_signing.manifest import Manifest

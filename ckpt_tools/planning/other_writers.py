@@ -15,10 +15,9 @@ from ckpt_tools.planning.rules.choice import another_writer
 from ckpt_tools.planning.rules.choice.another_writer import How
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.listing import THREADS, entries_of
 from ckpt_tools.storage.retry import status
 from ckpt_tools.storage.urls import is_url
-from ckpt_tools.storage.walk import THREADS
 
 STATS = 256
 """Files and directory entries, the newest, that are asked about a second time at most."""

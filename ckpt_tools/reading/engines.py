@@ -106,7 +106,6 @@ def copies_here(jobs: int) -> Iterator[Engine]:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import active_children, get_context
 
-    stalls.rest()
     if not is_single_threaded():
         raise Stopped
     others = set(active_children())

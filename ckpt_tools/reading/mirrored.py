@@ -11,9 +11,9 @@ from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.discovery.seals_about import seals_about
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.names import base_of
+from ckpt_tools.storage.listing import walk
 from ckpt_tools.storage.retry import ABSENT
 from ckpt_tools.storage.urls import absolute, mirror_path
-from ckpt_tools.storage.walk import walk
 
 
 def place(seal_dir: str, path: str) -> str:

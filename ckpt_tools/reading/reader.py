@@ -23,9 +23,9 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.settings.plugins import tool_version
 from ckpt_tools.storage import Identity, Stopped
-from ckpt_tools.storage.rate import Rate
 from ckpt_tools.storage.retry import status, there
 from ckpt_tools.storage.stalls import Stalled, away
+from ckpt_tools.storage.threads import Rate
 
 T = TypeVar("T")
 WAIT = 600.0

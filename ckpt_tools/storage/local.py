@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpt_tools.storage.retry import patiently
 from ckpt_tools.storage.stalls import Stalled
+from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -327,3 +329,22 @@ def _is_cached(source: LocalSource) -> bool:
         )
     except OSError:  # EAGAIN: it would have to wait; EOPNOTSUPP: the file system cannot say
         return False
+
+
+_BLOCK = 8 << 20
+
+
+@contextmanager
+def on_this_machine(source: Source) -> Iterator[str]:
+    """The path of a file, or of a copy of an object that is gone afterwards. Raises OSError."""
+    if not is_url(source.path):
+        yield source.path
+        return
+    with tempfile.NamedTemporaryFile(suffix=f"-{os.path.basename(source.path)[-100:]}") as copy:
+        block = memoryview(bytearray(min(_BLOCK, source.size)))
+        for at in range(0, source.size, _BLOCK):
+            part = block[: source.size - at]
+            source.readinto(at, part)
+            copy.write(part)
+        copy.flush()
+        yield copy.name

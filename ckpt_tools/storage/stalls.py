@@ -81,7 +81,6 @@ class Limit:
         self.ends = time.monotonic() + seconds
         self.stalled = 0
         self.lost: list[str] = []  # paths that are not asked about again; calls are given lists as well
-        self._idle: list[Threads] = []
 
     def call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One system call by a thread that may be left behind. Raises Stalled."""
@@ -91,18 +90,14 @@ class Limit:
         """``work(*args)``, which makes many calls. Raises Stalled when one of them is overdue."""
         if self.stalled >= MOST:
             raise Stalled
-        try:
-            hand = self._idle.pop()
-        except IndexError:
-            hand = Threads(1)
-        task = Task(self)
+        hand, task = Threads(1), Task(self)
         try:
             future = hand.submit(_work, task, work, args, kwargs)
             self._wait(future, task)
         except BaseException:
             hand.close(wait=False)  # should it ever come back
             raise
-        self._idle.append(hand)
+        hand.close(wait=True)  # so that this process may make copies of itself
         return future.result()
 
     def _wait(self, future: Future[Any], task: Task) -> None:
@@ -115,11 +110,6 @@ class Limit:
                 self.stalled += 1
                 self.lost.append(path)
                 raise Stalled(path)
-
-    def rest(self) -> None:
-        """End the threads that have nothing to do, so that this process may make copies of itself."""
-        while self._idle:
-            self._idle.pop().close(wait=True)
 
 
 _guard: ContextVar[Limit | Task | None] = ContextVar("ckpt_tools_limit", default=None)
@@ -173,13 +163,6 @@ def overdue(since: float) -> bool:
     return guard is not None and _overdue(guard.ends, since)
 
 
-def rest() -> None:
-    """Let no thread of ours idle: a process with one thread may make copies of itself."""
-    guard = _guard.get()
-    if isinstance(guard, Limit):
-        guard.rest()
-
-
 def unlimited() -> None:
     """For a copy of this process: who asked it watches over it, and it makes its calls as they stand."""
     _guard.set(None)
@@ -188,11 +171,8 @@ def unlimited() -> None:
 @contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
     """A time limit for the calls in this block; None for none."""
-    limit = None if seconds is None else Limit(seconds)
-    token: Token[Limit | Task | None] = _guard.set(limit)
+    token: Token[Limit | Task | None] = _guard.set(None if seconds is None else Limit(seconds))
     try:
         yield
     finally:
         _guard.reset(token)
-        if limit is not None:
-            limit.rest()

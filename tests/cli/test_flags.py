@@ -38,7 +38,7 @@ from ckpt_tools.planning import decision_log
 from ckpt_tools.reading import engines, prefetch
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage import Stopped, trust
-from ckpt_tools.storage.rate import Rate
+from ckpt_tools.storage.threads import Rate
 
 PRINTING = {"progress_as", "output_file", "format", "json", "quiet", "verbose", "color", "config"}
 

@@ -25,7 +25,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage import IO, ShortRead, opened
 from ckpt_tools.storage.local import BUFFER, DirectSource
-from ckpt_tools.storage.rate import Rate
+from ckpt_tools.storage.threads import Rate
 
 MIB = 1 << 20
 torch = pytest.importorskip("torch")

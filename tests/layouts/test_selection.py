@@ -23,7 +23,7 @@ from ckpt_tools.inspection import digests
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.storage.rate import Rate
+from ckpt_tools.storage.threads import Rate
 
 DAY = 1_700_000_000
 SEVERAL = [

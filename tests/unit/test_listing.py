@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ckpt_tools.storage import listing
-from ckpt_tools.storage import walk as storage_walk
-from ckpt_tools.storage.walk import walk
+from ckpt_tools.storage.listing import walk
 
 
 class Seen(list[os.DirEntry[str]]):
@@ -134,7 +133,7 @@ def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, monkeypatch: 
             (tmp_path / f"d{i}" / f"{k}.log").touch()
     asked: list[str] = []
     real = listing.stat
-    monkeypatch.setattr(storage_walk, "stat", lambda e: (asked.append(e.path), real(e)))
+    monkeypatch.setattr(listing, "stat", lambda e: (asked.append(e.path), real(e)))
     for _, entries in walk(str(tmp_path), look, 8):
         assert not isinstance(entries, OSError)
         assert {e.path for e in entries.to_stat()} <= set(asked)  # before its turn

@@ -26,11 +26,10 @@ from ckpt_tools.model.store_checksum import NOT_KEPT
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.storage.rate import Rate
 from ckpt_tools.storage.stores.copies import Copy, Ledger, copying, fetch_rest
 from ckpt_tools.storage.stores.mounts import store_of, tree_of
 from ckpt_tools.storage.stores.store import Replaced, other_than
-from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.threads import Rate, Threads
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
