@@ -19,13 +19,13 @@ def out(text: str, file: str | None = None) -> None:
     if file is not None:
         from ckpt_tools.storage.writes import write_whole
 
-        write_whole(file, encoded(text, "utf-8"))
+        write_whole(file, encode(text, "utf-8"))
         return
     stream = sys.stdout
     if stream is None:  # started with a closed stdout
         raise CannotLook("there is no standard output to write the result to", "redirect it somewhere")
     encoding = getattr(stream, "encoding", None) or "utf-8"
-    data = encoded(text, encoding)
+    data = encode(text, encoding)
     try:
         raw = getattr(stream, "buffer", None)
         if raw is None:  # a stream of text only, as in tests and notebooks
@@ -43,7 +43,7 @@ def out(text: str, file: str | None = None) -> None:
             raise CannotLook(text, "make room, or redirect it elsewhere") from e
 
 
-def encoded(text: str, encoding: str) -> bytes:
+def encode(text: str, encoding: str) -> bytes:
     try:
         return text.encode(encoding, "surrogateescape")  # file names come back as the bytes they were
     except UnicodeEncodeError:
@@ -93,7 +93,7 @@ def flush() -> None:
             stream.flush()
 
 
-def named(argv: Sequence[str]) -> list[str]:
+def name_urls(argv: Sequence[str]) -> list[str]:
     """A command line in which presigned URLs are told by their names. Raises UsageError for other secrets."""
     if any("://" in word for word in argv):
         from ckpt_tools.storage import signed
@@ -110,7 +110,7 @@ def terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def colored(choice: str | None, stream: TextIO | None) -> bool:
+def is_colored(choice: str | None, stream: TextIO | None) -> bool:
     """Return True if to colour: --color, then NO_COLOR, then FORCE_COLOR, then what the terminal can."""
     if choice in ("always", "never"):
         return choice == "always"

@@ -24,7 +24,7 @@ ckpt diff run/iter_0000010 run/iter_0000020 --json  # the same for a program
 """
 
 
-@options.asking(
+@options.ask(
     ("table", "json"),
     "seal_dir key_file store_option strict jobs progress_as",
     options.TRUST,
@@ -53,7 +53,7 @@ def diff(
     --strict could not be compared.
     """
     found = asked.found
-    output.broken_plugins()
+    output.say_broken_plugins()
     depth = found.values["level"] if level is not None else Level.CONTENT
     if depth not in LEVELS:
         raise UsageError(

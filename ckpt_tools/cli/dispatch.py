@@ -27,7 +27,7 @@ def execute(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; nothing is raised."""
     try:
         try:
-            return _dispatch(console.named(argv))
+            return _dispatch(console.name_urls(argv))
         except CkptError as error:
             return _fail(argv, error)
         except Exception as error:

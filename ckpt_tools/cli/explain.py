@@ -19,7 +19,7 @@ ckpt explain save/missing-rank  # the page of a rule, which 'ckpt plan -v' names
 """
 
 
-@options.taking("output_file format json color")
+@options.take("output_file format json color")
 def explain(
     code: Annotated[
         str,
@@ -32,7 +32,7 @@ def explain(
     **given: Any,
 ) -> int:
     """Say what a finding or a rule means, how it affects the verdict, and what to do about it."""
-    to = output.requested(("table", "json"), given)
+    to = output.read_output(("table", "json"), given)
     hint = "docs/codes.md and docs/rules.md list all of them"
     require_known(code, (*CODES, *RULES), "finding or rule", hint)
     if to.format != "json":

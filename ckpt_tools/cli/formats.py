@@ -18,7 +18,7 @@ NO_COLOR=1 ckpt formats  # without colours
 """
 
 
-@options.taking("no_plugins output_file format json color")
+@options.take("no_plugins output_file format json color")
 def formats(
     name: Annotated[
         str | None, argument("FORMAT", "A format, such as torch_zip. Default: all.", offers.formats)
@@ -28,7 +28,7 @@ def formats(
     """List the known file formats: what protects each part of them, what cannot be seen, which framework
     loads them, where the facts come from, and which other package adds them, if one does.
     """
-    to = output.requested(("table", "json"), given)
+    to = output.read_output(("table", "json"), given)
     plugins.switch(given["no_plugins"] or None)
     from ckpt_tools.formats import FORMATS, package_of
 
@@ -47,7 +47,7 @@ def formats(
         }
         for f in FORMATS
     ]
-    output.broken_plugins(("formats", "manifests"))
+    output.say_broken_plugins(("formats", "manifests"))
     if name is not None:
         require_known(name, (f.name for f in FORMATS), "format", "'ckpt formats' lists all")
         entries = [entry for entry in entries if entry["name"] == name]

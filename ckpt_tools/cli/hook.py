@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from ckpt_tools.cli import options
-from ckpt_tools.cli.run import listening
+from ckpt_tools.cli.run import listen
 from ckpt_tools.errors import UsageError
 
 UNTOLD = (
@@ -23,7 +23,7 @@ ckpt hook install slurm  # print a job script
 """
 
 
-@options.asking(
+@options.ask(
     ("shell", "json", "slurm"),
     options.SELECTION,
     "resume_args output_file worker read by_rank",
@@ -51,7 +51,7 @@ def hook(asked: options.Asked) -> int:
         taken = job.taken(read(path, asked.selection.trust), asked.selection.rank, needed=False)
     else:
         job_options = job.Options(worker=asked.given["worker"], **asked.job)
-        with listening(asked) as listener:
+        with listen(asked) as listener:
             taken = job.decide(asked.found.root, asked.selection, job_options, listener=listener)
     values = environment(taken.decision, taken.rank, asked.resume_args)
     if asked.to.format == "json":

@@ -44,7 +44,7 @@ class Snippet(NamedTuple):
             return str(json.loads(self.text)["description"])
         return next(line[2:] for line in self.text.splitlines() if line.startswith("# "))
 
-    def filled(self, root: str) -> str:
+    def fill(self, root: str) -> str:
         """The snippet with ``root`` quoted in it. Raises UsageError for what YAML or systemd cannot say."""
         quoted = shlex.quote(root) if self.kind == "sh" else json.dumps(root, ensure_ascii=False)
         if self.kind != "sh" and not root.isprintable():
@@ -80,5 +80,5 @@ def hook_install(what: What = None, root: Root = None) -> int:
         console.out("".join(f"{name:<{width}}  {s.about}\n" for name, s in known.items()))
         return 0
     require_known(what, known, "snippet", f"one of: {', '.join(known)}")
-    console.out(known[what].filled(root or EXAMPLE))
+    console.out(known[what].fill(root or EXAMPLE))
     return 0

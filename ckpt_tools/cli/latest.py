@@ -17,7 +17,7 @@ eval "$(ckpt latest run --rank 0 --format shell)"; echo "$CKPT_STEP"  # for a sc
 """
 
 
-@options.asking(("text", "json", "shell"), options.SELECTION, "output_file")
+@options.ask(("text", "json", "shell"), options.SELECTION, "output_file")
 def latest(asked: options.Asked) -> int:
     """Print the file(s) that rank N must load, one path per line and nothing else. For a set that every rank
     loads, print its directory or prefix.
@@ -33,7 +33,7 @@ def latest(asked: options.Asked) -> int:
         return 0
     # stdout is for the paths alone
     with (
-        output.explaining_failure(to, console.err if asked.explain else None),
+        output.explain_failure(to, console.err if asked.explain else None),
         progress(to) as meter,
     ):
         plan = api.latest(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))

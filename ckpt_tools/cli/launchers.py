@@ -17,21 +17,21 @@ ckpt launchers --json  # the same for a program
 """
 
 
-@options.taking("no_plugins output_file format json color")
+@options.take("no_plugins output_file format json color")
 def launchers(
     **given: Any,
 ) -> int:
     """List the known launchers, and say what is known about this process: each number with the variable that
     it comes from, and what is unclear.
     """
-    to = output.requested(("table", "json"), given)
+    to = output.read_output(("table", "json"), given)
     plugins.switch(given["no_plugins"] or None)
     from ckpt_tools.launchers import LAUNCHERS, detect
     from ckpt_tools.output import launchers as emit
 
     known = [(launcher, launcher.detect(os.environ)) for launcher in LAUNCHERS]
     here = detect(os.environ)
-    output.broken_plugins(("launchers",))
+    output.say_broken_plugins(("launchers",))
     to.out(
         emit.catalogue(known, here) if to.format == "json" else emit.table(known, here, os.environ, to.view)
     )

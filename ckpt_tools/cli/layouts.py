@@ -28,7 +28,7 @@ ckpt layouts --json  # all for a program
 """
 
 
-@options.taking("root check guess layout output_file format json quiet color", options.TRUST)
+@options.take("root check guess layout output_file format json quiet color", options.TRUST)
 def layouts(**given: Any) -> int:
     """List the known layouts. With the name of one in the place of ROOT: say which files make a checkpoint,
     which file names the latest one, and what cannot be seen.
@@ -39,14 +39,14 @@ def layouts(**given: Any) -> int:
     With --guess: print the lines for ckpt.toml that describe files which no layout places, derived from their
     names. Their first line says where to save them; read their comments, then use --check.
     """
-    to = output.requested(("table", "json"), given)
+    to = output.read_output(("table", "json"), given)
     check, guess = given["check"], given["guess"]
     # a list scans no tree, so the file of this directory may teach
     flags = ["root", "layout", *_TRUSTED] if check or guess else _TRUSTED
     found = read_settings({name: given[name] for name in flags}, to)
     from ckpt_tools.layouts import BUILT_IN
 
-    output.broken_plugins(("layouts",))
+    output.say_broken_plugins(("layouts",))
     known = found.layouts or BUILT_IN
     if check and guess:
         raise UsageError("--check and --guess cannot be combined", "say one of them")

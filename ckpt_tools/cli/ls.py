@@ -27,7 +27,7 @@ ckpt ls run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.asking(
+@options.ask(
     ("table", "json"),
     "root kind layout run prefix exclude max_step world_size save_interval order jobs state_dir",
     "store_option",

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.cli import console, offers
-from ckpt_tools.cli.output import Output, read_settings, requested
+from ckpt_tools.cli.output import Output, read_output, read_settings
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import declarations, parsers
@@ -255,12 +255,12 @@ class Asked(Struct, frozen=True):
         return 0
 
 
-def taking(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def take(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Let a command take shared parameters besides its own, in ``given``."""
     return lambda function: _taking(function, _parameters(function), names)
 
 
-def asking(
+def ask(
     formats: Sequence[str], *names: str, of: str = "", document: str = ""
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command what it is asked, before its own; ``of`` names the parameters that hold the trees."""
@@ -274,7 +274,7 @@ def asking(
                     raise UsageError("--rank and --ranks contradict each other", "say --rank 0-7")
                 if not given["rank"].isdigit():
                     given |= {"rank": None, "ranks": given["rank"]}
-            to = requested(formats, given, document)
+            to = read_output(formats, given, document)
             trees = [given[name] for name in of.split()]
             roots = tuple(root for tree in trees for root in (tree if isinstance(tree, list) else [tree]))
             asked = Asked(to, read_settings(given, to, roots), given)

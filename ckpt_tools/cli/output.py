@@ -51,7 +51,9 @@ class Output(Struct, frozen=True):
 
         stream = None if self.file else sys.stdout
         width = None if self.file else console.width()
-        return View(console.colored(self.color, stream), width, self.verbose, time.time(), self.warnings_fail)
+        return View(
+            console.is_colored(self.color, stream), width, self.verbose, time.time(), self.warnings_fail
+        )
 
     @property
     def terminal(self) -> bool:
@@ -63,7 +65,7 @@ class Output(Struct, frozen=True):
         console.out(text, self.file)
 
 
-def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") -> Output:
+def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") -> Output:
     """Return how to answer: in the first format by default; a ``kind`` of document has the registry's too."""
     choice, color = given.get("format"), given.get("color")
     if given.get("json") and choice not in (None, "json"):
@@ -76,7 +78,7 @@ def requested(formats: Sequence[str], given: Mapping[str, Any], kind: str = "") 
         if found := registry.find(choice, kind):
             found.require()
         else:
-            broken_plugins(("outputs",))
+            say_broken_plugins(("outputs",))
         formats = registry.names(kind)
     for flag, value, allowed in (
         ("--format", choice, formats),
@@ -178,14 +180,14 @@ def cache_notes(to: Output) -> Callable[[str], None] | None:
     return None if to.quiet else lambda text: console.problem("warning", text)
 
 
-def broken_plugins(groups: Collection[str] = ()) -> None:
+def say_broken_plugins(groups: Collection[str] = ()) -> None:
     """Say which plug-ins cannot be used, of those that decide unless ``groups`` are given."""
     for broken in plugins.broken(groups or plugins.DECIDING):
         console.problem("warning", str(broken), plugins.HINT)
 
 
 @contextmanager
-def explaining_failure(to: Output, tell: Callable[[str], None] | None = None) -> Iterator[None]:
+def explain_failure(to: Output, tell: Callable[[str], None] | None = None) -> Iterator[None]:
     """Say why each candidate lost before the error says that none is left; or ``tell`` all that led to it."""
     try:
         yield

@@ -19,7 +19,7 @@ ckpt pin run/iter_0000010 --dry-run --json  # the same for a program (docs/json.
 """
 
 
-@options.asking(("table", "json"), "home remove", options.TRUST, options.PRINT, of="paths")
+@options.ask(("table", "json"), "home remove", options.TRUST, options.PRINT, of="paths")
 def pin(
     asked: options.Asked,
     paths: Annotated[list[str], argument("PATH", "Checkpoints.")],
@@ -32,7 +32,7 @@ def pin(
     Exit codes: 0 done, or shown what would be done; 2 PATH is only a part of a checkpoint; 3 there is no such
     checkpoint, or no such pin; 5 something could not be looked at or written.
     """
-    output.broken_plugins()
+    output.say_broken_plugins()
     root = asked.given["home"]
     options.on_this_machine([*paths, root], _WHY, _INSTEAD)
     names = [os.path.abspath(path) for path in paths]

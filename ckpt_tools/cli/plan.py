@@ -22,7 +22,7 @@ ckpt plan run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.asking(
+@options.ask(
     ("table", "json", "shell"),
     options.SELECTION,
     "resume_args output_file fail_on history",
@@ -43,7 +43,7 @@ def plan(asked: options.Asked) -> int:
     if asked.given["history"]:
         return _history(asked)
     told = asked.explain and to.format == "table"
-    with output.explaining_failure(to, to.out if told else None), progress(to) as meter:
+    with output.explain_failure(to, to.out if told else None), progress(to) as meter:
         result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
     # not for CKPT_RANK: each process of a job may have that
     if asked.names_rank and asked.selection.rank is not None:

@@ -158,7 +158,7 @@ def progress(to: Output) -> Iterator[Meter | Lines | None]:
     if to.progress == "none" or shy:
         yield None
         return
-    watcher = Lines() if to.progress == "json" else Meter(console.colored(to.color, sys.stderr))
+    watcher = Lines() if to.progress == "json" else Meter(console.is_colored(to.color, sys.stderr))
     state = "stopped"
     try:
         yield watcher

@@ -42,7 +42,7 @@ MEANING = (
 )
 
 
-@options.asking(
+@options.ask(
     ("table", "json"),
     "root run no_cache settle plan_dir apply max_age state_dir store_option",
     options.TRUST,
@@ -77,7 +77,7 @@ def prune(
     return asked.answer("changes", result)
 
 
-def said(flag: str, text: str) -> tuple[Policy, bool]:
+def read_words(flag: str, text: str) -> tuple[Policy, bool]:
     """Return what the words of a flag keep, and whether damaged ones go too. Raise UsageError."""
     words = [word.strip() for word in text.split(",")]
     if text.lstrip().startswith("--"):

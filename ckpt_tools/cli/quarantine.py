@@ -21,7 +21,7 @@ ckpt quarantine run/iter_0000020 --json  # the same for a program (docs/json.md)
 """
 
 
-@options.asking(
+@options.ask(
     ("table", "json"),
     "home apply settle no_cache state_dir restore",
     options.TRUST,
@@ -45,7 +45,7 @@ def quarantine(
     """
     if damaged and undo:
         raise UsageError("--damaged and --undo contradict each other", "say one of them")
-    output.broken_plugins()
+    output.say_broken_plugins()
     root = asked.given["home"]
     options.on_this_machine([*paths, root], options.RENAMES, _INSTEAD)
     home = options.home_of(paths, root, whole=damaged)

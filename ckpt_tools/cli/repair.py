@@ -19,7 +19,7 @@ ckpt repair run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.asking(
+@options.ask(
     ("table", "json"), "home apply state_dir settle key_file jobs", options.TRUST, options.PRINT, of="paths"
 )
 def repair(
@@ -45,7 +45,7 @@ def repair(
     Exit codes: 0 all damage is repaired, or would be; 1 some of it stays; 2 a question that only you can
     answer; 3 nothing recognised; 5 something could not be looked at or written: nothing is lost.
     """
-    output.broken_plugins()
+    output.say_broken_plugins()
     root = asked.given["home"]
     options.on_this_machine([*paths, root], options.RENAMES, options.DOWNLOAD)
     # a directory with several checkpoints is meant itself

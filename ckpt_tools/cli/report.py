@@ -34,7 +34,7 @@ ckpt report run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.asking(
+@options.ask(
     ("html", "json"),
     "output_file level order run max_step save_interval world_size require require_seal seal_dir",
     "verify_key trust_global settle max_age no_cache key_file store_option strict jobs io limit_rate",
@@ -76,7 +76,7 @@ def report(
 def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
     """Everything that is asked, in the order in which it is cheap: what has been read is not read again."""
     from ckpt_tools import api
-    from ckpt_tools.output.report.data import damaged
+    from ckpt_tools.output.report.data import find_damaged
     from ckpt_tools.output.report.gathered import Gathered
 
     started, roots = time.time(), tuple(dict.fromkeys(absolute(p) for p in paths))
@@ -96,7 +96,7 @@ def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathere
         selection = replace(found.selection(), cache=keep, max_age=age)
         starts = tuple(start for scan in scans for start in _find_starts(scan, selection))
     maps = {}  # what the bytes of damaged files are, as far as their structure tells
-    for path in (result.files[at].report.path for at in damaged(result.files)):
+    for path in (result.files[at].report.path for at in find_damaged(result.files)):
         with suppress(CkptError):  # gone or unreadable by now: what is known of it is in the report already
             known = found.reading(("key_file",))
             maps[path] = api.show(path, Level.STRUCTURE, explain=True, **known)[0].regions

@@ -30,7 +30,7 @@ ckpt run run --rank 0 --view view -- echo start  # make a directory of links to 
 """
 
 
-@options.asking(("text",), options.SELECTION, "resume_args worker", options.JOB, options.STAGE, "command")
+@options.ask(("text",), options.SELECTION, "resume_args worker", options.JOB, options.STAGE, "command")
 def run(asked: options.Asked) -> int:
     """Choose and verify a checkpoint once per job, then start the command after -- with CKPT_PATH, CKPT_STEP
     … set and {ckpt.path}, {ckpt.step}, {ckpt.args} replaced.
@@ -45,9 +45,9 @@ def run(asked: options.Asked) -> int:
     command = asked.given["command"] or []
     if not command or not command[0]:
         raise UsageError("there is no command to start", AFTER_DASHES)
-    own = console.named(list(takewhile("--".__ne__, sys.argv[2:])))
+    own = console.name_urls(list(takewhile("--".__ne__, sys.argv[2:])))
     job_options = job.Options(words=["ckpt", "run", *own], worker=asked.given["worker"], **asked.job)
-    with listening(asked) as listener:
+    with listen(asked) as listener:
         taken = job.decide(asked.found.root, asked.selection, job_options, command, listener=listener)
     if taken.staged is not None:
         os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
@@ -98,7 +98,7 @@ def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
 
 
 @contextmanager
-def listening(asked: options.Asked) -> Iterator[Listener]:
+def listen(asked: options.Asked) -> Iterator[Listener]:
     """Show how far a decision is, and what led to it, in the process that makes it."""
     from ckpt_tools.job import Listener
 
@@ -110,7 +110,7 @@ def listening(asked: options.Asked) -> Iterator[Listener]:
             console.err(story.render(plan))
 
     to = asked.to
-    with output.explaining_failure(to), progress(to) as meter:
+    with output.explain_failure(to), progress(to) as meter:
         yield Listener(report, meter, output.cache_notes(to))
 
 

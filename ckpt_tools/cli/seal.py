@@ -19,7 +19,7 @@ ckpt seal run --json  # the same for a program (docs/json.md)
 """
 
 
-@options.asking(
+@options.ask(
     ("table", "json"),
     "settle strict jobs limit_rate scheduler progress_as",
     "seal_dir require key_file store_option io also tensors",
@@ -64,7 +64,7 @@ def seal(
     found; 3 nothing recognised; 5 something could not be looked at, or a seal could not be written.
     """
     found, given = asked.found, asked.given
-    output.broken_plugins()
+    output.say_broken_plugins()
     from ckpt_tools import guard
     from ckpt_tools.reading.engines import engine
 

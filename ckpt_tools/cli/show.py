@@ -19,7 +19,7 @@ ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --json  # the same for 
 """
 
 
-@options.asking(
+@options.ask(
     ("table", "json"),
     "level key_file store_option trust no_plugins trust_group trust_owner trust_dir explain_bytes",
     "output_file format json verbose color",
@@ -35,7 +35,7 @@ def show(
     Exit codes: 0 shown; 1 shown, and found damaged; 3 the format is not known; 5 the file could not be read.
     """
     to, found, given = asked.to, asked.found, asked.given
-    output.broken_plugins()
+    output.say_broken_plugins()
     _require_file(file)
     from ckpt_tools import api
     from ckpt_tools.formats.pickles.globals import verdict
@@ -51,7 +51,7 @@ def show(
     if to.format == "json":
         from ckpt_tools.output import json as emit
 
-        to.out(emit.shown(report, anatomy, trust))
+        to.out(emit.render_file(report, anatomy, trust))
     else:
         from ckpt_tools.output import contents
 

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import options
-from ckpt_tools.cli.run import listening
+from ckpt_tools.cli.run import listen
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute, is_url
@@ -23,7 +23,7 @@ ckpt stage s3://bucket/run staged --json  # the same for a program (docs/json.md
 """
 
 
-@options.asking(("table", "json", "shell"), options.SELECTION, "keep output_file ranks directory")
+@options.ask(("table", "json", "shell"), options.SELECTION, "keep output_file ranks directory")
 def stage(asked: options.Asked) -> int:
     """Copy the files that the ranks of this node load, and the files that go with them, from ROOT in a store
     to a directory below DIR. They are verified on the way, and the copy is complete or does not exist. Files
@@ -39,7 +39,7 @@ def stage(asked: options.Asked) -> int:
     if is_url(home):
         raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "say ckpt stage URL DIR")
     copies = Copies(os.path.abspath(home), _ranks(asked), asked.job.get("keep"))
-    with listening(asked) as listener:
+    with listen(asked) as listener:
         copied = bring(asked.found.root, asked.selection, copies, listener)
     to.out(_answer(copied, asked))
     return 0

@@ -13,7 +13,7 @@ ckpt undo kept --json  # the same for a program (docs/json.md)
 """
 
 
-@options.asking(
+@options.ask(
     ("table", "json"), "root apply state_dir trust trust_group trust_owner trust_dir config", options.PRINT
 )
 def undo(asked: options.Asked) -> int:

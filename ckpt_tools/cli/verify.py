@@ -24,7 +24,7 @@ ckpt verify run --json > verdict.json  # exit 0: good, 1: damage found, 5: could
 """
 
 
-@options.asking(
+@options.ask(
     ("table", "json", "jsonl"),
     "level require require_seal seal_dir verify_key trust_global settle max_age no_cache key_file",
     "store_option explain_bytes strict fail_on jobs io limit_rate sample max_duration scheduler",
@@ -79,7 +79,7 @@ def verify(
         if isinstance(stop, Interrupted) and to.format == "table":
             from ckpt_tools.output import verification
 
-            to.out(verification.interrupted(stop.files, stop.of, stop.root, to.view))
+            to.out(verification.render_part(stop.files, stop.of, stop.root, to.view))
         raise
     to.out(output.text_of(result, to))
     return exit_code(result, strict, warnings=to.warnings_fail)

@@ -26,7 +26,7 @@ timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt
 """
 
 
-@options.asking(
+@options.ask(
     ("jsonl",),
     "apply plan_dir settle jobs limit_rate quiet",
     "require seal_dir state_dir store_option trust_global key_file io",
@@ -87,7 +87,7 @@ def watch(
     checkpoints are good, 1 damage found, 3 there is no checkpoint, 5 something could not be looked at.
     """
     found, given = asked.found, asked.given
-    output.broken_plugins()
+    output.say_broken_plugins()
     from ckpt_tools.guard.watch.loop import watch as run
     from ckpt_tools.guard.watch.niceness import give_way
     from ckpt_tools.guard.watch.options import WatchOptions
@@ -104,7 +104,7 @@ def watch(
     if given["metrics_address"]:
         said["metrics_address"] = given["metrics_address"]
     if prune is not None:
-        policy, damaged = prune_command.said("--prune", prune)
+        policy, damaged = prune_command.read_words("--prune", prune)
         said |= {"prune": policy, "prune_damaged": damaged, "apply": given["apply"]}
     elif given["apply"]:
         raise UsageError("--apply needs --prune", "say what to keep: --prune last=3")

@@ -293,7 +293,7 @@ def _scan(scan: Scan) -> Object:
     return {"schema": "ckpt-tools/scan/v1", "tool_version": __version__, **fields(scan, "root"), **body}
 
 
-def shown(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:
+def render_file(report: Report, anatomy: Anatomy, trust: Mapping[str, str]) -> str:
     """The JSON of ``ckpt show``; ``trust`` says for every pickle global what loading it would mean."""
     tensor = ("name", "dtype", "shape", "nbytes", "offset", "storage")
     stats = [

@@ -33,7 +33,7 @@ def render(result: Verification, view: View = PLAIN) -> str:
     return page.done()
 
 
-def interrupted(files: Sequence[FileReport], of: int, root: str, view: View = PLAIN) -> str:
+def render_part(files: Sequence[FileReport], of: int, root: str, view: View = PLAIN) -> str:
     """What was seen until somebody pressed Ctrl-C: it is no verdict on the rest."""
     page = Page(view)
     reports = [entry.report for entry in files]

@@ -500,7 +500,7 @@ def test_colour(monkeypatch, choice, env, terminal, colored):
         def isatty(self):
             return terminal
 
-    assert console.colored(choice, Stream()) is colored
+    assert console.is_colored(choice, Stream()) is colored
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def test_generated_pages_are_current():
 def _answers():
     anatomy = Anatomy(tensors=[Tensor("w", "f32", (2,), 8, 0, "0")], globals=["os system"])
     yield from (sample_json(r) for r in (sample.verification(), sample.plan(), sample.scan()))
-    yield json.loads(emit_json.shown(sample.report("/x"), anatomy, {"os system": "dangerous"}))
+    yield json.loads(emit_json.render_file(sample.report("/x"), anatomy, {"os system": "dangerous"}))
     yield json.loads(emit_json.problem("UsageError", "m", "h", 2))
     yield from (json.loads(line) for line in jsonl.render(sample.verification()).splitlines())
     for command in (["explain", "truncated"], ["formats"], ["layouts"], ["launchers"]):

@@ -92,7 +92,7 @@ which lets unknown fields pass. The pods within are checked against Kubernetes' 
 
 
 def manifests(name: str, root: object = "/data/run-7") -> list[Manifest]:
-    return list(yaml.safe_load_all(snippets()[name].filled(str(root))))
+    return list(yaml.safe_load_all(snippets()[name].fill(str(root))))
 
 
 def pod(template: Manifest) -> Manifest:

@@ -330,7 +330,7 @@ def checked_finding() -> Any:
 
 def usable(report: Report) -> None:
     """What later stages do with one."""
-    as_json.shown(report, Anatomy(), {})
+    as_json.render_file(report, Anatomy(), {})
     assert (
         report.size + report.bytes_read + report.mtime_ns + report.tensors + report.mode is not None
         and sorted(report.metadata) is not None

@@ -108,7 +108,7 @@ def document_of(root: Path, **selected: Any) -> dict[str, Any]:
     result = api.verify(root, Level.VALUES)
     scan = api.scan(root, trackers=True)
     plan = api.plan(root, Selection(**selected))
-    damaged = [result.files[i].report.path for i in data.damaged(result.files)]
+    damaged = [result.files[i].report.path for i in data.find_damaged(result.files)]
     maps = {path: api.show(path, explain=True)[0].regions for path in damaged}
     at = max(c.mtime_ns for c in scan.checkpoints) / 1e9 + 3600
     starts = (Start(str(root), None, plan),)

@@ -227,7 +227,7 @@ def test_show_names_tensors_and_globals():
     assert "w\\x1b" in out
     assert "2×3" in out
     assert "dangerous" in out
-    value = json.loads(emit_json.shown(report, anatomy, trust))
+    value = json.loads(emit_json.render_file(report, anatomy, trust))
     assert value["tensors"] == [
         {"name": "w\x1b", "dtype": "f32", "shape": [2, 3], "nbytes": 24, "offset": 64, "storage": "0"}
     ]

@@ -28,4 +28,4 @@ def render(answer: Verification | LoadPlan | Failure, view: View) -> str:
 
 def failed(answer: Failure, view: View) -> str:
     """The page of a failure; nothing where it is that no page can be made."""
-    return render(answer, view) if page.possible() else ""
+    return render(answer, view) if page.is_possible() else ""

@@ -66,14 +66,14 @@ def document(given: Gathered) -> Object:
         "coverage": _add_coverage(files),
         "codes": _count_codes(given),
         "findings": _list_findings(given, of, at),
-        "damage": [_map_bytes(entries[i].report, i, given) for i in damaged(entries)],
+        "damage": [_map_bytes(entries[i].report, i, given) for i in find_damaged(entries)],
         "tensors": _list_tensors(entries),
         "files": _list_files(entries, of),
         "files_omitted": len(files) - len(entries),
     }
 
 
-def damaged(entries: Sequence[FileReport]) -> list[int]:
+def find_damaged(entries: Sequence[FileReport]) -> list[int]:
     """The files whose bytes are worth a look, the worst first."""
     bad = [i for i, entry in enumerate(entries) if entry.report.verdict in (Verdict.BROKEN, Verdict.SUSPECT)]
     return sorted(bad, key=lambda i: WORST.index(entries[i].report.verdict))[:STRIPS]

@@ -24,14 +24,14 @@ SCRIPTS = (
 _STEERS_HTML = re.compile("[<>&\u2028\u2029]")
 
 
-def possible() -> bool:
+def is_possible() -> bool:
     """Return True if what a page is made with is installed."""
     return find_spec("jinja2") is not None
 
 
 def require() -> None:
     """Raise UsageError if no page can be made, before what is on it is known."""
-    if not possible():
+    if not is_possible():
         hint = "pip install 'ckpt-tools[report]'"
         raise UsageError("a page is made by Jinja2, which is not installed", hint)
 
@@ -48,7 +48,7 @@ def render(document: Mapping[str, Any]) -> str:
     rest = "img-src data: blob:; base-uri 'none'; form-action 'none'"
     allowed = " ".join(map(_digest, scripts))
     # JSON that nothing in it can end: not the script element, nor a comment.
-    data = _STEERS_HTML.sub(lambda m: f"\\u{ord(m[0]):04x}", _dump(embedded(document)))
+    data = _STEERS_HTML.sub(lambda m: f"\\u{ord(m[0]):04x}", _dump(embed(document)))
     return env.from_string(_read("template.html")).render(
         title=printable(f"ckpt report: {', '.join(document['roots'])}"),
         sentence=printable(document["next"]["sentence"]),
@@ -60,7 +60,7 @@ def render(document: Mapping[str, Any]) -> str:
     )
 
 
-def embedded(document: Mapping[str, Any]) -> dict[str, Any]:
+def embed(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document with its columns compressed: 80,000 files take some hundred kilobytes."""
     columns = zlib.compress(_dump(document["files"]).encode(), 9)
     return {**document, "files": b64encode(columns).decode()}
