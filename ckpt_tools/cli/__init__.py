@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -20,11 +21,14 @@ def main() -> NoReturn:
         from ckpt_tools.cli.offers import complete
 
         complete()
+    # Results are trees without cycles: looking for some takes a quarter of a plan for 2,000 ranks.
+    gc.set_threshold(100_000)
     from ckpt_tools.cli import console
+    from ckpt_tools.cli.dispatch import execute as dispatch
 
     try:
         signals.work()
-        code = execute(sys.argv[1:])
+        code = dispatch(sys.argv[1:])
         signals.end()
     except KeyboardInterrupt:
         code = signals.INTERRUPTED
