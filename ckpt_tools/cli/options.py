@@ -24,9 +24,7 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 
 class Going(NamedTuple):
-    """A flag that is accepted for one release, and not shown. ``use`` is what to say instead, {} its value. A
-    parameter that it ``becomes`` takes ``word`` in its place, beside others if it takes ``many``.
-    """
+    """A flag accepted for one release: ``use`` is what to say, ``becomes`` what takes ``word``."""
 
     use: str
     becomes: str = ""

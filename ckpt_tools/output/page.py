@@ -45,9 +45,7 @@ STYLE = {
 
 
 class View(Struct, frozen=True):
-    """How a page is shown. ``width`` None means no terminal: nothing is wrapped. ``verbose`` lists all;
-    ages are measured from ``now``. ``warnings_fail`` where the exit code says so of warnings too.
-    """
+    """How a page is shown: ``width`` None wraps nothing; ages are measured from ``now``."""
 
     color: bool = False
     width: int | None = None
@@ -60,9 +58,7 @@ PLAIN = View()
 
 
 class Page:
-    """Collects text and tables. Without colour rich is not needed. Words, and so paths, are never cut: what
-    is longer than the terminal is wide is left to the terminal, which gives it back whole when it is copied.
-    """
+    """Collects text and tables. Words, and so paths, are never cut: a terminal gives them back whole."""
 
     def __init__(self, view: View) -> None:
         self.view = view

@@ -46,9 +46,7 @@ def explain_silence(layout: str, path: str | None, wanted: Sequence[str]) -> str
 
 
 def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    """``export CKPT_PATH=… …``. What is unknown is exported empty, so that no value of an outer shell shines
-    through. Raises UsageError if nothing would tell a job of the checkpoint.
-    """
+    """``export CKPT_PATH=… …``, what is unknown empty. Raises UsageError if nothing would tell a job."""
     checkpoint = plan.checkpoint
     path = _find_path(plan) if checkpoint else None
     if checkpoint and not (path or plan.resume.args or plan.resume.env):

@@ -10,11 +10,7 @@ from ckpt_tools.output.words import printable
 
 
 def render(plan: LoadPlan, *, terminal: bool = False) -> str:
-    """Every file of the plan once; for a set that all ranks load, what its framework is given: the directory,
-    the prefix of its files, or each of them.
-
-    On a ``terminal`` control characters in names are escaped.
-    """
+    """Each file once, or what a framework is given for all ranks; on a ``terminal`` names are escaped."""
     paths = list(dict.fromkeys(file.path for _, file in plan.loads))
     own = {file.role for rank, file in plan.loads if rank is not None}
     told = plan.resume.path

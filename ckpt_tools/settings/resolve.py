@@ -190,9 +190,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
 
 
 class _Config(NamedTuple):
-    """The configuration file. ``notes`` tell of files that lie in a scanned tree and were not read,
-    ``refused`` why the search ended before a file that is there.
-    """
+    """The file; ``notes`` tell of others that were not read, ``refused`` why the search ended."""
 
     file: str = ""
     table: dict[str, Any] | None = None

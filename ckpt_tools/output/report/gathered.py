@@ -17,9 +17,7 @@ WORST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
 
 
 class Start(Struct, frozen=True):
-    """What a job that starts now from ``root`` would resume from; ``run`` is None where none was asked for.
-    Where there is no answer, ``error`` says why, and ``plan`` has what was considered until then.
-    """
+    """What a job would resume from; else ``error`` says why, and ``plan`` what was considered."""
 
     root: str
     run: str | None
