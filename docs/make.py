@@ -179,12 +179,8 @@ def environment() -> str:
         ),
         (
             "`CKPT_IO=direct` reads from the disk and not from the page cache"
-            " (O_DIRECT), and leaves the page cache as it was. If the file system refuses this, a file that was"
-            " not in"
-        ),
-        (
-            "the cache when it was opened is dropped from it again, together with pages that other processes"
-            " read meanwhile.\n"
+            " (O_DIRECT), and leaves the page cache as it was. If the file system refuses this, it reads as"
+            " `auto` does.\n"
         ),
         (
             "`--limit-rate 200MB` bounds the bytes of contents that all threads of a process read in a"

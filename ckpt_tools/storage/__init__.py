@@ -8,7 +8,6 @@ import errno
 
 from ckpt_tools.storage.local import (
     Counter,
-    HeldSource,
     Identity,
     LocalSource,
     OpenFile,
@@ -24,7 +23,6 @@ __all__ = [
     "IO",
     "BytesSource",
     "Counter",
-    "HeldSource",
     "Identity",
     "LocalSource",
     "OpenFile",
@@ -42,8 +40,8 @@ IO = ("auto", "pread", "mmap", "direct")
 
 
 def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = False) -> OpenFile:
-    """A file, open for reading in one of the ways of ``IO``; with ``hold`` a small one is read now and kept
-    in memory. What is ``certain`` was not changed on its way from a store. Raises OSError.
+    """A file, open for reading in one of the ways of ``IO``. Of a store, ``hold``: all of it will be read;
+    what is ``certain`` was not changed on its way from there. Raises OSError.
     """
     if is_url(path):
         from ckpt_tools.storage.stores.source import StoreSource
@@ -53,7 +51,7 @@ def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = F
         from ckpt_tools.storage.local import DirectSource
 
         return DirectSource(path)
-    return HeldSource(path) if hold else LocalSource(path)
+    return LocalSource(path)
 
 
 class BytesSource:

@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpt_tools.storage.retry import patiently
-from ckpt_tools.storage.stalls import Stalled
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
@@ -217,59 +216,19 @@ class LocalSource:
         self.close()
 
 
-HELD = 2 << 20
-"""Bytes of a file that is kept in memory at most."""
-
-
-class HeldSource(LocalSource):
-    """A file of at most ``HELD`` bytes, in memory as it was at one moment; a larger one is read by ranges."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._data: bytes | None = None
-        if not 0 < self.size <= HELD:
-            return
-        try:
-            data = patiently(os.pread, self.fd, self.size, 0)
-        except Stalled:
-            super().close()
-            raise
-        except OSError:  # a part of it can perhaps be read: whoever asks for the others meets the error
-            return
-        self._data = data if len(data) == self.size else None
-
-    def read(self, offset: int, length: int) -> bytes:
-        if self._data is None or offset < 0 or length < 0 or offset + length > self.size:
-            return super().read(offset, length)
-        self.bytes_read += length
-        return self._data[offset : offset + length]
-
-    def readinto(self, offset: int, buffer: memoryview) -> None:
-        if self._data is None or offset < 0 or offset + len(buffer) > self.size:
-            super().readinto(offset, buffer)
-            return
-        self.bytes_read += len(buffer)
-        buffer[:] = self._data[offset : offset + len(buffer)]
-
-
 ALIGNED = 4096
 """Offsets, lengths and addresses that every device takes."""
 _REFUSED = (errno.EINVAL, errno.EOPNOTSUPP)
-_SAMPLES = 32
 
 
 class DirectSource(LocalSource):
     """A file read past the page cache, a page or more at a time: what is compared is what lies on the medium,
-    and what others have in the cache stays there.
-
-    Where O_DIRECT is refused (some network file systems), a file that was not in the cache is dropped from it
-    again.
+    and what others have in the cache stays there. Where O_DIRECT is refused it is read as any other.
     """
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self.direct = -1
-        self._drop: bool | None = None  # not known yet
+        self.direct = self.fd
         with suppress(OSError):  # refused, or there is no /proc
             # The file that is open, not whatever has its name by now.
             self.direct = os.open(
@@ -298,37 +257,17 @@ class DirectSource(LocalSource):
 
     def _pages(self, view: memoryview, start: int) -> int:
         """Read whole pages. A read that ends within a page has met the end of the file."""
-        if self.direct >= 0:
-            try:
-                return patiently(os.preadv, self.direct, [view], start)
-            except OSError as e:
-                if e.errno not in _REFUSED:
-                    raise
-        if self._drop is None:
-            self._drop = hasattr(os, "posix_fadvise") and not _is_cached(self)
-        got = patiently(os.preadv, self.fd, [view], start)
-        if self._drop:
-            os.posix_fadvise(self.fd, start, len(view), os.POSIX_FADV_DONTNEED)
-        return got
+        try:
+            return patiently(os.preadv, self.direct, [view], start)
+        except OSError as e:
+            if e.errno not in _REFUSED:
+                raise
+            return patiently(os.preadv, self.fd, [view], start)
 
     def close(self) -> None:
-        if self._drop:  # what was read ahead, too
-            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        if self.direct >= 0:
+        if self.direct != self.fd:
             os.close(self.direct)
         super().close()
-
-
-def _is_cached(source: LocalSource) -> bool:
-    """Return whether single bytes all over the file can be had without waiting."""
-    view = memoryview(bytearray(1))
-    try:
-        return all(
-            os.preadv(source.fd, [view], (source.size - 1) * i // (_SAMPLES - 1), os.RWF_NOWAIT) == 1
-            for i in range(_SAMPLES)
-        )
-    except OSError:  # EAGAIN: it would have to wait; EOPNOTSUPP: the file system cannot say
-        return False
 
 
 _BLOCK = 8 << 20

@@ -169,10 +169,7 @@ def cold(path: str) -> bool:
 
 
 @linux
-@pytest.mark.parametrize("refused", [False, True])
-def test_direct_leaves_the_cache_as_it_was(path: str, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if refused:
-        monkeypatch.setattr(os, "O_DIRECT", os.O_DIRECTORY)  # which is refused for a file
+def test_direct_leaves_the_cache_as_it_was(path: str) -> None:
     on_disk = cold(path)  # a file system in memory keeps all of it
     assert inspect(path, Level.CONTENT, io="direct")[0].verdict is Verdict.OK
     assert resident(path) * mmap.PAGESIZE < MIB or not on_disk  # a few at most, which reading ahead may bring

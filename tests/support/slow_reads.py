@@ -41,25 +41,15 @@ def readinto(self: storage.LocalSource, offset: int, buffer: memoryview) -> None
     _noted(self.path, offset, len(buffer))
 
 
-def held(self: storage.HeldSource, path: str) -> None:
-    _held(self, path)
-    if self._data is not None:  # all of it was read now
-        if path.endswith("/poison/model.pt"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        _noted(path, 0, self.size)
-
-
 if not hasattr(storage, "slow"):  # Dask loads it twice
     storage.slow = (
         storage.LocalSource.__init__,
         storage.LocalSource.read,
         storage.LocalSource.readinto,
-        storage.HeldSource.__init__,
     )  # type: ignore[attr-defined]
     storage.LocalSource.__init__, storage.LocalSource.read, storage.LocalSource.readinto = (
         opened,
         read,
         readinto,
     )  # type: ignore[method-assign]
-    storage.HeldSource.__init__ = held  # type: ignore[method-assign]
-_open, _read, _readinto, _held = storage.slow
+_open, _read, _readinto = storage.slow
