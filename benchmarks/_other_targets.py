@@ -245,7 +245,7 @@ def tracker() -> Target:
     from ckpt_tools.layouts import LAYOUTS
     from ckpt_tools.layouts.mindspore import records
     from ckpt_tools.model.checkpoint import Checkpoint
-    from ckpt_tools.model.notes import Notes
+    from ckpt_tools.model.finding import Notes
     from ckpt_tools.model.part import Kind, Part
 
     part = Part("/a/b-1_1.ckpt", "mindspore", "model", "model", "b", "/a")

@@ -261,15 +261,15 @@ class Cache:
             raise
 
     def _version(self, db: sqlite3.Connection) -> int:
-        version, tables = (
-            db.execute("PRAGMA user_version").fetchone()[0],
-            db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0],
-        )
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         return -1 if (version == 0) != (tables == 0) else int(version)
 
     def _set_aside(self, why: str) -> None:
         """Rename a damaged file, unless others have it open: they might write into the new one's journal."""
-        self._close_file()
+        if self._db is not None:
+            self._db.close()
+            self._db = None
         try:
             fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.replace(self.path, f"{self.path}.bad")
@@ -280,21 +280,15 @@ class Cache:
             self._off(f"no verdicts are kept in {self.path}: {why}")
             return
         self._say(f"{self.path} was damaged ({why}); it is now {self.path}.bad, and a new one was begun")
-        self._release()
+        self.close()
 
     def close(self) -> None:
         """Let go of everything, and drop old entries once a day."""
         if self._db is not None and self._written:
             self._try(self._prune)
-        self._close_file()
-        self._release()
-
-    def _close_file(self) -> None:
         if self._db is not None:
             self._db.close()
             self._db = None
-
-    def _release(self) -> None:
         if self._use >= 0:
             os.close(self._use)
             self._use = -1

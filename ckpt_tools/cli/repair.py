@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.model.change import Changes
+from ckpt_tools.model.answers import Changes
 
 EXAMPLES = """
 ckpt repair run  # say what can be repaired, and how

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
-from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.notes import Notes
+from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.storage import ShortRead, opened, trust
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_file, is_link, there

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.tree import Identity, Tree, rename_to_free_name, split_path
-from ckpt_tools.model.change import Change
+from ckpt_tools.model.answers import Change
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust

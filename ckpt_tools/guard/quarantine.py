@@ -20,7 +20,7 @@ from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Operation, State, Status, Step
 from ckpt_tools.guard.targets import Group, groups, named
 from ckpt_tools.guard.trackers import Pointed, naming, pointed
-from ckpt_tools.model.change import Change, Changes
+from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection

@@ -129,8 +129,5 @@ def digests_of(
 
 def _unchanged(source: OpenFile) -> None:
     if source.changed():
-        raise OSError(
-            errno.ESTALE,
-            "size or modification time changed while the file was read",
-            os.path.basename(source.path),
-        )
+        why = "size or modification time changed while the file was read"
+        raise OSError(errno.ESTALE, why, os.path.basename(source.path))

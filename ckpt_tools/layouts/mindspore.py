@@ -28,8 +28,7 @@ from ckpt_tools.layouts.common.layout import (
 )
 from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Content, Piece, Readers, nest
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Flaw, Severity
-from ckpt_tools.model.notes import Notes
+from ckpt_tools.model.finding import Finding, Flaw, Notes, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report

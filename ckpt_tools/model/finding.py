@@ -4,8 +4,9 @@ amount to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -95,3 +96,17 @@ def cut_short(found: Sequence[Finding], size: int) -> bool:
     return any(
         f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found
     )
+
+
+class Notes(NamedTuple):
+    """How a layout or a format, which opens nothing itself, asks for small files beside the checkpoints.
+
+    ``read`` takes a path and how many bytes it may have.
+
+    It gives the bytes, None where there is no such file, or a finding that says why they cannot be had.
+    ``gone`` takes a path, that of the file that names it, and what to say where it is not there:
+    None when it is there.
+    """
+
+    read: Callable[[str, int], bytes | Finding | None]
+    gone: Callable[[str, str, str], Finding | None]

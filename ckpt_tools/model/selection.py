@@ -198,25 +198,6 @@ class Selection(Struct, frozen=True):
         progress: Callable[[int, int], None] | None = None,
         note: Callable[[str], object] | None = None,
     ) -> ReadOptions:
-        """How the files are read that the choice rests on."""
-        return ReadOptions(
-            jobs=self.jobs,
-            io=self.io,
-            limit_rate=self.limit_rate,
-            budget=self.budget,
-            cache=self.cache,
-            max_age=self.max_age,
-            exclude=self.exclude,
-            settle=self.settle,
-            require=self.require,
-            require_seal=self.require_seal,
-            seal_dir=self.seal_dir,
-            verify_key=self.verify_key,
-            trust_global=self.trust_global,
-            key_file=self.key_file,
-            trust=self.trust,
-            progress=progress,
-            note=note,
-            layouts=self.layouts,
-            stores=self.stores,
-        )
+        """Return how the files are read that the choice rests on."""
+        shared = {name: getattr(self, name) for name in ReadOptions.__struct_fields__ if hasattr(self, name)}
+        return ReadOptions(**shared, progress=progress, note=note)

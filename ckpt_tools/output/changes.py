@@ -9,7 +9,7 @@ from ckpt_tools.output.page import PLAIN, Page, View, relative
 from ckpt_tools.output.words import plural, size
 
 if TYPE_CHECKING:
-    from ckpt_tools.model.change import Changes
+    from ckpt_tools.model.answers import Changes
 
 
 def render(result: Changes, view: View = PLAIN) -> str:

@@ -21,7 +21,7 @@ from kill_points import files_of
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.prune import Policy, prune
-from ckpt_tools.model.change import Changes
+from ckpt_tools.model.answers import Changes
 from ckpt_tools.model.selection import Selection
 
 NOW = Selection(settle=0)

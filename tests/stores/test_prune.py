@@ -22,7 +22,7 @@ from stores.s3_contents import S3Contents
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.guard.prune import Policy, prune
-from ckpt_tools.model.change import Changes
+from ckpt_tools.model.answers import Changes
 from ckpt_tools.model.selection import Selection
 
 STEPS = (10, 20, 30, 40)

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.named import ROWS
-from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.notes import Notes
+from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Guard, Level, Region, Report, Scalar, Unlisted
 from ckpt_tools.model.seal import SealedFile

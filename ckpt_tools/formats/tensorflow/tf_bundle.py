@@ -33,8 +33,7 @@ from ckpt_tools.formats.tensorflow.entry import (
 )
 from ckpt_tools.formats.tensorflow.shard import check_shard, short
 from ckpt_tools.formats.tensorflow.sstable import has_footer, read_table
-from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.notes import Notes
+from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source

@@ -23,7 +23,7 @@ from ckpt_tools.guard.prune.pins import pin
 from ckpt_tools.guard.prune.policy import Policy, Save, kept
 from ckpt_tools.guard.prune.protected import Claims, always, bests, name_of, needed, not_removable
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
-from ckpt_tools.model.change import Change, Changes
+from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection

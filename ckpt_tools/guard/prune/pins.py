@@ -15,7 +15,7 @@ from ckpt_tools.errors import CannotLook, NoCheckpoint
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Store
 from ckpt_tools.guard.targets import groups, named
-from ckpt_tools.model.change import Change, Changes
+from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.settings import checked_json

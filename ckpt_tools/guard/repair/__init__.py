@@ -20,7 +20,7 @@ from ckpt_tools.guard.journal import Step, Store
 from ckpt_tools.guard.repair.damage import Bench, Damaged
 from ckpt_tools.guard.repair.mending import Mended, lost_indexes, mend
 from ckpt_tools.guard.trackers import wanted
-from ckpt_tools.model.change import Change, Changes
+from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection

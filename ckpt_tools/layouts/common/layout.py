@@ -14,8 +14,7 @@ from msgspec import Struct
 
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Flaw
-from ckpt_tools.model.notes import Notes
+from ckpt_tools.model.finding import Finding, Flaw, Notes
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report, Scalar
