@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -118,10 +117,8 @@ class Difference(Struct, frozen=True):
     @property
     def complete(self) -> bool:
         """Whether everything was compared that the level asks for."""
-        return (
-            all(f.change is not Change.NOT_COMPARED for f in self.files)
-            and not self.tensors[Change.NOT_COMPARED]
-        )
+        unknown = any(f.change is Change.NOT_COMPARED for f in self.files)
+        return not unknown and not self.tensors[Change.NOT_COMPARED]
 
 
 class Side(Struct):
@@ -146,12 +143,9 @@ class Side(Struct):
 
     @property
     def stored(self) -> dict[str, int]:
-        """Bytes that the file holds of each tensor with a place:
-        fewer than its shape needs when it is expanded.
-        """
-        return {
-            name: sum(n for _, n in at) for name, at in placed(self.anatomy.tensors, self.report.size).items()
-        }
+        """Bytes that the file holds of each tensor with a place: fewer than its shape needs if expanded."""
+        where = placed(self.anatomy.tensors, self.report.size)
+        return {name: sum(n for _, n in at) for name, at in where.items()}
 
     @property
     def forms(self) -> dict[str, list[Tensor]]:
@@ -163,13 +157,11 @@ class Side(Struct):
 
 
 def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = False) -> FileDifference:
-    """A file and its counterpart.
-
-    ``described``: the files that hold an index's tensors are compared as well, so its own say only their
-    shapes.
+    """Compare a file and its counterpart. ``described``: the files that hold an index's tensors are compared
+    as well, so its own say only their shapes.
     """
     bytes_same = a.whole == b.whole if a.whole and b.whole else None
-    tensors = tuple(_tensors(a, b, level, bytes_same, described))
+    tensors = tuple(_tensors(a, b, level < Level.CONTENT or described or bool(bytes_same)))
     metadata = tuple(_metadata(a, b))
     ids = _names_its_save(a.report) and _names_its_save(b.report)
     changes = {t.change for t in tensors}
@@ -183,9 +175,7 @@ def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = Fals
 
 
 def _names_its_save(report: Report) -> bool:
-    """Whether a file holds an id or the path of its save:
-    its bytes always differ, and say nothing about the state.
-    """
+    """Return True if a file holds an id or the path of its save: its bytes always differ."""
     return report.format is not None and format_of(report.format).names_its_save
 
 
@@ -203,64 +193,37 @@ def lone(name: str, change: Change, side: Side) -> FileDifference:
 
 def is_index(side: Side) -> bool:
     """Whether the bytes of the tensors that the file tells of lie in files beside it."""
-    return (
-        bool(side.report.format)
-        and format_of(side.report.format or "").index
-        and not any(t.offset is not None for t in side.anatomy.tensors)
-    )
+    fmt, tensors = side.report.format, side.anatomy.tensors
+    return fmt is not None and format_of(fmt).index and all(t.offset is None for t in tensors)
 
 
 def _side(forms: Sequence[Tensor], digest: str | None) -> TensorSide:
     return TensorSide(forms[0].dtype, forms[0].shape, sum(t.nbytes for t in forms), digest)
 
 
-def _tensors(
-    a: Side, b: Side, level: Level, bytes_same: bool | None, described: bool
-) -> Iterator[TensorDifference]:
-    """Every tensor of A, then those that only B has."""
-    in_a, in_b = _by_name(a), _by_name(b)
-    shapes_say_all = level < Level.CONTENT or described or bool(bytes_same)
+def _shapes(forms: Sequence[Tensor]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(t.dtype, t.shape) for t in forms]
+
+
+def _tensors(a: Side, b: Side, shapes_say_all: bool) -> Iterator[TensorDifference]:
+    """Yield every tensor of A, then those that only B has."""
+    in_a, in_b, stored_a, stored_b = a.forms, b.forms, a.stored, b.stored
     for name in dict.fromkeys([*in_a, *in_b]):
-        one, other = in_a.get(name), in_b.get(name)
+        one = _side(in_a[name], a.digests.get(name)) if name in in_a else None
+        other = _side(in_b[name], b.digests.get(name)) if name in in_b else None
         if one is None:
             change = Change.ADDED if a.legible else Change.NOT_COMPARED
         elif other is None:
             change = Change.REMOVED if b.legible else Change.NOT_COMPARED
+        elif _shapes(in_a[name]) != _shapes(in_b[name]):
+            change = Change.RESHAPED
+        elif shapes_say_all:
+            change = Change.SAME
+        elif None in (one.digest, other.digest) or stored_a.get(name) != stored_b.get(name):
+            change = Change.NOT_COMPARED
         else:
-            change = _change(one, other, shapes_say_all)
-        yield TensorDifference(name, change, one and one.side, other and other.side)
-
-
-class _Named(NamedTuple):
-    """The tensors of one name in a file: what is told of them, the type and shape of each, and how many bytes
-    the file holds of them (None: they have no place).
-    """
-
-    side: TensorSide
-    forms: list[tuple[str, tuple[int, ...]]]
-    stored: int | None
-
-
-def _by_name(side: Side) -> dict[str, _Named]:
-    stored = side.stored
-    return {
-        name: _Named(
-            _side(forms, side.digests.get(name)), [(t.dtype, t.shape) for t in forms], stored.get(name)
-        )
-        for name, forms in side.forms.items()
-    }
-
-
-def _change(one: _Named, other: _Named, shapes_say_all: bool) -> Change:
-    """What became of a tensor that both sides have."""
-    if one.forms != other.forms:
-        return Change.RESHAPED
-    if shapes_say_all:
-        return Change.SAME
-    digests = one.side.digest, other.side.digest
-    if None in digests or one.stored != other.stored:
-        return Change.NOT_COMPARED
-    return Change.SAME if digests[0] == digests[1] else Change.CHANGED
+            change = Change.SAME if one.digest == other.digest else Change.CHANGED
+        yield TensorDifference(name, change, one, other)
 
 
 def _metadata(a: Side, b: Side) -> Iterator[MetadataDifference]:

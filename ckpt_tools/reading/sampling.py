@@ -143,16 +143,33 @@ class Sampling:
         self.asked.stopped = self.asked.stopped or not all(f.done for f in picked)
 
     def _find_files(self, level: Level) -> list[File]:
-        """Return the files that have contents, and what earlier runs tell of them."""
+        """Return the files that have contents, and when earlier runs read them: for a part, or because all
+        was asked for.
+        """
         s, base = self.s, self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
-        files = [
-            File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
-            for r in unknown_requests(s, s.parts, level, bare=True)
-            if r.size > 0
-        ]
-        for f in files:
-            self._recall(f)
+        files = list[File]()
+        for r in unknown_requests(s, s.parts, level, bare=True):
+            if r.size <= 0:
+                continue
+            f = File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
+            files.append(f)
+            if (own := self._recall(f, _QUESTION)) is not None:
+                f.damaged, f.tried = own.data == _DAMAGED, own.seen_ns
+                f.checked = int(own.data) if own.data.isdigit() else 0
+            based = s.indexes.based(r.path)
+            question = None if based is None else self.reader.question(r.expect, based)
+            if question is not None and (whole := self._recall(f, question)) is not None:
+                f.checked, f.tried = max(f.checked, whole.seen_ns), max(f.tried, whole.seen_ns)
+                f.damaged = f.damaged or whole.bad
         return files
+
+    def _recall(self, f: File, question: bytes) -> Entry | None:
+        try:
+            identity = Identity.of(status(f.request.path))
+        except OSError:
+            return None
+        cache = self.cache
+        return None if cache is None else cache.get(f.request.path, question, _DEPTH, identity, ever=True)
 
     def _look(self, f: File, level: Level) -> Seen:
         """Read it, and have what was seen ready as what there is to know of its contents."""
@@ -180,26 +197,6 @@ class Sampling:
             self.cache.forget(f.request.path)  # what an earlier run said of it
         if f.done or f.damaged:
             self._keep(f, seen.identity, began)
-
-    def _recall(self, f: File) -> None:
-        """Learn when earlier runs read it: for a part, or because all was asked for."""
-        cache, path = self.cache, f.request.path
-        if cache is None:
-            return
-        try:
-            identity = Identity.of(status(path))
-        except OSError:
-            return
-        own = cache.get(path, _QUESTION, _DEPTH, identity, ever=True)
-        if own is not None:
-            f.damaged, f.tried = own.data == _DAMAGED, own.seen_ns
-            f.checked = int(own.data) if own.data.isdigit() else 0
-        if (based := self.s.indexes.based(path)) is not None:
-            question = self.reader.question(f.request.expect, based)
-            whole = cache.get(path, question, _DEPTH, identity, ever=True)
-            if whole is not None:
-                f.checked, f.tried = max(f.checked, whole.seen_ns), max(f.tried, whole.seen_ns)
-                f.damaged = f.damaged or whole.bad
 
     def _keep(self, f: File, identity: Identity | None, began: int) -> None:
         """Keep its times for later runs, if it is still the file that was read."""
