@@ -49,17 +49,15 @@ def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Ca
     except OSError:
         yield lambda: True
         return
+
+    def is_ours() -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:  # else it is a file system without locks
+            return not isinstance(e, BlockingIOError)
+        return True
+
     try:
-        yield lambda: _locked(fd)
+        yield is_ours
     finally:
         os.close(fd)
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True

@@ -396,7 +396,17 @@ def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
             if min(r.offset, size) > at:
                 gaps.append((at, min(r.offset, size)))
             at = max(at, r.offset + r.length)
-        spans = sorted([*spans, *_cut_into(gaps, layer)], key=lambda span: span[:2])
+        first = 0
+        for r in layer:
+            stop = r.offset + r.length
+            while first < len(gaps) and gaps[first][1] <= r.offset:
+                first += 1
+            i = first
+            while i < len(gaps) and gaps[i][0] < stop:
+                start = max(r.offset, gaps[i][0])
+                spans.append(r._replace(offset=start, length=min(stop, gaps[i][1]) - start))
+                i += 1
+        spans.sort(key=lambda span: span[:2])
     out, at = [], 0
     for r in spans:
         stop = r.offset + r.length
@@ -405,17 +415,3 @@ def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
             out.append(r._replace(offset=start, length=stop - start))
             at = stop
     return tuple(out)
-
-
-def _cut_into(gaps: list[tuple[int, int]], regions: Iterable[Region]) -> Iterator[Region]:
-    """Yield the pieces of regions, which are in file order, that lie in the gaps."""
-    first = 0
-    for r in regions:
-        stop = r.offset + r.length
-        while first < len(gaps) and gaps[first][1] <= r.offset:
-            first += 1
-        i = first
-        while i < len(gaps) and gaps[i][0] < stop:
-            start = max(r.offset, gaps[i][0])
-            yield r._replace(offset=start, length=min(stop, gaps[i][1]) - start)
-            i += 1

@@ -76,7 +76,12 @@ def load(
     except subprocess.TimeoutExpired:
         return False, [finding("not-loaded", f"{loader} did not finish within {seconds} s")]
     if done.returncode < 0:
-        return _killed(loader, -done.returncode)
+        number = -done.returncode
+        name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
+        if number in (signal.SIGXCPU, signal.SIGKILL):
+            why = f"{loader} was ended by {name}: it took more time or memory than it was given"
+            return False, [finding("not-loaded", why)]
+        return True, [finding("load-failed", f"{loader} died of {name} while it loaded the file")]
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
         outcome, message, version = answer["outcome"], answer["message"], answer.get("version", loader)
@@ -91,12 +96,3 @@ def load(
         why = f"{loader} is not installed here: {message[:200]}"
         return False, [finding("needs-extra", why, hint=INSTALL[loader], severity=Severity.NOTE)]
     return False, [finding("not-loaded", f"{version}: {message}")]
-
-
-def _killed(loader: str, number: int) -> tuple[bool, list[Finding]]:
-    """What a loader's end by a signal means: its limits, or the file."""
-    name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
-    if number in (signal.SIGXCPU, signal.SIGKILL):
-        why = f"{loader} was ended by {name}: it took more time or memory than it was given"
-        return False, [finding("not-loaded", why)]
-    return True, [finding("load-failed", f"{loader} died of {name} while it loaded the file")]

@@ -27,7 +27,14 @@ def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
     """
     away, real = absolute(seal_dir), mirror_path(root)
     out = dict[BareFile, str]()
-    for seal in _seals_below(away + real) if found.tree else seals_about(away + real):
+    seals = [] if found.tree else list(seals_about(away + real))
+    for path, below in walk(away + real, _Seals) if found.tree else ():
+        if isinstance(below, ABSENT) and path == away + real:
+            continue  # nothing of it is sealed there
+        if isinstance(below, OSError):
+            raise CannotLook(f"cannot list {path}: {below.strerror}", "see that CKPT_SEAL_DIR can be read")
+        seals += (BareFile(e.path, *stat_of(e)) for e in below.entries)
+    for seal in seals:
         base = base_of(seal.path)[len(away) :]
         if base == real or base.startswith(f"{real}/"):
             out[seal] = root + base[len(real) :]
@@ -36,15 +43,6 @@ def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
             for _ in range(real[len(base) :].count("/")):
                 out[seal] = os.path.dirname(out[seal])
     return out
-
-
-def _seals_below(top: str) -> Iterator[BareFile]:
-    for path, seals in walk(top, _Seals):
-        if isinstance(seals, ABSENT) and path == top:
-            continue  # nothing of it is sealed there
-        if isinstance(seals, OSError):
-            raise CannotLook(f"cannot list {path}: {seals.strerror}", "see that CKPT_SEAL_DIR can be read")
-        yield from (BareFile(e.path, *stat_of(e)) for e in seals.entries)
 
 
 class _Seals:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import partial
 
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.discovery.names import is_place_of_loop
@@ -99,17 +98,16 @@ def _place_loose(s: Session, placed: Parts) -> Parts:
         return placed
     known = [p for p in placed if not s.layouts.of(p).is_last_resort]
     blocked = any(not s.layouts.of(p).of_exports for p in known)
-    models = all(map(partial(_is_model_alone, s), known))
+    models = all(
+        s.layouts.of(p).purpose is Purpose.MODELS and not s.layouts.piece_of(p).claim.needs_company
+        for p in known
+    )
     parts = place_loops(s, loose) if models or not blocked else loose
     if not blocked or (models and any(map(_may_be_state, parts))):
         return [*known, *parts]
     for p in parts:
         s.make_bare(p)
     return known
-
-
-def _is_model_alone(s: Session, p: Part) -> bool:
-    return s.layouts.of(p).purpose is Purpose.MODELS and not s.layouts.piece_of(p).claim.needs_company
 
 
 def _may_be_state(p: Part) -> bool:

@@ -165,30 +165,25 @@ class Scheduler(ABC, Generic[Came]):
 
     def _batches(self, requests: list[Request]) -> Iterator[Batch]:
         files = max(1, min(FILES, len(requests) // (EACH * max(2, self.engine.width()))))
+        if self.reader.options.explain or (self.reader.key is not None and not self.engine.here):
+            requests.clear()  # what no other process may see
         requests.reverse()
         batch = Batch()
         while requests:
             request = requests.pop()
-            if (sent := self._sent(request)) is None:
+            if (told := self.sent(request)) is None:
+                continue
+            try:
+                batch.sent.append((told[0], pickle.dumps(told[1:])))
+            except (pickle.PicklingError, AttributeError, TypeError):  # it holds what is not for others
                 continue
             batch.requests.append(request)
-            batch.sent.append(sent)
             batch.size += _HEADER if request.level is Level.STRUCTURE else max(request.size, 0)
             if batch.size >= BATCH or len(batch.sent) >= files:
                 yield batch
                 batch = Batch()
         if batch.sent:
             yield batch
-
-    def _sent(self, request: Request) -> tuple[str, bytes] | None:
-        """Return the kind of work and what a worker is told; None of what no other process may see."""
-        if self.reader.options.explain or (self.reader.key is not None and not self.engine.here):
-            return None
-        told = self.sent(request)
-        try:
-            return None if told is None else (told[0], pickle.dumps(told[1:]))
-        except (pickle.PicklingError, AttributeError, TypeError):  # it holds what is not for other processes
-            return None
 
     def _collect(self) -> Iterator[tuple[Request, Came]]:
         """Wait for some batch and yield what it found."""
