@@ -130,12 +130,6 @@ def test_a_tensors_offset_is_that_of_its_first_element() -> None:
     assert all(0 < abs(v) < 10 for v in values)
 
 
-def test_every_checksum_names_its_entry() -> None:
-    anatomy, _ = read((GOOD / "items" / ".metadata").read_bytes())
-    part, _ = member(anatomy, "__0_0.distcp", (GOOD / "items" / "__0_0.distcp").read_bytes())
-    assert "'model.w': archive/data/0" in {s.what for s in part.sums}
-
-
 def test_torchs_own_classes_need_no_trust() -> None:
     for path in GOOD.rglob("*.metadata"):
         assert "needs-trust" not in {f.code for f in read(path.read_bytes())[1]}
@@ -262,16 +256,11 @@ def test_a_rank_alone_may_hold_a_part_of_each_tensor() -> None:
     assert bad(read(make.metadata(tensors, [], places))[1]) == []
 
 
-@pytest.mark.parametrize("name", ["__0_0.distcp", "optimizer__12_3.distcp"])
-def test_a_data_file_needs_its_index(name: str) -> None:
-    rank = name.partition("__")[2].partition("_")[0]
-    assert dcp.FORMAT.index_of(name) == (".metadata", f"__{rank}.metadata")
-
-
-def test_a_data_file_of_another_writer_needs_an_index_too() -> None:
+def test_a_data_file_needs_its_index() -> None:
+    for rank, name in (("0", "__0_0.distcp"), ("12", "optimizer__12_3.distcp")):
+        assert dcp.FORMAT.index_of(name) == (".metadata", f"__{rank}.metadata")
     assert dcp.FORMAT.index_of("weights.distcp") == (".metadata",)
-    assert dcp.FORMAT.index_of("common.pt") == ()
-    assert dcp.FORMAT.index_of(".metadata") == ()
+    assert dcp.FORMAT.index_of("common.pt") == dcp.FORMAT.index_of(".metadata") == ()
 
 
 # --- whole directories
@@ -297,14 +286,6 @@ def test_a_swap_of_entries_of_different_type_is_seen(tmp_path: Path) -> None:
     (entry,) = [e for e in verify([str(tmp_path)], settle=0).files if e.report.path.endswith("distcp")]
     assert {f.code for f in entry.report.findings} == {"tensor-size"}
     assert "'b' is float32 [4, 3] here" in entry.report.findings[0].message
-
-
-@pytest.mark.parametrize("at", range(0, len(CHUNK), 97))
-def test_a_hole_punched_into_a_data_file_is_seen(at: int) -> None:
-    anatomy, _ = read(one())
-    data = CHUNK[:at] + bytes(64) + CHUNK[at + 64 :]
-    if data[: len(CHUNK)] != CHUNK:
-        assert bad(member(anatomy, "__0_0.distcp", data[: len(CHUNK)])[1])
 
 
 # --- chunks
@@ -337,13 +318,6 @@ SHAPES = st.lists(st.integers(1, 7), min_size=1, max_size=4).map(tuple)
 
 
 @pytest.mark.slow
-@examples(300)
-@given(shape=SHAPES, seed=st.integers(0, 1 << 30), pieces=st.integers(0, 40))
-def test_what_is_cut_tiles(shape: tuple[int, ...], seed: int, pieces: int) -> None:
-    assert untiled(shape, cut(shape, random.Random(seed), pieces)) is None
-
-
-@pytest.mark.slow
 @examples(500)
 @given(shape=SHAPES, seed=st.integers(0, 1 << 30), pieces=st.integers(0, 20), edits=st.integers(1, 3))
 def test_tiling_agrees_with_counting_cells(
@@ -351,6 +325,7 @@ def test_tiling_agrees_with_counting_cells(
 ) -> None:
     rng = random.Random(seed)
     boxes = cut(shape, rng, pieces)
+    assert untiled(shape, boxes) is None
     for _ in range(edits):  # move, drop, double, stretch
         i, d = rng.randrange(len(boxes)), rng.randrange(len(shape))
         b = boxes[i]

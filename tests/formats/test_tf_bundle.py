@@ -26,10 +26,9 @@ from ckpt_tools.formats import Anatomy, Damage
 from ckpt_tools.formats.tensorflow import tf_bundle
 from ckpt_tools.formats.tensorflow.entry import slice_key
 from ckpt_tools.formats.tensorflow.shard import StringCrc, VariantCrc
-from ckpt_tools.formats.tensorflow.sstable import MAGIC, read_fields, unmask_crc
+from ckpt_tools.formats.tensorflow.sstable import MAGIC
 from ckpt_tools.formats.tensorflow.tf_bundle import LIMIT, read_latest
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource
 
 sys.path.insert(0, str(FORMAT_FILES.parent))
@@ -133,20 +132,9 @@ def test_keys_of_slices_are_those_that_tensorflow_writes() -> None:
     assert slice_key(b"emb2", ((0, 3), (100, 100))) == b"\0emb2\0\1\1\2\x80\x83\xc0\x64\xc0\x64"
     assert slice_key(b"a\0\xff", (None,)) == b"\0a\0\xff\xff\0\0\1\1\1\x80\x7f"
     assert slice_key(b"s", ()) == b"\0s\0\1\0"
-
-
-@pytest.mark.parametrize(
-    ("value", "wanted"),
-    [
-        (63, b"\xbf"),
-        (64, b"\xc0\x40"),
-        (8191, b"\xdf\xff"),
-        (8192, b"\xe0\x20\0"),
-        ((1 << 62) - 1, b"\xff\xbf" + b"\xff" * 7),
-    ],
-)
-def test_ordered_numbers_take_as_many_bytes_as_they_say(value: int, wanted: bytes) -> None:
-    assert slice_key(b"", ((value, 0),))[5:-1] == wanted
+    wanted = {63: "bf", 64: "c040", 8191: "dfff", 8192: "e02000", (1 << 62) - 1: "ffbfffffffffffffff"}
+    for value, said in wanted.items():  # numbers take as many bytes as they say
+        assert slice_key(b"", ((value, 0),))[5:-1].hex() == said
 
 
 def test_counters_are_kept_among_many_scalars() -> None:
@@ -390,28 +378,6 @@ def test_a_footer_alone_is_damage(raw: bytes) -> None:
     assert max(f.severity for f in one(raw)) is Severity.ERROR
 
 
-def test_a_message_is_read_field_by_field() -> None:
-    assert list(read_fields(b"\x08\x96\x01\x12\x02hi\x1d\1\0\0\0\x21\2\0\0\0\0\0\0\0", 0)) == [
-        (1, 150),
-        (2, b"hi"),
-        (3, 1),
-        (4, 2),
-    ]
-    for raw in (
-        b"\x08",
-        b"\x08\x80",
-        b"\x08\x80\0",
-        b"\x12\x02h",
-        b"\x1d\1",
-        b"\x0b",
-        b"\x00\x01",
-        b"\x08" + b"\xff" * 9 + b"\x02",
-    ):
-        with pytest.raises(Damage):
-            list(read_fields(raw, 0))
-    assert unmask_crc(masked(0x12345678)) == 0x12345678
-
-
 # --- names
 
 
@@ -424,22 +390,6 @@ def test_a_message_is_read_field_by_field() -> None:
 )  # fmt: skip
 def test_a_shard_s_name_tells_its_index(name: str, index: str | None) -> None:
     assert tf_bundle.FORMAT.index_of(name) == ((index,) if index else ())
-
-
-def test_other_software_s_index_files_are_not_ours(tmp_path: Path) -> None:
-    from ckpt_tools.storage import LocalSource
-
-    def ours(name: str, data: bytes) -> bool:
-        (tmp_path / name).write_bytes(data)
-        with LocalSource(str(tmp_path / name)) as source:
-            return tf_bundle.ours(source)
-
-    assert not ours("faiss.index", b"IxFI" + bytes(200))
-    assert not ours("zeros.index", bytes(8192))
-    assert not ours("empty.index", b"")
-    assert ours("head-lost.index", bytes(100) + MAGIC)
-    (tmp_path / "empty.data-00001-of-00003").write_bytes(b"")
-    assert ours("empty.index", b"")
 
 
 def test_other_software_s_index_files_are_left_alone(tmp_path: Path) -> None:
@@ -470,15 +420,6 @@ def test_the_magic_is_the_header(g: Fixture) -> None:
     assert tf_bundle.FORMAT.magic(g.data[:64])
     for i in range(9):
         assert not tf_bundle.FORMAT.magic(g.data[:i])
-
-
-def test_the_structure_level_sees_a_flipped_bit_in_an_index(tmp_path: Path) -> None:
-    raw = bytearray((GOOD / "manager/ckpt-2.index").read_bytes())
-    raw[100] ^= 1
-    (tmp_path / "x.index").write_bytes(raw)
-    assert [
-        f.code for f in verify([str(tmp_path)], level=Level.STRUCTURE, settle=0).files[0].report.findings
-    ] == ["crc-mismatch"]
 
 
 # --- the list of checkpoints

@@ -149,7 +149,7 @@ def _index_of(name: str) -> tuple[str, ...]:
     return (f"{m[1]}.index",) if m else ()
 
 
-def ours(source: Source) -> bool:
+def _ours(source: Source) -> bool:
     """Whether a file called ``X.index`` that does not begin like a bundle's is one all the same, damaged: it
     ends like a table, or shards lie beside it. Lists the directory. Raises OSError when it cannot.
     """
@@ -294,6 +294,6 @@ FORMAT = own_format(
         " core/protobuf/tensor_bundle.proto, core/lib/io/table_builder.cc"
     ),
     index_of=_index_of,
-    ours=ours,
+    ours=_ours,
     beside=check_state,
 )
