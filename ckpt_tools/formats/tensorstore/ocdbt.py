@@ -19,7 +19,6 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.checksum import CRC32C, Extent, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.decode import most
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
@@ -40,7 +39,15 @@ from ckpt_tools.formats.tensorstore.ocdbt_nodes import (
     read_version_node,
     tell_nodes_apart,
 )
-from ckpt_tools.formats.tensorstore.zarr import Array, Coding, array_of, check_chunk
+from ckpt_tools.formats.tensorstore.zarr import (
+    Array,
+    Coding,
+    array_of,
+    check_chunk,
+    demand_length,
+    note_sum,
+    sum_of,
+)
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
@@ -158,7 +165,7 @@ def _find_neighbours(source: Source, anatomy: Anatomy, end: int, known: set[tupl
         if (f"CRC-32C of {what}", end + length - 4) in known:
             break
         own = Anatomy(regions=None if anatomy.regions is None else [])
-        _note_sum(source, own, end, length, what)
+        note_sum(source, own, end, length - 4, what)
         _merge(anatomy, own, known)
         end += length
     return end
@@ -201,17 +208,6 @@ def _note(
         anatomy.members[path] = _claim(Parts(tuple(n), tuple(sorted(v, key=lambda value: value[:3]))))
 
 
-def _sum_of(source: Source, offset: int, length: int, what: str) -> Sum:
-    at = offset + length - 4
-    stored = int.from_bytes(source.read(at, 4), "little")
-    return Sum(f"CRC-32C of {what}", stored, (Extent(offset, length - 4),), at, hash=CRC32C)
-
-
-def _note_sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
-    anatomy.sums.append(_sum_of(source, offset, length, what))
-    anatomy.explain(offset + length - 4, 4, f"CRC-32C of {what}")
-
-
 def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str) -> int:
     """How the body of a record is compressed, which begins at byte 14 and ends 4 before the end."""
     if length < 18:
@@ -220,9 +216,7 @@ def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str
     if head[:4] not in (MANIFEST, BTREE, VERSIONS):
         raise Damage("bad-header", f"{what} begins with {head[:4].hex()}, which is no OCDBT record", offset)
     said = int.from_bytes(head[4:12], "little")
-    if said != length:
-        code = "truncated" if said > length else "trailing-data"
-        raise Damage(code, f"{what} says it has {said} bytes, there are {length}", offset + min(said, length))
+    demand_length(f"{what} says it has {said} bytes, there are {length}", offset, length, said)
     if head[12] or head[13] > 1:
         raise Damage("bad-header", f"{what}: version {head[12]}, compression {head[13]}", offset + 12)
     if length > MAX_ENCODED:
@@ -243,9 +237,9 @@ def _read_record(
         compression = _read_frame(source, offset, length, kind, what)
     except Damage:
         if length >= 4:  # of a shorter one not even the checksum is there
-            anatomy.failed.append(_sum_of(source, offset, length, what))
+            anatomy.failed.append(sum_of(source, offset, length - 4, what))
         raise
-    _note_sum(source, anatomy, offset, length, what)
+    note_sum(source, anatomy, offset, length - 4, what)
     if compression and not have_zstd():
         yield needs_zstd(offset, what)
     elif anatomy.decoded > most(source):

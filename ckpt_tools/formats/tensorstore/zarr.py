@@ -222,32 +222,34 @@ def check_chunk(
         if length < 4:
             raise Damage("truncated", f"{what}: {length} of the 4 bytes of its CRC-32C", offset + length)
         length -= 4
-        _note_sum(source, anatomy, offset, length, what)
+        note_sum(source, anatomy, offset, length, what)
         inside -= 1
     if coding.inner is not None:
         yield from _check_shard(source, anatomy, offset, length, coding, inner=coding.inner, what=what)
         return
     if coding.size is not None:
-        _demand_length(
-            f"{what}: {length} bytes, where the shape of the chunk needs {coding.size}",
-            offset,
-            length,
-            coding.size,
-        )
+        why = f"{what}: {length} bytes, where the shape of the chunk needs {coding.size}"
+        demand_length(why, offset, length, coding.size)
     anatomy.explain(offset, length, f"elements of {what}: no checksum covers them", Guard.UNPROTECTED)
 
 
-def _demand_length(why: str, offset: int, length: int, wanted: int) -> None:
+def demand_length(why: str, offset: int, length: int, wanted: int) -> None:
+    """``length`` bytes at ``offset`` must be as many as are wanted. Raises Damage."""
     if length != wanted:
         code = "truncated" if length < wanted else "trailing-data"
         raise Damage(code, why, offset + min(length, wanted))
 
 
-def _note_sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
-    at, of = offset + length, f"CRC-32C of {what}"
+def sum_of(source: Source, offset: int, length: int, what: str) -> Sum:
+    """The CRC-32C that lies behind the bytes that it covers."""
+    at = offset + length
     stored = int.from_bytes(source.read(at, 4), "little")
-    anatomy.sums.append(Sum(of, stored, (Extent(offset, length),), at, hash=CRC32C))
-    anatomy.explain(at, 4, of)
+    return Sum(f"CRC-32C of {what}", stored, (Extent(offset, length),), at, hash=CRC32C)
+
+
+def note_sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
+    anatomy.sums.append(sum_of(source, offset, length, what))
+    anatomy.explain(offset + length, 4, f"CRC-32C of {what}")
 
 
 def _check_compressed(
@@ -272,7 +274,7 @@ def _check_compressed(
             why = f"blosc version {version}, {content} bytes in blocks of {block}, where {size} bytes belong"
             raise Damage("bad-header", f"{what}: {why}", offset)
         why = f"{what}: {length} bytes of blosc data, which says it has {whole}"
-        _demand_length(why, offset, length, whole)
+        demand_length(why, offset, length, whole)
         kind = f"blosc data of {what}: only its header is checked"
     elif codec in ("zlib", "gzip", "bz2"):
         start = source.read(offset, min(3, length))
@@ -299,7 +301,7 @@ def _check_shard(
     if coding.parts > MAX_CHUNKS:
         raise Damage("too-complex", f"{what}: a shard of {coding.parts} chunks", at)
     if coding.summed:
-        _note_sum(source, anatomy, at, size - 4, f"the index of {what}")
+        note_sum(source, anatomy, at, size - 4, f"the index of {what}")
     else:
         anatomy.explain(at, size, f"index of {what}", Guard.UNPROTECTED)
     index = struct.unpack(f"<{2 * coding.parts}Q", source.read(at, 16 * coding.parts))
