@@ -53,9 +53,7 @@ class Piece(NamedTuple):
 
 
 def _lay_out(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """The segments of one file in order, and those of them that share its safetensors blob: their length is
-    that of the elements alone, and an archive is always longer.
-    """
+    """The segments of one file in order, and those that have no archive: they share its safetensors blob."""
     order, blob, others = sorted(pieces), list[Piece](), list[Piece]()
     for p in order:
         bare = p.dtype and not p.transforms and p.length == math.prod(p.sizes) * ITEMSIZE.get(p.dtype, -1)
@@ -104,9 +102,7 @@ def check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator
 def _read_archive(
     source: Source, anatomy: Anatomy, p: Piece
 ) -> Generator[Finding, None, tuple[list[Tensor], bool]]:
-    """Check the torch.save archive of a segment, and name its checksums and regions after the entry. Returns
-    its tensors, and whether one of the findings was an error.
-    """
+    """Check the archive of a segment; returns its tensors, and whether one of the findings was an error."""
     box = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     name, failed, check = p.fqn[:200], False, torch_zip.FORMAT.checks[Level.STRUCTURE]
     reading = inside(source, p.start, p.length, check, box, prefix=f"{name!r}: ")

@@ -77,9 +77,7 @@ class Chunk(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One name of the state_dict.
-    Objects that are no tensors have ``dtype`` "" and neither shape nor chunks.
-    """
+    """One name of the state_dict. Objects have ``dtype`` "" and neither shape nor chunks."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -209,9 +207,7 @@ def _check_properties(fqn: str, p: Any) -> Iterator[Finding]:
 
 
 def _is_member(value: Call, name: str) -> bool:
-    """Whether it is a memory format: by its number, or by its name, as Python 3.11.0 to 3.11.3 pickles
-    members of enumerations.
-    """
+    """Whether it is a memory format: by its number, or by its name, as Python 3.11.0 to 3.11.3 pickles it."""
     if value.func in GETATTR:
         known = {(module, f"{name}.{member}") for module in CLASSES[name] for member in MEMORY_FORMATS}
         return value.named in known

@@ -160,9 +160,7 @@ def _read_metadata(header: _Header, count: int, anatomy: Anatomy) -> int:
 
 
 class _Tensor(NamedTuple):
-    """A tensor by its description at byte ``at``; ``offset`` counts from where the data begins. ``nbytes`` is
-    None for a type that is not known.
-    """
+    """A tensor as described at byte ``at``; ``offset`` counts from where the data begins."""
 
     name: str
     dtype: str

@@ -11,9 +11,7 @@ _MASK = (1 << 32) - 1
 
 
 class Lookup3:
-    """Bob Jenkins' lookup3 (hashlittle, initial value 0) of ``length`` bytes, as a Hash. The last one to
-    twelve bytes are mixed in another way, so they wait for ``digest``.
-    """
+    """Bob Jenkins' lookup3 (hashlittle, initial value 0); the last twelve bytes wait for ``digest``."""
 
     def __init__(self, length: int) -> None:
         start = (0xDEADBEEF + length) & _MASK
@@ -66,9 +64,7 @@ def lookup3(data: bytes) -> int:
 
 
 class Fletcher32:
-    """Fletcher-32 over big-endian words of 16 bits, as a Hash (H5checksum.c). The library keeps a sum of
-    65535 where others would say 0.
-    """
+    """Fletcher-32 over big-endian words of 16 bits (H5checksum.c), which keeps a sum of 65535."""
 
     def __init__(self) -> None:
         self._first = self._second = 0

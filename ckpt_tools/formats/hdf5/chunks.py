@@ -11,9 +11,7 @@ from ckpt_tools.model.report import Guard
 
 
 class Chunk(NamedTuple):
-    """One chunk: ``size`` is -1 where it is that of its elements, and bit i of ``mask`` says that filter i
-    was left out.
-    """
+    """``size`` is -1 where it is that of its elements; bit i of ``mask``: filter i was left out."""
 
     address: int
     size: int
@@ -23,9 +21,7 @@ class Chunk(NamedTuple):
 def read_chunk_tree(
     blocks: Blocks, address: int, what: str, grid: tuple[int, ...], rank: int
 ) -> Iterator[Chunk]:
-    """From a B-tree, version 1, whose keys are in the order of the places. ``grid`` is the shape of a chunk
-    and the bytes of an element.
-    """
+    """From a B-tree, version 1. ``grid`` is the shape of a chunk and the bytes of an element."""
     last: tuple[int, ...] = ()
     for row in read_tree(blocks, address, what, kind=1, key=8 + 8 * len(grid), rank=rank):
         for key, child in zip(row[:-1:2], row[1::2], strict=True):
@@ -130,9 +126,7 @@ class _Extensible(NamedTuple):
 
 
 def read_extensible_array(blocks: Blocks, address: int, what: str) -> Iterator[Chunk]:
-    """From an extensible array: the index block has the first elements, its data blocks the next, and super
-    blocks tell where further ones lie.
-    """
+    """From an extensible array: the index block has the first elements, data and super blocks the others."""
     head = blocks.summed(address, 72, what, b"EAHD")
     items = _Items(blocks, head)
     array = _Extensible(*head.numbers(1, 1, 1, 1, 1))

@@ -68,9 +68,7 @@ def read_type(f: Fields) -> Elements:
 
 
 def _name_members(f: Fields, kind: int, size: int, members: int) -> str:
-    """The name of an enumeration or a compound: h5py keeps truth values as an enumeration of two, and complex
-    numbers as pairs called r and i.
-    """
+    """h5py keeps truth values as an enumeration of two, and complex numbers as pairs called r and i."""
     if kind == _COMPOUND:
         pair = f.data[f.at :].startswith(b"r\0") and b"i\0" in f.data
         return f"complex{8 * size}" if pair and size in (8, 16) else f"compound{size}"
@@ -150,18 +148,14 @@ def read_filters(f: Fields) -> tuple[int, ...]:
 
 
 def report_elsewhere(what: str, other: str, offset: int) -> Finding:
-    """What to say of a name for what another file holds: the library follows it, wherever it leads, and gives
-    zeros where nothing is there.
-    """
+    """What to say of what another file holds: the library follows any name, and gives zeros for nothing."""
     out = other.startswith(("/", "\\")) or ".." in other.replace("\\", "/").split("/") or other[1:2] == ":"
     why = f"{what} {other[:200]!r}, which its loader reads as its own, or as zeros where nothing is there"
     return finding("path-escape" if out else "external-data", why, offset=offset)
 
 
 class Arrays:
-    """Checks the arrays of one file. ``rank`` is that of its B-trees of chunks; ``bare`` counts the bytes
-    that neither a checksum nor their encoding protects.
-    """
+    """Checks the arrays of one file; ``bare`` counts the bytes that nothing protects."""
 
     def __init__(self, blocks: Blocks, rank: int) -> None:
         self.blocks, self.rank, self.bare = blocks, rank, 0

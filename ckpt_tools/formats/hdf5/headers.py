@@ -23,9 +23,7 @@ SHARED = 2
 
 
 class Ranks(NamedTuple):
-    """Half of the entries that a leaf, a node of a group's tree and one of a chunk tree have room for; what
-    they are unless the file says otherwise.
-    """
+    """Half of the entries that a leaf, a node of a tree of groups, and one of chunks have room for."""
 
     leaf: int = 4
     group: int = 16
@@ -33,9 +31,7 @@ class Ranks(NamedTuple):
 
 
 class Superblock(NamedTuple):
-    """Its version, its own bytes and the file's, where the root group and its extension lie, and what the
-    entry of the root group remembers of it.
-    """
+    """``cached`` is what the entry of the root group remembers of it."""
 
     version: int
     size: int

@@ -223,9 +223,7 @@ def _sort_digests(
 
 
 def _strip_windows(entries: list[_Entry]) -> tuple[list[_Entry], bool]:
-    """The entries by their names below the directory that all lie in, where they have absolute paths of
-    Windows, and whether they have: where the list lies now, nobody knows which that was.
-    """
+    """Absolute paths of Windows below the directory that all lie in, and whether these are such paths."""
     if not entries or not all(_ON_WINDOWS.match(e.name) for e in entries):
         return entries, False
     try:

@@ -51,9 +51,7 @@ class Statement(NamedTuple):
         return {str(name).rsplit(":", 2)[0] if self.sharded else str(name) for name, _, _ in self.resources}
 
     def beside(self, path: str) -> str:
-        """The directory of the model where the signature lies beside it, which is where the command leaves
-        it; "" where it lies inside.
-        """
+        """The directory of the model, where the signature lies beside it; "" where it lies inside."""
         model = self.model
         ignored = [str(p).rpartition("/")[2] for p in sequence(self.serialization.get("ignore_paths"))]
         inside = basename(path) in ignored or model in ("", ".", basename(dirname(path))) or "/" in model

@@ -41,9 +41,7 @@ class Element(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a header says. ``usual``: its text is that of NumPy itself, in which ``descr`` takes the columns
-    from ``start`` to ``stop``.
-    """
+    """``usual``: the text is NumPy's own, with ``descr`` in the columns from ``start`` to ``stop``."""
 
     element: Element
     fortran: bool

@@ -96,9 +96,7 @@ def tensor_of(header: Header, name: str, offset: int | None) -> Tensor:
 
 
 def _explain(at: int, array: Array, anatomy: Anatomy) -> None:
-    """Say which flips of the header contradict something: all but those that make another version, or another
-    type of the same size, where the text is NumPy's own.
-    """
+    """All flips of the header contradict something, but for another version, or a type of the same size."""
     header, begins = array.header, at + array.begins
     anatomy.explain(at, 6, "NumPy's mark")
     only = Guard.STRUCTURE if array.begins == 10 else Guard.UNPROTECTED

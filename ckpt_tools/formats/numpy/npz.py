@@ -54,9 +54,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def object_arrays(source: Source, records: Sequence[Record], anatomy: Anatomy) -> Iterator[Finding]:
-    """What the arrays of objects among the records of another archive would run: numpy.load reads those of
-    any zip.
-    """
+    """What the arrays of objects in another archive would run: numpy.load reads those of any zip."""
     for r in records:
         if r.payload >= 0 and torch_zip.begins(source, r, len(MAGIC)) == MAGIC:
             inner = Anatomy()

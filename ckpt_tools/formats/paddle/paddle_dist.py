@@ -83,9 +83,7 @@ def _state_of(value: Any, name: str) -> dict[Any, Any]:
 
 
 def _read_pieces(values: Any) -> Generator[Finding, None, dict[str, dict[_Place, Piece]]]:
-    """``state_dict_metadata``: the pieces of each tensor, each under what ``storage_metadata`` calls it; what
-    is damaged is reported and left out.
-    """
+    """``state_dict_metadata``: the pieces of each tensor by their places, without those that are damaged."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "state_dict_metadata is no dict", 0)
     out: dict[str, dict[_Place, Piece]] = {}

@@ -39,9 +39,7 @@ class Crc64Nvme:
 
 
 def known_digests(file: SealedFile, algorithm: str = "") -> dict[str, bytes]:
-    """The digests of a whole file that a seal has and stores keep as well; ``algorithm`` is that of the
-    seal's own.
-    """
+    """The digests of a whole file that stores keep as well; ``algorithm`` is that of the seal's own."""
     told = {"crc32": file.crc32, "crc32c": file.crc32c, **file.also, algorithm: file.digest}
     return {name: bytes.fromhex(text) for name, text in told.items() if name in NAMES}
 

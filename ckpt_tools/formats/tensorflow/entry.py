@@ -145,9 +145,7 @@ def slice_shape(extents: Extents, full: tuple[int, ...], at: int) -> tuple[int, 
 
 
 def _write_signed(value: int) -> bytes:
-    """OrderedCode::WriteSignedNumIncreasing: as many leading ones as there are bytes, then the number; all
-    inverted below zero.
-    """
+    """OrderedCode::WriteSignedNumIncreasing: as many leading ones as bytes; all inverted below zero."""
     bits = (~value if value < 0 else value).bit_length()
     length = bits // 7 + 1
     return ((value & ((1 << 8 * length) - 1)) ^ (((1 << length) - 1) << (7 * length))).to_bytes(length, "big")

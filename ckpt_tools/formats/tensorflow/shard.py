@@ -142,9 +142,7 @@ def short(name: str) -> str:
 def check_shard(
     items: Sequence[Item], order: str, keys: set[str], source: Source, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """The check of one shard; ``items`` are those that lie in it, in the order of their offsets, ``keys`` the
-    names in the whole bundle.
-    """
+    """``items`` are those that lie in the shard, by their offsets, ``keys`` the names in the whole bundle."""
     anatomy.keys |= keys
     end = max((i.offset + i.size for i in items), default=0)
     if source.size < end:
@@ -199,10 +197,7 @@ def _count_objects(raw: bytes) -> int:
 
 
 def _check_tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Whether the tensors follow each other without gaps.
-
-    Zeros up to a common alignment are none (BundleWriter::Options.data_alignment).
-    """
+    """Whether tensors follow each other; zeros may align them (BundleWriter::Options.data_alignment)."""
     gaps, inside, at, common = list[tuple[int, int]](), 0, 0, _PAGE
     for i in items:
         if i.offset > at:

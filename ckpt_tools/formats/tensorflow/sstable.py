@@ -214,9 +214,7 @@ def _read_entries(data: bytes, base: int) -> Iterator[Entry]:
 def _check_keys(
     entries: Iterator[Entry], bound: Entry, last: bytes | None, left: int
 ) -> Generator[Entry, None, int]:
-    """The entries of a block, whose keys rise from ``last`` to what the index says. Returns how many bytes of
-    keys are left. Raises Damage.
-    """
+    """Entries whose keys rise from ``last`` to the bound. Returns how many bytes of keys are left."""
     key: bytes | None = None
     for entry in entries:
         left -= len(entry.key)

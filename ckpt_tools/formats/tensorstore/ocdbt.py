@@ -69,9 +69,7 @@ class Value(NamedTuple):
 
 
 def _find_arrays(leaves: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | None]:
-    """The arrays whose metadata lies inline in a leaf, by name; None for groups, and for what only is called
-    like metadata (a CRC-32C covers it).
-    """
+    """The arrays whose metadata lies inline in a leaf, by name; None for groups, and what is no metadata."""
     out: dict[str, Array | None] = {}
     known: dict[bytes, Array | None] = {}  # most arrays of a model look like many others
     for key, inline in leaves:
@@ -101,9 +99,7 @@ def _values_of(far: Iterable[Far], arrays: dict[str, Array | None]) -> Iterator[
 
 
 def _tell_values_apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
-    """Each place once, as bytes that many values claim would be read as often: a copied key names a chunk
-    again, but none lies over another.
-    """
+    """Each place once: a copied key names a chunk again, but none lies over another."""
     end, first = 0, None
     for v in sorted(values, key=lambda v: (v.offset, v.length, v.coding is None, v.key)):
         what = f"the value of {v.key[:200]!r}"
@@ -119,9 +115,7 @@ def _tell_values_apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
 
 
 class Parts(Struct, frozen=True):
-    """The claim on a data file: which nodes and values lie in it. Two nodes may name the same value, so it
-    compares by what it says.
-    """
+    """The claim on a data file: which nodes and values lie in it. It compares by what it says."""
 
     nodes: tuple[Root | Versions, ...] = ()
     values: tuple[Value, ...] = ()
@@ -154,9 +148,7 @@ class Parts(Struct, frozen=True):
 
 
 def _find_neighbours(source: Source, anatomy: Anatomy, end: int, known: set[tuple[str, int]]) -> int:
-    """The end of the records that follow byte ``end`` one after another: version tree nodes that newer ones
-    have replaced, or nodes of a commit that lost a race. No manifest names them; each has its own CRC-32C.
-    """
+    """The end of the records that follow one after another: nodes that newer ones replaced have a CRC too."""
     while end + 18 <= source.size:
         head = source.read(end, 12)
         length, what = int.from_bytes(head[4:], "little"), f"the node at byte {end}"

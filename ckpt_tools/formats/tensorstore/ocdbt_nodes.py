@@ -91,9 +91,7 @@ class Leaves(NamedTuple):
 
 
 class Reader:
-    """A cursor over decoded bytes; ``at`` counts from their beginning. Every read is bounded. Raises Damage,
-    without an offset in the file.
-    """
+    """A cursor over decoded bytes. Every read is bounded. Raises Damage, without an offset in the file."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self.data, self.at, self.what = data, 0, what
@@ -302,9 +300,7 @@ def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
 
 
 def _read_keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[bytes], list[int]]:
-    """The keys without the node's own prefix (of ``prefix`` bytes), in rising order, and how much of each is
-    common to the subtree below it.
-    """
+    """The keys without the node's own prefix, and how much of each is common to the subtree below it."""
     prefixes, suffixes = [0, *r.varints(n - 1, MAX_KEY)], r.varints(n, MAX_KEY)
     common = r.varints(n, MAX_KEY) if interior else []
     _bound_names(prefixes, suffixes, n * prefix)

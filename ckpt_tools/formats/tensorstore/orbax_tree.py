@@ -47,9 +47,7 @@ def _find_flips(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator
 
 
 def _read_leaf(name: str, entry: object, wrong: list[str]) -> str | None:
-    """The name of the stored array of an entry, if there is one; what is wrong goes to ``wrong``. Raises
-    Damage where Orbax refuses it.
-    """
+    """The name of the stored array of an entry, or None. Raises Damage where Orbax refuses it."""
     told = mapping(entry)
     keys, value = sequence(told.get("key_metadata")), mapping(told.get("value_metadata"))
     names = [mapping(k).get("key") for k in keys]

@@ -209,9 +209,7 @@ def array_of(doc: Mapping[str, object]) -> Array | None:
 def check_chunk(
     source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, *, what: str
 ) -> Iterator[Finding]:
-    """``length`` bytes at ``offset`` as ``coding`` says; reads headers and the index of a shard. Raises
-    Damage.
-    """
+    """Reads headers and the index of a shard of ``length`` bytes at ``offset``. Raises Damage."""
     inside = sum(c == "crc32c" for c in coding.chain)
     for i, codec in enumerate(coding.chain):
         if codec != "crc32c":

@@ -28,9 +28,7 @@ _END = 64
 
 
 class Entry(NamedTuple):
-    """Bytes ``start`` to ``stop`` of a file (``stop`` is None where they are all of it) and what they hold:
-    a tensor, or an object (``dtype`` "").
-    """
+    """A tensor or an object (``dtype`` ""); ``stop`` is None where all of the file holds it."""
 
     start: int
     stop: int | None
