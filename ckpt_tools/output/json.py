@@ -38,11 +38,8 @@ def render(result: Verification | LoadPlan | Scan | Failure, view: View | None =
 
 
 def dump(value: Mapping[str, object]) -> str:
-    """Valid JSON whatever the names: undecodable bytes as lone surrogate escapes, which decode to the same
-    name in Python.
-
-    One line per top-level field and per element of a top-level list: readable, comparable line by line, and
-    as fast as compact JSON.
+    """Valid JSON whatever the names: undecodable bytes are lone surrogates, which decode to the same name. A
+    line per field and per element of a list: comparable, and as fast as compact JSON.
     """
     rows = []
     for key, item in value.items():

@@ -289,10 +289,7 @@ def _group_entries(value: object, base: str, trusted: Trust) -> Iterator[Groups]
 
 def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Groups:
     """Groups by role ("" for every role) from ``0,4;1,5``, ``model=0,2;1,3``, ``FILE``, ``role=FILE`` or
-    ``all``, or a list or table of such.
-
-    A file holds one group per line, or JSON: a list of lists of ranks, or an object with one such list per
-    role.
+    ``all``, or a list or table of such. A file has a group per line, or JSON of lists (by role) of ranks.
     """
     groups: Groups = {}
     for found in _group_entries(value, base, trusted):

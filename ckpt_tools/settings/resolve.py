@@ -263,11 +263,8 @@ def _configures(path: str) -> bool:
 
 
 def _is_there(path: str) -> bool:
-    """Return True if something is there that was meant to configure: a ckpt.toml also where it is no file,
-    such as a link that leads nowhere, or the directory that a container gets in place of a missing file.
-
-    Raises CannotLook when that cannot be seen: without its file a command would do something else than it
-    was told. What lies in a directory that is closed to us is not for us.
+    """Return True if something was meant to configure: a ckpt.toml also where it is a link to nowhere or a
+    directory. Raise CannotLook if that cannot be seen: a command would do something else than it was told.
     """
     try:
         return there(path) if os.path.basename(path) == "ckpt.toml" else is_file(path)
