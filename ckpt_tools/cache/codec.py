@@ -18,9 +18,7 @@ Places = Mapping[str, Box]
 
 
 class Seen(NamedTuple):
-    """A report made ahead of the question.
-    ``identity`` is None when the file may not be kept under its name.
-    """
+    """A report made ahead of the question; ``identity`` is None when it may not be kept."""
 
     report: Report
     places: Places

@@ -1,6 +1,4 @@
-"""Where the cache of verdicts lies, and the locks beside it: one process at a time reads a file, the others
-wait for what it saw.
-"""
+"""The locks beside the cache of verdicts: one process at a time reads a file, the others wait for it."""
 
 from __future__ import annotations
 
@@ -13,15 +11,11 @@ from contextlib import contextmanager
 from ckpt_tools.storage.urls import is_url, real_path
 
 _LOCKS = 64
-"""Lock files of each kind: files that share one wait for each other in vain, but no lock file is ever left
-over.
-"""
+"""Lock files of each kind: files that share one wait for each other in vain, but none is left over."""
 
 
 def inside(path: str, root: str) -> bool:
-    """Whether ``path`` lies in the tree at ``root``, or among the siblings when that is the prefix of
-    several.
-    """
+    """Return True if ``path`` lies in the tree at ``root``, or beside it where that is a prefix."""
     path, real = real_path(path), real_path(root)
     if is_url(root):
         return f"{path}/".startswith(f"{real}/")

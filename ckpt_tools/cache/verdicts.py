@@ -57,9 +57,7 @@ _COLUMNS = (
 
 
 class Entry(NamedTuple):
-    """``data`` as it was kept, the ``depth`` it answers up to, when its look began (ns since 1970), and
-    whether it says that the file is ``bad``.
-    """
+    """``data``, the ``depth`` it answers up to, when its look began (ns), and if the file is ``bad``."""
 
     data: bytes
     depth: int
@@ -68,9 +66,7 @@ class Entry(NamedTuple):
 
 
 class Cache:
-    """Opened when it is first needed. ``max_age`` in seconds: older entries are not used, with 0 none are;
-    ``note`` hears at most one sentence.
-    """
+    """Opened when first needed. With ``max_age`` 0 no entry is used; ``note`` hears one sentence."""
 
     def __init__(
         self,
@@ -99,9 +95,7 @@ class Cache:
 
     @property
     def locks(self) -> str | None:
-        """Where the locks are by which one process at a time reads a file; None where others cannot see what
-        it saw.
-        """
+        """Where the locks are; None where other processes cannot see what this one saw."""
         return self.directory if self.usable else None
 
     def _off(self, why: str) -> None:
@@ -152,9 +146,7 @@ class Cache:
         return self._try(ask) if ever or self.max_age > 0 else None
 
     def put(self, path: str, question: bytes, identity: Identity, entry: Entry) -> None:
-        """Keep an entry. A shallower one does not replace a deeper one of the same file, unless it is bad:
-        that replaces all that is known of the path.
-        """
+        """Keep an entry; no shallower one replaces a deeper one, but a bad one all of the path."""
 
         def store(db: sqlite3.Connection) -> None:
             key, text = (os.fsencode(path), question), _text(identity)
@@ -329,9 +321,7 @@ def remembering(
 
 
 def _sound(name: str, at: int, trust: Trust) -> None:
-    """Raises Untrusted unless a file of the cache is missing or one that we could have made: SQLite opens it
-    by its name, whatever it is.
-    """
+    """Raise Untrusted unless a file of the cache is missing or one that we could have made."""
     try:
         info = os.stat(name, dir_fd=at, follow_symlinks=False)
     except FileNotFoundError:

@@ -1,6 +1,4 @@
-"""Compare two files, of which at least one is in a store, by the checksums that the store keeps. Nothing is
-read from the store; a local file is read, unless a seal has its digests.
-"""
+"""Compare files, of which at least one is in a store, by the checksums that it keeps, without its bytes."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from ckpt_tools.storage.urls import is_url
 def agreement(
     sides: tuple[Session, Session], pair: tuple[File, File], jobs: int, progress: Progress
 ) -> Agreement | None:
-    """Return what the store says; None where it says nothing that could be compared, or does not tell it:
-    then the files are looked at themselves.
-    """
+    """Return what the store says; None where it says nothing that could be compared."""
     a, b = pair
     if a.size != b.size or a.size <= 0:
         return None

@@ -113,9 +113,7 @@ class _Reader:
         return Side(report, anatomy, seals.unchanged(f.path, report.size, report.mtime_ns) if seals else None)
 
     def digest(self, a: Side, b: Side) -> None:
-        """Digest the tensors; the whole files where neither has a tensor with a place, unless their sizes
-        differ already. What seals say of files that are as they were then is not read.
-        """
+        """Digest the tensors, or whole files if no tensor has a place; not what seals say."""
         sizes = a.report.size, b.report.size
         if a.sealed is not None and b.sealed is not None and a.sealed.chunks == b.sealed.chunks:
             a.digests, b.digests = dict(a.sealed.tensors), dict(b.sealed.tensors)
@@ -129,9 +127,7 @@ class _Reader:
             a.whole, b.whole = (f"{size} bytes" for size in sizes)
 
     def digest_side(self, side: Side, is_whole: bool) -> None:
-        """Digest the whole file or its tensors. Of one that cannot be read to its end, or is not the one any
-        more that the report is about, nothing is known.
-        """
+        """Digest the whole file or its tensors; of one that changed nothing is known."""
         report, sealed = side.report, side.sealed
         if sealed is not None and (is_whole or sealed.tensors):
             side.whole = _whole_digest(sealed) if is_whole else side.whole
@@ -163,9 +159,7 @@ def _whole_digest(sealed: SealedFile) -> str:
 
 
 def _require_alike(a: str, b: str) -> None:
-    """Raise UsageError when one is a file and the other a directory: nothing would match. Raises CannotLook
-    for what cannot be looked at, or is neither there nor a prefix of anything.
-    """
+    """Raise UsageError for a file beside a directory, CannotLook for what is not there."""
     try:
         kinds = [_is_file(p) for p in (a, b)]
         if kinds[0] == kinds[1]:

@@ -1,6 +1,4 @@
-"""What two files say, what differs between them, and the values of that answer. Nothing is read here;
-compare.py reads the files.
-"""
+"""What differs between two files, and the values of that answer. Nothing is read here."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ class FileDifference(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    """The answer of ``diff``. ``findings`` are those of directories; those of files are in their reports.
-    ``bytes_read`` counts both sides.
-    """
+    """The answer of ``diff``. ``findings`` are those of directories, ``bytes_read`` of both sides."""
 
     a: str
     b: str
@@ -157,9 +153,7 @@ class Side(Struct):
 
 
 def compare(name: str, a: Side, b: Side, level: Level, *, described: bool = False) -> FileDifference:
-    """Compare a file and its counterpart. ``described``: the files that hold an index's tensors are compared
-    as well, so its own say only their shapes.
-    """
+    """Compare a file and its counterpart; of a ``described`` index only the shapes count."""
     bytes_same = a.whole == b.whole if a.whole and b.whole else None
     tensors = tuple(_tensors(a, b, level < Level.CONTENT or described or bool(bytes_same)))
     metadata = tuple(_metadata(a, b))

@@ -73,9 +73,7 @@ _KEYS: tuple[tuple[bool, Key], ...] = (
     (True, lambda f: (f.what, f.when)),
     (True, lambda f: (f.what, f.when, f.part and f.part.prefix)),
 )
-"""What tells the parts of one side apart, and whether that is needed because there are several
-checkpoints.
-"""
+"""What tells the parts of one side apart, and whether that takes several checkpoints."""
 
 
 def match(a: Sequence[File], b: Sequence[File]) -> list[Pair]:

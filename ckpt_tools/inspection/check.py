@@ -41,9 +41,7 @@ _NO_FILE = {errno.ELOOP: "symlink-loop", errno.EISDIR: "not-a-file"}
 _ROLE = re.compile(
     r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model"
 )
-"""Names that transformers and accelerate give to the parts of a checkpoint (transformers/trainer.py,
-accelerate/utils/constants.py).
-"""
+"""Names of parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
 _BLIND = NOT_SEEN | {"not-loaded", "wrong-key"}
 Told = Iterator[tuple[Sum, Outcome]]
 Read = Callable[[OpenFile, "list[Sum]", "list[tuple[int, int]]"], Told]
@@ -129,9 +127,7 @@ class Inspection(Struct):
     found: list[Finding] = field(default_factory=list)
 
     def run(self, read: Read, *, hold: bool = False) -> tuple[Report, Anatomy]:
-        """Read the file, its content with ``read``, at most once. With ``hold`` a small file whose content
-        will be asked for is read at once.
-        """
+        """Read the file, its content with ``read``; with ``hold`` a small one at once."""
         anatomy = self.anatomy = Anatomy(key=self.key, regions=[] if self.explain else None)
         certain = names.may_be_index(self.path.rpartition("/")[2])  # what it says is believed of others
         try:
@@ -340,9 +336,7 @@ def _has_a_say(fmt: Format, source: OpenFile, name: str, claims: Sequence[Claim]
 
 
 def _find_renamed(name: str, anatomy: Anatomy, require: Sequence[str]) -> Iterator[Finding]:
-    """Yield the required entries that are not there, and that a trainer's file was saved under the name of
-    another. Other renames are everyday (model_best.pth.tar).
-    """
+    """Yield required entries that are missing, and that a trainer's file was saved as another."""
     for key in require:
         if key not in anatomy.keys and key not in anatomy.metadata:
             yield finding("missing-key", f"there is no entry {key!r}")

@@ -38,9 +38,7 @@ _CRC = 4
 
 
 class Digested(NamedTuple):
-    """What the pass saw: ``file`` is None where the file must not be sealed, as the report says; ``identity``
-    is that of the file that was read.
-    """
+    """What the pass saw: ``file`` is None where it must not be sealed, as the report says."""
 
     report: Report | None
     file: SealedFile | None
@@ -114,9 +112,7 @@ class DigestPass(NamedTuple):
         return Digested(report, found.seal(name, self.algorithm, counters, tensors), anatomy.identity)
 
     def read_plain(self, path: str, name: str) -> Digested:
-        """Read a file of no format that anybody here knows: only an index could say what it is. Raises
-        OSError where nobody can look at it.
-        """
+        """Read a file of no format that anybody here knows. Raises OSError."""
         with opened(path, self.io) as source:
             found, wrong = self._wanted(source.size), None
             if source.size:

@@ -22,9 +22,7 @@ from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import OpenFile, Source, opened
 
 SHARED = 4
-"""Bytes digested at most, as a multiple of the file's size: views of one storage overlap, but only a hostile
-file has many.
-"""
+"""Bytes digested at most, in sizes of the file: only a hostile one has many views of one storage."""
 
 PAGE = 4096
 _AT = (2, 4, 6, 8)
@@ -38,9 +36,7 @@ Runs = tuple[tuple[int, int], ...]
 
 
 def runs(tensor: Tensor, size: int) -> Runs | None:
-    """Where the bytes of a tensor lie in a file of ``size`` bytes; None when that is not known, or partly
-    outside.
-    """
+    """Return where the bytes of a tensor lie; None when that is not known, or partly outside."""
     if 0 in tensor.shape:
         return ()
     if tensor.offset is None or tensor.nbytes <= 0:
@@ -50,9 +46,7 @@ def runs(tensor: Tensor, size: int) -> Runs | None:
 
 
 def placed(tensors: Iterable[Tensor], size: int) -> dict[str, Runs]:
-    """Name -> where its bytes lie, for the tensors whose place is known. Those of one name count as one, in
-    file order.
-    """
+    """Map names to where their bytes lie, if that is known; those of one name count as one."""
     by_name: dict[str, list[Runs | None]] = defaultdict(list)
     for t in tensors:
         by_name[t.name].append(runs(t, size))

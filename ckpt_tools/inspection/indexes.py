@@ -1,6 +1,4 @@
-"""What index files (``.metadata``, ``ckpt-8.index``, ``model.safetensors.index.json`` …) say about the files
-beside them.
-"""
+"""What index files (``.metadata``, ``ckpt-8.index`` …) say about the files beside them."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ _Seen = tuple[str, str]
 
 
 class _Part(NamedTuple):
-    """A file to read for an index: the index itself, or one that it leads to. ``above`` are those read on the
-    way.
-    """
+    """A file to read for an index: itself, or one that it leads to, ``above`` those on the way."""
 
     path: str
     claims: tuple[Claim, ...] = ()
@@ -146,9 +142,7 @@ class Indexes:
         return {index for index, _ in self._bases.get(path, ())}
 
     def members(self, of: Container[str] | None = None) -> Iterator[str]:
-        """Every existing file that an index names, or one of the indexes ``of``; reads those indexes that
-        were not asked for yet.
-        """
+        """Yield every existing file that an index, or one of ``of``, names; reads all indexes."""
         for directory in list(self._waiting):
             self.claims(os.path.join(directory, ""))
         for index, named in self._named.items():
@@ -156,9 +150,7 @@ class Indexes:
                 yield from named
 
     def lone(self, path: str) -> Finding | None:
-        """For a file that only its index can explain: why there is nothing to explain it with. Call after
-        ``claims``.
-        """
+        """Return why nothing explains a file that only its index can. Call after ``claims``."""
         wanted = self._wanted(path)
         if not wanted or any(map(by_layout, self._claims.get(path, ()))):
             return None
@@ -225,9 +217,7 @@ class Indexes:
         self.findings[index] = [*found, *gone, *_say_unfetched(elsewhere)]
 
     def _say_missing(self, index: str, missing: Sequence[str], found: list[Finding]) -> Iterator[Finding]:
-        """Say which files that it describes are not there. One of which none is may be left over beside a
-        file that holds the same model in one.
-        """
+        """Say which files are not there that it describes, or that it may be left over."""
         if missing and self.names_no_file(index):
             from ckpt_tools.formats.lost_indexes import names_of_whole  # few lack their shards
 
@@ -249,9 +239,7 @@ class Indexes:
             yield finding("missing-part", why)
 
     def _say_none_there(self, index: str, left_out: Sequence[str]) -> Iterator[Finding]:
-        """Say that no file of a list of digests is here: whoever sees it takes what is here for protected.
-        And that chunks lie beside what describes an array of which none is there.
-        """
+        """Say that what is listed is not here: who sees a list takes what is for protected."""
         if formats.names.is_manifest(os.path.basename(index)):
             why = f"none of the {len(left_out):,} files that it lists is there: no file is compared with it"
             hint = "put it where it was written, or seal the checkpoint: 'ckpt seal CHECKPOINT'"
@@ -319,9 +307,7 @@ class Indexes:
         return path
 
     def _there(self, path: str, found: list[Finding]) -> bool:
-        """Whether a member is there. One that cannot be looked at makes its index unreadable: what else it
-        holds is not known.
-        """
+        """Return True if a member is there, or cannot be looked at: then its index is unreadable."""
         try:
             return there(path)
         except OSError as e:

@@ -48,9 +48,7 @@ class KeptChecksum:
         return self._out.value == self._out.of.value
 
     def finding(self) -> Finding | None:
-        """Return what to say where the bytes are not those that the store says it has; None where the read
-        was stopped before the end.
-        """
+        """Return what to say where the bytes are not those that the store says it has."""
         of, value = self._out.of, self._out.value
         if value is None or value == of.value:
             return None

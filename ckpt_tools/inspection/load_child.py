@@ -23,9 +23,7 @@ _REFUSALS = (
     "cannot use ``weights_only=true``",
     "mmap can only be used",
 )
-"""What torch says when it will not load something, as opposed to being unable to
-(torch/_weights_only_unpickler.py, torch/serialization.py).
-"""
+"""What torch says when it refuses (torch/_weights_only_unpickler.py, torch/serialization.py)."""
 
 
 class _Part:

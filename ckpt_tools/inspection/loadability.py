@@ -1,6 +1,4 @@
-"""The load level: the framework's own loader reads the file in a child process with limits, and says whether
-it can.
-"""
+"""The load level: whether the framework's own loader, in a child process with limits, reads a file."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ INSTALL = {
     "mindspore": "pip install mindspore",
     "tensorflow": "pip install tensorflow-cpu",
 }
-"""How to get each loader; TensorFlow's and MindSpore's own wheels are large, so they are not extras of
-ckpt-tools.
-"""
+"""How to get each loader; those of TensorFlow and MindSpore are too large to be extras."""
 _MEMORY = 8 << 30  # bytes beyond twice the file's size: what importing a framework takes
 _SECONDS, _PER_GIB = 120, 30
 _ENVIRONMENT = {

@@ -20,9 +20,7 @@ _NUMBERED = re.compile(r"[A-Za-z]+_\d+")
 
 
 def allowed_by_name(name: str) -> tuple[Format, ...]:
-    """Return the formats whose whole names match ``name``, then those whose suffixes it ends with, the
-    longest suffix first.
-    """
+    """Return the formats whose whole names match, then those of its suffixes, longest first."""
     return tuple(map(format_of, formats.names.allowed(name)))
 
 
@@ -91,9 +89,7 @@ def _find_zeros(source: OpenFile, head: bytes, allowed: Sequence[Format]) -> Fin
 def _find_other(
     name: str, allowed: Sequence[Format], actual: Format | None, *, expect: bool, described: bool
 ) -> tuple[Format | None, list[Finding]]:
-    """Return what a file counts as that begins like none of the formats ``allowed``: an error where more than
-    the name says that it has one of them.
-    """
+    """Return what a file counts as that begins like none of the formats ``allowed``."""
     told = " or ".join(f.name for f in allowed)
     if actual is None:
         damaged = finding("bad-header", f"the file does not begin like {told}", offset=0)
@@ -108,9 +104,7 @@ def _find_other(
 def _recognise_head(
     source: OpenFile, name: str, actual: Format | None, head: bytes
 ) -> tuple[Format | None, list[Finding]]:
-    """Return what a file is whose name tells nothing. A list of checksums that holds none is said to be so,
-    but programs have such names as well.
-    """
+    """Return what a file is whose name tells nothing; programs are named as lists of checksums, too."""
     from ckpt_tools.formats.archives.packed import of_people  # most names tell a format: a start is faster
 
     if actual is not None and not of_people(source, head):  # else somebody has packed an archive

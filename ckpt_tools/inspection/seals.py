@@ -1,6 +1,4 @@
-"""What seals say about the files that they were made of: each seal is read once, when a file that it may be
-about is asked for.
-"""
+"""What seals say about the files that they were made of: each is read once, when it is needed."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ _HINT = (
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
 _CLAIMS = 4
-"""Seals that a file is compared with, at most: more than there are algorithms, so of those that contradict
-each other one is always among them.
-"""
+"""Seals that a file is compared with, at most: more than there are algorithms."""
 _ASKED = 4
 """Files whose counters are compared to see whether a seal is of another save, at most."""
 _PROOF = 2
@@ -69,9 +65,7 @@ class _Said(NamedTuple):
 
 
 Same = Callable[[str, SealedFile, str], bool]
-"""(path, what was sealed, the seal's algorithm) -> whether a file is certainly the one that was sealed, as
-somebody knows without reading it.
-"""
+"""(path, what was sealed, the seal's algorithm) -> whether it is certainly the same, known unread."""
 
 
 class Seals:
@@ -133,9 +127,7 @@ class Seals:
         self._climbed = {home for home in self._climbed if not f"{home}/".startswith(f"{base}/")}
 
     def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
-        """What was sealed of a file that is as long as then and was not written since, by its times; None
-        where no seal says, or two differ.
-        """
+        """Return what was sealed of a file that was not written since; None where seals differ."""
         self.claims(path)
         found = self._first(path)
         same = {f.chunks for _, f in found}
@@ -313,9 +305,7 @@ class Seals:
 
 
 def replaces(one: Known, fragments: Sequence[Known]) -> bool:
-    """Whether a seal says all that these fragments say: they are what is left of those that became it, by
-    somebody who died before he had removed them all.
-    """
+    """Return True if a seal says all that these fragments, left when somebody died, say."""
     if one.seal.fragment is not None or os.path.basename(one.path) != NAME:
         return False
     said = {f.path: (f.size, f.chunks) for f in one.seal.files}
@@ -323,9 +313,7 @@ def replaces(one: Known, fragments: Sequence[Known]) -> bool:
 
 
 def inside(base: str, name: str) -> str | None:
-    """The path of a file that a seal of ``base`` names; None when it lies elsewhere, or has a name that no
-    seal gives.
-    """
+    """Return the path of a file that a seal names; None when it lies elsewhere, or no seal gives it."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
@@ -373,9 +361,7 @@ def _find_other_counters(known: Known, same: Same) -> list[str]:
 
 
 def _say_gone(base: str, names: Sequence[str], stateless: str) -> Iterator[Finding]:
-    """Say which files were sealed below ``base`` and are not there; ``stateless`` is the seal of one that
-    holds no state, which sealing anew leaves.
-    """
+    """Say which sealed files are not there; ``stateless`` is the seal of one that holds no state."""
     listed, missing = cache(_list_by_sound), partial(finding, "seal-missing")
     if stateless:
         hint = f"bring it back; if it was removed on purpose, remove its seal, {stateless}, as well"
@@ -392,9 +378,7 @@ def _say_gone(base: str, names: Sequence[str], stateless: str) -> Iterator[Findi
 
 
 def _list_by_sound(directory: str) -> dict[str, str]:
-    """Return the names in a directory by what two spellings of a name have in common: on a disk of macOS or
-    Windows they are one.
-    """
+    """Return the names in a directory by what is one on a disk of macOS or Windows."""
     try:
         return {unicodedata.normalize("NFC", name).casefold(): name for name in names_of(directory)}
     except OSError:  # who listed the tree has said so

@@ -40,9 +40,7 @@ class Checked(NamedTuple):
 
 
 class Signatures:
-    """Checks each signature once, with the public ``key`` in a PEM file. Raises UsageError where there is no
-    such key, or the package is not there.
-    """
+    """Checks each signature once, with the public ``key`` in a PEM file. Raises UsageError."""
 
     def __init__(self, key: str) -> None:
         try:
@@ -65,9 +63,7 @@ class Signatures:
         return None if found.wrong else found.statement
 
     def why_not(self, report: Report, behind: Iterable[str]) -> str:
-        """Why nobody vouches for a file that was read, "" where a signature does; ``behind`` are the indexes
-        that name the file.
-        """
+        """Return why no signature vouches for a file, "" where one does; ``behind`` are its indexes."""
         if report.format == "model_signing" and is_signature(report.path):
             return self.checked(report.path).wrong
         signed = [path for path in sorted(behind) if is_signature(path)]

@@ -43,9 +43,7 @@ POWERS = 64
 
 
 class _Tally:
-    """Counts of one tensor, chunk by chunk, and where the first NaN and the first infinity are (byte offset
-    in the file).
-    """
+    """Counts of one tensor, chunk by chunk, and where the first NaN and infinity are in the file."""
 
     def __init__(self, kind: Kind, scratch: Patterns) -> None:
         self.kind, self.sign, self.scratch = kind, 1 << (8 * kind.width - 1), scratch
@@ -157,9 +155,7 @@ Ranges = list[tuple[int, int]]
 
 
 def _find_own_bytes(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, Ranges]]:
-    """The float tensors inside the file, in file order, with the bytes that are their own: those that several
-    share go to the first.
-    """
+    """Yield the float tensors in file order with their own bytes: shared ones go to the first."""
     end = 0
     runs_of = (
         (i, t.pieces or ((t.offset, t.nbytes),)) for i, t in enumerate(tensors) if t.offset is not None

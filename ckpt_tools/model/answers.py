@@ -43,9 +43,7 @@ class FileReport(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """Counts of one verification. ``below_level`` files were not looked at as deeply as asked;
-    ``unrecognised`` were not looked at.
-    """
+    """Counts of one verification; ``below_level``: not looked at as deeply as asked."""
 
     files: int = 0
     bytes: int = 0

@@ -21,9 +21,7 @@ def unit_of(order: Order) -> str:
 
 
 def comparable(one: Order, other: Order) -> bool:
-    """Whether two orders tell which is the later, or that neither is: they count in the same units as far as
-    they are alike.
-    """
+    """Return True if two orders tell which is later, in the same units as far as they are alike."""
     if one[0] == other[0] >= 0:
         return True
     first = next(((a, b) for a, b in zip(one, other, strict=True) if a != b), one[1:])
@@ -37,9 +35,7 @@ def apart(one: Order, other: Order) -> bool:
 
 
 class CheckpointKey(NamedTuple):
-    """What distinguishes a checkpoint from all others: its first file, or its place and name if none of its
-    files is here.
-    """
+    """What tells a checkpoint from all others: its first file, else its place and name."""
 
     layout: str
     run: str
@@ -71,18 +67,14 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def key(self) -> CheckpointKey:
-        """What tells it from all others of one question: equal for the same checkpoint, also once its step is
-        known.
-        """
+        """What tells it from all others of one question, also once its step is known."""
         if self.parts:  # no two checkpoints share a file
             return CheckpointKey(self.layout, self.run, self.parts[0].path)
         return CheckpointKey(self.layout, self.run, self.path, self.order, self.generation)
 
     @property
     def label(self) -> str:
-        """Which checkpoint it is, in a few words: its step, else its epoch, else the number of the save if
-        its name only counts saves, else its own name.
-        """
+        """Which checkpoint it is: its step, its epoch, the number of the save, or its own name."""
         if self.step is not None:
             return f"step {self.step}"
         if self.epoch is not None:
@@ -93,9 +85,7 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def counted(self) -> bool:
-        """Whether nothing but a count of saves tells it from its siblings (TensorFlow, Accelerate); else
-        ``generation`` counts restarts.
-        """
+        """Whether a count of saves alone tells it from siblings; else generations are restarts."""
         return self.step is None and self.epoch is None and self.generation is not None
 
     @property
@@ -105,9 +95,7 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def order(self) -> Order:
-        """Progress of training as a sortable value; unknown counts as oldest. Where nothing else is known,
-        saves that were counted are in that order.
-        """
+        """Progress of training as a sortable value; unknown counts as oldest."""
         if self.counted:
             return -1, -1, self.generation or 0
         return (

@@ -1,6 +1,4 @@
-"""A finding: one observation about a file or a checkpoint, how severe it is, and the verdict that findings
-amount to.
-"""
+"""One observation about a file or a checkpoint, and the verdict that such findings amount to."""
 
 from __future__ import annotations
 
@@ -83,16 +81,12 @@ def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:
 
 
 def blind(findings: Iterable[Finding]) -> bool:
-    """Whether something could not be looked at; a note about an entry of the file system itself does not
-    count.
-    """
+    """Return True if something could not be looked at, beyond entries of the file system's own."""
     return any(f.code == "unreadable" and f.severity is not Severity.NOTE for f in findings)
 
 
 def cut_short(found: Sequence[Finding], size: int) -> bool:
-    """Whether the file's end is known to be missing: what is left of it need not be read to know that it is
-    broken.
-    """
+    """Return True if the file's end is known to be missing: it is broken, whatever is left of it."""
     return any(
         f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found
     )

@@ -1,6 +1,4 @@
-"""A part: one file that a layout recognises as a piece of a checkpoint; and what could not be looked at,
-which may be one.
-"""
+"""One file that a layout recognises as a piece of a checkpoint, and what could not be looked at."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A load plan: the checkpoint that was chosen, why better-ranked ones lost, and the files that every rank
-loads.
-"""
+"""The checkpoint that was chosen, why better-ranked ones lost, and the files that every rank loads."""
 
 from __future__ import annotations
 
@@ -122,9 +120,7 @@ class Rollback(Struct, frozen=True):
 
 
 class EarlierStart(NamedTuple):
-    """What the last start of a job from this root resumed from, as its decision was recorded. ``decided_at``
-    in seconds since the epoch.
-    """
+    """What the last start of a job resumed from, as recorded; ``decided_at`` in seconds since 1970."""
 
     step: int | None
     path: str
@@ -188,9 +184,7 @@ class LoadPlan(Struct, frozen=True):
 
     @property
     def ranks(self) -> tuple[RankLoad, ...]:
-        """All files that each rank loads, by rank: of rank 0 alone where all load the same, and how many they
-        are is unknown.
-        """
+        """All files that each rank loads; of rank 0 alone where nobody knows how many load the same."""
         if not self.by_rank and self.shared:
             return tuple(RankLoad(rank, self.shared) for rank in range(self.world_size or 1))
         return tuple(RankLoad(r.rank, (*self.shared, *r.files)) for r in self.by_rank)

@@ -25,9 +25,7 @@ def ranges(numbers: Iterable[int]) -> Ranges:
 
 
 def gaps(present: Iterable[int], world: int) -> Ranges:
-    """The ranks below ``world`` that are not present; names may tell of a million ranks, so none is counted
-    one by one.
-    """
+    """Return the ranks below ``world`` that are not present, of which there may be a million."""
     out, following = list[tuple[int, int]](), 0
     for first, last in (*ranges(n for n in present if 0 <= n < world), (world, world)):
         if following < first:
@@ -85,9 +83,7 @@ def names(of: Iterable[str]) -> str:
 
 
 def _by_number(every: Iterable[str], at: int) -> dict[str, list[str]]:
-    """Names with a hole in place of their number at ``at`` -> those numbers; other names by themselves. A
-    width keeps padded numbers apart.
-    """
+    """Map names with a hole for their number at ``at`` to those numbers; a width keeps padding."""
     rows: dict[str, list[str]] = {}
     alone: dict[str, list[str]] = {}
     for name in every:

@@ -35,9 +35,7 @@ class Guard(str, Enum):
     CHECKSUM = "checksum"
     """A checksum stored in the checkpoint covers them."""
     STRUCTURE = "structure"
-    """No checksum does, but every changed bit contradicts something else: a second copy, a length, a fixed
-    value.
-    """
+    """No checksum does, but every changed bit contradicts something else, such as a length."""
     UNPROTECTED = "unprotected"
     """Some or all changes go unseen."""
 

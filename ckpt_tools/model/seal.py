@@ -41,10 +41,7 @@ class SealedFile(Struct, frozen=True):
 
 
 class SealedCheckpoint(Struct, frozen=True):
-    """What the files are: their layout, and where in training they were saved, as far as it is known.
-
-    ``parallel`` are sizes such as {"tp": 2}.
-    """
+    """What the files are, and where in training they were saved; ``parallel`` such as {"tp": 2}."""
 
     layout: Text | None = None
     run: Text | None = None

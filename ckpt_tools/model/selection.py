@@ -1,6 +1,4 @@
-"""Requests as frozen values: whom to trust, how to read, which checkpoint to choose. Standard library only,
-no I/O.
-"""
+"""Requests as frozen values: whom to trust, how to read, which checkpoint to choose."""
 
 from __future__ import annotations
 
@@ -23,17 +21,13 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class StoreOptions(Struct, frozen=True):
-    """``flags`` count for every store that is opened, ``tables`` for stores whose URL lies at or below a
-    prefix: (prefix, options).
-    """
+    """``flags`` are for every store, ``tables`` for those at or below a prefix: (prefix, options)."""
 
     flags: Pairs = ()
     tables: tuple[tuple[str, Pairs], ...] = ()
 
     def of(self, url: str) -> dict[str, str]:
-        """The options for what lies at a URL: for each key the flag, else the table of the longest prefix
-        that has it.
-        """
+        """Return the options of a URL: for each key the flag, else the table of the longest prefix."""
         fitting = [(prefix, pairs) for prefix, pairs in self.tables if _below(url, prefix)]
         merged: dict[str, str] = {}
         for _, pairs in sorted(fitting, key=lambda table: len(table[0])):

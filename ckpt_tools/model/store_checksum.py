@@ -50,6 +50,4 @@ NAMES = {
 }
 """What people call each."""
 NOT_KEPT = "store-checksum-mismatch"
-"""Whoever reads an object gets other bytes than its store has. Beside it stands ``unreadable``: nothing is
-known of those that it has.
-"""
+"""Others get other bytes than the store has; ``unreadable`` beside it: of its own nothing is known."""

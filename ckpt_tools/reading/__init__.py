@@ -1,3 +1,1 @@
-"""One question about one root: which files are read for it, how deeply, and by which threads, processes or
-machines.
-"""
+"""One question about one root: which files are read, how deeply, and by whom."""

@@ -1,6 +1,4 @@
-"""Sealed files of a store judged without their bodies: the checksum that the store keeps of each, beside the
-digests that a seal or a manifest has of it.
-"""
+"""Sealed files of a store judged without their bodies, by the checksum that the store keeps of each."""
 
 from __future__ import annotations
 

@@ -32,9 +32,7 @@ CONNECT = 15.0
 GRACE = 60.0
 """Seconds without any worker after which an engine is given up."""
 RETRIES = 2
-"""How often Dask repeats work that ended in an exception of its own; work lost with a worker it repeats
-anyway (distributed.scheduler.allowed-failures).
-"""
+"""How often Dask repeats work that raised; work lost with a worker it repeats anyway."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """What ends a program from outside: handlers of a parent's are not for its copies."""
 _COLLECTED = 50_000
@@ -76,9 +74,7 @@ class Engine(Struct):
 
 @contextmanager
 def engine(scheduler: str | None) -> Iterator[Engine | None]:
-    """Yield the engine that ``--scheduler`` names; None for this process. Raises UsageError, and CannotLook
-    when nobody answers.
-    """
+    """Yield the engine that ``--scheduler`` names, or None. Raises UsageError, and CannotLook."""
     if scheduler in (None, "", "threads"):
         yield None
     elif scheduler == "mpi":
@@ -136,9 +132,7 @@ def is_single_threaded() -> bool:
 
 
 def _begin_copy() -> None:
-    """Read for who made this copy: with none of its signal handlers or time limits, and no longer than it
-    lives.
-    """
+    """Read for who made this copy: without its handlers and limits, and no longer than it lives."""
     import resource
     from multiprocessing import parent_process
 
@@ -161,9 +155,7 @@ def _begin_copy() -> None:
 
 
 def require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) -> None:
-    """Raise UsageError where workers, which open stores as their own environment says, might read what has
-    the same name elsewhere.
-    """
+    """Raise UsageError where workers, with an environment of their own, might read another store."""
     from ckpt_tools.storage.signed import query_of
     from ckpt_tools.storage.stores import mounts
 

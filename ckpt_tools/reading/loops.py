@@ -1,6 +1,4 @@
-"""The files of people's own training loops: which of them make up one save, of which step, by the conventions
-that their names fit and by what is in them.
-"""
+"""The files of people's own training loops: which make up one save, and of which step."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ def were_written_together(a: Part, b: Part) -> bool:
 
 
 class State(Struct, frozen=True):
-    """What a file tells: ``holds`` is None if it could not be read, ``strange`` says that it is in no format
-    of states, ``count`` how many steps its optimizer took.
-    """
+    """``holds`` is None if it could not be read, ``strange``: in no format of states; ``count`` of steps."""
 
     part: Part
     holds: Holds | None = None
@@ -119,9 +115,7 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
-    """Return the files that hold a state, or are damaged: in no format of states, with a number and a name of
-    states.
-    """
+    """Return the files that hold a state, or are damaged and have a number and a name of states."""
     newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
     read = [_read_state(p, s, inside=p.path in newest) for p in parts]
     known = {_label(f) for f in read if f.holds is not None}
@@ -246,9 +240,7 @@ def _find_fitting(half: _Save, models: Sequence[_Save]) -> list[_Save]:
 
 
 def _find_unit(saves: Sequence[_Save]) -> str:
-    """Return what numbers without a unit count, as most files tell: ``step`` or ``epoch``, else ``saves`` if
-    the steps that they tell grow with the numbers, else "".
-    """
+    """Return what numbers without a unit count: ``step``, ``epoch``, ``saves`` if steps grow, else ""."""
     telling = [(n, o) for o in saves if (n := o.number) is not None]
     steps = sum(n in (*o.steps, *o.counts) for n, o in telling)
     epochs = Counter(n - o.epochs[0] for n, o in telling if o.epochs and abs(n - o.epochs[0]) <= 1)

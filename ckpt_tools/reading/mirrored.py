@@ -22,9 +22,7 @@ def place(seal_dir: str, path: str) -> str:
 
 
 def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
-    """Return the seals of what is at and below ``root``, and the directory that each is of, spelled as
-    ``root`` is. Raises CannotLook.
-    """
+    """Return the seals of what is at and below ``root``, and the directory of each. Raises CannotLook."""
     away, real = absolute(seal_dir), mirror_path(root)
     out = dict[BareFile, str]()
     seals = [] if found.tree else list(seals_about(away + real))

@@ -340,9 +340,7 @@ def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
 
 
 def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
-    """Give a link that nobody loads, and that tells no step, that of the file of its run with its size and
-    time.
-    """
+    """Give a link that nobody loads the step of the file of its run with its size and time."""
     beside = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
 
     def is_lost(p: Part) -> bool:

@@ -27,9 +27,7 @@ from ckpt_tools.storage.urls import is_url
 LEAST = 64
 """Files for which worker processes pay for their start."""
 LARGE = 32 << 20
-"""Bytes of a file from which its content is read by threads instead: then the memory bus is the limit, and
-threads share one file.
-"""
+"""Bytes of a file whose content threads read instead: the memory bus is the limit, and they share it."""
 FILES_OF_STORE = 16
 """Files of a store under way at a time, unless --jobs says otherwise."""
 _SAMPLE = 16
@@ -93,9 +91,7 @@ def _await_turn(s: Session, deep: bool) -> Iterator[None]:
 
 
 def unknown_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
-    """Return the files that must be opened for reports at ``level``, and that no earlier run answers for:
-    those of the parts and, after them, the bare ones.
-    """
+    """Return the files to open for reports at ``level`` that no earlier run answers: the bare ones last."""
     return [r for r in _find_requests(s, parts, level, bare=bare) if not _knows(s, r)]
 
 

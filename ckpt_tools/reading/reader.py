@@ -1,6 +1,4 @@
-"""Reads the files of one request: from the cache if it has their verdicts, otherwise by one process at a
-time, and no deeper than the budget allows.
-"""
+"""Reads the files of one request: from the cache, or once, and no deeper than the budget allows."""
 
 from __future__ import annotations
 

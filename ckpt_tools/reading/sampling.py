@@ -1,6 +1,4 @@
-"""A part of the contents, read: which files, in what order, and what that says about the others. When each
-was last checked the cache of verdicts keeps between runs.
-"""
+"""A part of the contents, read: which files, in what order, and what that says about the others."""
 
 from __future__ import annotations
 
@@ -123,9 +121,7 @@ class Sampling:
         self.now_ns, self.begun = time.time_ns(), False
 
     def read(self, level: Level) -> None:
-        """Have a report on every file ready for when it is asked for: on those that were not picked, or for
-        which there was no time, one on their structure.
-        """
+        """Have a report on every file ready: on those not picked, or without time, one on structure."""
         s, files = self.s, self._find_files(level)
         self.asked.files += files
         picked = self.asked.pick(files, self.now_ns)
@@ -143,9 +139,7 @@ class Sampling:
         self.asked.stopped = self.asked.stopped or not all(f.done for f in picked)
 
     def _find_files(self, level: Level) -> list[File]:
-        """Return the files that have contents, and when earlier runs read them: for a part, or because all
-        was asked for.
-        """
+        """Return the files that have contents, and when earlier runs read them."""
         s, base = self.s, self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
         files = list[File]()
         for r in unknown_requests(s, s.parts, level, bare=True):
@@ -181,9 +175,7 @@ class Sampling:
         return seen
 
     def _check(self, f: File) -> None:
-        """Read its contents, and keep when. One that had all the time there was counts as tried, so that it
-        does not stand in the way of others for ever.
-        """
+        """Read its contents, and keep when. One that had all the time there was counts as tried."""
         began = time.time_ns()
         if not self.begun:
             self.begun, f.tried = True, self.now_ns

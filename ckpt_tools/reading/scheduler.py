@@ -39,9 +39,7 @@ AHEAD = 3
 BATCH = 256 * 1024 * 1024
 """Bytes of a batch: a tenth of a second on a fast node, while handing one out takes milliseconds here."""
 FILES, EACH = 256, 32
-"""Files in a batch at most, and how many batches each worker gets at least, so that all end at about the same
-time.
-"""
+"""Files in a batch at most, and batches of each worker at least, so that all end at about the same time."""
 _HEADER = 64 * 1024
 """What the structure of a file counts for."""
 _BEAT = 0.1
@@ -231,9 +229,7 @@ class Scheduler(ABC, Generic[Came]):
 
 
 class Inspecting(Scheduler[Seen]):
-    """Has files inspected: their reports come back. What claims add up over several files is looked at here,
-    in their order, before a file goes out (``_joint``).
-    """
+    """Has files inspected. What claims add up over several is looked at here, before a file goes out."""
 
     def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
         super().__init__(engine, reader, over)

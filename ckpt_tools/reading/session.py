@@ -1,6 +1,4 @@
-"""One question about one root: what was found there, and every report made so far, so that no file is read
-twice at the same level.
-"""
+"""One question about one root: what was found there, and every report made so far."""
 
 from __future__ import annotations
 
@@ -182,9 +180,7 @@ class Session:
         return self.reports.get(part.path) or self.report(part, Level.STRUCTURE)
 
     def _goes_deeper(self, have: Report, level: Level) -> bool:
-        """Whether reading on could say more: not if only a part was asked for, the budget is spent, the end
-        is missing, or it could not be read before: answers from one file must fit together.
-        """
+        """Return True if reading on could say more: answers from one file must fit together."""
         unread = have.verdict is Verdict.UNKNOWN and any(f.code == "unreadable" for f in have.findings)
         if have.level >= level or have.format is None or unread:
             return False
@@ -339,9 +335,7 @@ class Session:
         return path, data
 
     def unfinished(self, checkpoint: Checkpoint, siblings: Sequence[Checkpoint]) -> bool:
-        """Whether a torn newest checkpoint may still be written: beyond the tracker, or younger than
-        ``settle``.
-        """
+        """Return True if a torn newest checkpoint may still be written."""
         newest, highest, named, says = self._find_front(siblings)
         young = checkpoint is newest and self.now_ns - checkpoint.mtime_ns < self.options.settle * 1e9
         if named is not None and checkpoint.order <= named:

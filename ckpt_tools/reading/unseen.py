@@ -1,6 +1,4 @@
-"""What could not be looked at below ROOT, and whether an answer may be given in spite of it: what was not
-looked at is never absent.
-"""
+"""What could not be looked at below ROOT, which is never absent, and whether to answer in spite of it."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ HINT = (
 
 
 class Answer(NamedTuple):
-    """What is weighed; ``skip`` is leave to pass over what cannot be read, ``run_named`` says that the run
-    was asked for by name.
-    """
+    """``skip`` is leave to pass over what cannot be read; ``run_named``: the run was asked for by name."""
 
     chosen: Checkpoint | None = None
     rejected: Collection[Checkpoint] = ()
@@ -55,9 +51,7 @@ def unread_files(s: Session) -> Iterator[Finding]:
 
 
 def missed(s: Session, told: Collection[str]) -> Iterator[Finding]:
-    """Yield indexes, seals and files to compare with that could not be read when needed, but for those
-    ``told``.
-    """
+    """Yield indexes, seals and files to compare with that could not be read, but those ``told``."""
     unknown = _unknown(s)
     for path, why in {**s.indexes.unseen, **s.unread}.items():
         if path not in unknown and path not in told:
