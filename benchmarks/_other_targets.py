@@ -243,7 +243,6 @@ def tracker_seeds() -> list[bytes]:
 def tracker() -> Target:
     from ckpt_tools.findings import CODES
     from ckpt_tools.layouts import LAYOUTS
-    from ckpt_tools.layouts.mindspore import records
     from ckpt_tools.model.checkpoint import Checkpoint
     from ckpt_tools.model.finding import Notes
     from ckpt_tools.model.part import Kind, Part
@@ -257,7 +256,7 @@ def tracker() -> Target:
             said = read(data[:4096])
             assert said is None or isinstance(said, (int, str))
         notes = Notes(lambda _, limit: data[:limit], lambda *_: None)
-        assert all(f.code in CODES for f in records([saved], notes))
+        assert all(f.code in CODES for f in check_records([saved], notes))
 
     return run
 

@@ -21,69 +21,69 @@ from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.settings import plugins
 
 ORDER = (
-    "mindio_ttp",
-    "mindformers",
-    "nemo_rl",  # before the layouts of what lies inside it
-    "nemo",
-    "openrlhf",
-    "ms_swift",  # before Megatron-core, whose directories it has
-    "megatron",
-    "megatron_core",
-    "skyrl",  # before verl, whose names it shares
-    "verl",
-    "colossalai",
-    "nanotron",
-    "lerobot",
-    "olmo_core",
-    "cosmos",
-    "dcp_set",  # before those whose names its companions share
-    "hf_trainer",  # before the layouts of what may lie inside it
-    "accelerate",
-    "lightning",
-    "deepspeed_universal",
-    "deepspeed",
-    "dlrover",
-    "nvrx_local",
-    "pytorch_sample",
-    "composer",
-    "basicsr",
-    "nanochat",
-    "timm",
-    "fairseq",
-    "fairseq2",
-    "mmengine",
-    "detectron2",
-    "stable_baselines3",
-    "paddle_dist",
-    "torchsnapshot",
-    "dcp",
-    "dcp_hf",
-    "t5x",
-    "levanter",
-    "axlearn",
-    "big_vision",
-    "orbax",
-    "flax",
-    "easylm",
-    "tensorflow",
-    "keras_shards",
-    "keras_backup",
-    "keras",
-    "gguf",
-    "onnx",
-    "saved_model",
-    "torchtune",
-    "speechbrain",
-    "elements",
-    "espnet",
-    "safetensors_set",
-    "torch_checkpointing",
-    "rank_files",  # names that training loops of one's own give
-    "ray",
-    "mindspore",  # its flat and callable names match almost any .ckpt
-    "files",
+    "mindspore.MINDIO_TTP",
+    "mindspore.MINDFORMERS",
+    "megatron.NEMO_RL",  # before the layouts of what lies inside it
+    "megatron.NEMO",
+    "deepspeed.OPENRLHF",
+    "megatron.MS_SWIFT",  # before Megatron-core, whose directories it has
+    "megatron.MEGATRON",
+    "megatron.MEGATRON_CORE",
+    "verl.SKYRL",  # before verl, whose names it shares
+    "verl.VERL",
+    "grids.COLOSSALAI",
+    "grids.NANOTRON",
+    "objects.LEROBOT",
+    "dcp_set.OLMO_CORE",
+    "dcp_set.COSMOS",
+    "dcp_set.DCP_SET",  # before those whose names its companions share
+    "hf_trainer.HF_TRAINER",  # before the layouts of what may lie inside it
+    "accelerate.ACCELERATE",
+    "lightning.LIGHTNING",
+    "deepspeed.DEEPSPEED_UNIVERSAL",
+    "deepspeed.DEEPSPEED",
+    "rank_files.DLROVER",
+    "rank_files.NVRX_LOCAL",
+    "torch_files.PYTORCH_SAMPLE",
+    "torch_files.COMPOSER",
+    "torch_files.BASICSR",
+    "rank_files.NANOCHAT",
+    "torch_files.TIMM",
+    "torch_files.FAIRSEQ",
+    "grids.FAIRSEQ2",
+    "torch_files.MMENGINE",
+    "torch_files.DETECTRON2",
+    "torch_files.STABLE_BASELINES3",
+    "dcp.PADDLE_DIST",
+    "dcp.TORCHSNAPSHOT",
+    "dcp.DCP",
+    "models.DCP_HF",
+    "jax.T5X",
+    "jax.LEVANTER",
+    "jax.AXLEARN",
+    "jax.BIG_VISION",
+    "orbax.ORBAX",
+    "jax.FLAX",
+    "jax.EASYLM",
+    "tensorflow.TENSORFLOW",
+    "tensorflow.KERAS_SHARDS",
+    "tensorflow.KERAS_BACKUP",
+    "tensorflow.KERAS",
+    "models.GGUF",
+    "models.ONNX",
+    "models.SAVED_MODEL",
+    "objects.TORCHTUNE",
+    "objects.SPEECHBRAIN",
+    "objects.ELEMENTS",
+    "torch_files.ESPNET",
+    "models.SHARDED_SAFETENSORS",
+    "rank_files.TORCH_CHECKPOINTING",
+    "rank_files.RANK_FILES",  # names that training loops of one's own give
+    "ray.RAY",
+    "mindspore.MINDSPORE",  # its flat and callable names match almost any .ckpt
+    "files.FILES",
 )
-"""The files of this folder that are a layout, most specific first."""
+"""The layouts of ckpt, each by its file in this folder and its name there, most specific first."""
 
 LAYOUTS: tuple[Layout, ...]
 """All built-in layouts."""
@@ -98,7 +98,8 @@ def __getattr__(name: str) -> tuple[Layout, ...]:
 @cache
 def _built_in() -> dict[str, Layout]:
     """Each built-in layout by its name, in order."""
-    layouts = (import_module(f"{__name__}.{module}").LAYOUT for module in ORDER)
+    places = (one.partition(".") for one in ORDER)
+    layouts = (getattr(import_module(f"{__name__}.{file}"), name) for file, _, name in places)
     return {layout.name: layout for layout in layouts}
 
 

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import borrowed
-from ckpt_tools.layouts.common.held import PIECES, ROLLING, holds_of
-from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Purpose, Steps, Tracker, resume_file
-from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number, told_otherwise
-from ckpt_tools.layouts.common.lost_files import weights_of_a_trainer
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, borrowed, number, told_otherwise
+from ckpt_tools.layouts.common.layout import (
+    Counting,
+    Flaws,
+    Found,
+    Layout,
+    Metadata,
+    Purpose,
+    Rows,
+    Saves,
+    Steps,
+    Tracker,
+    loss,
+    resume_file,
+)
+from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, holds_of, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
 from ckpt_tools.layouts.common.templates import outline, read_path
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.report import Report
 
 TORCH = ("torch_zip", "torch_legacy", "torch_tar")
 OBJECTS = ("pickle_plain", "joblib")
-ARRAYS = ("safetensors", "npz", "npy")
-"""Formats of arrays under names, and nothing else."""
-FORMATS = (*TORCH, "mindspore_ckpt", *ARRAYS, "eqx")
+FORMATS = (*TORCH, "mindspore_ckpt", "safetensors", "npz", "npy", "eqx")
 _FORMATS = (*FORMATS, *OBJECTS, "paddle_tensors", "zip_archive", "hdf5")
 
 _INSIDE = ("{name}", "{name}/{name}")
@@ -83,10 +93,10 @@ def _declared() -> Mapping[str, Any]:
 @cache
 def loops() -> tuple[Loop, ...]:
     """The conventions, in the order in which they are tried."""
-    return tuple(map(_loop, _declared()["loop"]))
+    return tuple(map(_read_loop, _declared()["loop"]))
 
 
-def _loop(table: Mapping[str, Any]) -> Loop:
+def _read_loop(table: Mapping[str, Any]) -> Loop:
     endings = [f".{e}" if e else "" for e in table.get("endings", _declared()["endings"])]
     template = table["template"].replace("{role}", f"<{'|'.join(_declared()['roles'])}>")
     ending = f"<{'|'.join(endings)}>" if any(endings) else ""
@@ -131,7 +141,7 @@ def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
     return None, {}
 
 
-def _named(p: Part) -> Steps:
+def _read_name(p: Part) -> Steps:
     """The step or epoch that a part's own name tells, where it is what the part is taken for."""
     loop, told = numbers_named(p.path)
     step, epoch = (int(n) if (n := told.get(key)) else None for key in ("step", "epoch"))
@@ -140,39 +150,34 @@ def _named(p: Part) -> Steps:
     return step, epoch, None
 
 
-def _steps(part: Part, metadata: Metadata) -> Steps:
+def _read_steps(part: Part, metadata: Metadata) -> Steps:
     if (part.step, part.epoch) != (None, None):
         return part.step, part.epoch, None
     return number(metadata, STEPS), number(metadata, EPOCHS), None
 
 
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
+def _check(parts: Rows) -> Found:
     """A file that was saved at the step or epoch of another file, as the names tell; files of one checkpoint
-    that were saved at two steps.
+    that were saved at two steps: each save writes over them, and one of them was when the job died.
     """
-    yield from told_otherwise(parts, _named)
-    yield from _torn(parts)
-    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
-
-
-def _torn(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    """Files that are written over at every save, one of which was when the job died."""
-    together: dict[object, dict[int, Part]] = {}
+    yield from told_otherwise(parts, _read_name)
+    together = defaultdict[object, dict[int, Part]](dict)
     for p, r in parts:
         said = number(r.metadata, STEPS)
         if said is not None and (p.step, p.epoch) != (None, None):
-            together.setdefault((p.run, p.kind, p.step, p.epoch), {})[said] = p
+            together[p.run, p.kind, p.step, p.epoch][said] = p
     for by_step in together.values():
         low, high = min(by_step), max(by_step)
         if high - low > 1:
-            text = f"it is of step {low}, {by_step[high].path.rpartition('/')[2]} of step {high}"
+            text = f"it is of step {low}, {by_step[high].name} of step {high}"
             yield by_step[low].path, Flaw("step-mismatch", text)
+    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 
 _WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "count of steps or epochs"
 
 
-def _holdings(c: Checkpoint) -> frozenset[str] | None:
+def _list_holdings(c: Checkpoint) -> frozenset[str] | None:
     """The roles of its files, and what these hold together; None where one of them could not be read."""
     held = holds_of(c)
     if held is None:
@@ -181,43 +186,31 @@ def _holdings(c: Checkpoint) -> frozenset[str] | None:
     return frozenset((*(p.role for p in c.parts), *(what for what, there in inside.items() if there)))
 
 
-_Beside = Sequence[tuple[Checkpoint, "frozenset[str] | None"]]
-"""Other saves of a run, and what they hold as far as that could be read."""
-
-
-def _lacks(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Flaw]:
+def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
     """What all other saves of its run hold, and it does not; weights; and an optimizer's state that one of
     them has, or may have had that cannot be read, or with which its schedule was saved.
     """
-    mine = _holdings(c)
+    mine = _list_holdings(c)
     if mine is None or c.kind is Kind.RELEASE:
         return
-    beside = [(o, _holdings(o)) for o in _run_of(c, others)]
-    gone = {_WEIGHTS} | (_usual(c, beside) if c.kind is Kind.PERIODIC else frozenset())
+    beside = [(o, _list_holdings(o)) for o in _find_run(c, others)]
+    alike = [held for o, held in beside if held is not None and o.kind is c.kind and _WEIGHTS in held]
+    gone = {_WEIGHTS}
+    if c.kind is Kind.PERIODIC and alike:
+        gone |= frozenset.intersection(*alike)
     if "scheduler" in mine or any(_may_train(held, c, o) for o, held in beside):
         gone |= {_OPTIMIZER}
     gone -= mine
     for what in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
-        text = f"{_name(c)} holds no {what}{_why(what, mine, beside)}"
-        yield Flaw("missing-part", text, path=c.parts[0].path)
-
-
-def _usual(c: Checkpoint, beside: _Beside) -> frozenset[str]:
-    """What all saves of its kind hold that hold weights."""
-    alike = [held for o, held in beside if held is not None and o.kind is c.kind and _WEIGHTS in held]
-    return frozenset.intersection(*alike) if alike else frozenset()
-
-
-def _why(what: str, mine: frozenset[str], beside: _Beside) -> str:
-    if o := next((o for o, held in beside if held is not None and what in held), None):
-        return f", which {_name(o)} beside it holds"
-    if what != _OPTIMIZER:
-        return ""
-    if "scheduler" in mine:
-        return (
-            ", with which a schedule is saved: say --exclude GLOB for the schedule if the job never saves one"
-        )
-    return ", and a save beside it that may have held one cannot be read"
+        text = f"{_call(c)} holds no {what}"
+        if o := next((o for o, held in beside if held is not None and what in held), None):
+            text += f", which {_call(o)} beside it holds"
+        elif what == _OPTIMIZER and "scheduler" in mine:
+            text += ", with which a schedule is saved"
+            text += ": say --exclude GLOB for the schedule if the job never saves one"
+        elif what == _OPTIMIZER:
+            text += ", and a save beside it that may have held one cannot be read"
+        yield loss(text, c.parts[0].path)
 
 
 def _may_train(held: frozenset[str] | None, c: Checkpoint, o: Checkpoint) -> bool:
@@ -231,7 +224,7 @@ def _may_train(held: frozenset[str] | None, c: Checkpoint, o: Checkpoint) -> boo
     return one is not other and (its > mine or its <= 0)
 
 
-def _run_of(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+def _find_run(c: Checkpoint, others: Saves) -> Iterator[Checkpoint]:
     """Other saves of its run; newer ones without what each save writes over: no older one can have that."""
     for o in others:
         if o is c or (o.layout, o.run) != (c.layout, c.run) or o.kind is Kind.RELEASE:
@@ -240,26 +233,26 @@ def _run_of(c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Checkpoint]
         yield replace(o, parts=kept) if kept and o.order > c.order else o
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
+def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     """What weights alone lack that a Trainer saves; and what the saves with a number beside a save have."""
     yield from weights_of_a_trainer(c, beside)
     kept = [o for o in beside if not _is_written_over(o)]
     if kept and c.kind is Kind.PERIODIC and not _is_written_over(c):
-        yield from _lacks(c, kept)
+        yield from _find_lacks(c, kept)
 
 
 def _is_written_over(c: Checkpoint) -> bool:
     return all(p.piece.startswith(ROLLING) for p in c.parts)
 
 
-def _name(c: Checkpoint) -> str:
+def _call(c: Checkpoint) -> str:
     if c.parts[0].home:
         return c.path.rpartition("/")[2]
-    names = [p.path.rpartition("/")[2] for p in c.parts]
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of its step"
+    first, more = c.parts[0].name, len(c.parts) - 1
+    return f"{first} and {more} more of its step" if more else first
 
 
-def _pieces() -> Iterator[Piece]:
+def _list_pieces() -> Iterator[Piece]:
     for loop in loops():
         yield from loop.pieces()
     for name in PIECES:  # the first good one of several is loaded: what holds most goes first
@@ -279,24 +272,18 @@ def read_tracker(data: bytes) -> str | None:
     return name if is_file or re.search(r"\d", name) else None
 
 
-_TEXTS = ("latest", "latest.txt", "last.txt", "last_checkpoint.txt", "latest_ckpt.txt")
-"""What training loops call such a text, beside ``latest_checkpoint.txt``."""
-
-
-def _text(data: bytes, _base: str) -> str | None:
+def _read_text(data: bytes, _base: str) -> str | None:
     return read_tracker(data)
 
 
-def _paddlespeech(data: bytes, _base: str) -> str | None:
+def _read_paddlespeech(data: bytes, _base: str) -> str | None:
     """The latest of the saves that PaddleSpeech's speech recognition lists, by its tag."""
     tag = re.search(rb"(?:^|\n)model_checkpoint_path:(\w+)\s*\Z", data)
     return f"{tag[1].decode()}.pdparams" if tag else None
 
 
-def _snapshots(data: bytes, _base: str) -> str | None:
+def _read_snapshots(data: bytes, _base: str) -> str | None:
     """The latest that PaddleSpeech's speech synthesis records."""
-    import json  # few directories have such records
-
     try:
         last = json.loads(data.strip().rpartition(b"\n")[2])
     except (ValueError, RecursionError):
@@ -305,30 +292,32 @@ def _snapshots(data: bytes, _base: str) -> str | None:
     return read_tracker(path.encode("utf-8", "replace")) if isinstance(path, str) else None
 
 
-def named(checkpoint: Checkpoint) -> str:
+def name_saved(checkpoint: Checkpoint) -> str:
     """What such a text holds: of several files the model's, and of two of these the one that is kept."""
     first = min(checkpoint.parts, key=lambda p: (p.role != "model", p.piece.startswith(ROLLING)))
     return (first.home or first.path).rpartition("/")[2]
 
 
-LAYOUT = Layout(
+_TEXTS = ("latest", "latest.txt", "last.txt", "last_checkpoint.txt", "latest_ckpt.txt")
+"""What training loops call such a text, beside ``latest_checkpoint.txt``."""
+FILES = Layout(
     name="files",
     title="Files of people's own training loops",
-    pieces=tuple(_pieces()),
+    pieces=tuple(_list_pieces()),
     resume=resume_file,
-    steps=_steps,
+    steps=_read_steps,
     check=_check,
-    lacks=_lacks,
-    lost=_lost,
+    lacks=_find_lacks,
+    lost=_find_lost,
     tracker=Tracker(
         file="latest_checkpoint.txt",
         read=read_tracker,
         others=(
-            *((name, _text) for name in _TEXTS),
-            ("checkpoint_latest", _paddlespeech),
-            ("records.jsonl", _snapshots),
+            *((name, _read_text) for name in _TEXTS),
+            ("checkpoint_latest", _read_paddlespeech),
+            ("records.jsonl", _read_snapshots),
         ),
-        name=named,
+        name=name_saved,
         any_file=True,
         always=False,
     ),

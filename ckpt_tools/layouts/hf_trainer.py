@@ -4,9 +4,8 @@ RNG states and, written last, ``trainer_state.json``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,102 +15,104 @@ from ckpt_tools.layouts.common.layout import (
     Beside,
     Compared,
     Complete,
+    Flaws,
+    Found,
     Layout,
-    Metadata,
     Purpose,
-    Steps,
+    Rows,
+    Saves,
     Tracker,
+    loss,
+    read_number,
+    resume_with,
     whole,
 )
-from ckpt_tools.layouts.common.lost_files import lost, stale_index, without_index, without_names
-from ckpt_tools.layouts.common.piece import SHARDED, Changes, Claim, Piece, Readers, Stage, nest
+from ckpt_tools.layouts.common.lost_files import stale_index, without_index, without_names
+from ckpt_tools.layouts.common.piece import (
+    JSON,
+    SAFETENSORS,
+    SHARDED,
+    TORCH,
+    Changes,
+    Claim,
+    Piece,
+    Readers,
+    Stage,
+    nest,
+)
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
-from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
-from ckpt_tools.model.report import Report
 
-TORCH = ("torch_zip", "torch_legacy")
-PADDLE = ("pickle_plain",)
-ST = ("safetensors",)
-HOME = "checkpoint-{step}"
-NAMED = f"{HOME}/{{name}}"
-"""Where peft saves an adapter of another name than ``default``; the trainer loads all of them."""
+_PADDLE = ("pickle_plain",)
+_HOME = "checkpoint-{step}"
 _TOKENIZER = (
     "generation_config|tokenizer|tokenizer_config|special_tokens_map|added_tokens|vocab|preprocessor_config"
 )
-
-
 _BY_EVALUATIONS = "num_bad_epochs"
 """An entry of a schedule that counts these (ReduceLROnPlateau)."""
 
 
-def _steps(part: Part, _metadata: Metadata) -> Steps:
-    return part.step, part.epoch, None
-
-
-def _check(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    own = [row for row in parts if row[0].piece == "state"]
-    yield from named_steps(own, "global_step")
+def _check(parts: Rows) -> Found:
+    yield from named_steps([row for row in parts if row[0].piece == "state"], "global_step")
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
-    yield from _behind(parts)
+    yield from _find_older(parts)
 
 
-def _behind(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
+def _find_older(parts: Rows) -> Found:
     """An optimizer and a schedule that have taken as many steps as a checkpoint before theirs, where there is
     no other one to compare them with. Steps that a scaler of gradients skips are few.
     """
     told = {p.role: (p, r.metadata) for p, r in parts}
-    optimizer, schedule, state = (told.get(role) for role in ("optimizer", "scheduler", "state"))
-    if len({p.home for p, _ in parts}) != 1 or optimizer is None or schedule is None or state is None:
+    if len({p.home for p, _ in parts}) != 1 or not told.keys() >= {"optimizer", "scheduler", "state"}:
         return
-    at, every = (whole(state[1].get(key)) for key in ("global_step", "save_steps"))
-    taken, set_at = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
-    if at and every and taken and set_at and not (at % every or _BY_EVALUATIONS in schedule[1]):
-        yield from _of_older(_Counted(optimizer[0], taken), _Counted(schedule[0], set_at), at, every)
-
-
-class _Counted(NamedTuple):
-    part: Part
-    steps: int
-
-
-def _of_older(optimizer: _Counted, schedule: _Counted, at: int, every: int) -> Iterator[tuple[str, Flaw]]:
-    """Which of the two is of an older checkpoint, of which there is one ``every`` so many steps."""
-    older = {n for n in (optimizer.steps, schedule.steps) if n < at and n % every == 0}
-    if older == {optimizer.steps, schedule.steps}:
-        taken = optimizer.steps
+    (optimizer, its), (schedule, of_schedule), (_, state) = (
+        told[role] for role in ("optimizer", "scheduler", "state")
+    )
+    at, every = (whole(state.get(key)) for key in ("global_step", "save_steps"))
+    taken, set_at = whole(its.get("optimizer_step")), whole(of_schedule.get("last_epoch"))
+    if not (at and every and taken and set_at) or at % every or _BY_EVALUATIONS in of_schedule:
+        return
+    older = {n for n in (taken, set_at) if n < at and n % every == 0}
+    if older == {taken, set_at}:
         text = f"it and its schedule have taken {taken} steps, like checkpoint-{taken}, and the Trainer {at}"
-        yield optimizer.part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
-    elif older and at in (optimizer.steps, schedule.steps):
-        part = (optimizer if schedule.steps == at else schedule).part
+        yield optimizer.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
+    elif older and at in (taken, set_at):
+        path = (optimizer if set_at == at else schedule).path
         text = f"it has taken {min(older)} steps, like checkpoint-{min(older)}, and all else here {at}"
-        yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
+        yield path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
+def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
     """An engine's model; adapters that have their configuration here, or weights in the saves ``beside`` it:
     the trainer loads those whose weights are there, and says nothing of another one.
     """
     yield from deepspeed.without_model(c)
     yield from without_index(c, beside)
-    for index in sorted(_unread(c)):
+    for index in sorted(_find_unread(c)):
         yield stale_index(index, next(p.name for p in c.parts if p.piece in ("model", "bin")))
-    described = {p.path for p in c.parts if p.name == "adapter_config.json"}
-    models = {p.path.rpartition("/")[0] for p in c.parts if p.role == "model"}
-    for path in sorted(described):
-        if path.rpartition("/")[0] not in models:
-            text = f"there is no adapter_model file beside {path.removeprefix(f'{c.path}/')}"
-            yield Flaw("missing-part", text, path=c.path)
-    yield from without_names(c, beside, _named_by_parts)
-    for name in lost(c, beside, _descriptions):
-        text = (
-            f"there is no {name}, which the run's other checkpoints have: a copy of it may have stopped early"
-        )
-        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
+    models = {p.folder.directory for p in c.parts if p.role == "model"}
+    for p in sorted(c.parts, key=lambda p: p.path):
+        if p.name == "adapter_config.json" and p.folder.directory not in models:
+            yield loss(f"there is no adapter_model file beside {p.path.removeprefix(f'{c.path}/')}", c.path)
+
+    def named(o: Checkpoint) -> frozenset[str]:
+        """Weights and configurations of adapters, without which peft loads none, what sentence-transformers
+        builds a model's modules from, and the model as FSDP loads it, beside which it is exported.
+        """
+        apart = ("adapter_model.", "adapter_config.", "pytorch_model_fsdp")
+        files = [p.path for p in o.parts if p.name.startswith(apart) or p.role == "module_config"]
+        return frozenset(path.removeprefix(f"{o.path}/") for path in files)
+
+    def described(o: Checkpoint) -> frozenset[str]:
+        """What the trainer does without: an evaluation asks for it, or who wants to know its arguments."""
+        return frozenset(p.name for p in o.parts if p.role in ("tokenizer", "args"))
+
+    yield from without_names(c, beside, named)
+    text = "there is no {}, which the run's other checkpoints have: a copy of it may have stopped early"
+    yield from without_names(c, beside, described, text, sure=False)
 
 
-def _unread(c: Checkpoint) -> frozenset[str]:
+def _find_unread(c: Checkpoint) -> frozenset[str]:
     """Indexes of shards that are not there, beside a model in one file, which the trainer looks for first
     (transformers/trainer.py, _load_from_checkpoint).
     """
@@ -121,30 +122,12 @@ def _unread(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.path for p in c.parts if p.piece in ("model_index", "bin_index"))
 
 
-def _descriptions(c: Checkpoint) -> frozenset[str]:
-    """What the trainer does without: an evaluation asks for it, or who wants to know how it was started."""
-    return frozenset(p.name for p in c.parts if p.role in ("tokenizer", "args"))
-
-
-def _named_by_parts(c: Checkpoint) -> frozenset[str]:
-    """Weights and configurations of adapters, without which peft loads none, what sentence-transformers
-    builds a model's modules from, and the model as FSDP loads it, beside which it is exported.
-    """
-    apart = ("adapter_model.", "adapter_config.", "pytorch_model_fsdp")
-    files = (p for p in c.parts if p.name.startswith(apart) or p.role == "module_config")
-    return frozenset(p.path.removeprefix(f"{c.path}/") for p in files)
-
-
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(checkpoint.path, ("--resume_from_checkpoint", checkpoint.path))
-
-
 def model_pieces() -> Iterator[Piece]:
     """A model as ``save_pretrained`` writes it, whole or in shards that an index names."""
     index = Piece("", "model_index", "", ("safetensors_index",), claim=Claim.COMPANION)
     for name, prefix, suffix, formats in (
-        ("model", "model", "safetensors", ST),
-        ("adapter", "adapter_model", "safetensors", ST),
+        ("model", "model", "safetensors", SAFETENSORS),
+        ("adapter", "adapter_model", "safetensors", SAFETENSORS),
         ("bin", "pytorch_model", "bin", TORCH),
         ("adapter_bin", "adapter_model", "bin", TORCH),
     ):
@@ -155,22 +138,22 @@ def model_pieces() -> Iterator[Piece]:
         yield replace(index, name=f"{name}_index", template=f"{prefix}.{suffix}.index.json")
 
 
-OPTIMIZERS = ("optimizer", "metadata_optimizer", "pd_optimizer", "unified_optimizer")
+_OPTIMIZERS = ("optimizer", "metadata_optimizer", "pd_optimizer", "unified_optimizer")
 """Pieces of an optimizer that is saved with a scheduler and random numbers: DeepSpeed's holds them itself."""
 
 
-def _own_pieces() -> Iterator[Piece]:
+def _list_own() -> Iterator[Piece]:
     """What the trainer itself writes beside the model."""
     torch, described = partial(Piece, formats=TORCH), partial(Piece, claim=Claim.COMPANION)
-    yield Piece("state", "state", "trainer_state.json", ("json_member",))
+    yield Piece("state", "state", "trainer_state.json", JSON)
     yield from model_pieces()
     for number, role in (("0", "model"), ("{layer}", "module")):  # sentence-transformers: one for each module
-        for end, formats in (("model.safetensors", ST), ("pytorch_model.bin", TORCH)):
+        for end, formats in (("model.safetensors", SAFETENSORS), ("pytorch_model.bin", TORCH)):
             below = f"{number}_{{name}}/{end}"
             yield Piece(f"{role}_{end.partition('.')[0]}", role, below, formats, claim=Claim.COMPANION)
     for name, file in (("modules", "modules.json"), ("module_config", "{layer}_{name}/config.json")):
-        yield described(name, "module_config", file, ("json_member",), required=False)
-    for name, end, formats in (("", "safetensors", ST), ("_bin", "bin", TORCH)):
+        yield described(name, "module_config", file, JSON, required=False)
+    for name, end, formats in (("", "safetensors", SAFETENSORS), ("_bin", "bin", TORCH)):
         below = f"{{name}}/adapter_model.{end}"
         yield Piece(f"named_adapter{name}", "model", below, formats, claim=Claim.COMPANION)
     # a loop of one's own calls them so, too, in a checkpoint-N of its own; the trainer has saved its
@@ -180,7 +163,7 @@ def _own_pieces() -> Iterator[Piece]:
     yield torch("optimizer_bin", "optimizer", "optimizer.bin", claim=Claim.COMPANION)
     yield torch("scheduler", "scheduler", "scheduler.pt", claim=Claim.COMPANION)
     yield torch("scaler", "scaler", "scaler.pt", required=False, claim=Claim.COMPANION)
-    either = partial(Piece, formats=(*TORCH, *PADDLE))
+    either = partial(Piece, formats=(*TORCH, *_PADDLE))
     yield either("rng", "rng", "rng_state.pth", readers=Readers(shared=True, survivable=True))
     yield either(
         "rng_rank",
@@ -190,14 +173,14 @@ def _own_pieces() -> Iterator[Piece]:
     )
     yield either("args", "args", "training_args.bin", required=False, loaded=False)
     # before it loads the weights, the trainer reads by which version of transformers they were saved
-    yield described("config", "config", "config.json", ("json_member",))
+    yield described("config", "config", "config.json", JSON)
     for name, below in (("", ""), ("named_", "{name}/")):
         config = f"{below}adapter_config.json"
-        yield described(f"{name}adapter_config", "config", config, ("json_member",), loaded=False)
+        yield described(f"{name}adapter_config", "config", config, JSON, loaded=False)
     yield described("tokenizer", "tokenizer", f"<{_TOKENIZER}>.json", required=False, loaded=False)
 
 
-def _paddle_pieces() -> Iterator[Piece]:
+def _list_paddle() -> Iterator[Piece]:
     """What PaddleNLP's Trainer names otherwise: the files of ``paddle.save``, one for each piece of a model
     that is cut into such, and the safetensors of unified checkpoints. PaddleFormers' have a directory of
     Paddle's distributed checkpoints for each part.
@@ -209,7 +192,7 @@ def _paddle_pieces() -> Iterator[Piece]:
         ("pd_scheduler", "scheduler", "scheduler.pdparams"),
         ("pd_scaler", "scaler", "scaler.pdparams"),
     ):
-        yield Piece(name, role, file, PADDLE, unasked=True)
+        yield Piece(name, role, file, _PADDLE, unasked=True)
     # written last, each rank's once a save of its own has ended; of a job on PDC the trainer takes no save
     # without .checkpoint_done (trainer_utils.py, get_last_checkpoint)
     done = partial(
@@ -221,14 +204,14 @@ def _paddle_pieces() -> Iterator[Piece]:
     yield done("pd_weights_done", "done", f"<{weights}>.done.{{shard}}")
     for name in ("optimizer", "master_weights"):
         shards = f"{name}[-{{shard:05d}}-of-{{of:05d}}].safetensors"
-        yield Piece(f"unified_{name}", name, shards, ST)
+        yield Piece(f"unified_{name}", name, shards, SAFETENSORS)
         index = f"{name}.safetensors.index.json"
         yield Piece(f"unified_{name}_index", f"{name}_index", index, ("safetensors_index",))
 
 
-def _flex_pieces() -> Iterator[Piece]:
+def _list_flex() -> Iterator[Piece]:
     """What PaddleFormers' Trainer saves with ``flex_checkpoint``, and its state."""
-    yield Piece("flex_state", "state", "trainer_state.bin", PADDLE, unasked=True)
+    yield Piece("flex_state", "state", "trainer_state.bin", _PADDLE, unasked=True)
     parts = {"model_state": "model", "optimizer_state": "optimizer", "master_weight": "master_weights"}
     for name, role in {**parts, "ema_state": "ema"}.items():
         index = f"{name}/{{name}}.metadata"
@@ -252,7 +235,7 @@ def fsdp_pieces() -> Iterator[Piece]:
         yield from nest(f"{top}_{{node}}", of_dcp, f"_{top}", claim=Claim.COMPANION)
 
 
-def _engine_pieces() -> Iterator[Piece]:
+def _list_engine() -> Iterator[Piece]:
     """What FSDP and DeepSpeed write below it."""
     yield from fsdp_pieces()
     yield from nest("global_step{step}", deepspeed.PIECES, deepspeed.MARK)
@@ -260,20 +243,19 @@ def _engine_pieces() -> Iterator[Piece]:
     yield Piece(f"latest{deepspeed.MARK}", "latest", "latest", claim=Claim.INSIDE, loaded=False)
 
 
-LAYOUT = Layout(
+HF_TRAINER = Layout(
     name="hf-trainer",
     title="Hugging Face Trainer, PaddleNLP Trainer",
     pieces=(
-        *nest(HOME, _own_pieces()),
+        *nest(_HOME, _list_own()),
         # transformers 4.3x staged there
         Piece("tmp", "model", "tmp-checkpoint-{step}/{name}", (), stage=Stage.UNDER_WAY),
-        *nest(HOME, (*_paddle_pieces(), *_flex_pieces(), *_engine_pieces())),
+        *nest(_HOME, (*_list_paddle(), *_list_flex(), *_list_engine())),
     ),
-    resume=_resume,
-    steps=_steps,
+    resume=resume_with("--resume_from_checkpoint", "{path}"),
     check=_check,
-    lost=_lost,
-    unread=_unread,
+    lost=_find_lost,
+    unread=_find_unread,
     beside=Beside(best="best_model_checkpoint"),
     complete=Complete(
         commit="state",
@@ -281,12 +263,12 @@ LAYOUT = Layout(
         needs=("model",),
         saved_with=(  # save_only_model leaves out all three
             *((piece, "optimizer") for piece in ("scheduler", "pd_scheduler")),
-            *((piece, "scheduler") for piece in OPTIMIZERS),
-            *((piece, "rng") for piece in ("scheduler", "pd_scheduler", *OPTIMIZERS)),
+            *((piece, "scheduler") for piece in _OPTIMIZERS),
+            *((piece, "rng") for piece in ("scheduler", "pd_scheduler", *_OPTIMIZERS)),
         ),
-        one_of=(OPTIMIZERS, ("model", "model_shard", "metadata_pytorch_model_fsdp", "pd_model")),
+        one_of=(_OPTIMIZERS, ("model", "model_shard", "metadata_pytorch_model_fsdp", "pd_model")),
     ),
-    tracker=Tracker(file="dlrover_latest.txt", read=dcp.read_number, always=False),
+    tracker=Tracker(file="dlrover_latest.txt", read=read_number, always=False),
     purpose=Purpose.EXPORTS,
     compared=Compared.BY_PIECE,
     reshardable=True,

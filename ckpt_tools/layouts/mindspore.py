@@ -1,5 +1,5 @@
-"""MindSpore's ModelCheckpoint: ``prefix[_K]-E_S.ckpt`` in one directory, in ``rank_R/``,
-or in ``<dir>_R/`` beside each other.
+"""MindSpore's ModelCheckpoint: ``prefix[_K]-E_S.ckpt`` in one directory, in ``rank_R/``, or in ``<dir>_R/``
+beside each other; MindFormers from 1.7 on; and MindIO TTP's dying gasps.
 """
 
 from __future__ import annotations
@@ -7,40 +7,56 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ckpt_tools.layouts.common.counters import named_epochs, named_steps
 from ckpt_tools.layouts.common.layout import (
     Beside,
     Compared,
+    Complete,
     Counting,
+    Flaws,
+    Found,
     Layout,
     Metadata,
     Ranks,
     Records,
+    Rows,
+    Saves,
     Steps,
+    Tracker,
+    loss,
+    read_number,
+    resume_directory,
     whole,
 )
-from ckpt_tools.layouts.common.piece import OWN, Changes, Claim, Content, Piece, Readers, nest
+from ckpt_tools.layouts.common.lost_files import without_optimizer
+from ckpt_tools.layouts.common.piece import (
+    JSON,
+    OWN,
+    SAFETENSORS,
+    Changes,
+    Claim,
+    Content,
+    Piece,
+    Readers,
+    nest,
+)
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Flaw, Notes, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
-from ckpt_tools.model.report import Report
+from ckpt_tools.model.ranges import gaps, words
 
-CKPT = ("mindspore_ckpt", "mindspore_encrypted")
-ST = ("safetensors",)
-
-
-# ---- steps, as its entries tell them
+_CKPT = ("mindspore_ckpt", "mindspore_encrypted")
 
 
-def steps(part: Part, metadata: Metadata) -> Steps:
+def _read_steps(part: Part, metadata: Metadata) -> Steps:
     """(global step, epoch, step in epoch). A breakpoint file's ``step_num`` counts inside the epoch,
     so only ``global_step`` tells its step. Where a file of any name does not tell, its name does.
 
@@ -52,22 +68,16 @@ def steps(part: Part, metadata: Metadata) -> Steps:
     step = counted if inside or said is None else said
     epoch = part.epoch if part.epoch is not None else whole(metadata.get("epoch_num"))
     if (step, epoch) == (None, None) and part.piece.startswith("callable"):
-        return _named(part.name)
+        # the numbers behind the words, else the one at the end of the name
+        named = re.search(r"(?i)(?<![a-z])(?:step|iter)[-_=]?(\d{1,18})", part.name)
+        of_epoch = re.search(r"(?i)(?<![a-z])ep(?:och)?[-_=]?(\d{1,18})", part.name)
+        if not (named or of_epoch):
+            named = re.search(r"(?<!\d)(\d{1,18})\.\w+$", part.name)
+        return int(named[1]) if named else None, int(of_epoch[1]) if of_epoch else None, None
     return (step if step is not None else part.step), epoch, part.step_in_epoch
 
 
-def _named(name: str) -> Steps:
-    """What the name of a file of any name tells: the numbers behind the words, else the one at its end."""
-    step, epoch = (
-        re.search(rf"(?i)(?<![a-z]){word}[-_=]?(\d{{1,18}})", name)
-        for word in ("(?:step|iter)", "ep(?:och)?")
-    )
-    last = None if step or epoch else re.search(r"(?<!\d)(\d{1,18})\.\w+$", name)
-    told = step or last
-    return int(told[1]) if told else None, int(epoch[1]) if epoch else None, None
-
-
-def place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
+def _place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     """The global step of a part whose content counts inside the epoch:
     from the steps before its epoch, as its siblings since the same restart count them.
     """
@@ -89,128 +99,101 @@ def place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
     return first + (part.epoch - a) * ((others[-1][1] - first) // (others[-1][0] - a)) + part.step_in_epoch
 
 
-def _odd_ones_out(values: Sequence[tuple[Part, int]]) -> Iterator[tuple[Part, int, int]]:
-    """(part, its value, the value most have): nothing when there is no clear majority."""
+_Values = list[tuple[Part, int]]
+"""What files count that should agree."""
+
+
+def _odd_ones_out(values: _Values) -> Iterator[tuple[Part, int]]:
+    """(part, how far its value is from the one most have): nothing when there is no clear majority."""
     (common, n), *rest = Counter(v for _, v in values).most_common()
     if rest and rest[0][1] < n:
-        yield from ((p, v, common) for p, v in values if v != common)
+        yield from ((p, v - common) for p, v in values if v != common)
 
 
-def _alone(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
-    """Files that lack what other ranks hold, when there are none of other ranks."""
-    ranks = {part.rank for part, _ in parts}
-    for part, report in parts:
-        if len(ranks) == 1 and report.metadata.get("remove_redundancy") == "True":
-            what = (
-                "it was saved with remove_redundancy, so files of other ranks hold the rest, and there are "
-                "none"
-            )
-            yield part.path, Flaw("missing-rank", what, severity=Severity.WARNING)
-
-
-_Found = Iterator[tuple[str, Flaw]]
-_Values = list[tuple[Part, int]]
-
-
-class _Counters(Struct):
-    """What the files of one run count, grouped so that each group should agree."""
-
-    epochs: dict[object, _Values] = field(default_factory=lambda: defaultdict(list))
-    """``epoch_num`` less the epoch in the name: one constant per generation."""
-    inside: dict[object, _Values] = field(default_factory=lambda: defaultdict(list))
-    """``step_num`` less the step in the name: one constant per epoch."""
-    grown: dict[object, _Values] = field(default_factory=lambda: defaultdict(list))
-    """``global_step`` of each rank, which grows with the epoch and the step."""
-    saves: dict[object, dict[str, _Values]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(list))
-    )
-    """What the files of one save count, by the name of the entry: it is the same in all."""
-
-    def add(self, part: Part, metadata: Metadata) -> None:
-        """Sort in what one file counts."""
-        if part.epoch is None or part.step_in_epoch is None:
-            return
-        dying = part.kind is Kind.DYING_GASP
-        epoch_num, step_num = whole(metadata.get("epoch_num")), whole(metadata.get("step_num"))
-        global_step = whole(metadata.get("global_step"))
-        save = self.saves[part.kind, part.generation, part.epoch, part.step_in_epoch]
-        if epoch_num is not None:
-            save["epoch_num"].append((part, epoch_num))
-            self.epochs[dying, part.generation].append((part, epoch_num - part.epoch))
-        if step_num is not None:
-            save["step_num"].append((part, step_num))
-        if step_num is not None and not (dying and step_num == part.step_in_epoch):
-            generation = None if dying else part.generation
-            self.inside[generation, part.epoch].append((part, step_num - part.step_in_epoch))
-        if global_step and not dying:
-            self.grown[part.rank, part.generation].append((part, global_step))
-
-
-def check(parts: Sequence[tuple[Part, Report]]) -> _Found:
+def _check(parts: Rows) -> Found:
     """Names against ``epoch_num``, ``step_num`` and ``global_step`` over the files of one run.
 
     A resumed run starts its counters above zero, so only differences between files can contradict.
     """
-    counters = _Counters()
+    ranks = {part.rank for part, _ in parts}
     for part, report in parts:
-        counters.add(part, report.metadata)
-    yield from _alone(parts)
-    wrong: set[str] = set()
-    for path, f in chain(_other_epochs(counters), _other_steps(counters)):
-        if path not in wrong:
-            wrong.add(path)
-            yield path, f
-    for path, f in _of_several_saves(counters, frozenset(wrong)):
-        wrong.add(path)
-        yield path, f
-    yield from _not_grown(counters, wrong)
+        if len(ranks) == 1 and report.metadata.get("remove_redundancy") == "True":
+            text = "it was saved with remove_redundancy, so files of other ranks hold the rest"
+            yield part.path, Flaw("missing-rank", f"{text}, and there are none", severity=Severity.WARNING)
+    wrong = dict[str, Flaw]()
+    for path, f in _find_other_counts(parts):
+        wrong.setdefault(path, f)
+    yield from wrong.items()
+    of_saves = list(_find_several_saves(parts, frozenset(wrong)))
+    yield from of_saves
+    yield from _find_standstills(parts, wrong.keys() | {path for path, _ in of_saves})
 
 
-def _other_epochs(counters: _Counters) -> _Found:
-    """Files of another epoch than their names say."""
-    for values in counters.epochs.values():
-        for part, value, common in _odd_ones_out(values):
-            said = (part.epoch or 0) + value - common
+def _find_other_counts(parts: Rows) -> Found:
+    """Files of another epoch, or of another step of their epoch, than their names say. ``epoch_num`` less the
+    epoch in the name is one constant per generation, ``step_num`` less the step in the name one per epoch.
+    """
+    epochs, steps = defaultdict[object, _Values](list), defaultdict[object, _Values](list)
+    for part, report in parts:
+        if part.epoch is None or part.step_in_epoch is None:
+            continue
+        dying = part.kind is Kind.DYING_GASP
+        epoch_num, step_num = (whole(report.metadata.get(key)) for key in ("epoch_num", "step_num"))
+        if epoch_num is not None:
+            epochs[dying, part.generation].append((part, epoch_num - part.epoch))
+        if step_num is not None and not (dying and step_num == part.step_in_epoch):
+            generation = None if dying else part.generation
+            steps[generation, part.epoch].append((part, step_num - part.step_in_epoch))
+    for values in epochs.values():
+        for part, away in _odd_ones_out(values):
+            said = (part.epoch or 0) + away
             text = f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {said}"
             yield part.path, Flaw("epoch-mismatch", text)
-
-
-def _other_steps(counters: _Counters) -> _Found:
-    """Files of another step of their epoch than their names say."""
-    for values in counters.inside.values():
-        for part, value, common in _odd_ones_out(values):
-            said = (part.step_in_epoch or 0) + value - common
-            named = f"step {part.step_in_epoch} of epoch {part.epoch}"
+    for values in steps.values():
+        for part, away in _odd_ones_out(values):
+            named, said = f"step {part.step_in_epoch} of epoch {part.epoch}", (part.step_in_epoch or 0) + away
             text = f"the name says {named}, the file's step_num belongs to step {said}"
             yield part.path, Flaw("step-mismatch", text)
 
 
-def _of_several_saves(counters: _Counters, wrong: Collection[str]) -> _Found:
+def _find_several_saves(parts: Rows, wrong: Collection[str]) -> Found:
     """Files of one save that count differently, and are not ``wrong`` anyway: those that differ from most of
     it, or all where nobody knows which are another save's.
     """
-    codes = {"epoch_num": "epoch-mismatch", "step_num": "step-mismatch"}
-    for save in counters.saves.values():
+    saves = defaultdict[object, "dict[str, _Values]"](dict)
+    for part, report in parts:
+        if part.epoch is not None and part.step_in_epoch is not None:
+            save = saves[part.kind, part.generation, part.epoch, part.step_in_epoch]
+            for entry in ("epoch_num", "step_num"):
+                if (value := whole(report.metadata.get(entry))) is not None:
+                    save.setdefault(entry, []).append((part, value))
+    for save in saves.values():
         for entry, counted in save.items():
             values = [(part, value) for part, value in counted if part.path not in wrong]
             several = sorted({value for _, value in values})
-            if len(several) < 2:
-                continue
-            text = f"the files of one save have different values of {entry}: {', '.join(map(str, several))}"
-            odd = [part for part, _, _ in _odd_ones_out(values)] or [part for part, _ in values]
-            yield from ((part.path, Flaw(codes[entry], text)) for part in odd)
+            if len(several) > 1:
+                said = ", ".join(map(str, several))
+                text = f"the files of one save have different values of {entry}: {said}"
+                code = "epoch-mismatch" if entry == "epoch_num" else "step-mismatch"
+                odd = [part for part, _ in _odd_ones_out(values)] or [part for part, _ in values]
+                yield from ((part.path, Flaw(code, text)) for part in odd)
 
 
-def _not_grown(counters: _Counters, wrong: Collection[str]) -> _Found:
-    """Files whose global step is no higher than that of an older file;
-    not beside files that are ``wrong`` anyway.
+def _find_standstills(parts: Rows, wrong: Collection[str]) -> Found:
+    """Files whose global step is no higher than that of an older file of their rank; not beside files that
+    are ``wrong`` anyway.
     """
-    for rows in counters.grown.values():
+    grown = defaultdict[object, _Values](list)
+    for part, report in parts:
+        global_step = whole(report.metadata.get("global_step"))
+        named = part.epoch is not None and part.step_in_epoch is not None
+        if named and global_step and part.kind is not Kind.DYING_GASP:
+            grown[part.rank, part.generation].append((part, global_step))
+    for rows in grown.values():
         rows.sort(key=lambda r: (r[0].epoch or 0, r[0].step_in_epoch or 0))
         for (older, before), (newer, after) in pairwise(rows):
             if after <= before and older.path not in wrong and newer.path not in wrong:
-                name = older.path.rpartition("/")[2]
-                beside = f"yet an older file of this rank ({name}) already has {before}"
+                beside = f"yet an older file of this rank ({older.name}) already has {before}"
                 text = f"global_step is {after}, {beside}"
                 yield newer.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
@@ -231,40 +214,36 @@ class _Noted(NamedTuple):
     file: str
 
 
-def records(checkpoints: Sequence[Checkpoint], notes: Notes) -> Iterator[Flaw | Finding]:
+def check_records(checkpoints: Saves, notes: Notes) -> Iterator[Flaw | Finding]:
     """What the notes beside the checkpoints of one run get wrong about them."""
     parts = [p for c in checkpoints for p in c.parts if c.kind is Kind.PERIODIC]
     noted: dict[str, _Noted] = {}
     for home in sorted({p.path.rpartition("/")[0] for p in parts}):
-        yield from _meta(home, noted, notes)
-    yield from _ahead(noted)
-    names = {p.path.rpartition("/")[2] for p in parts}
-    steps = {c.step for c in checkpoints}
+        path = f"{home}/meta.json"
+        data = notes.read(path, _LIMIT)
+        if isinstance(data, Finding):
+            yield data
+        elif data is not None and (said := _read_record(data)) is None:
+            text = "it is no JSON object with last_epoch, last_step and last_ckpt_file"
+            yield Flaw("bad-tracker", text, path=path)
+        elif data is not None and said is not None:
+            noted[path] = said
+            if not said.file.rpartition(".")[0].endswith(f"-{said.epoch}_{said.step}"):
+                both = f"epoch {said.epoch} step {said.step} and the file {said.file}"
+                yield Flaw("bad-tracker", f"it notes {both}, which contradict each other", path=path)
+            elif wrong := notes.gone(
+                f"{home}/{said.file}", path, f"it notes {said.file}, which is not there"
+            ):
+                yield wrong
+    yield from _find_ahead(noted)
+    names, steps = {p.name for p in parts}, {c.step for c in checkpoints}
     for base in sorted({p.base for p in parts}):
         path = f"{base}/resume_record/latest_checkpointed_iteration.txt"
         if (data := notes.read(path, _LIMIT)) is not None:
-            yield from _decision(path, data, names, steps)
+            yield from _check_decision(path, data, names, steps)
 
 
-def _meta(home: str, noted: dict[str, _Noted], notes: Notes) -> Iterator[Flaw | Finding]:
-    """What is wrong with the note of one rank; what it says is added to ``noted``."""
-    path = f"{home}/meta.json"
-    data = notes.read(path, _LIMIT)
-    if data is None:
-        return
-    if isinstance(data, Finding):
-        yield data
-        return
-    said = read_meta(data)
-    if said is None:
-        text = "it is no JSON object with last_epoch, last_step and last_ckpt_file"
-        yield Flaw("bad-tracker", text, path=path)
-        return
-    noted[path] = said
-    yield from _misnamed(path, home, said, notes)
-
-
-def read_meta(data: bytes) -> _Noted | None:
+def _read_record(data: bytes) -> _Noted | None:
     """What a ``meta.json`` says; None where it is none."""
     try:
         fields = json.loads(data)
@@ -279,31 +258,19 @@ def read_meta(data: bytes) -> _Noted | None:
     return _Noted(epoch, step, name)
 
 
-def _misnamed(path: str, home: str, said: _Noted, notes: Notes) -> Iterator[Flaw | Finding]:
-    """A note whose file has another number, or is not there."""
-    if not said.file.rpartition(".")[0].endswith(f"-{said.epoch}_{said.step}"):
-        both = f"epoch {said.epoch} step {said.step} and the file {said.file}"
-        yield Flaw("bad-tracker", f"it notes {both}, which contradict each other", path=path)
-        return
-    text = f"it notes {said.file}, which is not there"
-    if wrong := notes.gone(f"{home}/{said.file}", path, text):
-        yield wrong
-
-
-def _ahead(noted: dict[str, _Noted]) -> Iterator[Flaw]:
+def _find_ahead(noted: Mapping[str, _Noted]) -> Flaws:
     """Ranks that note a later checkpoint than the one that all of them have."""
     times = {path: (said.epoch, said.step) for path, said in noted.items()}
-    if len(set(times.values())) < 2:
-        return
-    lowest = min(times, key=lambda path: times[path])
-    epoch, step = times[lowest]
-    ahead = sum(at > times[lowest] for at in times.values())
-    common = f"epoch {epoch} step {step}, which is what all of them have"
-    text = f"{ahead} of {len(times)} ranks note a later checkpoint than {common}"
-    yield Flaw("step-mismatch", text, path=lowest, severity=Severity.WARNING)
+    if len(set(times.values())) > 1:
+        lowest = min(times, key=lambda path: times[path])
+        epoch, step = times[lowest]
+        ahead = sum(at > times[lowest] for at in times.values())
+        text = f"{ahead} of {len(times)} ranks note a later checkpoint than epoch {epoch} step {step}"
+        text += ", which is what all of them have"
+        yield Flaw("step-mismatch", text, path=lowest, severity=Severity.WARNING)
 
 
-def _decision(
+def _check_decision(
     path: str, data: bytes | Finding, names: set[str], steps: set[int | None]
 ) -> Iterator[Flaw | Finding]:
     """The checkpoint that all ranks were told to resume from, where it is not there."""
@@ -311,15 +278,19 @@ def _decision(
         yield data
         return
     text = data.decode("utf-8", "replace").strip()
-    if text.isdigit() and len(text) <= 18:
-        there = int(text) in steps or None in steps
-    elif _NAME.fullmatch(text.rpartition("/")[2]):
-        there = text.rpartition("/")[2] in names
-    else:
+    name = text.rpartition("/")[2]
+    if (number := read_number(text.encode())) is None and not _NAME.fullmatch(name):
         yield Flaw("bad-tracker", "it holds neither a number nor the name of a checkpoint", path=path)
-        return
-    if not there:
+    elif not (name in names if number is None else steps & {number, None}):
         yield Flaw("dangling-tracker", f"it names {text[:200]}, which is not there", path=path)
+
+
+def _write_record(part: Part) -> bytes:
+    """MindFormers' meta.json (mindformers/core/callback:
+    last_epoch and last_step are those of the file's name).
+    """
+    counters = f'"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}'
+    return f'{{{counters}, "last_ckpt_file": {json.dumps(part.name)}}}'.encode()
 
 
 # ---- the layout
@@ -333,24 +304,15 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path or (models[0] if len(models) == 1 else None))
 
 
-def _write_record(part: Part) -> bytes:
-    """MindFormers' meta.json (mindformers/core/callback:
-    last_epoch and last_step are those of the file's name).
-    """
-    name = json.dumps(part.path.rpartition("/")[2])
-    counters = f'"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}'
-    return f'{{{counters}, "last_ckpt_file": {name}}}'.encode()
-
-
 def _pieces(prefix: str) -> Iterator[Piece]:
-    saved, moment = partial(Piece, role="model", formats=CKPT, readers=OWN), "-{epoch}_{step_in_epoch}"
+    saved, moment = partial(Piece, role="model", formats=_CKPT, readers=OWN), "-{epoch}_{step_in_epoch}"
     # of MindCV and MindYOLO, beside weights with a number
-    optimizer = Piece("optimizer", "optimizer", f"optim_{prefix}.ckpt", CKPT, changes=Changes.ROLLING)
+    optimizer = Piece("optimizer", "optimizer", f"optim_{prefix}.ckpt", _CKPT, changes=Changes.ROLLING)
     yield replace(optimizer, readers=Readers(survivable=True), required=False)
     gasp = f"{prefix}{moment}_breakpoint.ckpt"
     yield saved("breakpoint", template=gasp, kind=Kind.DYING_GASP)
     yield saved("iteration", template=f"iteration{moment}[{{tmp}}].ckpt", kind=Kind.DYING_GASP)
-    for kind, suffix, formats in (("", "ckpt", CKPT), ("_st", "safetensors", ST)):
+    for kind, suffix, formats in (("", "ckpt", _CKPT), ("_st", "safetensors", SAFETENSORS)):
         released = partial(saved, formats=formats, kind=Kind.RELEASE)
         # of the weights alone, which MindFormers saves into checkpoint_network/ and checkpoint_trainable/
         weights = f"{prefix}-<network|trainable_params>{moment}.{suffix}"
@@ -363,11 +325,11 @@ def _pieces(prefix: str) -> Iterator[Piece]:
 
 
 _CALLABLE = replace(
-    Piece("callable", "model", "{name}.ckpt", CKPT, readers=OWN, claim=Claim.WEAK),
+    Piece("callable", "model", "{name}.ckpt", _CKPT, readers=OWN, claim=Claim.WEAK),
     content=Content(step=True, state_told=("global_step", "step_num", "epoch_num")),
 )
 """A name of one's own. MindOne saves weights under such, beside the whole state of train_resume.ckpt."""
-LAYOUT = Layout(
+MINDSPORE = Layout(
     name="mindspore",
     title="MindSpore ModelCheckpoint",
     pieces=(
@@ -379,14 +341,14 @@ LAYOUT = Layout(
     resume=_resume,
     ranks=Ranks(directories=True),  # MindFormers looks into those of all ranks for a step that all have
     # append_info goes on from the value that was loaded
-    counting=Counting(place=place, first_epoch=1, restarts="step_num"),
+    counting=Counting(place=_place, first_epoch=1, restarts="step_num"),
     # the graph as protobuf: where checkpoints are, a new run gives it another name
     beside=Beside(stateless=("-graph.meta",), unneeded=(("-graph.meta", "-"),)),
     # MindFormers' note of a rank's last checkpoint
-    records=Records(check=records, names=("meta.json",), write=_write_record),
+    records=Records(check=check_records, names=("meta.json",), write=_write_record),
     compared=Compared.BY_ROLE,
-    steps=steps,
-    check=check,
+    steps=_read_steps,
+    check=_check,
     reference=(
         "mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; "
         "mindspore/train/serialization.py save_checkpoint"
@@ -402,5 +364,110 @@ LAYOUT = Layout(
             " that was written within seconds of it"
         ),
         "a .ckpt with remove_redundancy does not say so: only its tensors tell that it is no replica",
+    ),
+)
+
+# ---- MindFormers from 1.7 on: iteration_N/ with model-R-W.safetensors and opt-R-W.safetensors, common.json
+# and, where several ranks saved, metadata.json, which says what each of the files holds
+
+
+def _find_lost_of_mindformers(c: Checkpoint, beside: Saves) -> Flaws:
+    """Files that the names of the others count, of each kind by itself: a model may be in more files than its
+    optimizer is. Of several files only ``metadata.json`` tells which tensors are whose.
+    """
+    kinds = defaultdict[str, list[dict[str, int]]](list)
+    for part in c.parts:
+        if part.coords:
+            kinds[part.role].append(dict(part.coords))
+    for role, files in kinds.items():
+        of = max(at["of"] for at in files)
+        if gone := gaps((at["shard"] for at in files if at["of"] == of), of):
+            yield loss(f"of the {of} files of the {role} number {words(gone)} (from 0) are not there", c.path)
+    if max(map(len, kinds.values()), default=1) > 1 and "index" not in {p.role for p in c.parts}:
+        yield loss("there is no metadata.json, without which files of several ranks are not loaded", c.path)
+    yield from without_optimizer(c, beside, ("model",))
+
+
+def _list_mindformers() -> Iterator[Piece]:
+    for role, word in (("model", "model"), ("optimizer", "opt")):
+        for mark, prefix in (("", ""), ("_prefixed", "{name}-")):
+            template = f"{prefix}{word}-{{shard:07d}}-{{of:07d}}.safetensors"
+            yield Piece(f"{role}{mark}", role, template, SAFETENSORS)
+    yield Piece("common", "common", "common.json", JSON, claim=Claim.INSIDE)
+    yield Piece("index", "index", "metadata.json", JSON, claim=Claim.INSIDE)
+
+
+MINDFORMERS = Layout(
+    name="mindformers",
+    title="MindFormers, a file for each rank",
+    pieces=tuple(nest("iteration_{step:08d}", _list_mindformers())),
+    resume=resume_directory,  # load_checkpoint: PATH, resume_training: True
+    lost=_find_lost_of_mindformers,
+    check=partial(named_steps, read="global_step", role="common"),
+    tracker=Tracker(file="latest_checkpointed_iteration.txt", read=read_number),
+    beside=Beside(listed=("index", re.compile(r"storage_data\.(.+)"))),
+    complete=Complete(commit="index", commit_alone="common", needs=("model", "common")),
+    compared=Compared.BY_PIECE,
+    reshardable=True,
+    reference=(
+        "mindformers 2.1: checkpoint/checkpoint.py save_checkpoint(), load_checkpoint() and "
+        "get_checkpoint_path(), checkpoint/utils.py verify_ckpt_valid() and get_checkpoint_name()"
+    ),
+    limits=(
+        "what metadata.json says of the tensors in each file is not compared with them",
+        "with async_save the tracker is written after all files: names alone tell whether all are there",
+    ),
+)
+
+# ---- MindIO TTP's dying gasps: tft_saved_checkpoints-step_G/rank_R/ttp_rank_R-E_S.ckpt, one live member of
+# each replica group
+
+
+def _check_mindio(parts: Rows) -> Found:
+    """``epoch_num`` and ``step_num`` against the names of files; and files of one directory whose
+    ``step_num`` is not its step less one non-negative constant.
+    """
+    homes = defaultdict[str, _Values](list)
+    for part, report in parts:
+        yield from named_epochs([(part, report)], "epoch_num")
+        step_num, batch_num = (whole(report.metadata.get(key)) for key in ("step_num", "batch_num"))
+        if step_num is None:
+            continue
+        homes[part.home].append((part, step_num))
+        named = ((part.epoch or 0) - 1) * (batch_num or 0) + (part.step_in_epoch or 0)
+        if batch_num and named != step_num:
+            text = (
+                f"the name says step {named} ({batch_num} steps per epoch), the file's step_num is {step_num}"
+            )
+            yield part.path, Flaw("step-mismatch", text)
+    for rows in homes.values():
+        offsets = [(part.step or 0) - step_num for part, step_num in rows]
+        usual = max(set(offsets), key=lambda offset: (offset >= 0, offsets.count(offset)))
+        for (part, step_num), offset in zip(rows, offsets, strict=True):
+            if offset < 0 or offset != usual:
+                text = f"the directory says step {part.step}, the file's step_num is {step_num}"
+                rest = "" if offset == usual else f"; the other ranks differ from it by {usual}"
+                yield part.path, Flaw("step-mismatch", text + rest)
+
+
+_OF_MINDIO = "_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt"
+MINDIO_TTP = Layout(
+    name="mindio-ttp",
+    title="MindIO TTP dying gasp",
+    pieces=tuple(
+        Piece(home, "model", f"{home}{_OF_MINDIO}", _CKPT, kind=Kind.DYING_GASP, readers=OWN)
+        for home in ("tft", "ttp")
+    ),
+    resume=lambda _c, path: Resume(path),
+    check=_check_mindio,
+    counting=Counting(first_epoch=1),
+    complete=Complete(by_name=True),
+    reference=(
+        "mindspore/train/callback/_train_fault_tolerance.py _save_checkpoint_on_failure, "
+        "_rename_save_result; MindIO TTP manual"
+    ),
+    limits=(
+        "the directory's rename is the commit mark: nothing says which ranks were meant to save",
+        "a user's own ckpt_save_fn may write other names, which are not recognised",
     ),
 )

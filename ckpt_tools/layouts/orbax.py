@@ -5,21 +5,29 @@ the saved tree in it, or with a directory for each item; ``….orbax-checkpoint-
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Beside, Complete, Layout, resume_directory
-from ckpt_tools.layouts.common.lost_files import lost, without_names
-from ckpt_tools.layouts.common.piece import Changes, Claim, Piece, Stage, nest
+from ckpt_tools.layouts.common.layout import (
+    Beside,
+    Complete,
+    Flaws,
+    Layout,
+    Saves,
+    loss,
+    names_in,
+    resume_directory,
+)
+from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.piece import JSON, Changes, Claim, Piece, Stage, nest
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw, Severity
 
-JSON = ("json_member",)
-DEEPEST = 7
+_DEEPEST = 7
 """Components below an item: those of a zarr v3 chunk of four dimensions are w/c/0/0/0/0."""
 
 
@@ -60,71 +68,11 @@ _HOMES = (*(home.under_way() for home in _NAMED), *_NAMED)
 """Saves under way first: what they are called fits ``{name}``, too."""
 
 
-def _lost(checkpoint: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
-    """Files that the run's saves have in their items; and what commits a save to Google Cloud Storage, which
-    Orbax does not restore without.
-    """
-    if checkpoint.path.startswith("gs://") and all(p.role != "commit" for p in checkpoint.parts):
-        text = "there is no commit_success.txt, which is written last on Google Cloud Storage"
-        yield Flaw("missing-part", text, path=checkpoint.path)
-    of_tree = [*_without_tree(checkpoint), *_unmerged(checkpoint)]
-    yield from of_tree or _unlike(checkpoint, beside)
-
-
-def _unlike(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
-    """Files that the saves ``beside`` it have, all of them."""
-    yield from without_names(c, beside, _named(*_ITEMS))
-    yield from _iterators(c, beside)
-    for path in lost(c, beside, _named("sharding")):
-        text = f"there is no {path}, which the run's other checkpoints have: arrays are restored only where "
-        text += "Orbax is told their shardings"
-        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
-
-
-def _iterators(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
-    """Processes without their place in the data: which there are, the names of the others' files tell."""
-    whole = {at for o in beside for at, seen in _places(o).items() if len(seen) == at.of}
-    for at, seen in _places(c).items():
-        if gone := ranges.gaps(seen, at.of):
-            text = f"there is no {at.item}/process_{gone[0][0]}-of-{at.of}.json"
-            severity = Severity.ERROR if at in whole else Severity.WARNING
-            yield Flaw("missing-part", text, path=c.path, severity=severity)
-    for item in lost(c, beside, lambda o: frozenset(at.item for at in _places(o))):
-        text = f"there is no file in {item}/, in which the run's other checkpoints have those of processes"
-        yield Flaw("missing-part", text, path=c.path)
-
-
-class _Item(NamedTuple):
-    """An item of Grain's, and how many processes had their places in its data."""
-
-    item: str
-    of: int
-
-
-def _places(c: Checkpoint) -> dict[_Item, set[int]]:
-    """The processes whose places are there."""
-    found: dict[_Item, set[int]] = {}
-    for p in c.parts:
-        if p.role == "iterator" and (name := _ITERATOR.fullmatch(p.name)):
-            item = p.folder.directory.rstrip("/").rpartition("/")[2]
-            found.setdefault(_Item(item, int(name[2])), set()).add(int(name[1]))
-    return found
-
-
-def _named(*roles: str) -> Callable[[Checkpoint], frozenset[str]]:
-    """What reads the paths of files of these roles."""
-
-    def names(c: Checkpoint) -> frozenset[str]:
-        return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.role in roles)
-
-    return names
-
-
 _KEYS = "<jax|np>_random_key"
 """Where the handlers of random keys keep their own item, below the one that the user has named."""
 _ITERATOR = re.compile(r"process_(\d{1,6})-of-(\d{1,6})\.json")
 """Where Grain keeps the place of a process in its data."""
-_MARK = "/_CHECKPOINT_METADATA"
+_MARK = "_CHECKPOINT_METADATA"
 """What Orbax writes about a checkpoint when it begins it, and again when it is done."""
 _LISTED = re.compile(r"item_handlers\.(?!metrics$)(.+)")
 """Items of a save; training goes on without its metrics."""
@@ -132,47 +80,85 @@ _ITEMS = "tree", "manifest", "json"
 """Roles without which an item cannot be restored."""
 
 
-def _without_tree(checkpoint: Checkpoint) -> Iterator[Flaw]:
-    """Items of which only the other files are left: nothing says which arrays they had."""
-    of_trees = [p for p in checkpoint.parts if p.role in ("tree", "manifest", "sharding")]
-    listed = {p.folder.directory.rstrip("/") for p in of_trees if p.role == "tree"}
-    for directory in sorted({p.folder.directory.rstrip("/") for p in of_trees} - listed if listed else ()):
-        yield Flaw("missing-part", "there is no _METADATA beside the other files of its tree", path=directory)
+def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
+    """Files that the run's saves have in their items; and what commits a save to Google Cloud Storage, which
+    Orbax does not restore without.
+    """
+    if c.path.startswith("gs://") and all(p.role != "commit" for p in c.parts):
+        text = "there is no commit_success.txt, which is written last on Google Cloud Storage"
+        yield loss(text, c.path)
+    of_tree = list(_find_lost_trees(c))
+    yield from of_tree
+    if not of_tree:
+        yield from without_names(c, beside, lambda o: names_in(o, *_ITEMS))
+        yield from _find_lost_processes(c, beside)
+        text = "there is no {}, which the run's other checkpoints have: arrays are restored only where "
+        text += "Orbax is told their shardings"
+        yield from without_names(c, beside, lambda o: names_in(o, "sharding"), text, sure=False)
 
 
-def _unmerged(checkpoint: Checkpoint) -> Iterator[Flaw]:
-    """Trees of which only what processes wrote is left: before 0.12 nothing else tells of a manifest."""
-    files = {p.path for p in checkpoint.parts}
-    parts = (p.path.rpartition("/ocdbt.process_") for p in checkpoint.parts if p.name == "manifest.ocdbt")
+def _find_lost_trees(c: Checkpoint) -> Flaws:
+    """Items of which only the other files are left: nothing says which arrays they had. And trees of which
+    only what processes wrote is left: before 0.12 nothing else tells of a manifest.
+    """
+    homes = defaultdict[str, set[str]](set)
+    for p in c.parts:
+        homes[p.role].add(p.folder.directory.rstrip("/"))
+    described = homes["tree"] | homes["manifest"] | homes["sharding"]
+    for directory in sorted(described - homes["tree"]) if homes["tree"] else ():
+        yield loss("there is no _METADATA beside the other files of its tree", directory)
+    files = {p.path for p in c.parts}
+    parts = (p.path.rpartition("/ocdbt.process_") for p in c.parts if p.name == "manifest.ocdbt")
     for directory in sorted({directory for directory, of_process, _ in parts if of_process}):
         if f"{directory}/manifest.ocdbt" not in files:
-            text = "there is no manifest.ocdbt, which leads to what each process wrote"
-            yield Flaw("missing-part", text, path=directory)
+            yield loss("there is no manifest.ocdbt, which leads to what each process wrote", directory)
+
+
+def _find_lost_processes(c: Checkpoint, beside: Saves) -> Flaws:
+    """Processes without their place in the data: which there are, the names of the others' files tell."""
+    whole = {at for o in beside for at, seen in _places(o).items() if len(seen) == at[1]}
+    for at, seen in _places(c).items():
+        item, of = at
+        if gone := ranges.gaps(seen, of):
+            text = f"there is no {item}/process_{gone[0][0]}-of-{of}.json"
+            yield loss(text, c.path, sure=at in whole)
+    text = "there is no file in {}/, in which the run's other checkpoints have those of processes"
+    yield from without_names(c, beside, lambda o: frozenset(item for item, _ in _places(o)), text)
+
+
+def _places(c: Checkpoint) -> dict[tuple[str, int], set[int]]:
+    """The processes whose places are there, by the item of Grain's and how many had places in its data."""
+    found: dict[tuple[str, int], set[int]] = {}
+    for p in c.parts:
+        if p.role == "iterator" and (name := _ITERATOR.fullmatch(p.name)):
+            item = p.folder.directory.rstrip("/").rpartition("/")[2]
+            found.setdefault((item, int(name[2])), set()).add(int(name[1]))
+    return found
 
 
 _OPTIONAL = partial(Piece, required=False)
 _BESIDE = partial(Piece, required=False, claim=Claim.COMPANION)
 
 
-def _marks(home: _Home) -> Iterator[Piece]:
+def _list_marks(home: _Home) -> Iterator[Piece]:
     """What is written about a whole checkpoint, and by each process of the tree in it."""
-    yield Piece("metadata", "metadata", "_CHECKPOINT_METADATA", JSON, loaded=False)
+    yield Piece("metadata", "metadata", _MARK, JSON, loaded=False)
     yield Piece("commit", "commit", "commit_success.txt", loaded=False, claim=Claim.COMPANION)
     for name, item in (("process", ""), ("item_process", _item(home))):
         yield _BESIDE(name, "data", f"{item}ocdbt.process_{{node}}/manifest.ocdbt", ("ocdbt",), loaded=False)
 
 
-def _marked_items(home: _Home) -> Iterator[Piece]:
+def _list_marked_items(home: _Home) -> Iterator[Piece]:
     """What a Checkpointer writes about each item, where a script saves them one by one below a directory that
     is called after a step (``step_30/model``). What lies in one that is called by a number alone may be runs.
     """
-    mark = _OPTIONAL(f"item{home.mark}", "metadata", f"{home.template}{_MARK}", JSON, loaded=False)
+    mark = _OPTIONAL(f"item{home.mark}", "metadata", f"{home.template}/{_MARK}", JSON, loaded=False)
     stage = Stage.MARKS if home.unfinished else Stage.ANY
     for above in (one for one in _NAMED if one.mark in ("_word", "_epoch")):
         yield from nest(above.template, [mark], above.mark, stage=stage)
 
 
-def _tree(kind: str, item: str = "", claim: Claim = Claim.COMPANION) -> Iterator[Piece]:
+def _list_tree(kind: str, item: str = "", claim: Claim = Claim.COMPANION) -> Iterator[Piece]:
     """The files that describe one saved tree; ``SURE``: their names alone say so."""
     yield Piece(f"{kind}tree", "tree", f"{item}_METADATA", ("orbax_tree",), claim=claim)
     # it lists files under names that were drawn by lot
@@ -188,11 +174,11 @@ def _item(home: _Home) -> str:
     return "{name}[.orbax-checkpoint-tmp]/" if home.unfinished else "{name}/"
 
 
-def _items(home: _Home) -> Iterator[Piece]:
+def _list_items(home: _Home) -> Iterator[Piece]:
     """Directories of items: trees, and JSON such as the state of a data loader."""
     item = _item(home)
-    yield from _tree("", item, Claim.SURE if home.managed else Claim.COMPANION)
-    yield from _tree("inner_", item * 2)  # of random keys
+    yield from _list_tree("", item, Claim.SURE if home.managed else Claim.COMPANION)
+    yield from _list_tree("inner_", item * 2)  # of random keys
     done = "commit_success.txt"
     yield Piece("item_commit", "item_commit", f"{item}{done}", loaded=False, claim=Claim.COMPANION)
     yield _BESIDE("json", "json", f"{item}metadata", JSON)
@@ -201,11 +187,11 @@ def _items(home: _Home) -> Iterator[Piece]:
     yield _BESIDE("iterator", "iterator", f"{item}process_{{name}}-of-{{name}}.json", JSON)
 
 
-def _data(home: _Home) -> Iterator[Piece]:
+def _list_data(home: _Home) -> Iterator[Piece]:
     """What the files above describe: OCDBT's d/, each process' own tree, the chunks of zarr arrays, items of
     other handlers.
     """
-    paths = [_item(home) + "/".join(["{name}"] * depth) for depth in range(1, DEEPEST)]
+    paths = [_item(home) + "/".join(["{name}"] * depth) for depth in range(1, _DEEPEST)]
     if home.template.startswith(_NAMELESS.template):  # any file lies in a directory: so only OCDBT's
         paths = [f"{at}{process}d/{{name}}" for at in ("", _item(home)) for process in _PROCESSES]
     for depth, path in enumerate(paths, 1):
@@ -215,29 +201,29 @@ def _data(home: _Home) -> Iterator[Piece]:
 _PROCESSES = "", "ocdbt.process_{node}/"
 
 
-def _pieces() -> Iterator[Piece]:
+def _list_pieces() -> Iterator[Piece]:
     """The files of a checkpoint's own directory go to it where something else in there says that it is one:
     ``7/final/_METADATA`` may be that of an item, too.
     """
     bare = Piece("bare_tree", "tree", "_METADATA", ("orbax_tree",))
     for home in _HOMES:
         if home.template.startswith(_NAMELESS.template):
-            yield from _marked_items(home)
-        yield from home.nest(_marks(home))
+            yield from _list_marked_items(home)
+        yield from home.nest(_list_marks(home))
     for home in _HOMES:
-        yield from home.nest(_tree("own_"))
+        yield from home.nest(_list_tree("own_"))
     for home in sorted(_HOMES, key=lambda home: not home.managed):
-        yield from home.nest(_items(home))
+        yield from home.nest(_list_items(home))
     for home in _HOMES:
         yield from home.nest([bare])
     for home in _HOMES:
-        yield from home.nest(_data(home))
+        yield from home.nest(_list_data(home))
 
 
-LAYOUT = Layout(
+ORBAX = Layout(
     name="orbax",
     title="Orbax",
-    pieces=tuple(_pieces()),
+    pieces=tuple(_list_pieces()),
     resume=resume_directory,  # CheckpointManager.restore(step), Checkpointer.restore(path)
     complete=Complete(needs=("tree",)),
     # traces: marks of a save that was finished, texts, OCDBT's own files, the chunks of zarr arrays
@@ -252,7 +238,7 @@ LAYOUT = Layout(
             re.compile(r"(?:^|/)(?:[a-z]+_)?\d+/[^/]+/(?:process_\d+-of-\d+|(?:[^/]+/)?_strings)\.json$"),
         ),
     ),
-    lost=_lost,
+    lost=_find_lost,
     reshardable=True,
     reference=(
         "orbax-checkpoint _src/path/atomicity.py, checkpoint_manager.py: a directory is renamed, or "

@@ -4,22 +4,39 @@ with Train V2 ``checkpoint_2026-11-26_08-53-44.772248/``, called by its time. Wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator
 from functools import partial
 from itertools import product
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Counting, Layout, Metadata, Steps, Tracker
-from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, number
-from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import TELLS_STEP, Changes, Claim, Content, Piece, Readers, nest
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, number
+from ckpt_tools.layouts.common.layout import (
+    Counting,
+    Layout,
+    Metadata,
+    Steps,
+    Tracker,
+    name_home,
+    names_in,
+    resume_directory,
+)
+from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.piece import (
+    JSON,
+    SAFETENSORS,
+    TELLS_STEP,
+    Changes,
+    Claim,
+    Content,
+    Piece,
+    Readers,
+    nest,
+)
 from ckpt_tools.layouts.files import OBJECTS, TORCH
 from ckpt_tools.layouts.rank_files import DATE, DATED
-from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import Resume
 
 _HOMES = (("checkpoint_{generation:06d}", ""), (DATED, "_dated"))
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
@@ -35,8 +52,6 @@ def _read_snapshot(data: bytes) -> str | None:
     """The directory that the manager of Train V2 has noted as the latest, from which a run of the same name
     goes on; None where it is no such note.
     """
-    import json  # not everybody who asks for a tracker has this one
-
     try:
         said = json.loads(data)["latest_checkpoint_result"]["checkpoint_dir_name"]
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -46,8 +61,6 @@ def _read_snapshot(data: bytes) -> str | None:
 
 def _write_snapshot(said: int | str) -> bytes:
     """The note of a manager that keeps this one checkpoint."""
-    import json
-
     kept = {"version": 0, "checkpoint_dir_name": str(said), "metrics": {}}
     note = {
         "ray_version": "2.60.0",
@@ -61,28 +74,16 @@ def _write_snapshot(said: int | str) -> bytes:
     return json.dumps(note).encode()
 
 
-def _steps(_part: Part, metadata: Metadata) -> Steps:
+def _read_steps(_part: Part, metadata: Metadata) -> Steps:
     return number(metadata, (*STEPS, _ITERATION)), number(metadata, EPOCHS), None
 
 
-def _lost(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
-    for name in lost(c, beside, lambda o: frozenset(p.path.removeprefix(f"{o.path}/") for p in o.parts)):
-        text = f"there is no {name}, which the trial's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
-
-
-def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    return Resume(
-        checkpoint.path
-    )  # ray.train.Checkpoint(path), which get_checkpoint() gives a restored trial
-
-
-def _pieces() -> Iterator[Piece]:
+def _list_files() -> Iterator[Piece]:
     file = Piece("", "model", "", claim=Claim.GENERIC)
     for name, suffixes, formats in (
         ("torch", "<pt|pth|pth.tar|ckpt|bin>", TORCH),
         ("pickle", "pkl", (*OBJECTS, *TORCH)),
-        ("tensors", "safetensors", ("safetensors",)),
+        ("tensors", "safetensors", SAFETENSORS),
         ("numpy", "npz", ("npz",)),
     ):
         for (home, mark), depth in product(_HOMES, range(_DEEP + 1)):
@@ -96,19 +97,19 @@ def _pieces() -> Iterator[Piece]:
             yield replace(file, name=below, template=where, formats=formats, content=content)
 
 
-def _trainer() -> Iterator[Piece]:
+def _list_trainer() -> Iterator[Piece]:
     """What RayTrainReportCallback copies of a checkpoint of the Trainer, where it is not a model."""
-    yield Piece("trainer_state", "state", "trainer_state.json", ("json_member",), claim=Claim.COMPANION)
+    yield Piece("trainer_state", "state", "trainer_state.json", JSON, claim=Claim.COMPANION)
     for end in ("", "_{rank}"):
         readers = Readers(shared=True, sharded=bool(end), survivable=True)
         yield Piece(f"rng{end}", "rng", f"rng_state{end}.pth", TORCH, readers=readers, claim=Claim.GENERIC)
 
 
-def _algorithm() -> Iterator[Piece]:
+def _list_algorithm() -> Iterator[Piece]:
     """What Algorithm.save_to_path() of RLlib writes into a directory of any name: a file of each component,
     below directories that are called after it.
     """
-    top = Piece("rllib", "metadata", "rllib_checkpoint.json", ("json_member",), claim=Claim.INSIDE)
+    top = Piece("rllib", "metadata", "rllib_checkpoint.json", JSON, claim=Claim.INSIDE)
     of_policy = replace(top, name="rllib_policy", template="policies/{name}/rllib_checkpoint.json")
     for home, mark in (*_HOMES, ("{name}", "_any")):
         yield from nest(home, [of_policy], mark)
@@ -128,20 +129,22 @@ def _algorithm() -> Iterator[Piece]:
             yield replace(p, name=f"rllib_{depth}{p.name}")
 
 
-LAYOUT = Layout(
+RAY = Layout(
     name="ray",
     title="Ray Train and Tune",
     pieces=(
-        *(p for home, mark in _HOMES for p in nest(f"{home}/checkpoint", _trainer(), mark)),
-        *_pieces(),
-        *_algorithm(),
+        *(p for home, mark in _HOMES for p in nest(f"{home}/checkpoint", _list_trainer(), mark)),
+        *_list_files(),
+        *_list_algorithm(),
     ),
-    resume=_resume,
-    steps=_steps,
-    lost=_lost,
+    resume=resume_directory,  # ray.train.Checkpoint(path), which get_checkpoint() gives a restored trial
+    steps=_read_steps,
+    lost=partial(
+        without_names, names=names_in, text="there is no {}, which the trial's other checkpoints have"
+    ),
     tracker=Tracker(
         file=_SNAPSHOT,
-        name=lambda c: c.path.rpartition("/")[2],
+        name=name_home,
         read=_read_snapshot,
         write=_write_snapshot,
         always=False,

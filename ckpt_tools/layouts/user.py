@@ -5,22 +5,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts import Layouts, use
-from ckpt_tools.layouts.common.counters import first, named_epochs, named_steps
-from ckpt_tools.layouts.common.layout import Compared, Complete, Counting, Layout, Metadata, Steps, Tracker
+from ckpt_tools.layouts.common.counters import named_epochs, named_steps, read_steps
+from ckpt_tools.layouts.common.layout import (
+    Compared,
+    Complete,
+    Counting,
+    Found,
+    Layout,
+    Rows,
+    Tracker,
+    name_home,
+    read_last_name,
+    read_number,
+)
 from ckpt_tools.layouts.common.piece import Changes, Piece, Readers, Stage, Where
 from ckpt_tools.layouts.common.templates import COORDS, TEXTS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Resume
-from ckpt_tools.model.report import Report
 
 _LAYOUT = {
     "name": str,
@@ -100,6 +107,7 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
     pieces = tuple(_piece(p, f"{where}, piece {i}", i, known_formats) for i, p in enumerate(t["piece"], 1))
     _agree(t, {p.role for p in pieces}, where)
     step_keys, epoch_keys = tuple(t.get("step_keys", ())), tuple(t.get("epoch_keys", ()))
+    by_name = t.get("tracker_holds") == "name"
     return Layout(
         name=name,
         title=t.get("title", name),
@@ -107,9 +115,11 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
         resume=partial(_resume, tuple(t.get("resume_args", ()))),
         reference="ckpt.toml",
         limits=("only what its table says is checked",),
-        steps=partial(_steps, step_keys, epoch_keys),
+        steps=partial(read_steps, step=step_keys, epoch=epoch_keys, by_name=False),
         check=partial(_check, step_keys, epoch_keys),
-        tracker=_tracker(t),
+        tracker=Tracker(t.get("tracker", ""), read_last_name, name_home)
+        if by_name
+        else Tracker(t.get("tracker", ""), read_number),
         complete=Complete(
             commit=t.get("commit", ""), needs=tuple(t.get("needs", ())), by_name=t.get("committed", False)
         ),
@@ -117,12 +127,6 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
         reshardable=t.get("reshardable", False),
         compared=Compared.BY_PIECE,
     )
-
-
-def _tracker(t: Mapping[str, Any]) -> Tracker:
-    by_name = t.get("tracker_holds") == "name"
-    reading = Tracker(read=_name, name=_named) if by_name else Tracker(read=_number)
-    return replace(reading, file=t.get("tracker", ""))
 
 
 def _agree(t: Mapping[str, Any], roles: set[str], where: str) -> None:
@@ -212,30 +216,9 @@ def _bounded(name: str) -> None:
         raise ValueError(f"{name!r} nests {deepest} deep, where {_DEEPEST} is enough for any name")
 
 
-def _steps(step_keys: Sequence[str], epoch_keys: Sequence[str], part: Part, metadata: Metadata) -> Steps:
-    step, epoch = first(metadata, step_keys), first(metadata, epoch_keys)
-    return (part.step if step is None else step), (part.epoch if epoch is None else epoch), part.step_in_epoch
-
-
-def _check(
-    step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Sequence[tuple[Part, Report]]
-) -> Iterator[tuple[str, Flaw]]:
-    yield from named_steps(parts, lambda m: first(m, step_keys), " or ".join(step_keys))
-    yield from named_epochs(parts, lambda m: first(m, epoch_keys), " or ".join(epoch_keys))
-
-
-def _number(data: bytes) -> int | None:
-    text = data.strip()
-    return int(text) if text.isdigit() and len(text) <= 18 else None
-
-
-def _name(data: bytes) -> str | None:
-    text = data.decode("utf-8", "replace").strip().rstrip("/")
-    return text.rpartition("/")[2] if text and "\n" not in text and len(text) <= 4096 else None
-
-
-def _named(checkpoint: Checkpoint) -> str:
-    return (checkpoint.parts[0].home or checkpoint.parts[0].path).rpartition("/")[2]
+def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> Found:
+    yield from named_steps(parts, step_keys, " or ".join(step_keys))
+    yield from named_epochs(parts, epoch_keys, " or ".join(epoch_keys))
 
 
 def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Resume:

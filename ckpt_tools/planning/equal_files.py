@@ -14,7 +14,7 @@ from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.digests import PAGE, PAGES, page_digests
 from ckpt_tools.inspection.recognise import by_layout
 from ckpt_tools.layouts import Changes
-from ckpt_tools.layouts.common.loop_counters import steps_told
+from ckpt_tools.layouts.common.counters import steps_told
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level

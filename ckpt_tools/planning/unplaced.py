@@ -17,7 +17,7 @@ from ckpt_tools.discovery.set_aside import is_set_aside
 from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_unread, unpacked_state
 from ckpt_tools.findings import NOT_SEEN
-from ckpt_tools.layouts.common import loop_counters, under_way
+from ckpt_tools.layouts.common import counters, under_way
 from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.layouts.guess import guess
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -230,7 +230,7 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
         s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
         of, broken = report.format or allowed[0], report.verdict is Verdict.BROKEN
         if report.verdict in (Verdict.OK, Verdict.SUSPECT):
-            step = max(loop_counters.steps_told(report.metadata), default=None)
+            step = max(counters.steps_told(report.metadata), default=None)
             known = replace(known, optimizer=report.held.trained, step=step)
         return replace(known, format=of, state=_holds_state(of), broken=broken)
     return _read_unnamed(s, known)

@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.layouts.common.held import Holds, piece_for
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, numbers
 from ckpt_tools.layouts.common.layout import whole
-from ckpt_tools.layouts.common.loop_counters import EPOCHS, STEPS, numbers
+from ckpt_tools.layouts.common.lost_files import Holds, piece_for
 from ckpt_tools.layouts.common.templates import TOKENS
 from ckpt_tools.layouts.files import loop_of
 from ckpt_tools.model.finding import Verdict

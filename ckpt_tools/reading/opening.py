@@ -12,8 +12,8 @@ from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Changes, Claim, Piece, Place, Purpose
 from ckpt_tools.layouts.common.directories import is_of_the_best
-from ckpt_tools.layouts.common.held import held_by
 from ckpt_tools.layouts.common.layout import Steps
+from ckpt_tools.layouts.common.lost_files import held_by
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level, Report

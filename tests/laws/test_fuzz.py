@@ -93,7 +93,7 @@ def test_what_is_no_format_holds_for_seeds_and_splices_of_them(name: str) -> Non
 def test_a_target_that_is_no_format_lets_through_what_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt_tools.layouts.LAYOUTS", ())
     monkeypatch.setattr(
-        "ckpt_tools.layouts.mindspore.records",
+        "ckpt_tools.layouts.mindspore.check_records",
         lambda *_: [replace(finding("truncated", "x"), code="no-such-code")],
     )
     with pytest.raises(AssertionError):

@@ -24,7 +24,7 @@ from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.layouts.common.loop_counters import STEPS
+from ckpt_tools.layouts.common.counters import STEPS
 from ckpt_tools.layouts.common.piece import Changes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity

@@ -8,7 +8,7 @@ import pytest
 
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.pickles.scalars import scalars
-from ckpt_tools.layouts.common import loop_counters
+from ckpt_tools.layouts.common import counters
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ from ckpt_tools.layouts.common import loop_counters
 def test_the_step_is_found_where_a_framework_keeps_it(value: dict[str, Any], step: int | None) -> None:
     anatomy = Anatomy()
     scalars(value, anatomy)
-    assert loop_counters.number(anatomy.metadata, loop_counters.STEPS) == step
+    assert counters.number(anatomy.metadata, counters.STEPS) == step

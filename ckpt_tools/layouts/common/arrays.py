@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 
-from ckpt_tools.layouts.common.layout import whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, names_in, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.common.piece import Changes, Claim, Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw
-from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Report
 
 ROLE = "array"
 LIST = "list"
@@ -32,25 +28,22 @@ def is_array(piece: Piece) -> bool:
     return "zarr" in piece.formats
 
 
-def fewer_than_listed(parts: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Flaw]]:
+def fewer_than_listed(parts: Rows) -> Found:
     """Fewer arrays than a checkpoint's index says that it was saved with: its loader opens each of them."""
     beside = Counter(p.home for p, _ in parts if p.role == ROLE)
     for part, report in parts:
         said = whole(report.metadata.get("stored_arrays")) or 0
         if part.role == "index" and beside[part.home] < said:
             gone = said - beside[part.home]
-            text = f"{gone} of the {said} arrays that it says were saved with it are not there"
-            yield part.path, Flaw("missing-part", text)
+            yield (
+                part.path,
+                loss(f"{gone} of the {said} arrays that it says were saved with it are not there"),
+            )
 
 
-def lost_arrays(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
+def lost_arrays(c: Checkpoint, beside: Saves) -> Flaws:
     """Arrays that the saves ``beside`` it have, all of them."""
-    for path in lost(c, beside, _arrays):
+    for path in lost(c, beside, lambda o: names_in(o, ROLE, LIST)):
         name = path.removesuffix("/.zarray")
         what = path if name == path else f"array {name!r}"
-        text = f"there is no {what}, which the run's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
-
-
-def _arrays(c: Checkpoint) -> frozenset[str]:
-    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if p.role in (ROLE, LIST))
+        yield loss(f"there is no {what}, which the run's other checkpoints have", c.path)

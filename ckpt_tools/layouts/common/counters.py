@@ -1,7 +1,10 @@
-"""Counters inside files against the names of their checkpoints, over all checkpoints of one run."""
+"""Counters inside files against the names of their checkpoints, over all checkpoints of one run; and what
+training loops call the steps and epochs that they count.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from heapq import nsmallest
@@ -11,18 +14,50 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.layout import Metadata, whole
+from ckpt_tools.layouts.common.layout import Found, Metadata, Rows, Steps, whole
 from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Report
 
 SHARED = frozenset({"consumed_train_samples", "global_samples", "skipped_steps", "global_step"})
 """Counters of a whole job (Megatron's args, DeepSpeed's model states, MindSpore's append_info):
 all ranks of one save write the same number.
 """
-Rows = Sequence[tuple[Part, Report]]
+STEPS = (
+    "global_step",
+    "step",
+    "iteration",
+    "step_num",
+    "iter",
+    "n_iter",
+    "it",
+    "train_step",
+    "current_step",
+    "num_updates",
+    "step_count",  # LitGPT, which counts iter_num beside it
+    "iter_num",  # nanoGPT
+    "num_timesteps",  # of Stable-Baselines3's archives
+    "trained_steps",  # picotron
+    "optimizer/vars/0",  # Keras: the optimizer's iterations
+    "batch_idx_train",  # icefall
+    "meta.iter",
+    "pickles.global_step",  # Diffusion Policy
+    "train_state.global_step",
+    "train_state.step",
+    "optimizer_history.num_updates",
+    "state.timestamp.Timestamp.batch",
+    "state.timestamp.batch",
+    "trainer.iteration",  # Ignite, MONAI
+)
+EPOCHS = (
+    *("epoch", "epoch_num", "current_epoch", "last_finished_epoch", "meta.epoch", "train_state.epoch"),
+    "reporter.epoch",  # ESPnet
+    "cur_epoch",  # icefall, whose start_epoch is the first of the run
+    "start_epoch",  # YOLOX: how many are done
+    "pickles.epoch",
+    "variable_state.epoch",  # robomimic
+)
+_LONGEST_OBJECT = 4096
 Counter = Callable[[Metadata], "int | None"]
-Found = Iterator[tuple[str, Flaw]]
 
 
 def first(metadata: Metadata, keys: Sequence[str]) -> int | None:
@@ -39,23 +74,110 @@ def last_word(metadata: Metadata, words: Sequence[str]) -> int | None:
     return None
 
 
+def numbers(metadata: Metadata, keys: Sequence[str]) -> tuple[int, ...]:
+    """What those of the keys hold that hold a whole number; safetensors keeps all values as text. A negative
+    one counts nothing: YOLO's files of a run that is over say epoch -1.
+    """
+    text = {k: int(v) for k in keys if isinstance(v := metadata.get(k), str) and v.isdigit() and len(v) <= 18}
+    found = {**metadata, **text}
+    return tuple(n for key in keys if key in found and (n := whole(found[key])) is not None and n >= 0)
+
+
+def number(metadata: Metadata, keys: Sequence[str]) -> int | None:
+    """The first of the numbers."""
+    return next(iter(numbers(metadata, keys)), None)
+
+
+def steps_told(metadata: Metadata) -> tuple[int, ...]:
+    """All numbers of steps, however deep in a file they are; safetensors keeps objects as JSON, such as
+    ai-toolkit's ``training_info``.
+    """
+    found = dict(metadata)
+    for key, text in metadata.items():
+        if isinstance(text, str) and text.startswith("{") and len(text) <= _LONGEST_OBJECT:
+            try:
+                held = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            found.update((f"{key}.{name}", n) for name, n in held.items() if type(n) is int)
+    return numbers(found, [key for key in found if key.rpartition(".")[2] in STEPS])
+
+
+def read_steps(
+    part: Part,
+    metadata: Metadata,
+    *,
+    step: Sequence[str] = (),
+    epoch: Sequence[str] = (),
+    by_name: bool = True,
+) -> Steps:
+    """What a part's name tells, else the first of its entries; or the entries first."""
+    step_told, epoch_told = first(metadata, step), first(metadata, epoch)
+    if part.step is not None and (by_name or step_told is None):
+        step_told = part.step
+    if part.epoch is not None and (by_name or epoch_told is None):
+        epoch_told = part.epoch
+    return step_told, epoch_told, part.step_in_epoch
+
+
 def named_steps(
-    parts: Rows, read: Counter | str, what: str = "", role: str = "", unit: str = "step"
+    parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "", unit: str = "step"
 ) -> Found:
     """A step that a file (of a ``role``) tells for certain must be the step in its name. What tells it is the
-    entry ``read``, or what that returns.
+    entry ``read``, the first of several, or what that returns.
     """
     for part, report in parts:
-        said = whole(report.metadata.get(read)) if isinstance(read, str) else read(report.metadata)
+        if callable(read):
+            said = read(report.metadata)
+        else:
+            said = first(report.metadata, [read] if isinstance(read, str) else read)
         named = part.step if unit == "step" else part.epoch
         if part.role == (role or part.role) and None not in (said, named) and said != named:
             text = f"the name says {unit} {named}, the file's {what or read} is {said}"
             yield part.path, Flaw("step-mismatch" if unit == "step" else "epoch-mismatch", text)
 
 
-def named_epochs(parts: Rows, read: Counter | str, what: str = "", role: str = "") -> Found:
+def named_epochs(parts: Rows, read: Counter | Sequence[str] | str, what: str = "", role: str = "") -> Found:
     """The same of epochs."""
     return named_steps(parts, read, what, role, "epoch")
+
+
+def told_otherwise(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
+    """Files that tell another step or epoch than their name, which is ``named_by`` whoever asks: damage where
+    it is that of another file.
+    """
+    for code, at, keys in (("step-mismatch", 0, STEPS), ("epoch-mismatch", 1, EPOCHS)):
+        rows = [(p, named_by(p)[at], numbers(r.metadata, keys)) for p, r in parts]
+        names = {named for _, named, _ in rows}
+        if _counts_something_else([(named, told) for _, named, told in rows if named is not None and told]):
+            continue
+        for p, named, told in rows:
+            if named is not None and told and all(abs(named - n) > 1 for n in told):
+                severity = Severity.WARNING if names.isdisjoint(told) else Severity.ERROR
+                text = f"the name says {code[:-9]} {named}, the file {told[0]}"
+                yield p.path, Flaw(code, text, severity=severity)
+
+
+def _counts_something_else(rows: Sequence[tuple[int, tuple[int, ...]]]) -> bool:
+    """Whether what the files of several saves tell grows with their names, and far more slowly, where not
+    both begin at 0: VITS calls the epoch ``iteration``, and its files after the steps.
+    """
+    by_name: dict[int, set[int]] = {}
+    for named, told in rows:
+        by_name.setdefault(named, set()).add(told[0])
+    if len(by_name) < 2 or any(len(told) > 1 for told in by_name.values()):
+        return False
+    counted = [(named, min(by_name[named])) for named in sorted(by_name)]
+    grows = all(a < b for (_, a), (_, b) in pairwise(counted))
+    return grows and all(2 * told < named or told == named == 0 for named, told in counted)
+
+
+class _Counted(NamedTuple):
+    """A file, the number of its checkpoint, and what the file's own counter says."""
+
+    number: int
+    said: int
+    part: Part
 
 
 def borrowed(
@@ -83,40 +205,31 @@ def borrowed(
             if n is not None and said is not None:
                 by_rank.setdefault((p.rank, p.coords), []).append(_Counted(n, said, p))
         for mine in by_rank.values():
-            yield from _borrowed(sorted(mine, key=lambda row: row[:2]), growing, beside)
-
-
-class _Counted(NamedTuple):
-    """A file, the number of its checkpoint, and what the file's own counter says."""
-
-    number: int
-    said: int
-    part: Part
+            yield from _find_borrowed(sorted(mine, key=lambda row: row[:2]), growing, beside)
 
 
 def schedules(parts: Rows, told: Collection[str]) -> Found:
     """Schedulers' states of another checkpoint of the run, in any layout; of those ``told`` more is known."""
-    by_name: dict[str, list[tuple[Part, Report]]] = {}
+    by_name: dict[str, list[_Counted]] = {}
     for p, r in parts:
-        if whole(r.metadata.get("last_epoch")) is not None and p.path not in told:
+        if (said := whole(r.metadata.get("last_epoch"))) is not None and p.path not in told:
             name = p.path.removeprefix(p.home) if p.home else re.sub("[0-9]+", "", p.path)
-            by_name.setdefault(name, []).append((p, r))
+            by_name.setdefault(name, []).append(_Counted(0, said, p))
     taken = steps_taken(parts)
     for rows in by_name.values():
-        for path, f in _of_schedules(rows, taken):
+        if all(_save(row.part) in taken for row in rows):
+            # in one unit, whether their names tell steps or epochs
+            counts = sorted(
+                (row._replace(number=taken[_save(row.part)]) for row in rows), key=lambda r: r[:2]
+            )
+            found = _find_borrowed(counts, growing=True, beside="the optimizer beside it")
+        else:
+            pieces = {row.part.piece: ("last_epoch",) for row in rows}
+            paths = {row.part.path for row in rows}
+            found = borrowed([row for row in parts if row[0].path in paths], pieces, place_in_run)
+        for path, f in found:
             # of files beside each other the name that one was saved under may tell more
-            yield path, f if rows[0][0].home else replace(f, severity=Severity.WARNING)
-
-
-def _of_schedules(rows: Rows, taken: Mapping[object, int]) -> Found:
-    """The same of files of one name, beside optimizers that have ``taken`` so many steps."""
-    if all(_save(p) in taken for p, _ in rows):  # in one unit, whether their names tell steps or epochs
-        said = ((p, first(r.metadata, ("last_epoch",))) for p, r in rows)
-        counts = [_Counted(taken[_save(p)], n, p) for p, n in said if n is not None]
-        counts.sort(key=lambda row: row[:2])
-        yield from _borrowed(counts, growing=True, beside="the optimizer beside it")
-    else:
-        yield from borrowed(rows, {p.piece: ("last_epoch",) for p, _ in rows}, place_in_run)
+            yield path, f if rows[0].part.home else replace(f, severity=Severity.WARNING)
 
 
 def _save(p: Part) -> object:
@@ -138,25 +251,31 @@ def place_in_run(p: Part) -> int | None:
     return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
 
 
-def _borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Found:
-    numbers, exact = {row.number for row in rows}, _exact(rows)
-    may_stop = not growing or (bool(exact) and not _by_epochs(rows))
+def _find_borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Found:
+    numbers = {row.number for row in rows}
+    exact = {row.number for row in rows if row.number == row.said}
+    exact = set() if exact == {0} else exact  # 0 is where all begins
+    by_epochs = all(row.part.step is None and row.part.epoch is not None for row in rows)
+    stopped = set(_find_stopped(rows)) if growing and (not exact or by_epochs) else set()
     interval = gcd(*numbers) if beside else 0
-    stopped = set() if may_stop else set(_stopped(rows))
     for at, (row, older) in enumerate(zip(rows, _furthest(rows, exact), strict=True)):
-        if row.number not in exact and row.said in numbers and _elsewhere(row, exact):
-            yield row.part.path, Flaw("step-mismatch", _whose(row, beside))
-        elif (
-            row.number not in exact and older > max(row.said, 0) and _may_be_a_save_s(row, numbers, interval)
-        ):
-            text = f"its counter says {row.said}, less than the {older} of an older checkpoint of the run"
-            yield row.part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
+        told, wrong = f"its counter says {row.said}", row.number not in exact
+        is_sure = wrong and row.said in numbers and _is_elsewhere(row, exact)
+        if is_sure:
+            if beside:
+                told += f", {beside} {row.number}, and in the run's other checkpoints both count alike"
+            else:
+                told += f", like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
+        elif wrong and older > max(row.said, 0) and _may_be_of_a_save(row, numbers, interval):
+            told += f", less than the {older} of an older checkpoint of the run"
         elif at in stopped:
-            text = f"its counter says {row.said}, the same as in an older checkpoint of the run"
-            yield row.part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
+            told += ", the same as in an older checkpoint of the run"
+        else:
+            continue
+        yield row.part.path, Flaw("step-mismatch", told, severity=None if is_sure else Severity.WARNING)
 
 
-def _may_be_a_save_s(row: _Counted, numbers: Collection[int], interval: int) -> bool:
+def _may_be_of_a_save(row: _Counted, numbers: Collection[int], interval: int) -> bool:
     """Whether a counter may be that of a save that is gone. One that was begun anew counts from the save that
     training went on from; a schedule (its saves' ``interval`` is told) also begins anew at any step.
     """
@@ -174,25 +293,7 @@ def _furthest(rows: Sequence[_Counted], exact: Collection[int]) -> Iterator[int]
             most = max(most, *here)
 
 
-def _exact(rows: Sequence[_Counted]) -> set[int]:
-    """The numbers that counters tell exactly; 0, where all begins, is none."""
-    exact = {row.number for row in rows if row.number == row.said}
-    return exact if exact != {0} else set()
-
-
-def _by_epochs(rows: Sequence[_Counted]) -> bool:
-    return all(row.part.step is None and row.part.epoch is not None for row in rows)
-
-
-def _whose(row: _Counted, beside: str) -> str:
-    if beside:
-        other = f"{beside} {row.number}, and in the run's other checkpoints both count alike"
-    else:
-        other = f"like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
-    return f"its counter says {row.said}, {other}"
-
-
-def _stopped(rows: Sequence[_Counted]) -> Iterator[int]:
+def _find_stopped(rows: Sequence[_Counted]) -> Iterator[int]:
     """Where a counter is the same as in an older checkpoint, although it should have grown as between the
     others: one of epochs or evaluations may stand still for several saves, and grow by one more or less than
     usual.
@@ -220,7 +321,7 @@ def _growth(a: _Counted, b: _Counted) -> float:
     return (b.said - a.said - 1) / (b.number - a.number)
 
 
-def _elsewhere(row: _Counted, exact: Collection[int]) -> bool:
+def _is_elsewhere(row: _Counted, exact: Collection[int]) -> bool:
     """Whether a counter is another checkpoint's.
 
     Its own checkpoint's count is elsewhere: later ones are exact again, or a whole interval of several steps

@@ -14,12 +14,16 @@ from msgspec import Struct
 
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Flaw, Notes
+from ckpt_tools.model.finding import Finding, Flaw, Notes, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Report, Scalar
 
 Metadata = Mapping[str, Scalar]
+Rows = Sequence[tuple[Part, Report]]
+Found = Iterator[tuple[str, Flaw]]  # by the path of a file
+Saves = Sequence[Checkpoint]
+Flaws = Iterator[Flaw]
 Steps = tuple[int | None, int | None, int | None]  # step, epoch, step_in_epoch
 Said = int | str | None
 """What a tracker says: a step, a name, "release", or None for garbage."""
@@ -50,14 +54,47 @@ def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | N
     return None
 
 
-def resume_directory(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    """A framework that is given the directory of a checkpoint."""
-    return Resume(checkpoint.path)
+def resume_with(*arguments: str, file: bool = False) -> Callable[[Checkpoint, str | None], Resume]:
+    """A framework that is given the directory of a checkpoint, or the ``file`` that all ranks load; in these
+    arguments, in which it is ``{path}``.
+    """
+
+    def resume(checkpoint: Checkpoint, path: str | None) -> Resume:
+        at = (path if file else None) or checkpoint.path
+        return Resume(at, tuple(one.replace("{path}", at) for one in arguments))
+
+    return resume
 
 
-def resume_file(checkpoint: Checkpoint, path: str | None) -> Resume:
-    """A framework that is given the file that all ranks load."""
-    return Resume(path or checkpoint.path)
+resume_directory, resume_file = resume_with(), resume_with(file=True)
+
+
+def read_number(data: bytes) -> int | None:
+    """A tracker that holds one number."""
+    text = data.strip()
+    return int(text) if text.isdigit() and len(text) <= 18 else None
+
+
+def read_last_name(data: bytes) -> str | None:
+    """A tracker that holds the path of a directory, of which the name counts."""
+    text = data.decode("utf-8", "replace").strip().rstrip("/")
+    return text.rpartition("/")[2] if text and "\n" not in text and len(text) <= 4096 else None
+
+
+def name_home(checkpoint: Checkpoint) -> str:
+    """The name of a checkpoint's own directory, or of its file."""
+    return (checkpoint.parts[0].home or checkpoint.parts[0].path).rpartition("/")[2]
+
+
+def names_in(c: Checkpoint, *roles: str) -> frozenset[str]:
+    """The paths of a checkpoint's files below it; of these roles, if any are said."""
+    return frozenset(p.path.removeprefix(f"{c.path}/") for p in c.parts if not roles or p.role in roles)
+
+
+def loss(text: str, path: str = "", *, sure: bool = True, hint: str = "") -> Flaw:
+    """What a checkpoint has lost; a warning unless it is ``sure``."""
+    severity = None if sure else Severity.WARNING
+    return Flaw("missing-part", text, path=path, severity=severity, hint=hint)
 
 
 class Tracker(Struct, frozen=True):

@@ -1,62 +1,72 @@
-"""Files that a save has lost, as the saves beside it or its own other files tell. Pure."""
+"""What the files of a save hold, and which it has lost, as the saves beside it or its own other files tell.
+Pure.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
-from ckpt_tools.layouts.common.held import Holds, held_by
+from ckpt_tools.layouts.common.layout import Flaws, Saves, loss
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw, Severity
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 
 _Place = tuple[str, tuple[tuple[str, int], ...]]
 """A piece, and where in it a shard belongs."""
-_Shards = Mapping[_Place, Part]
-_Name = TypeVar("_Name", str, _Place)
 _SHARD = re.compile(r"(.+?)-[0-9]{5}(?:-of-([0-9]{5}))?\.(safetensors|bin)")
 """A shard of a set that transformers, PaddleNLP and ColossalAI load by its index alone."""
 _OF_TRAINER = re.compile(r"/checkpoint-[0-9]+/[^/]+$")
 """Where the Trainer of transformers and Accelerate save: a model, and then the state of training."""
 
 
-def lost(
-    c: Checkpoint, beside: Sequence[Checkpoint], names: Callable[[Checkpoint], frozenset[_Name]]
-) -> list[_Name]:
-    """Those of the ``names`` in all the saves ``beside`` it that this one has not."""
-    siblings = [names(o) for o in beside]
-    return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
-
-
-def without_names(
-    c: Checkpoint, beside: Sequence[Checkpoint], names: Callable[[Checkpoint], frozenset[str]]
-) -> Iterator[Flaw]:
-    """What is missing of these ``names``, by itself an error."""
-    for name in lost(c, beside, names):
-        text = f"there is no {name}, which the run's other checkpoints have"
-        yield Flaw("missing-part", text, path=c.path)
-
-
-def without_optimizer(c: Checkpoint, beside: Sequence[Checkpoint], models: Collection[str]) -> Iterator[Flaw]:
-    """A lone save with one of these ``models``, of a framework that keeps optimizers in other files than
-    models, and without one. It may have been told to save none, so a warning.
+class Holds(NamedTuple):
+    """What a checkpoint holds of a training state.
+    ``counters``: something in it, not only its name, says how far training was.
     """
-    roles = {p.role for p in c.parts}
-    if beside or c.kind is not Kind.PERIODIC or roles.isdisjoint(models) or any("optim" in r for r in roles):
-        return
-    text = "no file holds an optimizer's state, and no other save tells whether there was one"
-    yield Flaw("missing-part", f"{text}: it would begin anew", path=c.path, severity=Severity.WARNING)
+
+    weights: bool = False
+    optimizer: bool = False
+    counters: bool = False
 
 
-def weights_of_a_trainer(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
-    """Weights alone in such a directory, whatever they are called, of a lone save: others tell by themselves.
-    A loop may save no more than that, so a warning.
-    """
-    if not beside and all(_OF_TRAINER.search(p.path) for p in c.parts) and is_weights_alone(c):
-        text = "it holds weights alone, and no state of training (optimizer, trainer_state.json)"
-        text += ": Hugging Face's Trainer and Accelerate cannot go on from it"
-        yield Flaw("missing-part", text, path=c.path, severity=Severity.WARNING)
+PIECES = {
+    "state": Holds(True, True, True),
+    "uncounted": Holds(True, True, False),
+    "counted": Holds(True, False, True),
+    "weights": Holds(True, False, False),
+    "optimizer": Holds(False, True, False),
+    "optimizer_counted": Holds(False, True, True),
+    "progress": Holds(False, False, True),
+    "other": Holds(),
+}
+"""What one file of somebody's own training loop may hold, by the name of its piece.
+One that could not be read is what its name says: ``torch``, ``ckpt`` …
+"""
+ROLLING = "rolling_"
+"""Before the name of a piece: a file that is written over at every save,
+and so only stands in for one that is not.
+"""
+
+
+def piece_for(holds: Holds, rolling: bool) -> str:
+    name = next(name for name, held in PIECES.items() if held == holds)
+    return f"{ROLLING}{name}" if rolling else name
+
+
+def held_by(p: Part) -> Holds | None:
+    """What a file holds; None where it could not be read."""
+    return PIECES.get(p.piece.removeprefix(ROLLING))
+
+
+def holds_of(c: Checkpoint) -> Holds | None:
+    """What its files hold together; None where one of them could not be read."""
+    if len(c.parts) == 1:  # each save is asked about each other one: a run of thousands of files feels it
+        return held_by(c.parts[0])
+    held = [held_by(p) for p in c.parts]
+    known = [h for h in held if h is not None]
+    return Holds(*map(any, zip(*known, strict=True))) if len(known) == len(held) else None
 
 
 def is_weights_alone(c: Checkpoint) -> bool:
@@ -67,7 +77,47 @@ def is_weights_alone(c: Checkpoint) -> bool:
     )
 
 
-def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
+def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:
+    """Weights alone in such a directory, whatever they are called, of a lone save: others tell by themselves.
+    A loop may save no more than that, so a warning.
+    """
+    if not beside and all(_OF_TRAINER.search(p.path) for p in c.parts) and is_weights_alone(c):
+        text = "it holds weights alone, and no state of training (optimizer, trainer_state.json)"
+        text += ": Hugging Face's Trainer and Accelerate cannot go on from it"
+        yield loss(text, c.path, sure=False)
+
+
+def lost(c: Checkpoint, beside: Saves, names: Callable[[Checkpoint], frozenset[str]]) -> list[str]:
+    """Those of the ``names`` in all the saves ``beside`` it that this one has not."""
+    siblings = [names(o) for o in beside]
+    return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
+
+
+def without_names(
+    c: Checkpoint,
+    beside: Saves,
+    names: Callable[[Checkpoint], frozenset[str]],
+    text: str = "there is no {}, which the run's other checkpoints have",
+    *,
+    sure: bool = True,
+) -> Flaws:
+    """What is missing of these ``names``."""
+    for name in lost(c, beside, names):
+        yield loss(text.format(name), c.path, sure=sure)
+
+
+def without_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> Flaws:
+    """A lone save with one of these ``models``, of a framework that keeps optimizers in other files than
+    models, and without one. It may have been told to save none, so a warning.
+    """
+    roles = {p.role for p in c.parts}
+    if beside or c.kind is not Kind.PERIODIC or roles.isdisjoint(models) or any("optim" in r for r in roles):
+        return
+    text = "no file holds an optimizer's state, and no other save tells whether there was one"
+    yield loss(f"{text}: it would begin anew", c.path, sure=False)
+
+
+def without_index(c: Checkpoint, beside: Saves) -> Flaws:
     """Shards of which no index says what they hold: their loader finds no model then. Other saves beside it
     show that by themselves.
     """
@@ -78,36 +128,30 @@ def without_index(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]
             index = f"{shard[1]}.{shard[3]}.index.json"
             if f"{p.path.removesuffix(p.name)}{index}" not in there:
                 text = f"there is no {index}, without which {p.name} and the like are not loaded"
-                yield Flaw("missing-part", text, path=c.path)
+                yield loss(text, c.path)
                 return
 
 
 def stale_index(path: str, whole: str) -> Flaw:
     """Return what to say of an index beside a file that holds the model whole."""
     text = f"none of its shards is there, and {whole} is taken: from_pretrained may ask for them"
-    hint = f"remove this index if {whole} is the model"
-    return Flaw("missing-part", text, path=path, severity=Severity.WARNING, hint=hint)
+    return loss(text, path, sure=False, hint=f"remove this index if {whole} is the model")
 
 
-def lost_shards(c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Flaw]:
+def lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
     """Shards that no index lists, and that all the saves ``beside`` it have. A save that holds as many bytes
     without them is that of a job which has fewer ranks by now.
     """
-    sharded = [o for o in beside if _shards(o)]
-    gone = lost(c, sharded, lambda o: frozenset(_shards(o))) if _shards(c) else []
-    if not gone:
-        return
-    others = list(map(_shards, sharded))
-    smallest = min(shards[at].size for shards in others for at in gone)
-    if _size(_shards(c)) + smallest // 2 < min(map(_size, others)):
-        text = f"there is no file like {others[-1][gone[0]].name}, as the saves beside it have one"
-        yield Flaw("missing-part", text, path=c.path)
+    mine, others = _shards(c), [shards for o in beside if (shards := _shards(o))]
+    gone = sorted(set.intersection(*map(set, others)) - mine.keys()) if mine and others else []
+    if gone:
+        smallest = min(shards[at].size for shards in others for at in gone)
+        least = min(sum(p.size for p in shards.values()) for shards in others)
+        if sum(p.size for p in mine.values()) + smallest // 2 < least:
+            text = f"there is no file like {others[-1][gone[0]].name}, as the saves beside it have one"
+            yield loss(text, c.path)
 
 
-def _shards(c: Checkpoint) -> _Shards:
+def _shards(c: Checkpoint) -> Mapping[_Place, Part]:
     """Of a copy of the newest save, or a link to it, there is one for all saves."""
     return {(p.piece, p.coords): p for p in c.parts if p.coords and p.role == "model"}
-
-
-def _size(shards: _Shards) -> int:
-    return sum(p.size for p in shards.values())

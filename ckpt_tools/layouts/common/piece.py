@@ -14,6 +14,10 @@ from msgspec.structs import replace
 from ckpt_tools.layouts.common.templates import compile_name
 from ckpt_tools.model.part import Kind
 
+TORCH = ("torch_zip", "torch_legacy")
+JSON = ("json_member",)
+SAFETENSORS = ("safetensors",)
+
 
 class Readers(Struct, frozen=True):
     """Which ranks load a file when a job resumes: without any of these the one that its name tells."""
@@ -177,3 +181,11 @@ def nest(home: str, pieces: Iterable[Piece], mark: str = "", **changed: Any) -> 
     for p in pieces:
         template = f"{home}/{p.template}" if home else p.template
         yield replace(p, name=f"{p.name}{mark}", template=template, **changed)
+
+
+def prove(proof: str, *, unasked: bool = False) -> Piece:
+    """A piece without a name and a template yet: a whole checkpoint in a file of torch, which has the entry
+    ``proof`` whatever it is called; others may have the same names.
+    """
+    content = Content(step=True, proof=proof)
+    return Piece("", "model", "", TORCH, readers=COPIES, unasked=unasked, claim=Claim.WEAK, content=content)

@@ -1,0 +1,412 @@
+"""Trainers that save each object of a training in a file of its own, in a directory for each save:
+SpeechBrain, elements (DreamerV3), LeRobot and torchtune.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from msgspec.structs import replace
+
+from ckpt_tools.layouts.common.counters import borrowed, named_steps, steps_taken
+from ckpt_tools.layouts.common.layout import (
+    Beside,
+    Complete,
+    Counting,
+    Flaws,
+    Found,
+    Layout,
+    Metadata,
+    Rows,
+    Saves,
+    Steps,
+    Tracker,
+    loss,
+    name_home,
+    names_in,
+    resume_directory,
+    whole,
+)
+from ckpt_tools.layouts.common.lost_files import without_names
+from ckpt_tools.layouts.common.piece import (
+    JSON,
+    SAFETENSORS,
+    TELLS_STEP,
+    TORCH,
+    Changes,
+    Claim,
+    Piece,
+    nest,
+)
+from ckpt_tools.layouts.files import OBJECTS
+from ckpt_tools.model import ranges
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Flaw
+from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.plan import Resume
+
+# ---- SpeechBrain's Checkpointer: a directory CKPT+<time>+NN for each save, with CKPT.yaml and a file
+# <name>.ckpt for each object that is recovered
+
+_TEXT = ("text_member",)
+_SAVED_AT = re.compile(r"CKPT\+([0-9]{4}-[0-9]{2}-[0-9]{2}\+[0-9]{2}-[0-9]{2}-[0-9]{2})\+[0-9]+")
+"""Such a directory; the number after the second is the first that no other has."""
+
+
+def _read_speechbrain(part: Part, metadata: Metadata) -> Steps:
+    """The Brain counts the steps of its optimizer, the counter of a recipe its epochs."""
+    epoch = whole(metadata.get("value")) if part.role == "counter" else None
+    return whole(metadata.get("optimizer_step")) if part.role == "progress" else None, epoch, None
+
+
+def _check_speechbrain(parts: Rows) -> Found:
+    """The Brain counts the steps that its optimizer takes; a recipe notes the epoch of the save, where most
+    saves' counters agree.
+    """
+    taken = steps_taken([row for row in parts if row[0].role == "optimizer"])
+    counted = [row for row in parts if row[0].home in taken]
+    beside = "the optimizer beside it"
+    yield from borrowed(counted, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)
+    copied = list(_find_copied_times(parts))
+    yield from copied
+    told = {path for path, _ in copied}
+    noted = {
+        p.home: whole(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta" and p.path not in told
+    }
+    counters = (
+        (p, whole(r.metadata.get("value"))) for p, r in parts if p.role == "counter" and p.path not in told
+    )
+    rows = [(p, n, of) for p, n in counters if None not in (n, of := noted.get(p.home))]
+    odd = [row for row in rows if row[1] != row[2]]
+    for p, n, of in odd if 2 * len(odd) < len(rows) else ():
+        text = f"it counts epoch {n}, CKPT.yaml beside it notes {of}, and elsewhere in the run both agree"
+        yield p.path, Flaw("epoch-mismatch", text)
+
+
+def _find_copied_times(parts: Rows) -> Found:
+    """Each save notes when it was made, by which recovery finds the newest: of two that note the same moment,
+    the one whose other files were written further from it has the notes of the other. A save that was copied
+    as a whole is at the step of the other.
+    """
+    steps = {p.home: r.metadata.get("optimizer_step") for p, r in parts if p.role == "progress"}
+    homes = defaultdict[str, list[int]](list)
+    noted = defaultdict[float, list[Part]](list)
+    for p, report in parts:
+        if p.piece != "meta":
+            homes[p.home].append(p.mtime_ns)
+        elif isinstance(at := report.metadata.get("unixtime"), float):
+            noted[at].append(p)
+    for at, same in noted.items():
+        away = {p.path: abs(min(homes.get(p.home, [p.mtime_ns])) - int(at * 1e9)) for p in same}
+        own, *others = sorted(same, key=lambda p: (away[p.path], p.path))
+        for p in others:
+            if steps.get(p.home) != steps.get(own.home):
+                text = "its unixtime is that of another save, as which SpeechBrain would find it"
+                yield p.path, Flaw("step-mismatch", text)
+
+
+def _find_lost_of_speechbrain(c: Checkpoint, beside: Saves) -> Flaws:
+    yield from without_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
+    if not beside and not any("opt" in p.name.lower() for p in c.parts):  # recipes name their own
+        text = "no file is called an optimizer's, and no other save tells whether there was one"
+        yield loss(text, c.path, sure=False)
+
+
+_HOOKS = (*_TEXT, *TORCH)
+"""A recipe saves its own by a hook."""
+_OF_SPEECHBRAIN = (
+    Piece("meta", "metadata", "CKPT.yaml", _TEXT),
+    Piece("brain", "progress", "brain.ckpt", _HOOKS, required=False, content=TELLS_STEP),
+    # what recipes call their EpochCounter
+    Piece("counter", "counter", "<counter|epoch_counter|epoch|epochs>.ckpt", _HOOKS, required=False),
+    Piece("data", "data", "dataloader-{name}.ckpt", _HOOKS, required=False),
+    Piece("model", "model", "<model|modules>.ckpt", TORCH, required=False),
+    Piece("optimizer", "optimizer", "<optimizer|opt>.ckpt", TORCH, required=False),
+    Piece("state", "state", "{name}.ckpt", _HOOKS, required=False),
+)
+SPEECHBRAIN = Layout(
+    name="speechbrain",
+    title="SpeechBrain Checkpointer",
+    pieces=tuple(nest("CKPT+{name}", _OF_SPEECHBRAIN)),
+    resume=resume_directory,  # what Checkpointer.find_checkpoint() is to find
+    steps=_read_speechbrain,
+    check=_check_speechbrain,
+    lost=_find_lost_of_speechbrain,
+    complete=Complete(needs=("metadata",)),
+    # of EpochCounter; between two epochs it is the one under way
+    counting=Counting(first_epoch=1, dated=_SAVED_AT),
+    reshardable=True,
+    reference=(
+        "speechbrain 1.1.2: utils/checkpoints.py Checkpointer; core.py Brain._save(), "
+        "_save_intra_epoch_ckpt(); utils/epoch_loop.py EpochCounter"
+    ),
+    limits=(
+        "recover_if_possible() takes the newest unixtime there is: move a damaged one away, or give a view",
+        "CKPT.yaml is written first: of a lone save that died nothing tells that files are missing",
+        "what a recoverable's own hook writes must be a file of torch or a text",
+    ),
+)
+
+# ---- the Checkpoint of elements, as DreamerV3 saves: a directory 20261126T200327F714468/ for each save, with
+# <name>.pkl of each object, the empty done, and latest beside it, which names it
+
+_DREAMED = re.compile(r"(20[0-9]{6}T[0-9]{6}F[0-9]{6})(?:-[0-9]{12,18})?")
+"""timestamp(millis=True), and the step where the Checkpoint was given one."""
+_ACTIONS = "counters.actions"
+
+
+def _read_latest(data: bytes) -> str | None:
+    """The directory that ``latest`` names; other frameworks have a file of that name as well."""
+    name = data.decode("utf-8", "surrogateescape").strip("\n")
+    return name if _DREAMED.fullmatch(name) else None
+
+
+def _read_elements(part: Part, metadata: Metadata) -> Steps:
+    """DreamerV3 saves the steps of its environments as a number alone."""
+    counted = whole(metadata.get("value")) if part.piece == "step" else None
+    return part.step if part.step is not None else counted, None, None
+
+
+def _check_elements(parts: Rows) -> Found:
+    """An agent counts the actions that it took, of which each is a step of an environment."""
+    yield from named_steps(parts, "value", "count", role="progress")
+    taken = {p.home: n for p, r in parts if (n := whole(r.metadata.get(_ACTIONS))) is not None}
+    counted = [row for row in parts if row[0].home in taken and row[0].piece == "step"]
+    told = {p.home: n for p, r in counted if (n := whole(r.metadata.get("value"))) is not None}
+    beside = "the agent beside it"
+    yield from borrowed(counted, {"step": ("value",)}, lambda p: taken[p.home], beside=beside)
+    agents = [row for row in parts if row[0].home in told and row[0].piece == "agent"]
+    yield from borrowed(agents, {"agent": (_ACTIONS,)}, lambda p: told[p.home], beside="the steps beside it")
+    for p, _ in counted:
+        if p.home not in told:
+            yield p.path, Flaw("bad-pickle", f"it holds no number, as {beside} does")
+
+
+def _find_lost_of_elements(c: Checkpoint, beside: Saves) -> Flaws:
+    there = {p.piece for p in c.parts}
+    if {"agent", "replay"} <= there and "step" not in there:
+        yield loss("there is no step.pkl, which DreamerV3 saves beside an agent and its replay", c.path)
+    if {"agent", "step"} <= there and "replay" not in there and not beside:
+        text = "there is no replay.pkl, which DreamerV3 saves beside an agent and its steps"
+        yield loss(text, c.path, sure=False)
+    shards = defaultdict[str, set[int]](set)
+    for p in c.parts:
+        if p.piece == "shard":
+            shards[p.name.rpartition("-")[0]].add(dict(p.coords)["shard"])
+    for name, numbers in sorted(shards.items()):
+        if gone := ranges.gaps(numbers, max(numbers) + 1):
+            yield loss(f"there is no {name}-{gone[0][0]:04d}.pkl, although there are later ones", c.path)
+    yield from without_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
+
+
+_OF_ELEMENTS = (
+    Piece("step", "progress", "step.pkl", OBJECTS, content=TELLS_STEP, unasked=True),
+    Piece("replay", "data", "replay[_<train|eval>].pkl", OBJECTS, unasked=True),
+    Piece("agent", "model", "agent.pkl", OBJECTS, unasked=True),
+    Piece("shard", "model", "{name}-{shard:04d}.pkl", OBJECTS, unasked=True),
+    Piece("state", "model", "{name}.pkl", OBJECTS, unasked=True),
+    Piece("done", "done", "done", loaded=False, claim=Claim.INSIDE, changes=Changes.MARK),
+)
+ELEMENTS = Layout(
+    name="elements",
+    title="elements (DreamerV3)",
+    pieces=tuple(nest("20{name}T{name}F{name}[-{step:012d}]", _OF_ELEMENTS)),
+    resume=resume_directory,  # Checkpoint.load(path)
+    steps=_read_elements,
+    check=_check_elements,
+    lost=_find_lost_of_elements,
+    # empty, and the last file of a save
+    beside=Beside(traces=(re.compile(rf"(?:^|/){_DREAMED.pattern}/done$"),)),
+    tracker=Tracker(file="latest", read=_read_latest, name=name_home),
+    complete=Complete(commit="done", needs=("model",)),
+    counting=Counting(dated=_DREAMED),
+    reshardable=True,
+    reference="elements 3.22 checkpoint.py Checkpoint; danijar/dreamerv3 embodied/run/train.py, jax/agent.py",
+    limits=(
+        "Checkpoint.load() follows latest, not the plan: give it the path, or write the name into latest",
+        "of a lone save nothing tells that the last shard of an object is missing",
+        "the chunks of the replay are in a directory of their own, and not checked",
+    ),
+)
+
+# ---- LeRobot: checkpoints/000300/ with pretrained_model/ and training_state/; last is a link to the newest
+
+_OPTIMIZER = ("optimizer_state.safetensors", "optimizer_param_groups.json")
+"""What each optimizer is saved as; several have a directory each."""
+_PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safetensors")
+
+
+def _check_lerobot(parts: Rows) -> Found:
+    """training_step.json against the directory's name; and files that a JSON file beside them tells of: the
+    states of processors, and the schedule that has noted its first learning rate in an optimizer's groups
+    (torch/optim/lr_scheduler.py).
+    """
+    yield from named_steps(parts, "step", role="progress")
+    there = {p.path for p, _ in parts}
+    for part, report in parts:
+        stem = part.name.removesuffix(".json")
+        for name in [str(v) for k, v in report.metadata.items() if k.startswith("state_file.")]:
+            if f"{part.folder.directory}{name}" not in there:
+                yield (
+                    part.path,
+                    loss(f"there is no {name}, which it says holds the state of one of its steps"),
+                )
+            elif not name.startswith(stem):
+                text = f"it says that {name} holds the state of one of its steps, which is not one of {stem}"
+                yield part.path, Flaw("wrong-role", text)
+        # a file that was asked about alone has nothing beside it
+        scheduled = part.role == "groups" and "initial_lr" in report.metadata and len(there) > 1
+        if scheduled and f"{part.home}/training_state/scheduler_state.json" not in there:
+            text = "there is no scheduler_state.json, although a schedule has set its learning rate"
+            yield part.path, loss(text, sure=False)
+
+
+def _find_lost_of_lerobot(c: Checkpoint, beside: Saves) -> Flaws:
+    """What other saves have; where there are none, what is one of two that are saved together: the other half
+    of an optimizer, or what says how the state of a processor is used.
+    """
+    mine = names_in(c)
+    yield from without_names(c, beside, names_in)
+    for name in sorted(() if beside else mine):
+        home, _, file = name.rpartition("/")
+        processor, other = _PROCESSOR_STATE.fullmatch(file), ""
+        if file in _OPTIMIZER:
+            other = f"{home}/{_OPTIMIZER[1 - _OPTIMIZER.index(file)]}"
+        elif processor:
+            other = f"{home}/{processor[1]}.json"
+        if other and other not in mine:
+            yield loss(f"there is no {other}, which is saved with {file}", c.path)
+
+
+_AROUND = "policy_<preprocessor|postprocessor>"
+"""What is done to data before and after the policy."""
+_STATISTICS = Piece("statistics", "statistics", f"{_AROUND}_step_{{layer}}_{{name}}.safetensors", SAFETENSORS)
+_POLICY = (
+    Piece("model", "model", "model.safetensors", SAFETENSORS),
+    Piece("adapter", "model", "adapter_model.safetensors", SAFETENSORS),
+    Piece("config", "config", "train_config.json", JSON),
+    Piece("policy", "policy", "<config|adapter_config>.json", JSON),
+    Piece("processor", "processor", f"{_AROUND}.json", JSON),
+    replace(_STATISTICS, changes=Changes.CONSTANT),  # of the data
+)
+_OF_OPTIMIZER = (
+    Piece("optimizer", "optimizer", _OPTIMIZER[0], SAFETENSORS),
+    Piece("groups", "groups", _OPTIMIZER[1], JSON),
+)
+_STATE = (
+    Piece("progress", "progress", "training_step.json", JSON, content=TELLS_STEP),
+    Piece("rng", "rng", "rng_state.safetensors", SAFETENSORS),
+    *_OF_OPTIMIZER,
+    *nest("{name}", _OF_OPTIMIZER, "_each"),
+    Piece("scheduler", "scheduler", "scheduler_state.json", JSON),
+)
+LEROBOT = Layout(
+    name="lerobot",
+    title="LeRobot",
+    pieces=(
+        *nest("{step:06d}/pretrained_model", _POLICY),
+        *nest("{step:06d}/training_state", _STATE),
+    ),
+    resume=resume_directory,
+    check=_check_lerobot,
+    lost=_find_lost_of_lerobot,
+    complete=Complete(commit="groups", needs=("model", "config", "policy", "progress", "rng", "optimizer")),
+    reshardable=True,
+    reference=(
+        "lerobot 0.4.4: utils/train_utils.py save_checkpoint(), load_training_state(); optim/optimizers.py, "
+        "optim/schedulers.py; configs/train.py TrainPipelineConfig.validate(); "
+        "processor/pipeline.py from_pretrained(), which opens each state_file"
+    ),
+    limits=(
+        "lerobot-train is given a file of the choice: --config_path=PATH/pretrained_model/train_config.json",
+        "of a lone checkpoint nothing tells that a processor without a state, with all its files, is lost",
+        "nothing but its directory tells of which save a model or an optimizer is",
+    ),
+)
+
+# ---- torchtune: epoch_N/ holds the model after an epoch, recipe_state/recipe_state.pt the optimizer and the
+# counters of the last one alone, written over at the end of every save
+
+_RECIPE = "recipe"
+_ADAPTER = "adapter_model.pt"
+"""What training goes on from, beside the same adapter for other programs and the model with it merged in."""
+
+
+def _read_torchtune(part: Part, metadata: Metadata) -> Steps:
+    """The recipe counts the epochs that have run, directories from 0."""
+    run = whole(metadata.get("epochs_run"))
+    return None, run - 1 if part.piece == _RECIPE and run else part.epoch, None
+
+
+def _find_other_recipes(c: Checkpoint, others: Saves) -> Flaws:
+    """The optimizer's state: that of another epoch would be loaded with this model, without a word."""
+
+    def is_recipe(o: Checkpoint) -> bool:
+        return all(p.piece == _RECIPE for p in o.parts)
+
+    if is_recipe(c):
+        yield loss("recipe_state.pt holds no model", c.path)
+        return
+    for o in others:
+        if o.run == c.run and is_recipe(o) and o.epoch != c.epoch:
+            of = "an epoch that it does not tell" if o.epoch is None else f"epoch {o.epoch}"
+            text = f"recipe_state.pt is of {of}: nothing holds the optimizer's state of epoch {c.epoch}"
+            hint = "to start from this model with a new optimizer, move recipe_state/ away"
+            yield loss(text, c.path, hint=hint)
+
+
+def _resume_torchtune(checkpoint: Checkpoint, _path: str | None) -> Resume:
+    """The files by their names below ``output_dir``: otherwise the adapter of the highest epoch is loaded,
+    and of a whole model what the configuration names. A decision keeps nothing else of a file.
+    """
+    home, _, epoch = checkpoint.path.rpartition("/")
+    names = {p.name for p in checkpoint.parts}
+    if _ADAPTER in names:
+        files = f"checkpointer.adapter_checkpoint={epoch}/{_ADAPTER}"
+    else:
+        models = sorted(
+            f"{epoch}/{name}"
+            for name in names
+            if name.endswith((".safetensors", ".bin", ".pt")) and not name.startswith(("adapter_", "recipe_"))
+        )
+        files = f"checkpointer.checkpoint_files=[{','.join(models)}]"
+    return Resume(checkpoint.path, ("resume_from_checkpoint=True", f"output_dir={home}", files))
+
+
+_SAVED = Piece(_RECIPE, "recipe", "<recipe_state>/recipe_state.pt", TORCH, Kind.RELEASE, required=False)
+_SHARD = "model-{shard:05d}-of-{of:05d}"
+_TEXTS = "<config|generation_config|adapter_config|tokenizer|tokenizer_config>.json"
+_INDEX = "<model.safetensors|pytorch_model.bin>.index.json"
+_OF_TORCHTUNE = (
+    Piece("shard", "model", f"{_SHARD}.safetensors", SAFETENSORS),
+    Piece("bin", "model", f"{_SHARD}.bin", TORCH),
+    Piece("old", "model", "<hf|tune>_model_{shard:04d}_{name}.pt", TORCH),
+    Piece("index", "index", _INDEX, ("safetensors_index",)),
+    Piece("adapter", "adapter", "adapter_model.safetensors", SAFETENSORS, required=False),
+    Piece("adapter_pt", "adapter", "adapter_model.<pt|bin>", TORCH, required=False),
+    Piece("config", "config", _TEXTS, JSON, required=False, loaded=False),
+)
+"""Models are torchtune's where a recipe's state lies beside them; others are sharded safetensors."""
+TORCHTUNE = Layout(
+    name="torchtune",
+    title="torchtune",
+    pieces=(
+        replace(_SAVED, content=TELLS_STEP),  # no checkpoint by itself
+        *nest("epoch_{epoch}", _OF_TORCHTUNE, claim=Claim.COMPANION),
+    ),
+    resume=_resume_torchtune,
+    steps=_read_torchtune,
+    lacks=_find_other_recipes,
+    counting=Counting(first_epoch=0),
+    reshardable=True,
+    reference=(
+        "torchtune 0.6.1: training/checkpointing/_checkpointer.py save_checkpoint() (model, adapter, then "
+        "recipe_state/, but not after the last epoch), _utils.py get_model_checkpoint_path(), "
+        "get_adapter_checkpoint_path(); recipes/full_finetune_single_device.py (epochs_run)"
+    ),
+    limits=(
+        "nothing in a model tells its epoch: only its directory's name does",
+        "torchtune itself loads the adapter of the epoch_N of the highest N, unless it is given another",
+    ),
+)
