@@ -243,6 +243,7 @@ def tracker_seeds() -> list[bytes]:
 def tracker() -> Target:
     from ckpt_tools.findings import CODES
     from ckpt_tools.layouts import LAYOUTS
+    from ckpt_tools.layouts.mindspore import check_records
     from ckpt_tools.model.checkpoint import Checkpoint
     from ckpt_tools.model.finding import Notes
     from ckpt_tools.model.part import Kind, Part
