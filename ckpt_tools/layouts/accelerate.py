@@ -126,16 +126,20 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
             text = f"there is a {kind} file of number {max(held)}, and none of {min(gone)}"
             yield loss(text, c.path)
             return
-    # models below it of which ``from_pretrained`` cannot say what they are
+    yield from _find_undescribed(c)
+    for name in lost(c, beside, numbered):
+        named = _NUMBERED.fullmatch(name)
+        if named is not None and named[1] in numbers:  # without any of a kind, the kind is missed
+            yield loss(f"there is no {name}, which the run's other checkpoints have", c.path)
+
+
+def _find_undescribed(c: Checkpoint) -> Flaws:
+    """Models below it of which ``from_pretrained`` cannot say what they are."""
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role in _DIFFUSERS}
     described = {p.path.rpartition("/")[0] for p in c.parts if p.role.endswith("_config")}
     for home in sorted(models - described):
         text = f"there is no config.json in {home.rpartition('/')[2]}, without which the model is not loaded"
         yield loss(text, c.path)
-    for name in lost(c, beside, numbered):
-        named = _NUMBERED.fullmatch(name)
-        if named is not None and named[1] in numbers:  # without any of a kind, the kind is missed
-            yield loss(f"there is no {name}, which the run's other checkpoints have", c.path)
 
 
 def _find_lost_optimizer(c: Checkpoint, schedules: int, optimizers: int) -> Flaws:

@@ -101,15 +101,17 @@ def _find_lost_optimizers(rows: Rows) -> Found:
         dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
         sized = "dp_world_size" in r.metadata and 0 < dp * mp <= _WORLD
         if p.piece.startswith(("model", "zero3")) and expected and sized:
-            gone = ((m, [d for d in range(dp) if (d, m) not in present]) for m in range(mp))
-            if lost := [
-                f"data parallel rank {words(ranges(ranks))} of model parallel rank {m}"
-                for m, ranks in gone
-                if ranks
-            ]:
-                text = f"dp_world_size is {dp}, but there is no optimizer file of {', '.join(lost)}"
+            if lost := ", ".join(_spell_lost(dp, mp, present)):
+                text = f"dp_world_size is {dp}, but there is no optimizer file of {lost}"
                 yield p.path, Flaw("missing-rank", text)
             return
+
+
+def _spell_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | None]]) -> Iterator[str]:
+    """Yield the data parallel ranks that are not there, by their model parallel rank."""
+    for m in range(mp):
+        if gone := [d for d in range(dp) if (d, m) not in present]:
+            yield f"data parallel rank {words(ranges(gone))} of model parallel rank {m}"
 
 
 def _find_lost_layers(rows: Rows) -> Found:

@@ -7,7 +7,7 @@ import pkgutil
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -186,6 +186,10 @@ def _list_holdings(c: Checkpoint) -> frozenset[str] | None:
     return frozenset((*(p.role for p in c.parts), *(what for what, there in inside.items() if there)))
 
 
+_Beside = Sequence[tuple[Checkpoint, "frozenset[str] | None"]]
+"""Other saves of a run, and what they hold as far as that could be read."""
+
+
 def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
     """What all other saves of its run hold, and it does not; weights; and an optimizer's state that one of
     them has, or may have had that cannot be read, or with which its schedule was saved.
@@ -202,15 +206,19 @@ def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
         gone |= {_OPTIMIZER}
     gone -= mine
     for what in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
-        text = f"{_call(c)} holds no {what}"
-        if o := next((o for o, held in beside if held is not None and what in held), None):
-            text += f", which {_call(o)} beside it holds"
-        elif what == _OPTIMIZER and "scheduler" in mine:
-            text += ", with which a schedule is saved"
-            text += ": say --exclude GLOB for the schedule if the job never saves one"
-        elif what == _OPTIMIZER:
-            text += ", and a save beside it that may have held one cannot be read"
-        yield loss(text, c.parts[0].path)
+        yield loss(f"{_call(c)} holds no {what}{_explain(what, mine, beside)}", c.parts[0].path)
+
+
+def _explain(what: str, mine: frozenset[str], beside: _Beside) -> str:
+    if o := next((o for o, held in beside if held is not None and what in held), None):
+        return f", which {_call(o)} beside it holds"
+    if what != _OPTIMIZER:
+        return ""
+    if "scheduler" in mine:
+        return (
+            ", with which a schedule is saved: say --exclude GLOB for the schedule if the job never saves one"
+        )
+    return ", and a save beside it that may have held one cannot be read"
 
 
 def _may_train(held: frozenset[str] | None, c: Checkpoint, o: Checkpoint) -> bool:

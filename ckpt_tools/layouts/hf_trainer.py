@@ -42,6 +42,7 @@ from ckpt_tools.layouts.common.piece import (
 )
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
+from ckpt_tools.model.part import Part
 
 _PADDLE = ("pickle_plain",)
 _HOME = "checkpoint-{step}"
@@ -65,20 +66,23 @@ def _find_older(parts: Rows) -> Found:
     told = {p.role: (p, r.metadata) for p, r in parts}
     if len({p.home for p, _ in parts}) != 1 or not told.keys() >= {"optimizer", "scheduler", "state"}:
         return
-    (optimizer, its), (schedule, of_schedule), (_, state) = (
-        told[role] for role in ("optimizer", "scheduler", "state")
-    )
-    at, every = (whole(state.get(key)) for key in ("global_step", "save_steps"))
-    taken, set_at = whole(its.get("optimizer_step")), whole(of_schedule.get("last_epoch"))
-    if not (at and every and taken and set_at) or at % every or _BY_EVALUATIONS in of_schedule:
-        return
+    optimizer, schedule = told["optimizer"], told["scheduler"]
+    at, every = (whole(told["state"][1].get(key)) for key in ("global_step", "save_steps"))
+    taken, set_at = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
+    if at and every and taken and set_at and not (at % every or _BY_EVALUATIONS in schedule[1]):
+        yield from _compare_steps((optimizer[0], taken), (schedule[0], set_at), at, every)
+
+
+def _compare_steps(optimizer: tuple[Part, int], schedule: tuple[Part, int], at: int, every: int) -> Found:
+    """Which of the two is of an older checkpoint, of which there is one ``every`` so many steps."""
+    (part, taken), (other, set_at) = optimizer, schedule
     older = {n for n in (taken, set_at) if n < at and n % every == 0}
     if older == {taken, set_at}:
         text = f"it and its schedule have taken {taken} steps, like checkpoint-{taken}, and the Trainer {at}"
-        yield optimizer.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
+        yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
     elif older and at in (taken, set_at):
-        path = (optimizer if set_at == at else schedule).path
         text = f"it has taken {min(older)} steps, like checkpoint-{min(older)}, and all else here {at}"
+        path = part.path if set_at == at else other.path
         yield path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -120,13 +120,14 @@ def _check(parts: Rows) -> Found:
         if len(ranks) == 1 and report.metadata.get("remove_redundancy") == "True":
             text = "it was saved with remove_redundancy, so files of other ranks hold the rest"
             yield part.path, Flaw("missing-rank", f"{text}, and there are none", severity=Severity.WARNING)
+    named = [(p, r) for p, r in parts if p.epoch is not None and p.step_in_epoch is not None]
     wrong = dict[str, Flaw]()
-    for path, f in _find_other_counts(parts):
+    for path, f in _find_other_counts(named):
         wrong.setdefault(path, f)
     yield from wrong.items()
-    of_saves = list(_find_several_saves(parts, frozenset(wrong)))
+    of_saves = list(_find_several_saves(named, frozenset(wrong)))
     yield from of_saves
-    yield from _find_standstills(parts, wrong.keys() | {path for path, _ in of_saves})
+    yield from _find_standstills(named, wrong.keys() | {path for path, _ in of_saves})
 
 
 def _find_other_counts(parts: Rows) -> Found:
@@ -135,48 +136,42 @@ def _find_other_counts(parts: Rows) -> Found:
     """
     epochs, steps = defaultdict[object, _Values](list), defaultdict[object, _Values](list)
     for part, report in parts:
-        if part.epoch is None or part.step_in_epoch is None:
-            continue
-        dying = part.kind is Kind.DYING_GASP
+        epoch, step, dying = part.epoch or 0, part.step_in_epoch or 0, part.kind is Kind.DYING_GASP
         epoch_num, step_num = (whole(report.metadata.get(key)) for key in ("epoch_num", "step_num"))
         if epoch_num is not None:
-            epochs[dying, part.generation].append((part, epoch_num - part.epoch))
-        if step_num is not None and not (dying and step_num == part.step_in_epoch):
-            generation = None if dying else part.generation
-            steps[generation, part.epoch].append((part, step_num - part.step_in_epoch))
-    for values in epochs.values():
-        for part, away in _odd_ones_out(values):
-            said = (part.epoch or 0) + away
-            text = f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch {said}"
-            yield part.path, Flaw("epoch-mismatch", text)
-    for values in steps.values():
-        for part, away in _odd_ones_out(values):
-            named, said = f"step {part.step_in_epoch} of epoch {part.epoch}", (part.step_in_epoch or 0) + away
-            text = f"the name says {named}, the file's step_num belongs to step {said}"
-            yield part.path, Flaw("step-mismatch", text)
+            epochs[dying, part.generation].append((part, epoch_num - epoch))
+        if step_num is not None and not (dying and step_num == step):
+            steps[None if dying else part.generation, epoch].append((part, step_num - step))
+    for part, away in chain.from_iterable(map(_odd_ones_out, epochs.values())):
+        text = f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch"
+        yield part.path, Flaw("epoch-mismatch", f"{text} {_add(part.epoch, away)}")
+    for part, away in chain.from_iterable(map(_odd_ones_out, steps.values())):
+        text = f"the name says step {part.step_in_epoch} of epoch {part.epoch}, the file's step_num belongs"
+        yield part.path, Flaw("step-mismatch", f"{text} to step {_add(part.step_in_epoch, away)}")
+
+
+def _add(named: int | None, away: int) -> int:
+    return (named or 0) + away
 
 
 def _find_several_saves(parts: Rows, wrong: Collection[str]) -> Found:
     """Files of one save that count differently, and are not ``wrong`` anyway: those that differ from most of
     it, or all where nobody knows which are another save's.
     """
-    saves = defaultdict[object, "dict[str, _Values]"](dict)
+    saves = defaultdict[tuple[Kind, int | None, int | None, int | None, str], _Values](list)
     for part, report in parts:
-        if part.epoch is not None and part.step_in_epoch is not None:
-            save = saves[part.kind, part.generation, part.epoch, part.step_in_epoch]
-            for entry in ("epoch_num", "step_num"):
-                if (value := whole(report.metadata.get(entry))) is not None:
-                    save.setdefault(entry, []).append((part, value))
-    for save in saves.values():
-        for entry, counted in save.items():
-            values = [(part, value) for part, value in counted if part.path not in wrong]
-            several = sorted({value for _, value in values})
-            if len(several) > 1:
-                said = ", ".join(map(str, several))
-                text = f"the files of one save have different values of {entry}: {said}"
-                code = "epoch-mismatch" if entry == "epoch_num" else "step-mismatch"
-                odd = [part for part, _ in _odd_ones_out(values)] or [part for part, _ in values]
-                yield from ((part.path, Flaw(code, text)) for part in odd)
+        for entry in ("epoch_num", "step_num"):
+            if (value := whole(report.metadata.get(entry))) is not None and part.path not in wrong:
+                save = part.kind, part.generation, part.epoch, part.step_in_epoch, entry
+                saves[save].append((part, value))
+    for (_, _, _, _, entry), values in saves.items():
+        several = sorted({value for _, value in values})
+        if len(several) > 1:
+            said = ", ".join(map(str, several))
+            text = f"the files of one save have different values of {entry}: {said}"
+            code = "epoch-mismatch" if entry == "epoch_num" else "step-mismatch"
+            odd = [part for part, _ in _odd_ones_out(values)] or [part for part, _ in values]
+            yield from ((part.path, Flaw(code, text)) for part in odd)
 
 
 def _find_standstills(parts: Rows, wrong: Collection[str]) -> Found:
@@ -186,8 +181,7 @@ def _find_standstills(parts: Rows, wrong: Collection[str]) -> Found:
     grown = defaultdict[object, _Values](list)
     for part, report in parts:
         global_step = whole(report.metadata.get("global_step"))
-        named = part.epoch is not None and part.step_in_epoch is not None
-        if named and global_step and part.kind is not Kind.DYING_GASP:
+        if global_step and part.kind is not Kind.DYING_GASP:
             grown[part.rank, part.generation].append((part, global_step))
     for rows in grown.values():
         rows.sort(key=lambda r: (r[0].epoch or 0, r[0].step_in_epoch or 0))
@@ -223,24 +217,31 @@ def check_records(checkpoints: Saves, notes: Notes) -> Iterator[Flaw | Finding]:
         data = notes.read(path, _LIMIT)
         if isinstance(data, Finding):
             yield data
-        elif data is not None and (said := _read_record(data)) is None:
-            text = "it is no JSON object with last_epoch, last_step and last_ckpt_file"
-            yield Flaw("bad-tracker", text, path=path)
-        elif data is not None and said is not None:
-            noted[path] = said
-            if not said.file.rpartition(".")[0].endswith(f"-{said.epoch}_{said.step}"):
-                both = f"epoch {said.epoch} step {said.step} and the file {said.file}"
-                yield Flaw("bad-tracker", f"it notes {both}, which contradict each other", path=path)
-            elif wrong := notes.gone(
-                f"{home}/{said.file}", path, f"it notes {said.file}, which is not there"
-            ):
-                yield wrong
+        elif data is not None:
+            yield from _check_record(data, path, home, noted, notes)
     yield from _find_ahead(noted)
     names, steps = {p.name for p in parts}, {c.step for c in checkpoints}
     for base in sorted({p.base for p in parts}):
         path = f"{base}/resume_record/latest_checkpointed_iteration.txt"
         if (data := notes.read(path, _LIMIT)) is not None:
             yield from _check_decision(path, data, names, steps)
+
+
+def _check_record(
+    data: bytes, path: str, home: str, noted: dict[str, _Noted], notes: Notes
+) -> Iterator[Flaw | Finding]:
+    """What is wrong with the note of one rank; what it says is added to ``noted``."""
+    said = _read_record(data)
+    if said is None:
+        text = "it is no JSON object with last_epoch, last_step and last_ckpt_file"
+        yield Flaw("bad-tracker", text, path=path)
+        return
+    noted[path] = said
+    if not said.file.rpartition(".")[0].endswith(f"-{said.epoch}_{said.step}"):
+        both = f"epoch {said.epoch} step {said.step} and the file {said.file}"
+        yield Flaw("bad-tracker", f"it notes {both}, which contradict each other", path=path)
+    elif wrong := notes.gone(f"{home}/{said.file}", path, f"it notes {said.file}, which is not there"):
+        yield wrong
 
 
 def _read_record(data: bytes) -> _Noted | None:
@@ -424,9 +425,7 @@ MINDFORMERS = Layout(
 
 
 def _check_mindio(parts: Rows) -> Found:
-    """``epoch_num`` and ``step_num`` against the names of files; and files of one directory whose
-    ``step_num`` is not its step less one non-negative constant.
-    """
+    """``epoch_num`` and ``step_num`` against the names of files, and of their directories."""
     homes = defaultdict[str, _Values](list)
     for part, report in parts:
         yield from named_epochs([(part, report)], "epoch_num")
@@ -436,18 +435,21 @@ def _check_mindio(parts: Rows) -> Found:
         homes[part.home].append((part, step_num))
         named = ((part.epoch or 0) - 1) * (batch_num or 0) + (part.step_in_epoch or 0)
         if batch_num and named != step_num:
-            text = (
-                f"the name says step {named} ({batch_num} steps per epoch), the file's step_num is {step_num}"
-            )
-            yield part.path, Flaw("step-mismatch", text)
+            text = f"the name says step {named} ({batch_num} steps per epoch)"
+            yield part.path, Flaw("step-mismatch", f"{text}, the file's step_num is {step_num}")
     for rows in homes.values():
-        offsets = [(part.step or 0) - step_num for part, step_num in rows]
-        usual = max(set(offsets), key=lambda offset: (offset >= 0, offsets.count(offset)))
-        for (part, step_num), offset in zip(rows, offsets, strict=True):
-            if offset < 0 or offset != usual:
-                text = f"the directory says step {part.step}, the file's step_num is {step_num}"
-                rest = "" if offset == usual else f"; the other ranks differ from it by {usual}"
-                yield part.path, Flaw("step-mismatch", text + rest)
+        yield from _find_misplaced(rows)
+
+
+def _find_misplaced(rows: _Values) -> Found:
+    """Files of one directory whose ``step_num`` is not its step less one non-negative constant."""
+    offsets = [(part.step or 0) - step_num for part, step_num in rows]
+    usual = max(set(offsets), key=lambda offset: (offset >= 0, offsets.count(offset)))
+    for (part, step_num), offset in zip(rows, offsets, strict=True):
+        if offset < 0 or offset != usual:
+            text = f"the directory says step {part.step}, the file's step_num is {step_num}"
+            rest = "" if offset == usual else f"; the other ranks differ from it by {usual}"
+            yield part.path, Flaw("step-mismatch", text + rest)
 
 
 _OF_MINDIO = "_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt"

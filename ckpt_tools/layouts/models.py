@@ -189,16 +189,21 @@ def _check_gguf(parts: Rows) -> Found:
                 text = f"it was written as split {number + 1} of {count}"
                 yield part.path, Flaw("rank-mismatch", text)
     for (_, of), splits in sets.items():
-        there = [dict(part.coords)["shard"] for part, _ in splits]
-        said = {whole(report.metadata.get("split.tensors.count")) for _, report in splits}
-        held = sum(report.tensors for _, report in splits)
-        if missing := gaps((0, *there), of + 1):
-            text = f"of its {of:,} splits these are not there: {words(missing)}"
-            yield splits[0][0].path, Flaw("missing-rank", text)
-        elif None not in said and said != {held}:
-            numbers = " and ".join(str(n) for n in sorted(n for n in said if n is not None))
-            text = f"the {len(splits)} splits hold {held} tensors, and should hold {numbers}"
-            yield splits[0][0].path, Flaw("missing-tensor", f"{text}: not of one model")
+        yield from _check_splits(splits, of)
+
+
+def _check_splits(splits: Rows, of: int) -> Found:
+    """Splits of one set that are gone, or of two models: all hold as many tensors as each of them says."""
+    there = [dict(part.coords)["shard"] for part, _ in splits]
+    said = {whole(report.metadata.get("split.tensors.count")) for _, report in splits}
+    held = sum(report.tensors for _, report in splits)
+    if missing := gaps((0, *there), of + 1):
+        text = f"of its {of:,} splits these are not there: {words(missing)}"
+        yield splits[0][0].path, Flaw("missing-rank", text)
+    elif None not in said and said != {held}:
+        numbers = " and ".join(str(n) for n in sorted(n for n in said if n is not None))
+        text = f"the {len(splits)} splits hold {held} tensors, and should hold {numbers}"
+        yield splits[0][0].path, Flaw("missing-tensor", f"{text}: not of one model")
 
 
 GGUF = Layout(

@@ -61,23 +61,21 @@ def _read_speechbrain(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check_speechbrain(parts: Rows) -> Found:
-    """The Brain counts the steps that its optimizer takes; a recipe notes the epoch of the save, where most
-    saves' counters agree.
-    """
+    """The Brain counts the steps that its optimizer takes."""
     taken = steps_taken([row for row in parts if row[0].role == "optimizer"])
     counted = [row for row in parts if row[0].home in taken]
     beside = "the optimizer beside it"
     yield from borrowed(counted, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)
-    copied = list(_find_copied_times(parts))
-    yield from copied
-    told = {path for path, _ in copied}
-    noted = {
-        p.home: whole(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta" and p.path not in told
-    }
-    counters = (
-        (p, whole(r.metadata.get("value"))) for p, r in parts if p.role == "counter" and p.path not in told
-    )
-    rows = [(p, n, of) for p, n in counters if None not in (n, of := noted.get(p.home))]
+    copied = dict(_find_copied_times(parts))
+    yield from copied.items()
+    yield from _find_other_epochs([row for row in parts if row[0].path not in copied])
+
+
+def _find_other_epochs(parts: Rows) -> Found:
+    """Counters of another epoch than the one that a recipe noted of the save, where most saves' agree."""
+    noted = {p.home: whole(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta"}
+    counted = ((p, whole(r.metadata.get("value"))) for p, r in parts if p.role == "counter")
+    rows = [(p, n, of) for p, n in counted if None not in (n, of := noted.get(p.home))]
     odd = [row for row in rows if row[1] != row[2]]
     for p, n, of in odd if 2 * len(odd) < len(rows) else ():
         text = f"it counts epoch {n}, CKPT.yaml beside it notes {of}, and elsewhere in the run both agree"

@@ -252,27 +252,35 @@ def place_in_run(p: Part) -> int | None:
 
 
 def _find_borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Found:
-    numbers = {row.number for row in rows}
-    exact = {row.number for row in rows if row.number == row.said}
-    exact = set() if exact == {0} else exact  # 0 is where all begins
-    by_epochs = all(row.part.step is None and row.part.epoch is not None for row in rows)
-    stopped = set(_find_stopped(rows)) if growing and (not exact or by_epochs) else set()
+    numbers, exact = {row.number for row in rows}, _find_exact(rows)
+    may_stop = growing and (not exact or _count_epochs(rows))
+    stopped = set(_find_stopped(rows)) if may_stop else set[int]()
     interval = gcd(*numbers) if beside else 0
     for at, (row, older) in enumerate(zip(rows, _furthest(rows, exact), strict=True)):
-        told, wrong = f"its counter says {row.said}", row.number not in exact
-        is_sure = wrong and row.said in numbers and _is_elsewhere(row, exact)
-        if is_sure:
+        wrong = row.number not in exact
+        if wrong and row.said in numbers and _is_elsewhere(row, exact):
+            where = f"like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
             if beside:
-                told += f", {beside} {row.number}, and in the run's other checkpoints both count alike"
-            else:
-                told += f", like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
+                where = f"{beside} {row.number}, and in the run's other checkpoints both count alike"
+            yield row.part.path, Flaw("step-mismatch", f"its counter says {row.said}, {where}")
         elif wrong and older > max(row.said, 0) and _may_be_of_a_save(row, numbers, interval):
-            told += f", less than the {older} of an older checkpoint of the run"
+            yield row.part.path, _doubt(row, f"less than the {older} of an older checkpoint of the run")
         elif at in stopped:
-            told += ", the same as in an older checkpoint of the run"
-        else:
-            continue
-        yield row.part.path, Flaw("step-mismatch", told, severity=None if is_sure else Severity.WARNING)
+            yield row.part.path, _doubt(row, "the same as in an older checkpoint of the run")
+
+
+def _find_exact(rows: Sequence[_Counted]) -> set[int]:
+    """The numbers that counters tell exactly; 0, where all begins, is none."""
+    exact = {row.number for row in rows if row.number == row.said}
+    return exact if exact != {0} else set()
+
+
+def _count_epochs(rows: Sequence[_Counted]) -> bool:
+    return all(row.part.step is None and row.part.epoch is not None for row in rows)
+
+
+def _doubt(row: _Counted, text: str) -> Flaw:
+    return Flaw("step-mismatch", f"its counter says {row.said}, {text}", severity=Severity.WARNING)
 
 
 def _may_be_of_a_save(row: _Counted, numbers: Collection[int], interval: int) -> bool:
