@@ -7,7 +7,6 @@ import os
 import stat
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from functools import partial
 from itertools import islice, takewhile
 
 from ckpt_tools import formats
@@ -31,10 +30,6 @@ _OF_MACS = "._"
 _NAMES = 100_000
 """Names remembered at most: a bound on memory, not on what is found."""
 _VANISHED = "it vanished while its directory was listed"
-# not through the constructor of the named tuple, which is a Python call: a tree has a million files
-_named_file = partial(tuple.__new__, NamedFile)
-
-
 _Reading = tuple["NameFields | None", bool, bool]
 """What one name tells: its fields, whether it may be that of an index, and whether it says so little that the
 entry itself, and those beside it, count as well.
@@ -190,8 +185,8 @@ class Listing:
             if (
                 stat.S_IFMT(st.st_mode) == stat.S_IFREG and e.name not in controls
             ):  # nearly all: this is the inner loop
-                row = places[name.piece], name, st.st_size, st.st_mtime_ns, (), places
-                files.append(_named_file(row))
+                at = places[name.piece]
+                files.append(NamedFile(at, name, st.st_size, st.st_mtime_ns, (), places))
             else:
                 self._add_odd(e, name, here)
         for e in here.others:

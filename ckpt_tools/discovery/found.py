@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from ckpt_tools.discovery.exclude import Excluded
-from ckpt_tools.discovery.set_aside import is_set_aside
+from ckpt_tools.discovery.exclude import Excluded, is_set_aside
 from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen

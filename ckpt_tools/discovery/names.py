@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from os.path import basename, relpath
 
@@ -276,11 +275,6 @@ def name_parts(files: list[NamedFile], above: str) -> list[Part]:
     return parts
 
 
-# not by keyword through Python: this is the inner loop over a million files
-_part: Callable[[tuple[object, ...]], Part] = partial(tuple.__new__, Part)
-_moment: Callable[[tuple[object, ...]], Moment] = partial(tuple.__new__, Moment)
-
-
 class _Naming:
     """What the files of a directory tell together of each: its rank, its prefix and its run."""
 
@@ -331,11 +325,11 @@ class _Naming:
             generation,
             place.unfinished or name.unfinished or in_unfinished,
         )
-        moment = self._moments.get(told) or self._moments.setdefault(told, _moment(told))
+        moment = self._moments.get(told) or self._moments.setdefault(told, Moment(*told))
         folder = self._folders.get((place, prefix)) or self._folder(file, base, prefix)
         if place.piece.stage is Stage.MARKS:
             folder = folder._replace(home=_marked(file))
-        return _part((folder, moment, rank, name.whole, size, mtime_ns, findings))
+        return tuple.__new__(Part, (folder, moment, rank, name.whole, size, mtime_ns, findings))
 
     def _folder(self, file: NamedFile, base: str, prefix: str) -> Folder:
         place, piece = file.place, file.place.piece

@@ -21,7 +21,7 @@ from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.discovery.linked import follow_links
 from ckpt_tools.discovery.names import drop_stale_indexes, find_lone_numbers, name_parts, settle_names
 from ckpt_tools.discovery.roots import is_tree, roots
-from ckpt_tools.discovery.seals_about import seals_about
+from ckpt_tools.discovery.seals import seals_about
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN, Layouts

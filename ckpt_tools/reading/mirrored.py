@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.discovery.directory import apart
 from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery
-from ckpt_tools.discovery.seals_about import seals_about
+from ckpt_tools.discovery.seals import seals_about
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.names import base_of
 from ckpt_tools.storage.listing import walk

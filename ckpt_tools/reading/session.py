@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from ckpt_tools.cache.codec import Seen
 from ckpt_tools.cache.verdicts import Cache
-from ckpt_tools.discovery.exclude import Excluded
+from ckpt_tools.discovery.exclude import Excluded, set_aside
 from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.discovery.quarantined import quarantined, repaired
-from ckpt_tools.discovery.set_aside import set_aside
 from ckpt_tools.discovery.sidecars import read_key, read_tracker
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook

@@ -20,7 +20,7 @@ from places import LAYOUT_TREES
 
 from ckpt_tools import errors, formats
 from ckpt_tools.api import plan, scan, verify
-from ckpt_tools.discovery.set_aside import is_set_aside
+from ckpt_tools.discovery.exclude import is_set_aside
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.selection import Selection
 

@@ -1,4 +1,6 @@
-"""The seals that may name one file: its own, and those of the directories that it lies in."""
+"""The seals that may name one file (its own, and those of the directories that it lies in), and the files
+that the seal of a directory names.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ckpt_tools.discovery.file_stat import stat_of
+from ckpt_tools.discovery.exclude import STATE
+from ckpt_tools.discovery.file_stat import stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, is_fragment
-from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import ABSENT, lstat
+from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, is_apart, is_fragment
+from ckpt_tools.layouts.common.under_way import TEMPORARY
+from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
+from ckpt_tools.storage.retry import ABSENT, is_file, is_link, lstat
 from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.urls import is_url, joined
 
@@ -104,3 +108,26 @@ def _seals_in(tree: Tree, directory: str) -> Iterator[Object]:
 
 def _hidden(what: str, e: OSError) -> CannotLook:
     return CannotLook(f"cannot look for {what}: {e.strerror}")
+
+
+class Sealable(Names):
+    """The entries of one directory. Raises OSError."""
+
+    def __init__(self, path: str, entries: Entries) -> None:
+        """``files`` are the regular ones, without seals, signatures and what is being written."""
+        super().__init__(path, entries)
+        named = [e for e in entries if not is_apart(e.name) and not TEMPORARY.search(e.name)]
+        of_seal = path.rpartition("/")[2] == FRAGMENTS
+        self.files = [] if of_seal else [f"{path}/{e.name}" for e in named if is_file(e)]
+        self.has_seal = any(e.name == NAME for e in entries)
+
+
+def directories(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
+    """Yield every directory at and below ``home``, parents first. Links to directories are not followed: what
+    lies behind them may be anybody's.
+    """
+
+    def keep(entries: Entries) -> Entries:
+        return [e for e in entries if e.name != STATE and not (surely_directory(e) and is_link(e))]
+
+    return walk(home, Sealable, keep=keep)
