@@ -83,7 +83,9 @@ ORDER = (
     "mindspore.MINDSPORE",  # its flat and callable names match almost any .ckpt
     "files.FILES",
 )
-"""The layouts of ckpt, each by its file in this folder and its name there, most specific first."""
+"""The layouts of ckpt, each by its file in this folder and its name there (LAYOUT without one), most specific
+first.
+"""
 
 LAYOUTS: tuple[Layout, ...]
 """All built-in layouts."""
@@ -99,7 +101,7 @@ def __getattr__(name: str) -> tuple[Layout, ...]:
 def _built_in() -> dict[str, Layout]:
     """Each built-in layout by its name, in order."""
     places = (one.partition(".") for one in ORDER)
-    layouts = (getattr(import_module(f"{__name__}.{file}"), name) for file, _, name in places)
+    layouts = (getattr(import_module(f"{__name__}.{file}"), name or "LAYOUT") for file, _, name in places)
     return {layout.name: layout for layout in layouts}
 
 
