@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, Format
+from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
@@ -36,9 +36,8 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("skeleton", "the payload is empty")
 
 
-FORMAT = Format(
+FORMAT = own_format(
     name="toy",
-    suffixes=(".toy",),
     magic=lambda head: head.startswith(MAGIC),
     checks={Level.STRUCTURE: _structure},
     protects="a CRC-32 covers the payload",

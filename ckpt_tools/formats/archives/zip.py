@@ -140,19 +140,14 @@ def _find_usual_payload(near: _Near, e: Entry, border: int) -> int:
     """
     if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
         return -1
-    name = len(e.raw)
-    begin = e.header + _LOCAL.size + name + _FIELD
-    head = near.get(e.header, begin + -begin % _ALIGNED - e.header)
-    extra = int.from_bytes(head[28:30], "little")
+    name, head = len(e.raw), near.get(e.header, _LOCAL.size)
+    extra = int.from_bytes(head[-2:], "little")
     payload = e.header + _LOCAL.size + name + extra
-    if extra < _FIELD or payload + e.stored > border:
-        return -1
     fixed = (b"PK\3\4", e.need, e.flags, STORED, e.time, e.date, 0, 0, 0, name, extra)
+    if extra < _FIELD or payload + e.stored > border or head != _LOCAL.pack(*fixed):
+        return -1
     padding = b"FB" + (extra - _FIELD).to_bytes(2, "little") + b"Z" * (extra - _FIELD)
-    whole = _LOCAL.pack(*fixed) + e.raw + padding
-    if len(whole) != len(head):
-        head = near.get(e.header, len(whole))
-    return payload if head == whole else -1
+    return payload if near.get(e.header + _LOCAL.size, name + extra) == e.raw + padding else -1
 
 
 def _check_header(

@@ -122,7 +122,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from too_new(pickled, at)
     own = source.read(0, 2)
     binary = own[:1] == b"\x80"
-    if binary and source.read(at, 2) != own:
+    if source.read(at, 2) != own and binary:
         yield finding("odd-header", "the object is pickled with another protocol than the rest", offset=at)
     guard = Guard.STRUCTURE if binary else Guard.UNPROTECTED
     anatomy.explain(at, 2, "the protocol of the object's pickle", guard)
