@@ -121,9 +121,7 @@ def _match_by(
 
 
 def _drop_steps(a: Sequence[File], b: Sequence[File]) -> Key:
-    """Return as key the name without the numbers that tell the step, in names that no layout knows: those
-    that have one value in all files of one side, and another one in all of the other.
-    """
+    """Return as key the name without the numbers that each side has one value of, and not the same."""
     numbers: dict[str, tuple[list[list[str]], list[list[str]]]] = defaultdict(lambda: ([], []))
     for i, side in enumerate((a, b)):
         for f in side:

@@ -380,9 +380,7 @@ def _say_hit(inside: list[str], now: Mapping[str, str], sealed: Mapping[str, str
 
 
 def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
-    """Return the map of a file's bytes, in file order, without hole or overlap: checksums first, then what
-    the format explained. Bytes that nobody explained are said to be so.
-    """
+    """Return the map of a file's bytes, in file order: checksums, what is explained, and the rest."""
     spans = [Region(a, b - a, s.what, Guard.CHECKSUM) for a, b, s in covered(anatomy.sums)]
     for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
         gaps, at = list[tuple[int, int]](), 0

@@ -58,9 +58,7 @@ def placed(tensors: Iterable[Tensor], size: int) -> dict[str, Runs]:
 
 
 def page_digests(source: Source) -> bytes:
-    """Return digests of four pages of a file, or of its quarters if it is small. Files of one size whose
-    digests differ are different. Raises ShortRead and OSError.
-    """
+    """Return digests of four pages, or of the quarters of a small file. Raises ShortRead and OSError."""
     size = source.size
     quarter = -(-size // 4)
     if size <= _SMALL:

@@ -124,9 +124,7 @@ class Indexes:
         return self.seals is not None and bool(self.seals.claims(path))
 
     def based(self, path: str) -> str | None:
-        """A digest of the index files behind the ``claims`` of ``path`` and of when they were changed, and of
-        what its seals say; "" without claims, None when an index has just been changed.
-        """
+        """Return a digest of what is behind the ``claims``: "" of none, None if it just changed."""
         behind = {*self._bases.get(path, ()), *(self.seals.behind(path) if self.seals else ())}
         if not behind:
             return ""

@@ -62,9 +62,7 @@ class KeptChecksum:
 
 
 def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None:
-    """Return None where the store keeps none that the content can be compared with, or does not tell it.
-    Raises Replaced where there is another object by now.
-    """
+    """Return None where the store keeps none to compare the content with. Raises Replaced."""
     if not isinstance(source, StoreSource):
         return None
     try:

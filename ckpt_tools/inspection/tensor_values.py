@@ -95,9 +95,7 @@ class _Tally:
         self.exponents = counts if self.exponents is None else self.exponents + counts
 
     def _magnitudes(self) -> tuple[tuple[int, int], ...]:
-        """The distribution, of few enough powers. Exponent 0 is that of zeros and denormals, the last one is
-        that of what is no number.
-        """
+        """Return the distribution, of few powers; exponents 0 and the last are of no number."""
         if self.exponents is None:
             return ()
         numbers = self.exponents[1 : len(self.exponents) - self.kind.inf]

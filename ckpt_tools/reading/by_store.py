@@ -95,9 +95,7 @@ def _why_not(told: StoreChecksums) -> str:
 
 
 def _report(f: _File, size: int, verdict: Verdict, *findings: Finding) -> Report:
-    """Return what was judged as a report at level content; what nobody would say has no level. A file that is
-    what was sealed was looked at then: its seal also has its counters.
-    """
+    """Return what was judged as a report at level content, with the counters of a seal that fits."""
     sealed = f.sealed[0][0] if f.sealed and verdict is Verdict.OK else None
     judged = verdict is not Verdict.UNKNOWN
     allowed = f.formats or tuple(names.allowed(os.path.basename(f.path)))

@@ -173,9 +173,7 @@ def _label(state: State) -> str:
 
 
 def _with_roles(states: Sequence[State]) -> list[State]:
-    """Return the files with the role of their convention, else of what they hold, else of their name where
-    several of a save hold the same. One that could not be read is what others of its name are.
-    """
+    """Return the files with the role of their convention, else of what they hold, else of their name."""
 
     def peers(f: State) -> tuple[str, str]:
         return _label(f), "".join(_ENDING.findall(f.part.name))

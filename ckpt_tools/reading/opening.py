@@ -90,9 +90,7 @@ def _sort_by_content(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> 
 
 
 def _place_loose(s: Session, placed: Parts) -> Parts:
-    """Return the parts, with those of people's own loops if other layouts have exports alone; beside models
-    that were exported they are states, or nothing.
-    """
+    """Return the parts, with those of people's loops if other layouts have exports alone."""
     loose = [p for p in placed if s.layouts.of(p).is_last_resort]
     if not loose:
         return placed
@@ -314,9 +312,7 @@ def _has_word(s: Session, p: Part) -> bool | None:
 
 
 def _add_steps(s: Session, parts: Parts) -> Parts:
-    """Return the parts with the steps that content tells, if their piece reads them there. In a directory of
-    its own whose name tells none, all are of the step that one tells.
-    """
+    """Return the parts with the steps that content tells; a directory of one save has one step."""
     silent = _find_pieces(s, parts, lambda piece: piece.content.step)
     if not silent:
         return parts

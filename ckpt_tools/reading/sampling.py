@@ -67,9 +67,7 @@ class Asked:
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def pick(self, files: Sequence[File], seed: int) -> list[File]:
-        """Return the files to read: damaged ones first, then those that nobody tried for the longest time.
-        Those that nobody ever has are in a random order, so that none is always the last.
-        """
+        """Return the files to read: damaged ones, then those not tried for longest, else at random."""
         share = self.share
         mine = [f for f in files if share is None or share.has(f.home)]
         chance = {f.home: xxhash.xxh3_64_intdigest(f.home.to_bytes(8, "big"), seed) for f in mine}

@@ -301,9 +301,7 @@ class Session:
         return frozenset(file.path for file in self.found.bare)
 
     def state_tracker(self, name: str, base: str) -> Told | None:
-        """What the tracker tells that is a copy of a file of the latest checkpoint; None where there is none,
-        or it holds arrays: then it is a state of somebody's own.
-        """
+        """Return what a tracker tells that is a copy of a state; None where it holds arrays."""
         path = os.path.join(base, name)
         if path not in self.bare_paths:
             return None
