@@ -24,6 +24,7 @@ from ckpt_tools.layouts.common.layout import (
     Rows,
     Saves,
     Tracker,
+    check_all,
     loss,
     names_in,
     read_number,
@@ -229,11 +230,6 @@ def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
     return number(metadata, ("step_nr", "_step_nr"))
 
 
-def _check_fairseq2(parts: Rows) -> Found:
-    yield from named_steps(parts, _read_step_of_fairseq2, "step_nr", role="trainer")
-    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
-
-
 def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:
     """What the rest of the save shows to have been there, and what the saves ``beside`` it have."""
     gone = sorted(_show_others(c) - names_in(c))
@@ -274,7 +270,10 @@ FAIRSEQ2 = Layout(
         *nest("step_{step}.tmp", _OF_FAIRSEQ2, "_tmp", stage=Stage.UNDER_WAY),
     ),
     resume=resume_directory,
-    check=_check_fairseq2,
+    check=check_all(
+        partial(named_steps, read=_read_step_of_fairseq2, what="step_nr", role="trainer"),
+        partial(borrowed, keys={"optimizer": ("optimizer_step",)}),
+    ),
     lost=_find_lost_of_fairseq2,
     complete=Complete(needs=("model", "optimizer", "trainer")),
     compared=Compared.NONE,

@@ -15,11 +15,10 @@ from ckpt_tools.layouts.common.layout import (
     Compared,
     Complete,
     Flaws,
-    Found,
     Layout,
-    Rows,
     Saves,
     Tracker,
+    check_all,
     loss,
     names_in,
     resume_directory,
@@ -43,11 +42,6 @@ _ZEROS = "a chunk that is not there may be one of zeros: it is missed where othe
 # ---- AXLearn: step_00000100/ with a directory for each array below gda/, and index, written last
 
 
-def _check_axlearn(parts: Rows) -> Found:
-    yield from named_steps(parts, "step", role="index")
-    yield from fewer_than_listed(parts)
-
-
 _AXLEARN_HOME = "step_{step:08d}"
 _AXLEARN_DEEPEST = 12
 """Components of an array's path: model/decoder/transformer/repeat/layer/self_attention/…/weight."""
@@ -62,7 +56,7 @@ AXLEARN = Layout(
         Piece("index", "index", f"{_AXLEARN_HOME}/index", JSON),
     ),
     resume=resume_directory,  # Checkpointer.restore(step), TensorStoreStateStorage.restore_from_dir()
-    check=_check_axlearn,
+    check=check_all(partial(named_steps, read="step", role="index"), fewer_than_listed),
     complete=Complete(commit="index", needs=(ROLE,)),
     beside=Beside(traces=(re.compile(r"(?:^|/)step_\d{8,}/gda/(?:.+/)?\d+(?:\.\d+)*$"),)),
     lost=lost_arrays,
@@ -180,11 +174,6 @@ _OF_T5X = (
 )
 
 
-def _check_t5x(parts: Rows) -> Found:
-    yield from named_steps(parts, "optimizer.state.step")
-    yield from fewer_than_listed(parts)
-
-
 T5X = Layout(
     name="t5x",
     title="T5X",
@@ -193,7 +182,7 @@ T5X = Layout(
         *nest("checkpoint_{step}", _OF_T5X),
     ),
     resume=resume_directory,  # utils.RestoreCheckpointConfig.path
-    check=_check_t5x,
+    check=check_all(partial(named_steps, read="optimizer.state.step"), fewer_than_listed),
     complete=Complete(needs=("index", ROLE)),
     beside=Beside(traces=(re.compile(r"(?:^|/)checkpoint_\d+/(?:target|state)\.[^/]+/\d+(?:\.\d+)*$"),)),
     lost=lost_arrays,

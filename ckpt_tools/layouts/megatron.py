@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from ckpt_tools.layouts.common.layout import (
     Rows,
     Saves,
     Tracker,
+    check_all,
     loss,
     read_number,
     resume_directory,
@@ -171,14 +173,6 @@ def _read_iteration(metadata: Metadata) -> int | None:
     return last_word(own, ("iteration",))
 
 
-def _check_core(parts: Rows) -> Found:
-    yield from dcp.without_common(parts)
-    yield from without_metadata(parts)
-    yield from named_steps(parts, _read_iteration, "iteration")
-    yield from named_steps(parts, "step", role="train_state")
-    yield from borrowed(parts, {"data": ("optimizer_step",), "prefixed": ("optimizer_step",)})
-
-
 def without_metadata(parts: Rows) -> Found:
     """Saves of ``torch_dist`` whose metadata.json is not there: only its writer keeps a ``common_state``."""
     seen = {p.folder.directory for p, _ in parts if p.name == "metadata.json"}
@@ -190,6 +184,15 @@ def without_metadata(parts: Rows) -> Found:
                 part.path,
                 loss("metadata.json, which is written last, is not there: its loader asks for it"),
             )
+
+
+_check_core = check_all(
+    dcp.without_common,
+    without_metadata,
+    partial(named_steps, read=_read_iteration, what="iteration"),
+    partial(named_steps, read="step", role="train_state"),
+    partial(borrowed, keys={"data": ("optimizer_step",), "prefixed": ("optimizer_step",)}),
+)
 
 
 def _list_core() -> Iterator[Piece]:
@@ -248,12 +251,6 @@ _CONFIG = Piece("config", "config", "", changes=Changes.MARK, required=False, lo
 _UNFINISHED = replace(_CONFIG, name="unfinished", role="unfinished", template=f"{_OF_NEMO}-unfinished")
 
 
-def _check_nemo(parts: Rows) -> Found:
-    """The name counts from 0, ``global_step`` in common.pt from 1."""
-    yield from dcp.without_common(parts)
-    yield from told_otherwise(parts, lambda p: (p.step, None, None))
-
-
 NEMO = Layout(
     name="nemo",
     title="NeMo 2",
@@ -264,7 +261,11 @@ NEMO = Layout(
         replace(_UNFINISHED, stage=Stage.MARKS),
     ),
     resume=resume_with("resume.resume_from_path={path}"),  # AutoResume(resume_from_path=…)
-    check=_check_nemo,
+    check=check_all(
+        dcp.without_common,
+        # the name counts from 0, ``global_step`` in common.pt from 1
+        partial(told_otherwise, named_by=lambda p: (p.step, None, None)),
+    ),
     complete=Complete(commit="metadata", needs=("index",)),
     reshardable=True,
     reference=(
@@ -285,12 +286,6 @@ NEMO = Layout(
 
 _MODELS = "policy", "value"
 """Of a job; the second one in PPO."""
-
-
-def _check_nemo_rl(parts: Rows) -> Found:
-    yield from dcp.without_common(parts)
-    yield from without_metadata(parts)
-    yield from named_steps(parts, "step", role="info")
 
 
 def _find_lost_of_nemo_rl(c: Checkpoint, beside: Saves) -> Flaws:
@@ -343,7 +338,7 @@ NEMO_RL = Layout(
         *nest("tmp_step_{step}", _list_nemo_rl(), "_tmp", stage=Stage.UNDER_WAY),
     ),
     resume=resume_directory,
-    check=_check_nemo_rl,
+    check=check_all(dcp.without_common, without_metadata, partial(named_steps, read="step", role="info")),
     lost=_find_lost_of_nemo_rl,
     complete=Complete(needs=("info",)),
     reshardable=True,

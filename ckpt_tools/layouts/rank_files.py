@@ -26,14 +26,13 @@ from ckpt_tools.layouts.common.layout import (
     Complete,
     Counting,
     Flaws,
-    Found,
     Layout,
     Metadata,
     Ranks,
-    Rows,
     Saves,
     Steps,
     Tracker,
+    check_all,
     loss,
     read_number,
     resume_directory,
@@ -362,11 +361,6 @@ NVRX_LOCAL = Layout(
 # optimizer is sharded
 
 
-def _check_nanochat(parts: Rows) -> Found:
-    yield from named_steps(parts, "step", role="metadata")
-    yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
-
-
 NANOCHAT = Layout(
     name="nanochat",
     title="nanochat",
@@ -376,7 +370,10 @@ NANOCHAT = Layout(
         Piece("meta", "metadata", "meta_{step:06d}.json", JSON, claim=Claim.INSIDE),
     ),
     resume=resume_directory,  # base_train's --resume-from-step takes the step below it
-    check=_check_nanochat,
+    check=check_all(
+        partial(named_steps, read="step", role="metadata"),
+        partial(borrowed, keys={"optimizer": ("optimizer_step",)}),
+    ),
     beside=Beside(
         traces=(re.compile(r"(?:^|/)(?:base|mid|chatsft|chatrl)_checkpoints/[^/]+/meta_\d{6}\.json$"),)
     ),

@@ -24,6 +24,7 @@ from ckpt_tools.layouts.common.layout import (
     Saves,
     Steps,
     Tracker,
+    check_all,
     loss,
     resume_directory,
     resume_file,
@@ -123,11 +124,6 @@ def _read_mmengine(part: Part, metadata: Metadata) -> Steps:
     return read_steps(part, metadata, step=("meta.iter",), epoch=("meta.epoch",))
 
 
-def _check_mmengine(parts: Rows) -> Found:
-    yield from named_steps(parts, "meta.iter")
-    yield from named_epochs(parts, "meta.epoch")
-
-
 _OF_MMENGINE = prove("meta.iter", unasked=True)
 MMENGINE = Layout(
     name="mmengine",
@@ -140,7 +136,7 @@ MMENGINE = Layout(
     ),
     resume=resume_with("--resume", "{path}", file=True),
     steps=_read_mmengine,
-    check=_check_mmengine,
+    check=check_all(partial(named_steps, read="meta.iter"), partial(named_epochs, read="meta.epoch")),
     # CheckpointHook(save_last=False), and MMCV links latest.pth instead
     tracker=replace(_LAST, always=False),
     counting=Counting(first_epoch=1),  # epoch_E.pth is written after epoch E
@@ -232,11 +228,6 @@ _BATCHES, _EPOCHS = (
 )
 
 
-def _check_composer(parts: Rows) -> Found:
-    yield from named_steps(parts, _BATCHES, "timestamp.batch")
-    yield from named_epochs(parts, _EPOCHS, "timestamp.epoch")
-
-
 _OF_RANK = Piece("rank", "model", f"{_HOME}-rank{{shard}}.pt", TORCH, unasked=True)
 _LATEST = replace(_OF_RANK, name="latest", template="latest-rank{shard}.pt", content=TELLS_STEP)
 COMPOSER = Layout(
@@ -249,7 +240,10 @@ COMPOSER = Layout(
     ),
     resume=resume_file,  # Trainer(load_path=…)
     steps=partial(read_steps, step=_BATCHES, epoch=_EPOCHS),
-    check=_check_composer,
+    check=check_all(
+        partial(named_steps, read=_BATCHES, what="timestamp.batch"),
+        partial(named_epochs, read=_EPOCHS, what="timestamp.epoch"),
+    ),
     lost=lost_shards,
     reshardable=True,
     reference=(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -12,12 +13,11 @@ from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import (
     Complete,
     Flaws,
-    Found,
     Layout,
     Ranks,
-    Rows,
     Saves,
     Tracker,
+    check_all,
     loss,
     names_in,
     read_number,
@@ -73,11 +73,6 @@ _PLACES = ((f"{_HOME}/actor", "", ""), (f"{_HOME}/critic", "critic_", ""), (_HOM
 _DIST = "dist_ckpt"
 
 
-def _check_verl(parts: Rows) -> Found:
-    yield from dcp.without_common(parts)
-    yield from without_metadata(parts)
-
-
 def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
     """What Megatron-core writes last into its directories, which an asynchronous save does after ``data.pt``;
     and files that only the saves ``beside`` it show: the places of ranks in their data, and the directories
@@ -127,7 +122,7 @@ VERL = Layout(
     pieces=tuple(_list_verl()),
     # the trainer's own overrides: a path alone is not looked at without the mode
     resume=resume_with("trainer.resume_mode=resume_path", "trainer.resume_from_path={path}"),
-    check=_check_verl,
+    check=check_all(dcp.without_common, without_metadata),
     lost=_find_lost_of_verl,
     tracker=replace(TRACKER, always=False),
     complete=Complete(commit="data", first=("model",), needs=("model",)),
@@ -149,11 +144,6 @@ VERL = Layout(
 # ---- SkyRL: with FSDP global_step_N/policy/model_world_size_W_rank_R.pt, the optimizer and the other state
 # of each rank, with Megatron policy/__R_K.distcp and policy/metadata.json; critic/ beside it, data.pt and
 # trainer_state.pt
-
-
-def _check_skyrl(parts: Rows) -> Found:
-    yield from dcp.without_common(parts)
-    yield from named_steps(parts, "global_step", role="trainer")
 
 
 def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
@@ -188,7 +178,7 @@ SKYRL = Layout(
     title="SkyRL workers",
     pieces=tuple(_list_skyrl()),
     resume=resume_with("trainer.resume_mode=from_path", "trainer.resume_path={path}"),
-    check=_check_skyrl,
+    check=check_all(dcp.without_common, partial(named_steps, read="global_step", role="trainer")),
     lost=_find_lost_of_skyrl,
     tracker=Tracker(file="latest_ckpt_global_step.txt", read=read_number, always=False),
     complete=Complete(commit="trainer", first=("model",), needs=("model",)),

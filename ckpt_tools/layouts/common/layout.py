@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import cached_property
+from itertools import chain
 from typing import Never
 
 from msgspec import Struct
@@ -32,6 +33,11 @@ Said = int | str | None
 def nothing(*_asked: object) -> Iterator[Never]:
     """A layout whose files, names or notes tell nothing of what is asked."""
     return iter(())
+
+
+def check_all(*checks: Callable[[Rows], Found]) -> Callable[[Rows], Found]:
+    """All of these checks, one after the other."""
+    return lambda parts: chain.from_iterable(check(parts) for check in checks)
 
 
 def no_steps(part: Part, _metadata: Metadata) -> Steps:

@@ -22,7 +22,8 @@ from ckpt_tools.layouts.common.templates import (
     read_path,
 )
 
-_COORDS = frozenset(NUMBERS) - {"rank", "step", "epoch", "step_in_epoch", "generation"}
+_OF_PART = ("rank", "generation", "step", "epoch", "step_in_epoch")
+_COORDS = frozenset(NUMBERS).difference(_OF_PART)
 Fields = Mapping[str, "str | None"]
 """What the groups of a template's expression matched."""
 
@@ -68,19 +69,14 @@ class Place:
     def __init__(self, layout: Layout, piece: Piece, fields: Fields, base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
         self.sure = piece.claim in (Claim.SURE, Claim.INDEX)
-        self.rank = _number(fields, "rank")
-        self.generation = _number(fields, "generation")
-        self.step = _number(fields, "step")
-        self.epoch = _number(fields, "epoch")
-        self.step_in_epoch = _number(fields, "step_in_epoch")
+        self.rank, self.generation, self.step, self.epoch, self.step_in_epoch = _numbers(fields)
         self.prefix = fields.get("prefix") or fields.get("run") or ""
         self.unfinished = piece.is_unfinished or bool(fields.get("tmp"))
         self.coords = _coords(fields)
 
 
-def _number(fields: Fields, name: str) -> int | None:
-    digits = fields.get(name)
-    return int(digits) if digits else None
+def _numbers(fields: Fields) -> list[int | None]:
+    return [int(digits) if (digits := fields.get(name)) else None for name in _OF_PART]
 
 
 def _coords(fields: Fields) -> tuple[tuple[str, int], ...]:
@@ -148,19 +144,12 @@ class _Arranged:
 
 
 def _read_fields(fields: Fields, index: int, piece: Piece, whole: str) -> NameFields:
-    generation = _number(fields, "generation")
-    return NameFields(
-        index,
-        _number(fields, "rank"),
-        "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or "",
-        0 if generation is None and "generation" in fields else generation,
-        _number(fields, "step"),
-        _number(fields, "epoch"),
-        _number(fields, "step_in_epoch"),
-        bool(fields.get("tmp")),
-        _coords(fields),
-        whole,
-    )
+    rank, generation, step, epoch, step_in_epoch = _numbers(fields)
+    if generation is None and "generation" in fields:
+        generation = 0
+    prefix = "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or ""
+    is_begun, coords = bool(fields.get("tmp")), _coords(fields)
+    return NameFields(index, rank, prefix, generation, step, epoch, step_in_epoch, is_begun, coords, whole)
 
 
 class Templates:
