@@ -119,10 +119,10 @@ def process_stays() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _gives_no_way() -> Iterator[None]:
     """What watches gives way to what trains, and here it runs in the process of all tests that follow."""
-    from ckpt_tools.guard.watch import niceness
+    from ckpt_tools.guard.watch import hooks
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(niceness, "give_way", bool)
+        patch.setattr(hooks, "give_way", bool)
         yield
 
 

@@ -11,7 +11,6 @@ from ckpt_tools.storage.urls import absolute, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.background import Pending
-    from ckpt_tools.guard.sealed_files import SealOptions
     from ckpt_tools.model.seal import SealedOne, Sealing
     from ckpt_tools.reading.engines import Engine
 
@@ -66,22 +65,25 @@ def seal(
     Raises UsageError for digests that are not known or need a package that is not installed, and CannotLook
     when a path cannot be listed or a seal cannot be written, and when the engine is gone.
     """
-    from ckpt_tools.guard.sealed_files import SealOptions
-    from ckpt_tools.guard.sealing import seal_below
+    from ckpt_tools.guard.sealing import SealOptions, seal_below
     from ckpt_tools.model.seal import Fragment
     from ckpt_tools.model.selection import ReadOptions
 
     roots = [absolute(p) for p in several(paths)]
 
-    def sealed() -> Sealing:
+    def work() -> Sealing:
         if (rank is None) != (world_size is None):
             raise UsageError("rank and world_size belong together", "give both, or neither")
-        _require(digest, ALGORITHMS, "digest")
-        for name in also:
-            _require(name, OTHERS, "also")
+        known = [("digest", digest, ALGORITHMS), *(("also", name, OTHERS) for name in also)]
+        for what, name, names in known:
+            if name not in names:
+                raise UsageError(f"{what}: {name!r} is no digest", f"say one of {', '.join(names)}")
         if sign_key is not None and (rank is not None or merge or read.get("seal_dir") is not None):
             why = "a signature is of a whole checkpoint and lies beside it"
             raise UsageError(why, "leave out --sign-key, or --merge and CKPT_SEAL_DIR")
+        if engine is not None and rank is not None:
+            hint = "leave out engine, or rank and world_size"
+            raise UsageError("a rank seals what it wrote by itself", hint)
         options = SealOptions(
             read=ReadOptions(**read),
             algorithm=digest,
@@ -96,27 +98,14 @@ def seal(
             sign_key=sign_key,
             engine=engine,
         )
-        if engine is not None:
-            _require_shared(roots, options)
+        if engine is not None and any(map(is_url, roots)):
+            from ckpt_tools.reading.engines import require_nothing_untold
+
+            require_nothing_untold(roots, options.read.stores)
         return seal_below(roots, options, note)
 
     if not background:
-        return sealed()
-    from ckpt_tools.guard.background import in_background
+        return work()
+    from ckpt_tools.guard.background import seal_later
 
-    return in_background(sealed, roots)
-
-
-def _require_shared(roots: Sequence[str], options: SealOptions) -> None:
-    """Raises UsageError where workers cannot do what is asked."""
-    if options.fragment is not None:
-        raise UsageError("a rank seals what it wrote by itself", "leave out engine, or rank and world_size")
-    if any(map(is_url, roots)):
-        from ckpt_tools.reading.engines import require_nothing_untold
-
-        require_nothing_untold(roots, options.read.stores)
-
-
-def _require(name: str, known: Sequence[str], what: str) -> None:
-    if name not in known:
-        raise UsageError(f"{what}: {name!r} is no digest", f"say one of {', '.join(known)}")
+    return seal_later(work, roots)

@@ -37,32 +37,32 @@ class Pending:
             return None
 
 
-def in_background(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
-    """Seal after everything that is already waiting. Returns at once."""
-    return Pending(_worker().submit(quietly, work, roots))
+def seal_later(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
+    """Seal after everything that is already waiting. Returns at once.
 
-
-def quietly(work: Callable[[], Sealing], roots: Sequence[str]) -> Sealing | None:
-    """Seal, and log why something was not sealed; None when nothing could be sealed. Training continues in
-    any case.
+    Why something was not sealed is logged. Training continues in any case.
     """
-    try:
-        sealing = work()
-    except Exception as e:
-        where = ", ".join(roots)
-        if any(map(_there, roots)):
-            log.warning("%s: not sealed: %s", where, e, exc_info=log.isEnabledFor(logging.DEBUG))
-        else:
-            log.info("%s: not sealed: it is gone", where)
-        return None
-    for one in sealing.checkpoints:
-        if one.state not in _NO_FAULT and _there(one.path):
-            why = one.findings[0].message if one.findings else "nothing more is known"
-            log.warning("%s: not sealed, it is %s: %s", one.path, one.state, why)
-    return sealing
+
+    def seal() -> Sealing | None:
+        try:
+            sealing = work()
+        except Exception as e:
+            where = ", ".join(roots)
+            if any(map(_may_be_there, roots)):
+                log.warning("%s: not sealed: %s", where, e, exc_info=log.isEnabledFor(logging.DEBUG))
+            else:
+                log.info("%s: not sealed: it is gone", where)
+            return None
+        for one in sealing.checkpoints:
+            if one.state not in _NO_FAULT and _may_be_there(one.path):
+                why = one.findings[0].message if one.findings else "nothing more is known"
+                log.warning("%s: not sealed, it is %s: %s", one.path, one.state, why)
+        return sealing
+
+    return Pending(_worker().submit(seal))
 
 
-def _there(path: str) -> bool:
+def _may_be_there(path: str) -> bool:
     try:
         return there(path)
     except OSError:
@@ -86,10 +86,10 @@ def _worker() -> Threads:
     return Threads(1)
 
 
-def _at_exit() -> None:
+@atexit.register
+def _finish_at_exit() -> None:
     if not finish(LONGEST):
         log.warning("the process ends with sealings under way: what they are of stays as it was")
 
 
-atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_worker.cache_clear)  # threads do not come along

@@ -1,47 +1,122 @@
-"""How commands change a tree: in single renames under a lock, each written down before it is made as a line
-of ``.ckpt/journal.jsonl``, so that whatever dies meanwhile is taken back or finished by the next command.
+"""How commands change a tree: in single renames under a lock, which follow no link. ``.ckpt/journal.jsonl``
+has a line for each command, written before its first rename, so that whatever dies meanwhile is taken back or
+finished by the next command.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import json
 import os
 import shutil
+import stat
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
-from typing import Any
+from io import BufferedRandom
+from typing import Literal
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.guard.tree import Identity, Tree, rename_to_free_name, split_path
 from ckpt_tools.model.answers import Change
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.writes import hold_lock, replace_file, write_all
+from ckpt_tools.storage.writes import hold_lock, replace_file
 
 NAME = "journal.jsonl"
-TRASH, GOING = f"{STATE}/trash", f"{STATE}/going"
-_SCHEMA = "ckpt-tools/journal/v2"
-_UNDOABLE = ("repair", "quarantine")
-_BRINGING_BACK = ("undo", "restore")
+UNDOABLE = ("repair", "quarantine")
+_TRASH, _GOING = f"{STATE}/trash", f"{STATE}/going"
 _KEPT = 200
-"""Operations that are over, and kept."""
+"""Operations that the journal has, at most."""
+_NO_REPLACE = 1
+"""renameat2(2): RENAME_NOREPLACE."""
+_UNKNOWN = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
+"""What file systems without it answer."""
 _HINTS = {
     errno.EXDEV: "it lies on another file system than ROOT: name a ROOT on that one",
     errno.ELOOP: "a link leads there: name the directory that it leads to",
     errno.ENOTDIR: "a link leads there: name the directory that it leads to",
     errno.EROFS: "the file system is mounted read-only",
+    errno.EPERM: "run it as the owner of the files, or as root: what is repaired keeps its owner",
     errno.ENOSPC: "make room, then run it again",
     errno.EDQUOT: "make room, then run it again",
 }
+
+
+class Identity(Struct, frozen=True, array_like=True):
+    """Which file or directory it is, whatever it is called, and that nobody has written it since. A rename
+    changes neither; the number of a device would not outlive a restart.
+    """
+
+    inode: int
+    mtime_ns: int
+
+
+class Tree(Struct, frozen=True):
+    """A root, opened: what lies below it is reached without following a link. All raise OSError."""
+
+    root: str
+    fd: int
+
+    @contextmanager
+    def above(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
+        """The directory that ``path`` lies in, open, and the name in it; ``make`` it where it is missing."""
+        *directories, name = split_path(path)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with ExitStack() as files:
+            at = self.fd
+            for directory in directories:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(directory, dir_fd=at)
+                        os.fsync(at)
+                at = os.open(directory, flags, dir_fd=at)
+                files.callback(os.close, at)
+            yield at, name
+
+    def stat(self, path: str) -> os.stat_result:
+        with self.above(path) as (at, name):
+            return os.stat(name, dir_fd=at, follow_symlinks=False)
+
+    def identify(self, path: str) -> Identity | None:
+        """None where nothing is."""
+        try:
+            info = self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Identity(info.st_ino, info.st_mtime_ns)
+
+    def remove_below(self, path: str) -> list[OSError]:
+        """Remove all that lies below a directory: why what is left could not be removed."""
+        problems = list[OSError]()
+        with suppress(FileNotFoundError), self.above(path) as (above, top):
+            for _, below, names, at in os.fwalk(top, topdown=False, onerror=problems.append, dir_fd=above):
+                with suppress(OSError):  # a directory that its writer has closed for writing
+                    os.fchmod(at, 0o700)
+                for name in (*names, *below):
+                    try:
+                        info = os.stat(name, dir_fd=at, follow_symlinks=False)
+                        (os.rmdir if stat.S_ISDIR(info.st_mode) else os.unlink)(name, dir_fd=at)
+                    except FileNotFoundError:
+                        pass
+                    except OSError as e:
+                        problems.append(e)
+        return problems
+
+
+def split_path(path: str) -> list[str]:
+    """The names on a path below a root. Raises ValueError for one that leads out of it."""
+    names = path.split("/")
+    if not path or any(name in ("", ".", "..") or "\0" in name for name in names):
+        raise ValueError(f"{path!r} is no path below a root")
+    return names
 
 
 class State(Enum):
@@ -64,13 +139,8 @@ class Step(Struct, frozen=True, array_like=True):
     what: Identity | None = None
     old: Identity | None = None
 
-    def plan(self, at: Tree) -> Step:
-        """The step with the files that it is about. Raises OSError where one is missing."""
-        old = Identity.of(at.stat(self.target)) if self.kept else None
-        return replace(self, what=Identity.of(at.stat(self.source)), old=old)
-
-    def state(self, at: Tree) -> State:
-        here, there = at.identity(self.target), at.identity(self.source)
+    def find_state(self, at: Tree) -> State:
+        here, there = at.identify(self.target), at.identify(self.source)
         if self.kept and here == self.what:
             return State.DONE
         if there == self.what and (not self.kept or here == self.old):
@@ -79,18 +149,16 @@ class Step(Struct, frozen=True, array_like=True):
 
     def do(self, at: Tree) -> None:
         """Raises OSError."""
-        at.make_above(self.target)
-        with at.above(self.source) as (there, name), at.above(self.target) as (here, new):
+        with at.above(self.source) as (there, name), at.above(self.target, make=True) as (here, new):
             if self.kept:
-                at.make_above(self.kept)
-                with at.above(self.kept) as (away, kept):
+                with at.above(self.kept, make=True) as (away, kept):
                     with suppress(FileExistsError):  # an earlier try died behind this line; or it is not ours
                         os.link(new, kept, src_dir_fd=here, dst_dir_fd=away, follow_symlinks=False)
-                    if at.identity(self.kept) != self.old:
+                    if at.identify(self.kept) != self.old:
                         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.kept)
                     os.fsync(away)
                 os.rename(name, new, src_dir_fd=there, dst_dir_fd=here)
-            elif at.identity(self.target) == self.what and self.what is not None:
+            elif at.identify(self.target) == self.what and self.what is not None:
                 os.unlink(name, dir_fd=there)  # a file that was given its second name, and died there
             else:
                 rename_to_free_name(name, new, there, here)
@@ -103,18 +171,29 @@ class Step(Struct, frozen=True, array_like=True):
         return Step(self.target, self.source, "", self.what)
 
 
-class Status(Enum):
-    """How far an operation is. ``UNDONE``: nothing of it is left, it was taken back or could not be ended."""
+def rename_to_free_name(source: str, target: str, source_at: int, target_at: int) -> None:
+    """Rename in open directories; raises FileExistsError where something has the new name, and OSError.
 
-    BEGUN = "begun"
-    DONE = "done"
-    UNDONE = "undone"
+    Without renameat2(2) a file is given the new name before it loses the old one, and a directory is renamed:
+    that replaces an empty directory at most.
+    """
+    with suppress(AttributeError):
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+        if call(source_at, os.fsencode(source), target_at, os.fsencode(target), _NO_REPLACE) == 0:
+            return
+        if (number := ctypes.get_errno()) not in _UNKNOWN:
+            raise OSError(number, os.strerror(number), target)
+    if stat.S_ISDIR(os.stat(source, dir_fd=source_at, follow_symlinks=False).st_mode):
+        os.rename(source, target, src_dir_fd=source_at, dst_dir_fd=target_at)
+        return
+    os.link(source, target, src_dir_fd=source_at, dst_dir_fd=target_at, follow_symlinks=False)
+    os.unlink(source, dir_fd=source_at)
 
 
 class Operation(Struct, frozen=True):
     """What one command does to a tree; ``number`` grows with time, ``at`` is in seconds since the epoch.
-    ``command`` is the word after ``ckpt``, ``why`` is for people, ``of`` the number of what an undo takes
-    back.
+    ``command`` is the word after ``ckpt``, ``why`` is for people; ``of`` are the numbers of what it brings
+    back. Nothing is left of one that is undone: it was taken back, or could not be ended.
     """
 
     number: int
@@ -122,136 +201,92 @@ class Operation(Struct, frozen=True):
     why: str
     at: float
     steps: tuple[Step, ...]
-    status: Status = Status.BEGUN
-    of: int | None = None
-
-
-class Journal:
-    """The lines of a file that is ours alone: one when an operation begins, one when it ends. What is behind
-    the last end of a line was never begun. Raises CannotLook, and Untrusted where others can write there.
-    """
-
-    def __init__(self, directory: str, trusted: Trust) -> None:
-        self.directory, self.path, self._trusted = directory, os.path.join(directory, NAME), trusted
-        self._by_number: dict[int, Operation] = {}
-        try:
-            data = trust.read(self.path, checked_json.MOST, trusted)
-        except FileNotFoundError:
-            data = b""
-        except OSError as e:
-            raise CannotLook(f"the journal {self.path} cannot be read: {e.strerror}") from e
-        self._size = data.rfind(b"\n") + 1
-        try:
-            for line in data[: self._size].splitlines():
-                self._take(checked_json.parsed(line))
-        except (ValueError, KeyError, TypeError) as e:
-            hint = f"nobody knows what it was about: look at the tree, then move {self.path} away"
-            raise CannotLook(f"the journal {self.path} is damaged: {e!r}", hint) from e
-
-    @property
-    def operations(self) -> list[Operation]:
-        """The latest first."""
-        return [self._by_number[number] for number in sorted(self._by_number, reverse=True)]
-
-    def next_number(self) -> int:
-        return 1 + max(self._by_number, default=0)
-
-    def begin(self, operation: Operation) -> None:
-        """Put an operation on the disk, before its first step."""
-        self._append([{"schema": _SCHEMA, **to_builtins(operation)}])
-
-    def end(self, operation: Operation, status: Status) -> None:
-        """Say how an operation ended, and with it what it takes back."""
-        ends = [(operation.number, status)]
-        if operation.of in self._by_number:
-            ends.insert(0, (operation.of, Status.DONE if status is Status.UNDONE else Status.UNDONE))
-        self._append([{"number": number, "status": status.value} for number, status in ends])
-
-    def forget_old(self) -> None:
-        """Write the file anew without all but the last operations that are over, where these are many."""
-        over = [op.number for op in self.operations if op.status is not Status.BEGUN]
-        if len(over) < 2 * _KEPT:
-            return
-        left = {n: op for n, op in self._by_number.items() if n not in over[_KEPT:]}
-        data = b"".join(_line({"schema": _SCHEMA, **to_builtins(op)}) for op in left.values())
-        with suppress(OSError):
-            replace_file(self.directory, NAME, data, self._trusted)
-            self._by_number, self._size = left, len(data)
-
-    def _append(self, rows: Sequence[dict[str, Any]]) -> None:
-        data = b"".join(map(_line, rows))
-        try:
-            with trust.directory(self.directory, self._trusted) as at:
-                fd = trust.create(NAME, os.O_WRONLY, at, self._trusted)
-                try:
-                    os.ftruncate(fd, self._size)  # what somebody has left who died while he wrote
-                    os.lseek(fd, 0, os.SEEK_END)
-                    write_all(fd, data)
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-                if not self._size:
-                    os.fsync(at)
-        except OSError as e:
-            hint = "make room, or make it writable; or name another directory with CKPT_STATE_DIR"
-            raise CannotLook(f"the journal {self.path} cannot be written: {e.strerror}", hint) from e
-        self._size += len(data)
-        for row in rows:
-            self._take(row)
-
-    def _take(self, row: Any) -> None:
-        """Raises ValueError, KeyError and TypeError for what this program does not write."""
-        number, status = int(row["number"]), Status(row["status"])
-        if "steps" not in row:
-            self._by_number[number] = replace(self._by_number[number], status=status)
-            return
-        if row["schema"] != _SCHEMA:
-            raise ValueError(f"it is {row['schema']!r}, and not {_SCHEMA}")
-        operation = convert(row, Operation)
-        for step in operation.steps:
-            for path in (step.source, step.target, *([step.kept] if step.kept else ())):
-                split_path(path)
-        self._by_number[number] = operation
-
-
-def _line(row: dict[str, Any]) -> bytes:
-    return json.dumps(row).encode("ascii") + b"\n"
-
-
-# ---- below a root
+    status: Literal["begun", "done", "undone"] = "begun"
+    of: tuple[int, ...] = ()
+    schema: Literal["ckpt-tools/journal/v3"] = "ckpt-tools/journal/v3"
 
 
 class Store:
-    """The state of a root, held by this process alone. Paths are relative to the root. ``back`` are the moves
-    by which a command that was interrupted was taken back.
+    """The state of a root, held by this process alone. Paths are relative to the root. ``operations`` are
+    those that are not over or can be undone, and the last one, the latest first; ``back`` are the moves by
+    which a command that was interrupted was taken back.
+
+    Raises CannotLook, and Untrusted where others can write the journal.
     """
 
-    def __init__(self, tree: Tree, journal: Journal) -> None:
-        self.tree, self.journal = tree, journal
-        self.back = list[Step]()
+    def __init__(self, tree: Tree, directory: str, trusted: Trust) -> None:
+        self.tree, self._directory, self._trusted = tree, directory, trusted
+        self.back, self.operations = list[Step](), list[Operation]()
+        path = os.path.join(directory, NAME)
+        try:
+            data = trust.read(path, checked_json.MOST, trusted)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            raise CannotLook(f"the journal {path} cannot be read: {e.strerror}") from e
+        try:
+            for line in data.splitlines():
+                operation = checked_json.checked(checked_json.parsed(line), Operation)
+                for step in operation.steps:
+                    for below in (step.source, step.target, step.kept or step.target):
+                        split_path(below)
+                self.operations.append(operation)
+        except ValueError as e:
+            hint = f"nobody knows what it was about: look at the tree, then move {path} away"
+            raise CannotLook(f"the journal {path} is damaged: {e!r}", hint) from e
+
+    def _write(self, *changed: Operation) -> None:
+        known = {op.number: op for op in (*self.operations, *changed)}
+        last = max(known)
+        self.operations = [
+            op
+            for number, op in sorted(known.items(), reverse=True)
+            if op.status == "begun" or number == last or (op.status == "done" and op.command in UNDOABLE)
+        ][:_KEPT]
+        data = b"".join(json.dumps(to_builtins(op)).encode("ascii") + b"\n" for op in self.operations)
+        try:
+            replace_file(self._directory, NAME, data, self._trusted)
+        except OSError as e:
+            text = f"the journal {self._directory}/{NAME} cannot be written: {e.strerror}"
+            hint = "make room, or make it writable; or name another directory with CKPT_STATE_DIR"
+            raise CannotLook(text, hint) from e
+
+    def _end(self, operation: Operation, status: Literal["done", "undone"]) -> None:
+        """Write down how an operation ended, and of what it has brought back nothing is left."""
+        ends = [replace(operation, status=status)]
+        for op in self.operations if status == "done" else ():
+            moves = (step for step in op.steps if not step.kept)
+            if op.number in operation.of and State.DONE not in {s.find_state(self.tree) for s in moves}:
+                ends.append(replace(op, status="undone"))
+        self._write(*ends)
 
     def place(self, kind: str) -> str:
         """A directory below ``.ckpt`` for the next operation: of the ``quarantine``, of the ``trash`` or of
         what is ``incoming``. Nothing is in it yet; who writes there makes it.
         """
-        return f"{STATE}/{kind}/{self.journal.next_number():06d}"
+        return f"{STATE}/{kind}/{1 + max((op.number for op in self.operations), default=0):06d}"
 
-    def run(self, command: str, why: str, steps: Sequence[Step], of: int | None = None) -> Operation:
+    def run(self, command: str, why: str, steps: Sequence[Step], of: Collection[int] = ()) -> Operation:
         """Write down what is to be done, and do it; steps whose file somebody has taken away or written anew
-        meanwhile are left out.
+        meanwhile are left out. What ``prune`` moves to the trash is only over when that is emptied.
 
         Raises CannotLook where a step fails: then those before it were taken back, or the message says that
         they could not be.
         """
+        planned = list[Step]()
         try:
-            planned = tuple(step.plan(self.tree) for step in steps)
+            for step in steps:
+                self.tree.stat(step.source)  # raises where it is missing
+                old = self.tree.identify(step.target) if step.kept else None
+                planned.append(replace(step, what=self.tree.identify(step.source), old=old))
         except OSError as e:
             raise _error(command, e) from e
-        operation = Operation(self.journal.next_number(), command, why, time.time(), planned, of=of)
-        self.journal.begin(operation)
+        number = 1 + max((op.number for op in self.operations), default=0)
+        operation = Operation(number, command, why, time.time(), tuple(planned), of=tuple(of))
+        self._write(operation)
         try:
             for step in operation.steps:
-                if step.state(self.tree) is State.TO_DO:
+                if step.find_state(self.tree) is State.TO_DO:
                     step.do(self.tree)
         except OSError as e:
             error = _error(command, e)
@@ -262,24 +297,13 @@ class Store:
                 hint = f"{error.hint}; the next command that changes something here does it"
                 raise CannotLook(text, hint) from e
             raise error from e
-        self.journal.end(operation, Status.DONE)
+        if command != "prune":
+            self._end(operation, "done")
         return operation
 
-    def last_to_undo(self) -> Operation | None:
-        """The last repair or quarantine that was not taken back."""
-        done = (op for op in self.journal.operations if op.status is Status.DONE)
-        return next((op for op in done if op.command in _UNDOABLE), None)
-
-    def undo(self, operation: Operation) -> Operation:
-        """Take an operation back. Raises UsageError where a file of it is no longer what it left, and
-        CannotLook.
-        """
-        steps = self.backwards(operation)
-        return self.run("undo", f"{operation.command} {operation.number}", steps, of=operation.number)
-
-    def backwards(self, operation: Operation) -> list[Step]:
-        """The steps that take an operation back. Raises UsageError as ``undo`` does."""
-        states = [step.state(self.tree) for step in operation.steps]
+    def invert(self, operation: Operation) -> list[Step]:
+        """The steps that undo an operation. Raises UsageError where a file is no longer what it left."""
+        states = [step.find_state(self.tree) for step in operation.steps]
         if State.GONE in states:
             path = os.path.join(self.tree.root, operation.steps[states.index(State.GONE)].target)
             text = f"{path} is not as 'ckpt {operation.command}' left it"
@@ -287,100 +311,90 @@ class Store:
         done = [s for s, state in zip(operation.steps, states, strict=True) if state is State.DONE]
         return [step.inverse() for step in reversed(done)]
 
-    def close_over(self, numbers: Collection[int]) -> None:
-        """Say of operations that nothing of them is left, where that is so."""
-        for operation in self.journal.operations:
-            if operation.number in numbers and operation.status is Status.DONE:
-                moves = (step for step in operation.steps if not step.kept)
-                if not any(step.state(self.tree) is State.DONE for step in moves):
-                    self.journal.end(operation, Status.UNDONE)
-
-    def write(self, path: str, data: bytes, like: str) -> None:
-        """A new file that is on the disk, with the mode and the times of another. Raises CannotLook."""
-        try:
-            self.tree.make_above(path)
-            old = self.tree.stat(like)
-            with self.tree.above(path) as (at, name):
-                fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
-                try:
-                    write_all(fd, data)
-                    os.fchmod(fd, old.st_mode & 0o7777)
-                    os.utime(fd, ns=(old.st_atime_ns, old.st_mtime_ns))
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-        except OSError as e:
-            raise _error("", e) from e
-
-    def step_to_write(self, target: str, data: bytes, kept: str = "replaced") -> Step:
-        """The step that puts a new file at ``target``, which is written aside. The one that it replaces is
-        kept below that place of ``.ckpt``. Raises CannotLook.
-        """
-        incoming, is_there = f"{self.place('incoming')}/{target}", self.tree.identity(target) is not None
-        self.write(incoming, data, like=target if is_there else f"{STATE}/lock")
-        return Step(incoming, target, f"{self.place(kept)}/{target}" if is_there else "")
-
     def take_back(self, operation: Operation) -> None:
         """Undo what was done of an operation. What has got another file in its place since stays where it
         is. Raises CannotLook.
         """
-        done = [step for step in operation.steps if step.state(self.tree) is State.DONE]
-        self._go_on(operation, [step.inverse() for step in reversed(done)], Status.UNDONE)
+        done = [step for step in operation.steps if step.find_state(self.tree) is State.DONE]
+        self._go_on(operation, [step.inverse() for step in reversed(done)], "undone")
 
-    def _go_on(self, operation: Operation, steps: Sequence[Step], end: Status) -> None:
+    def _go_on(self, operation: Operation, steps: Sequence[Step], end: Literal["done", "undone"]) -> None:
         try:
             for step in steps:
-                is_taken = not step.kept and self.tree.identity(step.target) not in (None, step.what)
-                if is_taken or step.state(self.tree) is not State.TO_DO:
+                is_taken = not step.kept and self.tree.identify(step.target) not in (None, step.what)
+                if is_taken or step.find_state(self.tree) is not State.TO_DO:
                     continue
                 if not step.kept:
                     self.back.append(step)
                 step.do(self.tree)
         except OSError as e:
             raise _error(operation.command, e) from e
-        self.journal.end(operation, end)
+        self._end(operation, end)
 
     def resume(self) -> None:
-        """Take back whatever was interrupted, the latest first: a prune too that had not begun to remove what
-        it had moved away. What brought something back is finished: to put that away again may be to put away
-        what a job resumes from.
+        """Take back whatever was interrupted, the latest first. What brought something back is finished: to
+        put that away again may be to put away what a job resumes from.
         """
-        for op in self.journal.operations:
-            trash = f"{TRASH}/{op.number:06d}"
-            in_trash = op.command == "prune" and op.status is Status.DONE and self.tree.identity(trash)
-            if op.status is Status.BEGUN and op.command in _BRINGING_BACK:
-                self._go_on(op, op.steps, Status.DONE)
-            elif op.status is Status.BEGUN or in_trash:
+        for op in [op for op in self.operations if op.status == "begun"]:
+            if op.command in ("undo", "restore"):
+                self._go_on(op, op.steps, "done")
+            else:
                 self.take_back(op)
         self.sweep()
 
-    def empty_trash(self) -> list[OSError]:
-        """Remove what lies in the trash, from now on for good: why what is left could not be removed.
-        Raises OSError.
+    def step_to_write(
+        self,
+        target: str,
+        data: bytes | Callable[[BufferedRandom], object],
+        *,
+        like: str = "",
+        kept: str = "replaced",
+    ) -> Step:
+        """The step that puts a new file at ``target``, which is written aside, or filled by a function, and
+        gets the mode and the times of the old one, or of another. The old one is kept below this place of
+        ``.ckpt``. Raises CannotLook.
         """
-        with suppress(FileNotFoundError):
-            with self.tree.above(f"{TRASH}/0") as (trash, _):
-                names = os.listdir(trash)
-            self.tree.make_above(f"{GOING}/0")
-            with self.tree.above(f"{TRASH}/0") as (at, _), self.tree.above(f"{GOING}/0") as (to, _):
-                for name in names:
-                    os.rename(name, name, src_dir_fd=at, dst_dir_fd=to)
-        return self.tree.remove_below(GOING)
+        incoming, is_there = f"{self.place('incoming')}/{target}", self.tree.identify(target) is not None
+        try:
+            old = self.tree.stat(like or (target if is_there else f"{STATE}/lock"))
+            with self.tree.above(incoming, make=True) as (at, name):
+                fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=at)
+                with os.fdopen(fd, "r+b") as new:
+                    new.write(data) if isinstance(data, bytes) else data(new)
+                    new.flush()
+                    os.fchmod(fd, old.st_mode & 0o7777)
+                    os.utime(fd, ns=(old.st_atime_ns, old.st_mtime_ns))
+                    os.fsync(fd)
+        except OSError as e:
+            raise _error("", e) from e
+        return Step(incoming, target, f"{self.place(kept)}/{target}" if is_there else "")
+
+    def empty_trash(self, operation: Operation | None = None) -> list[OSError]:
+        """Remove what lies in the trash, from now on for good, where an operation has moved it: why what is
+        left could not be removed. Raises OSError.
+        """
+        with (
+            suppress(FileNotFoundError),
+            self.tree.above(f"{_TRASH}/0") as (trash, _),
+            self.tree.above(f"{_GOING}/0", make=True) as (going, _),
+        ):
+            for name in os.listdir(trash):
+                os.rename(name, name, src_dir_fd=trash, dst_dir_fd=going)
+        if operation:
+            self._end(operation, "done")
+        return self.tree.remove_below(_GOING)
 
     def sweep(self) -> None:
-        """Remove what commands that died were making or removing, and the old ends of the journal."""
+        """Remove what commands that died were making or removing."""
         with suppress(OSError):
             shutil.rmtree(os.path.join(self.tree.root, STATE, "incoming"))
         with suppress(OSError):
             self.empty_trash()
-        self.journal.forget_old()
 
     def changes(self) -> list[Change]:
-        """Return what was moved back, as rows of an answer."""
-        why, root = (
-            "a command was interrupted: it is taken back, or finished if it brings back",
-            self.tree.root,
-        )
+        """What was moved back, as rows of an answer."""
+        why = "a command was interrupted: it is taken back, or finished if it brings back"
+        root = self.tree.root
         return [Change(f"{root}/{m.source}", "moved", why, f"{root}/{m.target}") for m in self.back]
 
 
@@ -410,9 +424,10 @@ def opened(
         raise CannotLook(f"cannot list {root}: {e.strerror}", hint) from e
     state = os.path.join(root, STATE)
     home = state if state_dir is None else place(state_dir, root)
-    try:
+    with ExitStack() as files:
+        files.callback(os.close, fd)
         if not to_change:
-            yield Store(Tree(root, fd), Journal(home, trusted))
+            yield Store(Tree(root, fd), home, trusted)
             return
         try:
             for directory in (state, home):
@@ -422,15 +437,12 @@ def opened(
             hint = "see that it can be written; CKPT_STATE_DIR moves the journal elsewhere"
             text = f"{e.filename or state} cannot be made: {e.strerror}"
             raise CannotLook(text, _HINTS.get(e.errno or 0, hint)) from e
-        with hold_lock(
-            state,
-            "lock",
-            trusted,
-            lambda who: CannotLook(f"{who} is changing this tree", "wait until it has ended"),
-        ):
-            store = Store(Tree(root, fd), Journal(home, trusted))
-            store.resume()
-            yield store
-            store.sweep()
-    finally:
-        os.close(fd)
+
+        def busy(who: str) -> CannotLook:
+            return CannotLook(f"{who} is changing this tree", "wait until it has ended")
+
+        files.enter_context(hold_lock(state, "lock", trusted, busy))
+        store = Store(Tree(root, fd), home, trusted)
+        store.resume()
+        yield store
+        store.sweep()

@@ -17,9 +17,9 @@ from ckpt_tools.discovery.quarantined import QUARANTINE
 from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Operation, State, Status, Step
+from ckpt_tools.guard.journal import Operation, State, Step, Store
 from ckpt_tools.guard.targets import Group, groups, named
-from ckpt_tools.guard.trackers import Pointed, naming, pointed
+from ckpt_tools.guard.trackers import Pointed, find_naming, point_tracker
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
@@ -54,24 +54,33 @@ def quarantine(
         wanted = _find_damaged(found, root, sel) if damaged else named(found, paths, root)
         chosen = _plan_without(root, sel, ()) if damaged and wanted else None
         why = {g: _why_it_stays(g, chosen, sel.settle, s.now_ns) for g in wanted}
-        away = [g for g in wanted if not why[g]]
-        below = [_path_below(root, path) for g in away for path in g.paths]
-        trackers, findings = _point_trackers(s, sel, away, below)
-        number = _move(store, root, away, below, trackers) if store and away else None
-        rows = [*(store.changes() if store else ()), *_rows(why, trackers, apply)]
+        away = [g for g, stays in why.items() if not stays]
+        below = _find_below(root, away)
+
+        pointed, findings = _point_trackers(s, sel, away, below)
+        number = None
+        if store and away:
+            steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in pointed]
+            steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in below]
+            number = store.run("quarantine", ", ".join(g.name for g in away), steps).number
+        rows = [*(store.changes() if store else ()), *_say(why, pointed, apply)]
         return Changes("quarantine", root, apply, tuple(rows), findings, number)
 
 
-def _move(
-    store: journal.Store, root: str, away: Sequence[Group], below: Sequence[str], trackers: Sequence[Pointed]
-) -> int:
-    steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
-    steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in below]
-    names = ", ".join(g.label or os.path.basename(g.path) for g in away)
-    return store.run("quarantine", names, steps).number
+def _point_trackers(
+    s: Session, sel: Selection, away: Sequence[Group], below: Collection[str]
+) -> tuple[list[Pointed], tuple[Finding, ...]]:
+    """The trackers that name what goes, made to name what is resumed from then; and those that cannot be."""
+    named_by = find_naming(s, [g.checkpoint for g in away if g.checkpoint])
+    then = _plan_without(s.root, sel, below) if named_by else None
+    made = point_tracker(s, then.checkpoint) if then and then.checkpoint else None
+    pointed = [made] if made and made.path in named_by else []
+    text = "it names what goes into quarantine, and 'ckpt plan' chooses nothing that it could name"
+    left, warn = sorted(named_by - {t.path for t in pointed}), Severity.WARNING
+    return pointed, tuple(finding("dangling-tracker", text, path=path, severity=warn) for path in left)
 
 
-def _rows(why: Mapping[Group, str], trackers: Sequence[Pointed], done: bool) -> Iterator[Change]:
+def _say(why: Mapping[Group, str], trackers: Sequence[Pointed], done: bool) -> Iterator[Change]:
     """First what stays, and ``why``."""
     for g in sorted(why, key=lambda g: not why[g]):
         state = "stays" if why[g] else "moved" if done else "would-move"
@@ -82,22 +91,7 @@ def _rows(why: Mapping[Group, str], trackers: Sequence[Pointed], done: bool) -> 
         yield Change(t.path, "pointed" if done else "would-point", said)
 
 
-def _point_trackers(
-    s: Session, sel: Selection, away: Sequence[Group], below: Collection[str]
-) -> tuple[list[Pointed], tuple[Finding, ...]]:
-    """The trackers that name what goes, made to name what is resumed from then; and those that cannot be."""
-    gone = [g.checkpoint for g in away if g.checkpoint]
-    dangling = naming(s, gone)
-    then = _plan_without(s.root, sel, below) if dangling else None
-    made = pointed(s, gone, then.checkpoint) if then and then.checkpoint else []
-    text = "it names what goes into quarantine, and 'ckpt plan' chooses nothing that it could name"
-    left = sorted({*dangling} - {t.path for t in made})
-    warn = Severity.WARNING
-    return made, tuple(finding("dangling-tracker", text, path=path, severity=warn) for path in left)
-
-
 def _find_damaged(found: Sequence[Group], root: str, sel: Selection) -> list[Group]:
-    """Those that have damage."""
     seen = verify(
         root,
         jobs=sel.jobs,
@@ -133,13 +127,15 @@ def _plan_without(root: str, sel: Selection, away: Collection[str]) -> LoadPlan 
         return None
 
 
-def _path_below(root: str, path: str) -> str:
-    """A path as seen from the root. Raises UsageError for what does not lie below it."""
-    below = os.path.relpath(path, root)
-    if below.split("/")[0] in (".", ".."):
-        text = f"{path} does not lie below {root}, in which its quarantine would be"
-        raise UsageError(text, f"say --root {os.path.dirname(path)}")
-    return below
+def _find_below(root: str, away: Sequence[Group]) -> list[str]:
+    """The paths of what goes, as seen from the root. Raises UsageError for what does not lie below it."""
+    out = list[str]()
+    for path in (path for g in away for path in g.paths):
+        out.append(os.path.relpath(path, root))
+        if out[-1].split("/")[0] in (".", ".."):
+            text = f"{path} does not lie below {root}, in which its quarantine would be"
+            raise UsageError(text, f"say --root {os.path.dirname(path)}")
+    return out
 
 
 # ---- and back
@@ -161,29 +157,26 @@ def restore(
     """
     root = os.path.abspath(root)
     with journal.opened(root, state_dir, trust, to_change=apply) as store:
-        found = list(dict.fromkeys(pair for path in paths for pair in _find_moves(store, root, path)))
+        found = dict.fromkeys(pair for path in paths for pair in _find_moves(store, root, path))
         steps = [step.inverse() for _, step in found]
         for step in steps:
-            if store.tree.identity(step.target) is not None:
+            if store.tree.identify(step.target) is not None:
                 there = os.path.join(root, step.target)
                 raise UsageError(f"{there} exists, and is not replaced", "move it away first")
-        number = store.run("restore", ", ".join(s.target for s in steps), steps).number if apply else None
-        if apply:
-            store.close_over({op.number for op, _ in found})
-        rows = (_row(root, step, apply) for step in steps)
-        return Changes("restore", root, apply, (*store.changes(), *rows), (), number)
+        why = ", ".join(step.target for step in steps)
+        return _bring_back(store, root, "restore", why, steps, of={op.number for op, _ in found}, apply=apply)
 
 
-def _find_moves(store: journal.Store, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
+def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
     """The moves of operations whose things a path means, that are still where they were moved to."""
     below = os.path.relpath(path, root)
     found = False
-    for operation in store.journal.operations:
-        if operation.command != "quarantine" or operation.status is not Status.DONE:
+    for operation in store.operations:
+        if operation.command != "quarantine" or operation.status != "done":
             continue
         for step in operation.steps:
             meant = any(f"{own}/".startswith(f"{below}/") for own in (step.source, step.target))
-            if meant and not step.kept and step.state(store.tree) is State.DONE:
+            if meant and not step.kept and step.find_state(store.tree) is State.DONE:
                 found = True
                 yield operation, step
         if found and not below.startswith(STATE):
@@ -203,32 +196,44 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
     """
     root = os.path.abspath(root)
     with journal.opened(root, state_dir, trust, to_change=apply) as store:
-        operation = store.last_to_undo()
-        if operation is None:
+        done = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
+        last = next(done, None)
+        if last is None:
             raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}")
-        steps = store.backwards(operation)
-        number = store.undo(operation).number if apply else None
-        rows = [_row(root, step, apply) for step in steps]
-        return Changes("undo", root, apply, (*store.changes(), *rows), (), number)
+        why, steps = f"{last.command} {last.number}", store.invert(last)
+        return _bring_back(store, root, "undo", why, steps, of=[last.number], apply=apply)
 
 
-def _row(root: str, step: Step, done: bool) -> Change:
-    source, target = os.path.join(root, step.source), os.path.join(root, step.target)
-    if step.kept:
-        return Change(target, "replaced" if done else "would-replace", f"by {source}")
-    return Change(source, "moved" if done else "would-move", "", target)
+def _bring_back(
+    store: Store,
+    root: str,
+    command: str,
+    why: str,
+    steps: Sequence[Step],
+    *,
+    of: Collection[int],
+    apply: bool,
+) -> Changes:
+    number = store.run(command, why, steps, of).number if apply else None
+    rows = store.changes()
+    for step in steps:
+        source, target = os.path.join(root, step.source), os.path.join(root, step.target)
+        if step.kept:
+            rows.append(Change(target, "replaced" if apply else "would-replace", f"by {source}"))
+        else:
+            rows.append(Change(source, "moved" if apply else "would-move", "", target))
+    return Changes(command, root, apply, tuple(rows), (), number)
 
 
 def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
     """What lies in the quarantine of ``root``, the last that was put away first. Raises CannotLook."""
     root, rows = os.path.abspath(root), list[Change]()
     with journal.opened(root, state_dir, trust, to_change=False) as store:
-        for op in store.journal.operations:
+        for op in store.operations:
             why = f"{op.command}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(op.at))}"
             for step in op.steps:
                 was, there = (step.target, step.kept) if step.kept else (step.source, step.target)
-                if there.startswith(f"{STATE}/{QUARANTINE}/") and store.tree.identity(there) is not None:
-                    rows.append(
-                        Change(os.path.join(root, there), "in-quarantine", why, os.path.join(root, was))
-                    )
+                if there.startswith(f"{STATE}/{QUARANTINE}/") and store.tree.identify(there) is not None:
+                    was, there = os.path.join(root, was), os.path.join(root, there)
+                    rows.append(Change(there, "in-quarantine", why, was))
     return Changes("ls", root, applied=False, changes=tuple(rows))

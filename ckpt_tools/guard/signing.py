@@ -60,7 +60,15 @@ class Signer:
 
     def is_signed(self, target: Target) -> bool:
         """Whether signatures of just these files are there already, whoever's they are."""
-        return all(_signed(s.path) == set(s.files) for s in signatures(target))
+        for s in signatures(target):
+            try:
+                with LocalSource(s.path) as source:
+                    signed = {str(name) for name, _, _ in read_statement(source).resources}
+            except (Damage, OSError, ShortRead):
+                return False
+            if signed != set(s.files):
+                return False
+        return True
 
     def sign(
         self, target: Target, files: Sequence[SealedFile], algorithm: str, beside: Sequence[str]
@@ -86,12 +94,3 @@ class Signer:
             with tempfile.TemporaryDirectory() as aside:
                 config.sign(Path(target.base), Path(aside) / SIGNATURE)
                 yield s.path, (Path(aside) / SIGNATURE).read_bytes()
-
-
-def _signed(path: str) -> set[str]:
-    """The names in a signature; none where there is no signature."""
-    try:
-        with LocalSource(path) as source:
-            return {str(name) for name, _, _ in read_statement(source).resources}
-    except (Damage, OSError, ShortRead):
-        return set()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from shlex import quote
 from typing import NamedTuple
 
@@ -19,7 +19,6 @@ from ckpt_tools.discovery.seals import directories
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.formats.seals.names import NAME, beside, is_apart, signature_beside
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.part import Part
 from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import ABSENT, is_file, status, there
@@ -44,83 +43,65 @@ def targets(s: Session) -> Iterator[Target]:
     """Everything below the root that can have a seal: the checkpoints of each run, newest first, then other
     files.
     """
-    runs = s.runs(grouping.group(s.parts, s.layouts))
-    homes = _homes(c for checkpoints in runs.values() for c in checkpoints)
-    ordered = sorted(homes)
-    taken = set[str]()
-    for checkpoints in runs.values():
-        for c in sorted(checkpoints, key=lambda c: (c.order, c.path), reverse=True):
-            made = list(_of_checkpoint(s, c, checkpoints, homes, ordered))
-            taken.update(path for target in made for path in target.files)
-            yield from made
-    graphs = [path for path in s.found.unneeded if path not in taken]
-    taken.update(graphs)
+    runs = s.runs(grouping.group(s.parts, s.layouts)).values()
+    homes = Counter(home for run in runs for c in run for home in _find_homes(c))
+    ordered, taken = sorted(homes), set[str]()
+    for run in runs:
+        for c in sorted(run, key=lambda c: (c.order, c.path), reverse=True):
+            home, *others = _find_homes(c)
+            is_own = home and not others and homes[home] == 1 and s.found.tree
+            for target in _join(s, c, home, ordered) if is_own else _split(s, c):
+                taken.update(target.files)
+                yield target._replace(checkpoint=c, siblings=run)
+    yield from _find_loose(s, taken)
+
+
+def _find_loose(s: Session, taken: set[str]) -> Iterator[Target]:
+    """Files of no checkpoint."""
+    graphs = dict.fromkeys(path for path in s.found.unneeded if path not in taken)
     for bare in s.found.bare:
-        if bare.path not in taken and bare.size >= 0 and not is_apart(os.path.basename(bare.path)):
-            yield _of_file(bare.path)
-    # graphs: no state, but saved by the run whose files are beside them
-    yield from _of_graphs(graphs, s)
+        is_taken = bare.path in taken or bare.path in graphs
+        if not is_taken and bare.size >= 0 and not is_apart(os.path.basename(bare.path)):
+            yield _make_target(bare.path)
+    parts = {part.path for part in s.parts}
+    yield from (_find_owners(s, _make_target(path), parts) for path in graphs)
 
 
-def _homes(checkpoints: Iterable[Checkpoint]) -> dict[str, int]:
-    """How many checkpoints have each directory for their own."""
-    out: dict[str, int] = {}
-    for c in checkpoints:
-        for home in {p.home for p in c.parts}:
-            out[home] = out.get(home, 0) + 1
-    return out
+def _find_homes(c: Checkpoint) -> set[str]:
+    return {part.home for part in c.parts}
 
 
-def _of_checkpoint(
-    s: Session,
-    c: Checkpoint,
-    siblings: Sequence[Checkpoint],
-    homes: dict[str, int],
-    ordered: Sequence[str],
-) -> Iterator[Target]:
-    mine = {p.home for p in c.parts}
-    home = next(iter(mine))
+def _join(s: Session, c: Checkpoint, home: str, homes: Sequence[str]) -> Iterator[Target]:
+    others = homes[bisect(homes, f"{home}/") : bisect(homes, f"{home}0")]  # "0" follows "/"
+    files = {*files_of(home, others), *(part.path for part in s.members(c).parts)}
+    yield Target(home, home, f"{home}/{NAME}", tuple(sorted(files)))
+
+
+def _find_owners(s: Session, graph: Target, parts: Container[str]) -> Target:
+    """A file without state, saved by the run whose files are beside it: missed where these are."""
+    home, name = os.path.split(graph.path)
+    owners = [name.removesuffix(end) + of for end, of in s.layouts.unneeded if name.endswith(end)]
+    return graph._replace(beside=tuple(owner for owner in owners if f"{home}/{owner}" in parts))
+
+
+def _split(s: Session, c: Checkpoint) -> Iterator[Target]:
+    """The files of a checkpoint one by one. One that another can stand in for is not missed: frameworks
+    remove one of two copies.
+    """
     parts = s.members(c).parts
-    members = tuple(p.path for p in parts)
-    if len(mine) == 1 and home and homes[home] == 1 and s.found.tree:
-        others = ordered[bisect(ordered, f"{home}/") : bisect(ordered, f"{home}0")]  # "0" follows "/"
-        files = tuple(sorted({*files_of(home, others), *members}))
-        yield Target(home, home, f"{home}/{NAME}", files, (), c, siblings)
-        return
-    alike = Counter(map(_place, parts))
-    for part in parts:
-        # a file that another can stand in for is not missed: frameworks remove one of two copies
-        is_missed = alike[_place(part)] == 1
-        near = _beside(part.path, members) if is_missed else ()
-        yield _of_file(part.path)._replace(beside=near, checkpoint=c, siblings=siblings)
+    places = [(p.role, p.rank, p.coords, p.role == "data" and p.path) for p in parts]
+    alike = Counter(places)
+    for part, place in zip(parts, places, strict=True):
+        others = [other.path for other in parts if other is not part and alike[place] == 1]
+        names = (os.path.relpath(other, os.path.dirname(part.path)) for other in others)
+        yield _make_target(part.path)._replace(
+            beside=tuple(name for name in names if not name.startswith("../"))
+        )
 
 
-def _place(part: Part) -> tuple[object, ...]:
-    """What files have in common that can stand in for each other."""
-    return part.role, part.rank, part.coords, part.role == "data" and part.path
-
-
-def _beside(path: str, members: Sequence[str]) -> tuple[str, ...]:
-    """The other files of a checkpoint in the directory of one, and below."""
-    near = (os.path.relpath(other, os.path.dirname(path)) for other in members if other != path)
-    return tuple(name for name in near if not name.startswith("../"))
-
-
-def _of_file(path: str) -> Target:
+def _make_target(path: str) -> Target:
     base, name = os.path.split(path)
     return Target(path, base, f"{base}/{beside(name)}", (path,))
-
-
-def _of_graphs(paths: Sequence[str], s: Session) -> Iterator[Target]:
-    """Files without state: missed where the one file that each belongs to is there."""
-    parts = {part.path for part in s.parts} if paths else ()
-    for path in paths:
-        target = _of_file(path)
-        name = os.path.basename(path)
-        owners = [
-            name.removesuffix(ending) + of for ending, of in s.layouts.unneeded if name.endswith(ending)
-        ]
-        yield target._replace(beside=tuple(name for name in owners if f"{target.base}/{name}" in parts))
 
 
 def files_of(home: str, others: Sequence[str] = ()) -> Iterator[str]:
@@ -172,6 +153,10 @@ class Group(Struct, frozen=True):
         return self.paths[0] if len(self.paths) == 1 or not self.checkpoint else self.checkpoint.path
 
     @property
+    def name(self) -> str:
+        return self.label or os.path.basename(self.path)
+
+    @property
     def size(self) -> int:
         """Bytes, of what can be looked at."""
         return sum(status(path).st_size for path in self.files if is_file(path))
@@ -180,34 +165,36 @@ class Group(Struct, frozen=True):
         """Whether a file or directory belongs to it."""
         return path in self.files or any(f"{path}/".startswith(f"{own}/") for own in self.paths)
 
+    def is_below(self, path: str) -> bool:
+        """Whether all of it lies below a path."""
+        return all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
+
     def is_meant_by(self, path: str) -> bool:
         """Whether it lies at a path or below it; a prefix, as TensorFlow's, is one too."""
         if self.checkpoint and self.checkpoint.path == path and not os.path.isdir(path):
             return True
-        return path in self.paths or all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
+        return path in self.paths or self.is_below(path)
 
 
 def groups(s: Session) -> list[Group]:
-    """Everything below a root that can be put away."""
+    """Everything below a root that can be put away: a file with its seal and its signature, which mean
+    nothing without it.
+    """
     together: dict[object, list[Target]] = defaultdict(list)
     for target in targets(s):
         together[target.checkpoint.key if target.checkpoint else target.path].append(target)
-    return [
-        Group(
-            tuple(dict.fromkeys(path for row in rows for path in (row.path, *_with(row)))),
-            tuple(dict.fromkeys(path for row in rows for path in row.files)),
-            rows[0].checkpoint,
-        )
-        for rows in together.values()
-    ]
-
-
-def _with(target: Target) -> Iterator[str]:
-    """The seal and the signature of a file, which mean nothing without it."""
-    if target.files == (target.path,):
-        home, name = os.path.split(target.path)
-        hidden = (f"{home}/{made(name)}" for made in (beside, signature_beside))
-        yield from (path for path in hidden if there(path))
+    out = list[Group]()
+    for rows in together.values():
+        paths, files = dict[str, None](), dict[str, None]()
+        for row in rows:
+            paths[row.path] = None
+            files.update(dict.fromkeys(row.files))
+            if row.files == (row.path,):
+                home, name = os.path.split(row.path)
+                hidden = (f"{home}/{made(name)}" for made in (beside, signature_beside))
+                paths.update(dict.fromkeys(path for path in hidden if there(path)))
+        out.append(Group(tuple(paths), tuple(files), rows[0].checkpoint))
+    return out
 
 
 def named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -19,12 +18,12 @@ class Pointed(Struct, frozen=True):
     """
 
     path: str
-    now: int | str | None
+    now: str | None
     then: int | str
     data: bytes
 
 
-def wanted(s: Session, chosen: Checkpoint) -> Pointed | None:
+def point_tracker(s: Session, chosen: Checkpoint) -> Pointed | None:
     """The tracker beside a checkpoint made to name it; None where it does, or its layout has none that is
     missed.
 
@@ -48,31 +47,11 @@ def wanted(s: Session, chosen: Checkpoint) -> Pointed | None:
     return Pointed(path, now, then, layout.tracker.write(then))
 
 
-def naming(s: Session, checkpoints: list[Checkpoint]) -> list[str]:
+def find_naming(s: Session, checkpoints: list[Checkpoint]) -> set[str]:
     """The trackers beside these checkpoints that name one of them."""
-    return [path for path, _, _ in _said(s, checkpoints)]
-
-
-def pointed(s: Session, away: list[Checkpoint], chosen: Checkpoint) -> list[Pointed]:
-    """The trackers that name one of the checkpoints that go ``away``, made to name the one that is chosen;
-    only where that is of the same layout, beside the same tracker.
-    """
-    out = []
-    for path, layout, now in _said(s, away):
-        then = s.layouts[layout].tracker.name(chosen) if chosen.layout == layout else None
-        if then is not None and chosen.parts[0].base == os.path.dirname(path):
-            out.append(Pointed(path, now, then, s.layouts[layout].tracker.write(then)))
-    return out
-
-
-def _said(s: Session, checkpoints: list[Checkpoint]) -> Iterator[tuple[str, str, int | str]]:
-    """(path, layout, what it says) of the trackers that name one of these checkpoints."""
-    seen = set[str]()
+    out = set[str]()
     for c in checkpoints:
-        tracker = s.text_tracker(c.layout, c.parts[0].base)
-        if tracker is None or tracker[0] in seen:
-            continue
-        path, said = tracker
+        path, said = s.text_tracker(c.layout, c.parts[0].base) or ("", None)
         if said is not None and not isinstance(said, Finding) and s.layouts.of(c).tracker.names(c, said):
-            seen.add(path)
-            yield path, c.layout, said
+            out.add(path)
+    return out

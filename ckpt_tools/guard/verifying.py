@@ -1,12 +1,10 @@
-"""One checkpoint of a run, verified as ``ckpt verify`` does, with the checkpoints before and after it for
-comparison.
-"""
+"""Checkpoints, verified as ``ckpt verify`` does, each with those that it is compared with."""
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,7 +18,6 @@ from ckpt_tools.planning.engine import check_together
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
-from ckpt_tools.storage import counted
 
 _WRITTEN = frozenset({"in-use", "unfinished-save"})
 
@@ -36,62 +33,76 @@ class Checked(Struct, frozen=True):
     findings: tuple[Finding, ...]
     files: int
     size: int
-    bytes_read: int = 0
-    seconds: float = 0.0
     level: Level = Level.CONTENT
     hidden: frozenset[str] = frozenset()
 
-
-def verified(s: Session, c: Checkpoint, window: Sequence[Checkpoint]) -> Checked:
-    """The checkpoint, read to the end; the ``window`` are those next to it in its run, and itself."""
-    started = time.perf_counter()
-    parts = s.members(c).parts
-    with counted() as read:
-        prefetch(s, parts, Level.CONTENT)
-        for part in parts:
-            s.report(part, Level.CONTENT)
-        across = _across(s, c, window, parts)
-    own = [s.reports.pop(part.path) for part in parts if part.path in s.reports]
-    seconds = round(time.perf_counter() - started, 6)
-    return replace(_checked(s, parts, own, across), bytes_read=read.bytes, seconds=seconds)
+    @property
+    def codes(self) -> tuple[str, ...]:
+        return tuple(sorted({f.code for f in self.findings}))
 
 
-def verify_all(s: Session, checkpoints: Sequence[Checkpoint]) -> dict[CheckpointKey, Checked]:
-    """Return what verifying shows of each of the checkpoints: all are read to the end, and compared once."""
-    prefetch(s, s.parts, Level.CONTENT)
-    for part in s.parts:
+def verify(
+    s: Session, checkpoints: Sequence[Checkpoint], window: Sequence[Checkpoint] | None = None
+) -> dict[CheckpointKey, Checked]:
+    """Return what verifying shows of each of the checkpoints. They are compared with those of the ``window``,
+    whose reports alone are kept then; without one with all below the root, which is read to the end.
+    """
+    members = {c.key: s.members(c).parts for c in checkpoints}
+    parts = s.parts if window is None else [*chain(*members.values())]
+    near = () if window is None else [*chain(*(c.parts for c in window))]
+    prefetch(s, parts, Level.CONTENT)
+    for part in parts:
         s.report(part, Level.CONTENT)
-    found = [*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT)]
-    of_path = defaultdict[str, list[Finding]](list)
-    for f in found:
-        of_path[f.path].append(f)
-        for above in _directories(f.path):
-            of_path[f"{above}/"].append(f)
-    labels = [label(c) for c in checkpoints]
+    for part in near:
+        s.report(part, Level.STRUCTURE)
+    others = checkpoints if window is None else window
+    about = _Findings([*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT, window)], others)
     out = {}
     for c in checkpoints:
-        parts = s.members(c).parts
-        homes = {part.home for part in c.parts}
-        places = {c.path, *(part.path for part in parts), *homes, *(f"{home}/" for home in homes)}
-        near = dict.fromkeys(f for place in places - {"", "/"} for f in of_path[place])
-        across = [*(f for f in near if _is_about(f, c, parts, labels)), *_of_seals(s, c, parts)]
-        own = [s.known(part) for part in parts if part.path in s.reports]
-        out[c.key] = _checked(s, parts, own, across)
+        own = members[c.key]
+        across = [*about.find(c, {part.path for part in own}), *_find_in_seals(s, c, own)]
+        out[c.key] = _conclude(s, own, across)
+    if window is not None:
+        for path in s.reports.keys() - ({part.path for part in near} - {part.path for part in parts}):
+            del s.reports[path]
+        s.places.clear()
     return out
 
 
-def _directories(path: str) -> Iterator[str]:
-    while path := path.rpartition("/")[0]:
-        yield path
+class _Findings:
+    """Findings on several checkpoints, by the paths and the directories that they are about."""
+
+    def __init__(self, findings: Iterable[Finding], checkpoints: Sequence[Checkpoint]) -> None:
+        self._labels = [label(c) for c in checkpoints]
+        self._files = {part.path for c in checkpoints for part in c.parts}
+        self._of_path = defaultdict[str, list[Finding]](list)
+        for f in findings:
+            self._of_path[f.path].append(f)
+            above = f.path
+            while above := above.rpartition("/")[0]:
+                self._of_path[f"{above}/"].append(f)
+
+    def find(self, c: Checkpoint, own: set[str]) -> Iterator[Finding]:
+        """Those about one of the checkpoints: when in doubt all that are not about another one."""
+        homes = {part.home for part in c.parts} - {""}
+        places = own | homes | {f"{home}/" for home in homes} if homes else own | {c.path} - {"", "/"}
+        for f in dict.fromkeys(f for place in places for f in self._of_path[place]):
+            if homes:
+                is_meant = f.path not in self._files
+            else:  # of a path that several have in common a finding names the one that it is about
+                is_meant = label(c) in f.message or not any(other in f.message for other in self._labels)
+            if is_meant or f.path in own:
+                yield f
 
 
-def _checked(s: Session, parts: Sequence[Part], own: Sequence[Report], across: Sequence[Finding]) -> Checked:
+def _conclude(s: Session, parts: Sequence[Part], across: Iterable[Finding]) -> Checked:
+    own = [s.known(part) for part in parts if part.path in s.reports]
     found = [replace(f, path=f.path or report.path) for report in own for f in report.findings]
     serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
     hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage, and so damaged
     return Checked(
-        verdict=_verdict(own, serious, hidden, unseen=any(p.path in s.indexes.unseen for p in parts)),
-        written=any(f.code in _WRITTEN for f in serious),
+        verdict=_find_verdict(s, parts, own, [f for f in serious if f.path not in hidden], hidden),
+        written=not _WRITTEN.isdisjoint(f.code for f in serious),
         findings=tuple(serious),
         files=len(parts),
         size=sum(max(0, part.size) for part in parts),
@@ -100,62 +111,26 @@ def _checked(s: Session, parts: Sequence[Part], own: Sequence[Report], across: S
     )
 
 
-def _verdict(
-    own: Sequence[Report], serious: Sequence[Finding], hidden: Collection[str], *, unseen: bool
+def _find_verdict(
+    s: Session, parts: Sequence[Part], own: Sequence[Report], causes: list[Finding], hidden: set[str]
 ) -> Verdict:
-    """What follows from the reports and the findings; of files that are ``hidden`` nothing is known. Where an
-    index is ``unseen`` nobody could look, which is no damage.
-    """
-    causes = [f for f in serious if f.path not in hidden]
     verdicts = {report.verdict for report in own if report.path not in hidden} | {worst(causes)}
-    verdicts |= {Verdict.UNKNOWN} if unseen or blind(causes) else {Verdict.BROKEN} if hidden else set()
+    if blind(causes) or any(part.path in s.indexes.unseen for part in parts):  # nobody could look
+        verdicts.add(Verdict.UNKNOWN)
+    elif hidden:
+        verdicts.add(Verdict.BROKEN)
     order = (Verdict.UNKNOWN, Verdict.BROKEN, Verdict.SUSPECT)
     return next((v for v in order if v in verdicts), Verdict.OK)
 
 
-def _across(s: Session, c: Checkpoint, window: Sequence[Checkpoint], parts: Sequence[Part]) -> list[Finding]:
-    """What only several files show, as far as it is about this checkpoint."""
-    near = [part for o in window for part in o.parts]
-    for part in near:
-        s.report(part, Level.STRUCTURE)
-    kept = dict(s.reports)  # a cross-check adds to reports, which the next one starts from
-    found = [*not_seen(s), *check_together(s, s.found.tree, Level.CONTENT, window), *_of_seals(s, c, parts)]
-    _forget_others(s, near, kept)
-    others = [o for o in window if o.key != c.key]
-    theirs = {part.path for o in others for part in o.parts}
-    named = [label(o) for o in others]
-    return [f for f in found if f.path not in theirs and _is_about(f, c, parts, named)]
-
-
-def _forget_others(s: Session, near: Sequence[Part], kept: Mapping[str, Report]) -> None:
-    """Keep the reports on these files alone: nobody needs all of a run at once."""
-    seen = {part.path: s.known(part) for part in near if part.path in s.reports}
-    s.reports.clear()
-    s.reports.update({p.path: kept[p.path] for p in near if p.path in kept} | seen)
-    s.places.clear()
-
-
-def _is_about(f: Finding, c: Checkpoint, parts: Sequence[Part], others: Sequence[str]) -> bool:
-    """Whether a finding is about this checkpoint: when in doubt it is."""
-    homes = {part.home for part in c.parts if part.home}
-    if f.path in homes or f.path in {part.path for part in parts}:
-        return True
-    if any(f.path.startswith(f"{home}/") for home in homes):
-        return True
-    if f.path != c.path or homes:
-        return False
-    return label(c) in f.message or not any(other in f.message for other in others)
-
-
-def _of_seals(s: Session, c: Checkpoint, parts: Sequence[Part]) -> list[Finding]:
+def _find_in_seals(s: Session, c: Checkpoint, parts: Sequence[Part]) -> Iterator[Finding]:
     """What is wrong with the seals that the files are in, and files that they name and that are gone."""
     seals = s.indexes.seals
     if seals is None:
-        return []
-    about = (c.path, *(part.path for part in parts))
+        return
+    for path in (c.path, *(part.path for part in parts)):
+        yield from (replace(f, path=path) for f in seals.about.get(path, ()))
     homes = {part.home or part.path.rpartition("/")[0] for part in c.parts}
-    broken = ((path, f) for path, found in seals.findings.items() for f in found)
-    return [
-        *(replace(f, path=path) for path in about for f in seals.about.get(path, ())),
-        *(replace(f, path=path) for path, f in broken if path.rpartition("/")[0] in homes),
-    ]
+    for path, found in seals.findings.items():
+        if path.rpartition("/")[0] in homes:
+            yield from (replace(f, path=path) for f in found)

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import CannotLook, UsageError
@@ -24,13 +24,6 @@ is told that his seal could not be written.
 """
 SEAL_ELSEWHERE = "keep seals on this machine with CKPT_SEAL_DIR=DIR, or seal what is to be uploaded before"
 DELETE_ELSEWHERE = "delete files in the repository with its own tools"
-_HINTS = {
-    errno.EROFS: "the file system is mounted read-only: keep seals elsewhere with CKPT_SEAL_DIR=DIR",
-    errno.EACCES: "you may not write there: keep seals elsewhere with CKPT_SEAL_DIR=DIR",
-    errno.EPERM: "you may not write there: keep seals elsewhere with CKPT_SEAL_DIR=DIR",
-    errno.ENOSPC: "make room, or keep seals elsewhere with CKPT_SEAL_DIR=DIR",
-    errno.EDQUOT: "make room, or keep seals elsewhere with CKPT_SEAL_DIR=DIR",
-}
 
 
 def require_writable(roots: Sequence[str], instead: str) -> None:
@@ -43,45 +36,49 @@ def require_writable(roots: Sequence[str], instead: str) -> None:
 
 
 def put(path: str, data: bytes, *, away: bool) -> None:
-    """Write a file that is not seen, sync it, give it its name, and sync its directory.
+    """Write a file that is not seen, sync it, give it its name, and sync its directory. In a store it is one
+    request, which replaces what was listed and nothing else.
 
     Raises CannotLook, with the old file in its place.
 
     Directories are made for a seal that lies ``away`` from what it is of. The directory of a checkpoint is
     not: one that is deleted meanwhile would come back, with nothing but a seal in it.
-    In a store it is one request, which replaces what was listed and nothing else.
     """
+    elsewhere = "keep seals elsewhere with CKPT_SEAL_DIR=DIR"
+    hints = {
+        errno.EROFS: f"the file system is mounted read-only: {elsewhere}",
+        **dict.fromkeys((errno.EACCES, errno.EPERM), f"you may not write there: {elsewhere}"),
+        **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"make room, or {elsewhere}"),
+    }
+    hint = "see that its directory can be written, or name another with CKPT_SEAL_DIR=DIR"
     if is_url(path):
-        _put_object(path, data)
-        return
-    home, name = os.path.split(path)
+        hint = "it needs the right to write objects; or keep seals on this machine with CKPT_SEAL_DIR=DIR"
+        hints = {}
     try:
+        if is_url(path):
+            _put_object(path, data)
+            return
+        home, name = os.path.split(path)
         with opened_home(home, make=True, away=away) as at:
-            _put(at, name, data)
+            _put_file(at, name, data)
     except OSError as e:
-        hint = _HINTS.get(
-            e.errno or 0, "see that its directory can be written, or name another with CKPT_SEAL_DIR=DIR"
-        )
-        raise CannotLook(f"the seal {path} could not be written: {e.strerror}", hint) from e
+        text = f"the seal {path} could not be written: {e.strerror}"
+        raise CannotLook(text, hints.get(e.errno or 0, hint)) from e
 
 
 def _put_object(url: str, data: bytes) -> None:
     from ckpt_tools.storage.stores.mounts import store_of
     from ckpt_tools.storage.stores.refresh import object_of
 
+    seen: Object | None = None
+    with suppress(FileNotFoundError):
+        seen = object_of(url)
+    store, key = store_of(url)
     try:
-        try:
-            seen: Object | None = object_of(url)
-        except FileNotFoundError:
-            seen = None
-        store, key = store_of(url)
         store.put(key, data, seen)
     except FileExistsError as e:
         text = f"the seal {url} was not written: {e.strerror}"
         raise CannotLook(text, "run it again: what is there now is compared first") from e
-    except OSError as e:
-        hint = "it needs the right to write objects; or keep seals on this machine with CKPT_SEAL_DIR=DIR"
-        raise CannotLook(f"the seal {url} could not be written: {e.strerror}", hint) from e
 
 
 @contextmanager
@@ -91,27 +88,21 @@ def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterato
     That of fragments is no link: it could lead anywhere. Raises OSError.
     """
     above, name = os.path.split(home)
+    is_fragments = name == FRAGMENTS
     if away:
-        os.makedirs(above if name == FRAGMENTS else home, exist_ok=True)
-    with _directory(above if name == FRAGMENTS else home) as at:
-        if name != FRAGMENTS:
-            yield at
-            return
-        if make:
-            with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=at)
-                os.fsync(at)
-        with _directory(name, os.O_NOFOLLOW, at) as fragments:
-            yield fragments
-
-
-@contextmanager
-def _directory(path: str, flags: int = 0, at: int | None = None) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags, dir_fd=at)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+        os.makedirs(above if is_fragments else home, exist_ok=True)
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    with ExitStack() as files:
+        at = os.open(above if is_fragments else home, flags)
+        files.callback(os.close, at)
+        if is_fragments:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=at)
+                    os.fsync(at)
+            at = os.open(name, flags | os.O_NOFOLLOW, dir_fd=at)
+            files.callback(os.close, at)
+        yield at
 
 
 def tidy(home: str) -> None:
@@ -127,7 +118,7 @@ def tidy(home: str) -> None:
                     os.unlink(name, dir_fd=at)
 
 
-def _put(at: int, name: str, data: bytes) -> None:
+def _put_file(at: int, name: str, data: bytes) -> None:
     """Write a new file that has no name before it is whole; one with a name aside where the file system has
     no such files, or there is a file of this name.
 

@@ -216,18 +216,18 @@ def test_a_cut_save_is_told_of_whatever_the_clock_of_its_server_says(
 def test_what_is_written_while_it_is_read_is_told_of_afterwards(
     watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, real, times = megatron(tmp_path / "run"), root.verified, [OLD]
+    path, real, times = megatron(tmp_path / "run"), root.verify, [OLD]
 
     def written(s: Any, c: Any, run: Any) -> Any:
         checked = real(s, c, run)
-        if c.step == 20 and times:
+        if c[0].step == 20 and times:
             for rank in range(2):
                 file = path / f"iter_0000020/mp_rank_0{rank}/model_optim_rng.pt"
                 os.utime(file, (OLD + 7201, OLD + 7201))
             times.pop()
         return checked
 
-    monkeypatch.setattr(root, "verified", written)
+    monkeypatch.setattr(root, "verify", written)
     seen = watch(path, nothing)
     assert seen.checkpoints() == [(10, "good", "new"), (20, "good", "new")]
 

@@ -18,8 +18,8 @@ from fixture_trees import CASES, materialise
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
+from ckpt_tools.guard.prune.entries import Entry, find_entries
 from ckpt_tools.guard.prune.in_store import stages
-from ckpt_tools.guard.prune.looked_at import Entry, entries
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 
@@ -109,7 +109,7 @@ def test_what_is_left_of_a_checkpoint_is_none(case: Path, tmp_path: Path) -> Non
     except CkptError:
         return  # nothing would be removed
     s = open_session(str(root), QUESTION.read_options())
-    found = entries(s, QUESTION)
+    found = find_entries(s, QUESTION)
     loads = {f.path for f in [*chosen.shared, *(f for r in chosen.by_rank for f in r.files)]}
     going = [e for e in found if not loads & {*e.members, *e.group.files}]
     whole = answer(root)

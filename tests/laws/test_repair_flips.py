@@ -14,8 +14,7 @@ from ckpt_tools import guard
 from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
 from ckpt_tools.checksum.single_bit import Flip, flipped_bit, longest, odds
 from ckpt_tools.formats import FORMATS
-from ckpt_tools.guard.repair.damage import Bench, Damaged, crc_of, extents_of, length_of
-from ckpt_tools.guard.repair.mending import mend
+from ckpt_tools.guard.repair.mending import Bench, Damaged, extents_of, length_of, mend
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.opening import open_session
 
@@ -57,7 +56,9 @@ def bench_of(root: Path) -> Bench:
 
 def places(look: Damaged) -> list[int]:
     """Every bit that a CRC of a record below 512 KiB covers, as it lies in the file."""
-    sums = [s for s in look.sums if crc_of(s) and length_of(s) <= LARGEST and s.otherwise is None]
+    sums = [
+        s for s in look.sums if isinstance(s.hash, Crc) and length_of(s) <= LARGEST and s.otherwise is None
+    ]
     found = [e for s in sums for e in extents_of(s) or ()]  # what two readings differ in is not certain
     return [8 * at + bit for e in found for at in range(e.offset, e.offset + e.length) for bit in range(8)]
 
@@ -93,11 +94,11 @@ def test_a_flipped_bit_is_flipped_back(good: Path, sealed: bool, tmp_path: Path)
         look = bench.look(str(path))
         if look.is_damaged or not path.stat().st_size:
             continue
-        bits = places(look) if not bench.sealed(str(path)) else range(8 * path.stat().st_size)
+        bits = places(look) if not bench.find_sealed(str(path)) else range(8 * path.stat().st_size)
         for bit in chance.sample(bits, min(BITS, len(bits))):
             after, odds_of = mended(bench, path, [bit])
             assert after == path.read_bytes(), (path.name, bit)
-            assert odds_of <= 0.001 and (not odds_of or not bench.sealed(str(path)))
+            assert odds_of <= 0.001 and (not odds_of or not bench.find_sealed(str(path)))
 
 
 @pytest.mark.parametrize("crc", [CRC32, CRC32C], ids=lambda c: c.name)

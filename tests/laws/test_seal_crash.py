@@ -25,7 +25,7 @@ from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.cli.seal import exit_code
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, aside
-from ckpt_tools.guard import sealed_files, sealing
+from ckpt_tools.guard import sealing
 from ckpt_tools.model.answers import Verification
 
 
@@ -369,7 +369,7 @@ def test_what_changes_while_it_is_sealed_is_in_use(
     how: Callable[[Path], object], moment: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = one(tmp_path / "run")
-    path, real, asked = next(root.rglob("*.pt")), sealed_files.identities, list[object]()
+    path, real, asked = next(root.rglob("*.pt")), sealing.identify, list[object]()
 
     def harmed(paths: Sequence[str], *, again: bool = False) -> object:
         if moment and asked:
@@ -380,8 +380,7 @@ def test_what_changes_while_it_is_sealed_is_in_use(
         asked.append(found)
         return found
 
-    for module in (sealing, sealed_files):
-        monkeypatch.setattr(module, "identities", harmed)
+    monkeypatch.setattr(sealing, "identify", harmed)
     done = guard.seal(root / "iter_0000010")
     assert len(asked) == 2 and [x.state for x in done.checkpoints] == ["in-use"]
     assert not seal_of(root).exists()
@@ -392,15 +391,13 @@ def test_what_cannot_be_looked_at_again_is_not_known_to_have_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store whose login has expired meanwhile, say: that nothing was sealed is no success."""
-    root, asked, real = one(tmp_path / "run"), list[str](), sealed_files.status
+    root, real = one(tmp_path / "run"), sealing.identify
+    why = PermissionError(errno.EACCES, "the session token has expired")
 
-    def status(path: str) -> os.stat_result:
-        asked.append(path)
-        if asked.count(path) > 1:
-            raise PermissionError(errno.EACCES, "the session token has expired", path)
-        return real(path)
+    def identify(paths: Sequence[str], *, again: bool = False) -> object:
+        return dict.fromkeys(paths, why) if again else real(paths)
 
-    monkeypatch.setattr(sealed_files, "status", status)
+    monkeypatch.setattr(sealing, "identify", identify)
     done = guard.seal(root / "iter_0000010")
     assert [x.state for x in done.checkpoints] == ["unreadable"]
     assert exit_code(done, strict=False) == 5

@@ -17,7 +17,7 @@ from ckpt_tools.api import verify
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.watch.loop import watch
 from ckpt_tools.guard.watch.options import WatchOptions
-from ckpt_tools.guard.watch.pending import listed
+from ckpt_tools.guard.watch.pending import list_checkpoints
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.finding import Severity, Verdict
@@ -47,7 +47,7 @@ def compared(root: Path, monkeypatch: pytest.MonkeyPatch, tmp: Path) -> dict[str
     watched = WatchedRoot(str(root), WatchOptions(read=read), lambda _: None)
     watched.look()
     s, bad, out = open_session(str(root), read), damaged(root), {}
-    found = listed(s)
+    found = list_checkpoints(s)
     of = {key: {p.path for p in s.members(one.checkpoint).parts} for key, one in found.items()}
     for key, one in found.items():
         record = watched.records.known.get(key)

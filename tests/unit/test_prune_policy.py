@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.guard.prune.policy import Policy, Save, kept
+from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept
 from ckpt_tools.model.part import Kind
 
 HOUR = 3600 * 10**9
@@ -22,7 +22,7 @@ def hourly(number: int, hours: float = 1) -> list[Save]:
 
 
 def names(policy: Policy, saves: list[Save], **always: str) -> list[str]:
-    return list(kept(policy, saves, always))
+    return list(choose_kept(policy, saves, always))
 
 
 def test_examples() -> None:
@@ -89,8 +89,8 @@ def test_what_stays_has_a_reason_and_what_must_stay_stays(
     policy: Policy, saves: list[Save], always: set[int]
 ) -> None:
     must = {f"{n}": "must" for n in always if n < len(saves)}
-    stays = kept(policy, saves, must)
-    assert stays == kept(policy, saves, must) and all(stays.values())
+    stays = choose_kept(policy, saves, must)
+    assert stays == choose_kept(policy, saves, must) and all(stays.values())
     assert must.items() <= stays.items() and stays.keys() <= {s.name for s in saves}
     if policy.max_total is not None:
         free = [s for s in saves if s.name in stays and s.name not in must]
@@ -104,7 +104,7 @@ def test_another_flag_never_removes_more(policy: Policy, other: Policy, saves: l
     for name in (*KEEPS, "keep_kinds"):
         if policy.keeps and not getattr(policy, name):
             more = replace(policy, **{name: getattr(other, name)})
-            assert kept(policy, saves).keys() <= kept(more, saves).keys()
+            assert choose_kept(policy, saves).keys() <= choose_kept(more, saves).keys()
 
 
 @given(POLICIES, SAVES, st.sampled_from(["keep_last", "keep_hourly", "keep_daily", "keep_weekly"]))
@@ -112,12 +112,12 @@ def test_a_larger_number_never_removes_more(policy: Policy, saves: list[Save], n
     policy = replace(policy, max_total=None)
     if number := getattr(policy, name):
         more = replace(policy, **{name: number + 1})
-        assert kept(policy, saves).keys() <= kept(more, saves).keys()
+        assert choose_kept(policy, saves).keys() <= choose_kept(more, saves).keys()
 
 
 @given(POLICIES, SAVES)
 def test_who_is_asked_twice_says_the_same(policy: Policy, saves: list[Save]) -> None:
     """What is left after one pass is what is left after the next."""
-    left = [s for s in saves if s.name in kept(policy, saves)]
-    again = kept(policy, left)
+    left = [s for s in saves if s.name in choose_kept(policy, saves)]
+    again = choose_kept(policy, left)
     assert again.keys() == {s.name for s in left}

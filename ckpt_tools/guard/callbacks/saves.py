@@ -5,20 +5,13 @@ sealed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ckpt_tools.guard import seal
 from ckpt_tools.guard.background import LONGEST, finish
 from ckpt_tools.storage.paths import Path, one
-
-
-class Done(Protocol):
-    """A future, as asynchronous saves return it."""
-
-    def add_done_callback(self, fn: Callable[[Any], object], /) -> object: ...
-    def exception(self) -> BaseException | None: ...
 
 
 class Save(NamedTuple):
@@ -37,36 +30,27 @@ class Save(NamedTuple):
         return cls(os.path.abspath(one(path)), rank, world_size, options)
 
     def unseal(self) -> None:
-        """Remove the seals of the files that are replaced, because they do not fit the new ones. Waits for
-        seals that are being written, but not for ever.
+        """Remove the seals of the files that are replaced, because they do not fit the new ones: those of
+        this rank; the first one answers for those of ranks that are no more as well. Waits for seals that are
+        being written, but not for ever.
         """
-        finish(LONGEST)
-        for path in self._old():
-            with suppress(OSError):
-                os.unlink(path)
-
-    def _old(self) -> Iterator[str]:
-        """The seals of this rank; the first one answers for those of ranks that are no more as well."""
         from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, fragment_name, is_fragment
-
-        home, name = os.path.split(self.path)
-        if not self.rank:
-            yield self._placed(f"{self.path}/{NAME}")
-            yield self._placed(f"{home}/{beside(name)}")
-        fragments = os.path.dirname(self._placed(f"{self.path}/{FRAGMENTS}/{NAME}"))
-        with suppress(OSError):
-            for name in filter(is_fragment, os.listdir(fragments)):
-                gone = not self.rank and name >= fragment_name(self.world_size or 0)
-                if gone or (self.rank is not None and name == fragment_name(self.rank)):
-                    yield f"{fragments}/{name}"
-
-    def _placed(self, path: str) -> str:
-        away = self.options.get("seal_dir")
-        if away is None:
-            return path
         from ckpt_tools.reading.mirrored import place
 
-        return place(away, path)
+        finish(LONGEST)
+        away, (home, name) = self.options.get("seal_dir"), os.path.split(self.path)
+        first = not self.rank
+        places = (f"{self.path}/{FRAGMENTS}/{NAME}", f"{self.path}/{NAME}", f"{home}/{beside(name)}")
+        within, *old = places if away is None else (place(away, path) for path in places)
+        fragments, old = os.path.dirname(within), old if first else []
+        with suppress(OSError):
+            for found in filter(is_fragment, os.listdir(fragments)):
+                is_gone = first and found >= fragment_name(self.world_size or 0)
+                if is_gone or (self.rank is not None and found == fragment_name(self.rank)):
+                    old.append(f"{fragments}/{found}")
+        for path in old:
+            with suppress(OSError):
+                os.unlink(path)
 
     def seal(self) -> None:
         """Seal what lies there now: a directory that several wrote by the share of each, a file by the first
@@ -109,10 +93,10 @@ def seal_when_done(
     """
     save = Save.at(path, rank, world_size, options)
     save.unseal()
-    written: Done = getattr(future, "upload_completion", future)  # there are two: it is copied, it is written
 
-    def done(future: Done) -> None:
+    def done(future: Any) -> None:
         if future.exception() is None:
             save.seal()
 
-    written.add_done_callback(done)
+    # there are two: it is copied, it is written
+    getattr(future, "upload_completion", future).add_done_callback(done)

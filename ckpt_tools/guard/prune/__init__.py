@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
 from glob import escape
-from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.api import plan
@@ -17,11 +16,11 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Operation, Step, Store
-from ckpt_tools.guard.prune.looked_at import Entry, entries, freed, identities
+from ckpt_tools.guard.journal import Step, Store
+from ckpt_tools.guard.prune.entries import Entry, count_freed, find_entries, identify_files
 from ckpt_tools.guard.prune.pins import pin
-from ckpt_tools.guard.prune.policy import Policy, Save, kept
-from ckpt_tools.guard.prune.protected import Claims, always, bests, name_of, needed, not_removable
+from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept
+from ckpt_tools.guard.prune.protected import find_bests, find_need, find_obstacle, find_protected
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding
@@ -32,10 +31,9 @@ from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.urls import absolute, is_url, real_path
 
-if TYPE_CHECKING:
-    from ckpt_tools.guard.prune.in_store import Deleter
-
 __all__ = ["Policy", "pin", "prune"]
+Plans = Sequence[tuple[Selection, LoadPlan]]
+"""What is asked, and what would be resumed from."""
 
 
 def prune(
@@ -58,229 +56,186 @@ def prune(
     root = real_path(absolute(root))
     if apply:
         require_writable([root], DELETE_ELSEWHERE)
-    selection = replace(
-        selection or Selection(cache=True),
-        allow_none=False,
-        allow_missing=False,
-        allow_fresh=False,
-        skip_unreadable=False,
-    )
-    if is_url(root):
-        from ckpt_tools.guard.prune import in_store
+    selection = selection or Selection(cache=True)
+    never = dict.fromkeys(("allow_none", "allow_missing", "allow_fresh", "skip_unreadable"), False)
+    sel = replace(selection, **never)
+    with ExitStack() as held:
+        deleter = store = None
+        finished, number = list[Change](), None
+        if apply and is_url(root):
+            from ckpt_tools.guard.prune import in_store
 
-        with in_store.opened(root, state_dir, selection.trust) if apply else nullcontext() as deleter:
-            why = "the rest of what an interrupted prune had begun to remove"
-            finished = [
-                Change(
-                    d.paths[0], "removed", why, None, d.label, len(d.objects), sum(o.size for o in d.objects)
-                )
-                for d in (deleter.finish() if deleter else ())
-            ]
-            made = _Pruning(root, policy, damaged, selection, deleter=deleter).answer()
-        return replace(made, changes=(*finished, *made.changes))
-    with journal.opened(root, state_dir, selection.trust) if apply else nullcontext() as store:
-        return _Pruning(root, policy, damaged, selection, store).answer()
-
-
-class _Pruning(Struct, frozen=True):
-    """One command; ``store`` is held where it is to be done, or ``deleter`` where the root is in a store."""
-
-    root: str
-    policy: Policy
-    damaged: bool
-    selection: Selection
-    store: Store | None = None
-    deleter: Deleter | None = None
-
-    def answer(self) -> Changes:
-        sel = self.selection
-        with remembering(self.root, sel.cache, sel.max_age, None, sel.trust) as cache:
-            s = open_session(self.root, sel.read_options(), cache=cache)
-            questions = self._questions(s)
-            plans = [self._planned(question) for question in questions]
-            found = entries(s, sel)
-            why = self._why(s, found, Claims.of(self.root, plans, sel))
-        going = [e for e in found if name_of(e) not in why]
-        rows = {name_of(e): self._row(e, why.get(name_of(e), "")) for e in found}
-        if going:
-            self._require_same(questions, plans, self._without(going))
-        number = None
-        if self.store and going:
-            number, written = self._remove(self.store, going, questions, plans)
-            said = "somebody wrote it while it was looked at"
-            rows |= {name_of(e): self._row(e, said) for e in written}
-        elif self.deleter and going:
-            self._delete(self.deleter, s, going, questions, plans)
-        back = self.store.changes() if self.store else ()
-        notes = tuple(_versions(self.root)) if going and is_url(self.root) else ()
-        applied = self.store is not None or self.deleter is not None
-        return Changes("prune", self.root, applied, (*back, *rows.values()), notes, number)
-
-    # ---- what is resumed from
-
-    def _questions(self, s: Session) -> list[Selection]:
-        """One for each run that is asked about."""
-        everything = grouping.group(s.parts, s.layouts, self.selection.save_interval)
-        runs = list(s.runs(c for c in everything if filters.belongs(c, self.selection) and not c.unfinished))
-        if self.selection.run is None and len(runs) > 1:
-            with suppress(UsageError):  # several that are one, or several
-                self._planned(self.selection)
-                return [self.selection]
-            return [replace(self.selection, run=run, layout=layout) for layout, run in runs]
-        return [self.selection]
-
-    def _planned(self, question: Selection) -> LoadPlan:
-        made = plan(self.root, question)
-        if made.checkpoint is None:
-            raise NoCheckpoint(f"no checkpoint is chosen in {self.root}: nothing is removed")
-        return made
-
-    def _without(self, going: Sequence[Entry]) -> tuple[str, ...]:
-        below = (os.path.relpath(path, self.root) for e in going for path in e.group.paths)
-        return tuple(map(escape, below))
-
-    def _require_same(
-        self, questions: Sequence[Selection], plans: Sequence[LoadPlan], gone: Sequence[str] = ()
-    ) -> None:
-        """Whether the same is resumed from without what goes. Raises CannotLook."""
-        for question, before in zip(questions, plans, strict=True):
-            hint = "nothing is removed; this is a case that ckpt should know: please report it"
-            try:
-                after = plan(self.root, replace(question, exclude=(*question.exclude, *gone)))
-            except CkptError as e:
-                raise CannotLook(f"'ckpt plan' would fail after the removal: {e}", hint) from e
-            if after.fingerprint != before.fingerprint:
-                raise CannotLook("'ckpt plan' would choose something else after the removal", hint)
-
-    # ---- which
-
-    def _why(self, s: Session, found: Sequence[Entry], claims: Claims) -> dict[str, str]:
-        """Path of the first file -> why it stays, of all that stay."""
-        must = always(s, found, claims, self.selection.settle)
-        why = {name_of(e): e.why for e in found if e.why and not (self.damaged and e.damaged)}
-        for run in {e.run for e in found}:
-            mine = sorted((e for e in found if e.run == run and e.good), key=lambda e: e.newness)[::-1]
-            names = {name_of(e) for e in mine}
-            saves = [
-                Save(name_of(e), e.checkpoint.step, e.checkpoint.mtime_ns, e.checkpoint.kind, e.group.size)
-                for e in mine
-            ]
-            why |= kept(self.policy, saves, {n: w for n, w in must.items() if n in names})
-        return self._with_needed(s, found, why | must)
-
-    def _with_needed(self, s: Session, found: Sequence[Entry], why: dict[str, str]) -> dict[str, str]:
-        """Also those that others need, that cannot be taken out, and those that these need in turn."""
-        while True:
-            staying = [e for e in found if name_of(e) in why]
-            going = [e for e in found if name_of(e) not in why]
-            best = bests(s, staying, found)
-            more = {
-                name_of(e): reason
-                for e in going
-                if (
-                    reason := best.get(name_of(e))
-                    or needed(e, staying)
-                    or not_removable(s, e, self.root, staying)
-                )
-            }
-            if not more:
-                return why
-            why = {**why, **more}
-
-    # ---- what is done
-
-    def _remove(
-        self, store: Store, going: Sequence[Entry], questions: Sequence[Selection], plans: Sequence[LoadPlan]
-    ) -> tuple[int | None, list[Entry]]:
-        """Move checkpoints into the trash, and empty it. Return the number of the operation, and those that
-        stay because somebody has written them since they were looked at: then all comes back, and the others
-        go, which nobody writes any more.
-        """
-        if not going:
-            return None, []
-        operation, written = self._move(store, going)
-        if written:
-            store.take_back(operation)
-            number, more = self._remove(store, [e for e in going if e not in written], questions, plans)
-            return number, [*written, *more]
-        try:
-            self._require_same(questions, plans)
-        except CannotLook:
-            store.take_back(operation)
-            raise
-        homes = {part.home for e in going for part in e.checkpoint.parts if part.home}
-        for home in sorted(homes, reverse=True):  # of checkpoints whose files went one by one
-            with suppress(OSError, ValueError), store.tree.above(os.path.relpath(home, self.root)) as at:
-                os.rmdir(at[1], dir_fd=at[0])
-        if problems := store.empty_trash():
-            text = f"{len(problems):,} of the files that were moved to .ckpt/trash cannot be removed"
-            why = problems[0]
-            raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
-        return operation.number, []
-
-    def _move(self, store: Store, going: Sequence[Entry]) -> tuple[Operation, list[Entry]]:
-        """Move checkpoints into the trash; return also those that are not what they were when looked at."""
-        place = store.place("trash")
-        below = {path: os.path.relpath(path, self.root) for e in going for path in e.group.paths}
-        steps = [Step(below[path], f"{place}/{below[path]}") for e in going for path in _mark_first(e)]
-        operation = store.run("prune", ", ".join(e.group.label for e in going), steps)
-        in_trash = {path: os.path.join(self.root, place, name) for path, name in below.items()}
-        return operation, [
-            e for e in going if identities([in_trash[path] for path in e.group.paths]) != e.seen
-        ]
-
-    def _delete(
-        self,
-        deleter: Deleter,
-        s: Session,
-        going: Sequence[Entry],
-        questions: Sequence[Selection],
-        plans: Sequence[LoadPlan],
-    ) -> None:
-        """The same in a store, where nothing can be taken back: all is asked again before anything goes."""
-        from ckpt_tools.guard.prune import in_store
-
-        try:
-            deletions = [in_store.doomed(s, e) for e in going]
-        except OSError as e:
-            raise CannotLook(f"cannot look at {e.filename}: {e.strerror}: nothing is removed") from e
-        self._require_same(questions, plans)
-        in_store.require_same(deletions)
-        if problems := deleter.delete(deletions):
-            raise in_store.not_deleted(problems)
-
-    def _row(self, e: Entry, why: str) -> Change:
-        path, label, number = e.group.path, e.group.label, len(e.group.files)
-        if why:
-            return Change(path, "stays", why, None, label, number, e.group.size)
-        size, held = freed(e)
-        reason = e.why.partition(",")[0] or "nothing says to keep it"
-        if held:
-            reason += f"; {held:,} of its files have other names too (hard links), and free nothing"
-        return Change(
-            path,
-            "removed" if self.store or self.deleter else "would-remove",
-            reason,
-            None,
-            label,
-            number,
-            size,
-        )
+            deleter = held.enter_context(in_store.opened(root, state_dir, sel.trust))
+            finished = deleter.finish()
+        elif apply:
+            store = held.enter_context(journal.opened(root, state_dir, sel.trust))
+        s, plans, found, stays = _judge(root, policy, sel, damaged=damaged)
+        if going := [e for e in found if e.name not in stays]:
+            ask = partial(_ask, root, plans)
+            ask(going)
+            if store:
+                number, written = _remove(store, root, going, ask)
+                stays |= dict.fromkeys((e.name for e in written), "somebody wrote it while it was looked at")
+            elif deleter:
+                deleter.remove(s, going, ask)
+        rows = [*finished, *(store.changes() if store else ())]
+        rows += (_row(e, stays.get(e.name, ""), apply) for e in found)
+        return Changes("prune", root, apply, tuple(rows), tuple(_find_versions(root, going)), number)
 
 
-def _versions(root: str) -> Iterator[Finding]:
+def _judge(
+    root: str, policy: Policy, sel: Selection, *, damaged: bool
+) -> tuple[Session, Plans, list[Entry], dict[str, str]]:
+    """What is there: (its session, what is resumed from, all checkpoints, name -> why it stays)."""
+    with remembering(root, sel.cache, sel.max_age, None, sel.trust) as cache:
+        s = open_session(root, sel.read_options(), cache=cache)
+        plans = [(question, _plan(root, question)) for question in _find_questions(s, sel)]
+        found = find_entries(s, sel)
+        protected = find_protected(s, found, [made for _, made in plans], sel)
+        return s, plans, found, _find_reasons(s, found, policy, protected, damaged=damaged)
+
+
+def _find_versions(root: str, going: Sequence[Entry]) -> Iterator[Finding]:
     """That what is deleted stays, where the store keeps versions."""
-    from ckpt_tools.storage.stores.mounts import tree_of
+    if going and is_url(root):
+        from ckpt_tools.storage.stores.mounts import tree_of
 
-    if tree_of(root)[0].versioned:
-        text = "the store keeps versions: what is deleted gets a delete marker, and its bytes stay"
-        yield finding("versions-kept", text, path=root)
+        if tree_of(root)[0].versioned:
+            text = "the store keeps versions: what is deleted gets a delete marker, and its bytes stay"
+            yield finding("versions-kept", text, path=root)
 
 
-def _mark_first(e: Entry) -> list[str]:
+# ---- what is resumed from
+
+
+def _find_questions(s: Session, selection: Selection) -> list[Selection]:
+    """One for each run that is asked about."""
+    everything = grouping.group(s.parts, s.layouts, selection.save_interval)
+    runs = list(s.runs(c for c in everything if filters.belongs(c, selection) and not c.unfinished))
+    if selection.run is not None or len(runs) < 2:
+        return [selection]
+    with suppress(UsageError):  # several that are one, or several
+        _plan(s.root, selection)
+        return [selection]
+    return [replace(selection, run=run, layout=layout) for layout, run in runs]
+
+
+def _plan(root: str, question: Selection) -> LoadPlan:
+    made = plan(root, question)
+    if made.checkpoint is None:
+        raise NoCheckpoint(f"no checkpoint is chosen in {root}: nothing is removed")
+    return made
+
+
+def _ask(root: str, plans: Plans, going: Sequence[Entry] = ()) -> None:
+    """Ask whether the same is resumed from, now or without what goes. Raises CannotLook."""
+    gone = [escape(os.path.relpath(path, root)) for e in going for path in e.group.paths]
+    for question, before in plans:
+        hint = "nothing is removed; this is a case that ckpt should know: please report it"
+        try:
+            after = plan(root, replace(question, exclude=(*question.exclude, *gone)))
+        except CkptError as e:
+            raise CannotLook(f"'ckpt plan' would fail after the removal: {e}", hint) from e
+        if after.fingerprint != before.fingerprint:
+            raise CannotLook("'ckpt plan' would choose something else after the removal", hint)
+
+
+# ---- which
+
+
+def _find_reasons(
+    s: Session, found: Sequence[Entry], policy: Policy, protected: dict[str, str], *, damaged: bool
+) -> dict[str, str]:
+    """Name -> why it stays, of all that stay: also those that others need, that cannot be taken out, and
+    those that these need in turn.
+    """
+    why = {e.name: e.why for e in found if e.why and not (damaged and e.damaged)}
+    for run in {e.run for e in found}:
+        mine = sorted((e for e in found if e.run == run and e.good), key=lambda e: e.newness)[::-1]
+        why |= _apply(policy, mine, protected)
+    why |= protected
+    while more := _find_more(s, found, [e for e in found if e.name in why]):
+        why |= more
+    return why
+
+
+def _find_more(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -> dict[str, str]:
+    best, out = find_bests(s, staying, found), dict[str, str]()
+    names = {e.name for e in staying}
+    for e in (e for e in found if e.name not in names):
+        if reason := best.get(e.name) or find_need(e, staying) or find_obstacle(s, e, staying):
+            out[e.name] = reason
+    return out
+
+
+def _apply(policy: Policy, run: Sequence[Entry], protected: dict[str, str]) -> dict[str, str]:
+    of_run = ((e, e.checkpoint) for e in run)
+    saves = [Save(e.name, c.step, c.mtime_ns, c.kind, e.group.size) for e, c in of_run]
+    return choose_kept(policy, saves, {e.name: protected[e.name] for e in run if e.name in protected})
+
+
+# ---- what is done
+
+
+def _remove(
+    store: Store, root: str, going: Sequence[Entry], ask: Callable[[], object]
+) -> tuple[int | None, list[Entry]]:
+    """Move checkpoints into the trash, and empty it. Return the number of the operation, and those that stay
+    because somebody has written them since they were looked at: then all comes back, and the others go, which
+    nobody writes any more.
+    """
+    if not going:
+        return None, []
+    place = store.place("trash")
+    steps = [_step_to(place, root, path) for e in going for path in _order_paths(e)]
+    operation = store.run("prune", ", ".join(e.group.label for e in going), steps)
+    in_trash = [[f"{root}/{_step_to(place, root, path).target}" for path in e.group.paths] for e in going]
+    written = [e for e, paths in zip(going, in_trash, strict=True) if identify_files(paths) != e.seen]
+    if written:
+        store.take_back(operation)
+        number, more = _remove(store, root, [e for e in going if e not in written], ask)
+        return number, [*written, *more]
+    try:
+        ask()
+    except CannotLook:
+        store.take_back(operation)
+        raise
+    _remove_empty(store, root, going)
+    if problems := store.empty_trash(operation):
+        text = f"{len(problems):,} of the files that were moved to .ckpt/trash cannot be removed"
+        why = problems[0]
+        raise CannotLook(f"{text}: {why.filename}: {why.strerror}", "the next command tries it again")
+    return operation.number, []
+
+
+def _step_to(place: str, root: str, path: str) -> Step:
+    below = os.path.relpath(path, root)
+    return Step(below, f"{place}/{below}")
+
+
+def _remove_empty(store: Store, root: str, gone: Sequence[Entry]) -> None:
+    """Remove the directories of checkpoints whose files went one by one."""
+    homes = {part.home for e in gone for part in e.checkpoint.parts if part.home}
+    for home in sorted(homes, reverse=True):
+        with suppress(OSError, ValueError), store.tree.above(os.path.relpath(home, root)) as at:
+            os.rmdir(at[1], dir_fd=at[0])
+
+
+def _order_paths(e: Entry) -> list[str]:
     """Its paths, first those without which the others are no checkpoint; seals last."""
     role = {part.path: part.role for part in e.checkpoint.parts}
     order = {"metadata": 0, "index": 0}
     return sorted(
         e.group.paths, key=lambda path: (order.get(role.get(path, ""), 1 if path in role else 2), path)
     )
+
+
+def _row(e: Entry, why: str, apply: bool) -> Change:
+    path, label, number = e.group.path, e.group.label, len(e.group.files)
+    if why:
+        return Change(path, "stays", why, None, label, number, e.group.size)
+    size, held = count_freed(e)
+    reason = e.why.partition(",")[0] or "nothing says to keep it"
+    if held:
+        reason += f"; {held:,} of its files have other names too (hard links), and free nothing"
+    return Change(path, "removed" if apply else "would-remove", reason, None, label, number, size)

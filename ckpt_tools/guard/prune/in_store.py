@@ -13,14 +13,16 @@ from typing import Literal
 from msgspec import Struct, to_builtins
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.guard.prune.looked_at import Entry
+from ckpt_tools.guard.prune.entries import Entry, walk_below
 from ckpt_tools.guard.prune.protected import is_of_seal
+from ckpt_tools.model.answers import Change
 from ckpt_tools.model.part import Part
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.stores.mounts import refresh, store_of, tree_of
+from ckpt_tools.storage.retry import is_directory
+from ckpt_tools.storage.stores.mounts import refresh, store_of
 from ckpt_tools.storage.stores.refresh import object_of, refresh_objects
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.trust import OURS, Trust
@@ -55,6 +57,31 @@ class Deletion(Struct, frozen=True):
     paths: tuple[str, ...]
     objects: tuple[Doomed, ...]
 
+    def look(self) -> dict[str, Object]:
+        """Key -> object of all that lies at and below its paths at this moment; nothing of what is gone.
+        Raises CannotLook.
+        """
+        known, found = {o.key for o in self.objects}, dict[str, Object]()
+        try:
+            for path in self.paths:
+                if split(path)[1] not in known:
+                    refresh(path)
+                elif failed := refresh_objects([path]):
+                    raise failed[path]
+                with suppress(FileNotFoundError):
+                    found |= {split(url)[1]: of for url, of in _list_objects([path]).items()}
+        except OSError as e:
+            raise CannotLook(f"cannot look at {e.filename} again: {e.strerror}: nothing is removed") from e
+        return found
+
+    def is_begun(self) -> bool:
+        """Whether a part of it is gone, and the rest is as it was verified."""
+        now = self.look()
+        left = [o for o in self.objects if o.key in now]
+        first_gone = any(o.stage == 0 and o.key not in now for o in self.objects)
+        is_ours = not now.keys() - {o.key for o in self.objects} and all(o.is_now(now[o.key]) for o in left)
+        return bool(left) and first_gone and is_ours
+
 
 class _Note(Struct, frozen=True):
     """What an interrupted command leaves for the next one."""
@@ -62,16 +89,6 @@ class _Note(Struct, frozen=True):
     schema: Literal["ckpt-tools/pruning/v1"]
     root: str
     checkpoints: list[Deletion]
-
-
-def doomed(s: Session, entry: Entry) -> Deletion:
-    """What there is of a checkpoint, each object with its stage. Raises OSError."""
-    stage = stages(s, entry)
-    objects = [
-        Doomed(of.key, of.size, of.mtime_ns, of.etag, stage(url))
-        for url, of in sorted(_objects(entry.group.paths).items())
-    ]
-    return Deletion(entry.group.label, entry.group.paths, tuple(objects))
 
 
 def stages(s: Session, entry: Entry) -> Callable[[str], int]:
@@ -91,57 +108,13 @@ def stages(s: Session, entry: Entry) -> Callable[[str], int]:
     return lambda path: out.get(path, 3 if is_of_seal(path) else 2)
 
 
-def _objects(paths: Sequence[str]) -> dict[str, Object]:
+def _list_objects(paths: Sequence[str]) -> dict[str, Object]:
     """URL -> object of all that lies at and below some paths, as it was listed. Raises OSError."""
-    out = dict[str, Object]()
+    urls = list[str]()
     for path in paths:
-        tree, key = tree_of(path)
-        if not tree.is_directory(key):
-            out[path] = object_of(path)
-            continue
-        left = [path]
-        while left:
-            for e in tree.entries(tree_of(left.pop())[1]):
-                if e.is_dir():
-                    left.append(e.path)
-                else:
-                    out[e.path] = object_of(e.path)
-    return out
-
-
-# ---- before anything goes
-
-
-def require_same(deletions: Sequence[Deletion]) -> None:
-    """Whether exactly what was verified is there now. Raises UsageError where it is not, and CannotLook."""
-    for deletion in deletions:
-        now = _now(deletion)
-        wrong = [d.key for d in deletion.objects if not d.is_now(now.get(d.key))]
-        wrong += sorted(now.keys() - {d.key for d in deletion.objects})
-        if wrong:
-            text = f"{wrong[0]} is not what it was when it was verified: somebody else writes there"
-            raise UsageError(text, "nothing is removed: end that, then run it again")
-
-
-def _now(deletion: Deletion) -> dict[str, Object]:
-    """Key -> object of all that lies at and below its paths at this moment; nothing of what is gone. Raises
-    CannotLook.
-    """
-    known, found = {o.key for o in deletion.objects}, dict[str, Object]()
-    try:
-        for path in deletion.paths:
-            if split(path)[1] not in known:
-                refresh(path)
-            elif failed := refresh_objects([path]):
-                raise failed[path]
-            with suppress(FileNotFoundError):
-                found |= {split(url)[1]: of for url, of in _objects([path]).items()}
-    except OSError as e:
-        raise CannotLook(f"cannot look at {e.filename} again: {e.strerror}: nothing is removed") from e
-    return found
-
-
-# ---- the note, and who may delete
+        below = (f"{home}/{name}" for home, _, names in walk_below(path) for name in names)
+        urls += below if is_directory(path) else [path]
+    return {url: object_of(url) for url in sorted(urls)}
 
 
 class Deleter(Struct, frozen=True):
@@ -151,39 +124,54 @@ class Deleter(Struct, frozen=True):
     directory: str
     trusted: Trust = OURS
 
-    def delete(self, deletions: Sequence[Deletion]) -> list[OSError]:
-        """Stage by stage; of a checkpoint of which something of one stage is left, nothing of the next goes.
-        Why what is left could not be deleted. Raises CannotLook where the note cannot be written.
+    def remove(self, s: Session, going: Sequence[Entry], ask: Callable[[], object]) -> None:
+        """Delete what was verified, where exactly that is there once more has been asked: nothing can be
+        taken back. Raises UsageError where it is not, and CannotLook.
         """
-        self._note(deletions)
+        deletions = list[Deletion]()
+        try:
+            for e in going:
+                stage, found = stages(s, e), _list_objects(e.group.paths)
+                rows = (Doomed(o.key, o.size, o.mtime_ns, o.etag, stage(url)) for url, o in found.items())
+                deletions.append(Deletion(e.group.label, e.group.paths, tuple(rows)))
+        except OSError as e:
+            raise CannotLook(f"cannot look at {e.filename}: {e.strerror}: nothing is removed") from e
+        ask()
+        for deletion in deletions:
+            now = deletion.look()
+            wrong = [d.key for d in deletion.objects if not d.is_now(now.get(d.key))]
+            wrong += sorted(now.keys() - {d.key for d in deletion.objects})
+            if wrong:
+                text = f"{wrong[0]} is not what it was when it was verified: somebody else writes there"
+                raise UsageError(text, "nothing is removed: end that, then run it again")
+        self._delete(deletions)
+
+    def _delete(self, deletions: Sequence[Deletion]) -> None:
+        """Stage by stage; of a checkpoint of which something of one stage is left, nothing of the next goes.
+        Raises CannotLook where something is left, or the note cannot be written.
+        """
+        self._write(deletions)
         (store, _), failed = store_of(self.root), dict[str, OSError]()
         for stage in range(_STAGES):
             whole = (d for d in deletions if not any(o.key in failed for o in d.objects))
             if keys := [o.key for d in whole for o in d.objects if o.stage == stage]:
                 failed |= store.delete(keys)
-        self._note([d for d in deletions if any(o.key in failed for o in d.objects)])
-        return list(failed.values())
+        self._write([d for d in deletions if any(o.key in failed for o in d.objects)])
+        for first in failed.values():
+            text = f"{len(failed):,} objects cannot be deleted: {first.filename}: {first.strerror}"
+            hint = "the next 'ckpt prune --apply' goes on with them; it needs the right to delete"
+            raise CannotLook(text, hint)
 
-    def finish(self) -> list[Deletion]:
+    def finish(self) -> list[Change]:
         """Go on with what an interrupted command has begun to delete: what of it is gone already is no
         checkpoint any more. What was not begun, or was written anew, is left alone. Raises CannotLook.
         """
-        noted = self._noted()
-        begun = [d for d in noted if _is_begun(d)]
-        if noted:
-            self._note(begun)
-        if begun and (problems := self.delete(begun)):
-            raise not_deleted(problems)
-        return begun
-
-    def _noted(self) -> list[Deletion]:
         path = os.path.join(self.directory, NOTE)
         try:
             data = trust.read(path, checked_json.MOST, self.trusted)
             note = checked_json.checked(checked_json.parsed(data), _Note)
             if note.root != self.root:
                 raise checked_json.Invalid(f"it is about {note.root}")
-            return note.checkpoints
         except FileNotFoundError:
             return []
         except OSError as e:
@@ -191,8 +179,19 @@ class Deleter(Struct, frozen=True):
         except (checked_json.NoJson, checked_json.Invalid) as e:
             hint = "see with 'ckpt verify' what is left of checkpoints, then remove that file"
             raise CannotLook(f"{path}, which says what was being deleted, is damaged: {e}", hint) from e
+        begun = [d for d in note.checkpoints if d.is_begun()]
+        if begun:
+            self._delete(begun)
+        elif note.checkpoints:
+            self._write([])
+        why = "the rest of what an interrupted prune had begun to remove"
+        sizes = (sum(o.size for o in d.objects) for d in begun)
+        return [
+            Change(d.paths[0], "removed", why, None, d.label, len(d.objects), size)
+            for d, size in zip(begun, sizes, strict=True)
+        ]
 
-    def _note(self, deletions: Sequence[Deletion]) -> None:
+    def _write(self, deletions: Sequence[Deletion]) -> None:
         told = _Note("ckpt-tools/pruning/v1", self.root, list(deletions))
         body = json.dumps(to_builtins(told)).encode("ascii")
         try:
@@ -202,27 +201,9 @@ class Deleter(Struct, frozen=True):
             raise CannotLook(f"{self.directory} cannot be written: {e.strerror}", hint) from e
 
 
-def not_deleted(problems: Sequence[OSError]) -> CannotLook:
-    """The error for objects that are left."""
-    first = problems[0]
-    text = f"{len(problems):,} objects cannot be deleted: {first.filename}: {first.strerror}"
-    return CannotLook(text, "the next 'ckpt prune --apply' goes on with them; it needs the right to delete")
-
-
-def _is_begun(deletion: Deletion) -> bool:
-    """Whether a part of it is gone, and the rest is as it was verified."""
-    now = _now(deletion)
-    known = {o.key for o in deletion.objects}
-    left = [o for o in deletion.objects if o.key in now]
-    first_gone = any(o.stage == 0 and o.key not in now for o in deletion.objects)
-    return bool(left) and first_gone and not now.keys() - known and all(o.is_now(now[o.key]) for o in left)
-
-
 @contextmanager
 def opened(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[Deleter]:
-    """The only process of this machine that deletes below a root; what an interrupted one has begun is
-    finished first. Raises CannotLook, and Untrusted.
-    """
+    """The only process of this machine that deletes below a root. Raises CannotLook, and Untrusted."""
     directory = place(state_dir or directories.pruned(), root)
     why = f"{root}: another process of this machine removes checkpoints there"
     with hold_lock(directory, LOCK, trusted, lambda _: CannotLook(why, "wait until it has ended")):

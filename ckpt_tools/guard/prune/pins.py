@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from msgspec import Struct
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, NoCheckpoint
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Store
 from ckpt_tools.guard.targets import groups, named
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.selection import Selection
@@ -25,8 +23,8 @@ from ckpt_tools.storage.trust import Trust
 from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import replace_file
 
-PINS = "pins"
-"""The directory in ``.ckpt`` with a file for each path that is pinned."""
+PINS = f"{STATE}/pins"
+"""The directory with a file for each path that is pinned."""
 
 
 class _Pin(Struct, frozen=True):
@@ -35,7 +33,7 @@ class _Pin(Struct, frozen=True):
     path: str
 
 
-def all_pinned(root: str) -> frozenset[str]:
+def find_pins(root: str) -> frozenset[str]:
     """Return the absolute paths that are pinned, whichever directory at, above or below ``root`` the pins
     were set with. Raises CannotLook.
     """
@@ -53,7 +51,7 @@ def read_pins(root: str) -> frozenset[str]:
 
     Raises CannotLook, also where a pin cannot be read: what it is of must not go.
     """
-    home, out = os.path.join(root, STATE, PINS), set[str]()
+    home, out = os.path.join(root, PINS), set[str]()
     try:
         for name in filter(lambda name: name.endswith(".json"), sorted(names_of(home))):
             with opened(f"{home}/{name}", hold=True) as source:
@@ -80,59 +78,47 @@ def pin(
 
     Raises NoCheckpoint where nothing of the kind is there, UsageError for a part of one, and CannotLook.
     """
-    selection = selection or Selection()
-    root = os.path.abspath(root)
+    selection, root = selection or Selection(), os.path.abspath(root)
+    trusted, home = selection.trust, os.path.join(os.path.realpath(root), PINS)
     # What a command that was interrupted had moved away comes back first: it may be what is to be pinned.
-    with nullcontext() if dry_run else journal.opened(root, None, selection.trust) as store:
-        wanted = _wanted(root, paths, remove, selection)
-        if store:
-            for name, _ in wanted:
-                (_taken if remove else _put)(store, name, selection.trust)
-    state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
-    rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in wanted]
-    return Changes("pin", root, not dry_run, (*(store.changes() if store else ()), *rows))
+    with nullcontext() if dry_run else journal.opened(root, None, trusted) as store:
+        labels = _find_labels(root, paths, remove, selection)
+        for name in labels if store else ():
+            _write(home, name, remove, trusted)
+        state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
+        rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in labels.items()]
+        return Changes("pin", root, not dry_run, (*(store.changes() if store else ()), *rows))
 
 
-def _wanted(root: str, paths: Sequence[str], remove: bool, selection: Selection) -> list[tuple[str, str]]:
-    """(path below the root, label) of what is to be pinned, or has a pin that is to be removed: of a
+def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection) -> dict[str, str]:
+    """Path below the root -> label of what is to be pinned, or has a pin that is to be removed: of a
     checkpoint with a directory that, of another one all its files.
     """
     if remove:
-        pinned = read_pins(root)
-        wanted = {os.path.relpath(path, root): path for path in paths}
-        for path in (path for name, path in wanted.items() if name not in pinned):
+        pinned, labels = read_pins(root), {os.path.relpath(path, root): "" for path in paths}
+        for name in (name for name in labels if name not in pinned):
             listed = ", ".join(sorted(pinned)) or "nothing"
-            raise NoCheckpoint(f"{path} is not pinned", f"what is: {listed}")
-        return [(name, "") for name in wanted]
+            raise NoCheckpoint(f"{os.path.join(root, name)} is not pinned", f"what is: {listed}")
+        return labels
     s = open_session(root, selection.read_options())
     s.add_members()
     found = named(groups(s), paths, root)
     own = ((g, [p for p in g.paths if len(g.paths) == 1 or p in g.files]) for g in found)
-    return [(os.path.relpath(path, root), g.label) for g, mine in own for path in mine]
+    return {os.path.relpath(path, root): g.label for g, mine in own for path in mine}
 
 
-def _file(name: str) -> str:
-    return f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
-
-
-def _put(store: Store, name: str, trusted: Trust) -> None:
-    """A pin, on the disk. Raises CannotLook."""
-    home = os.path.join(store.tree.root, STATE, PINS)
-    body = json.dumps({"schema": "ckpt-tools/pin/v1", "path": name}).encode()
+def _write(home: str, name: str, remove: bool, trusted: Trust) -> None:
+    """Write a pin to the disk, or ``remove`` it. Raises CannotLook."""
+    file = f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
     try:
-        trust.make(home, trusted)
-        replace_file(home, _file(name), body, trusted)
+        if remove:
+            with suppress(FileNotFoundError), trust.directory(home, trusted) as at:
+                os.unlink(file, dir_fd=at)
+                os.fsync(at)
+        else:
+            trust.make(home, trusted)
+            body = json.dumps({"schema": "ckpt-tools/pin/v1", "path": name}).encode()
+            replace_file(home, file, body, trusted)
     except OSError as e:
-        raise CannotLook(f"{name} cannot be pinned: {e.strerror}", "make room, then run it again") from e
-
-
-def _taken(store: Store, name: str, trusted: Trust) -> None:
-    home = os.path.join(store.tree.root, STATE, PINS)
-    try:
-        with trust.directory(home, trusted) as at:
-            os.unlink(_file(name), dir_fd=at)
-            os.fsync(at)
-    except FileNotFoundError:
-        return
-    except OSError as e:
-        raise CannotLook(f"the pin of {name} cannot be removed: {e.strerror}") from e
+        what = f"the pin of {name} cannot be removed" if remove else f"{name} cannot be pinned"
+        raise CannotLook(f"{what}: {e.strerror}", "make room, then run it again") from e

@@ -35,31 +35,28 @@ class Answer(Struct, frozen=True):
     tracker: bool | None = None
 
 
-def answer(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
+def ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
     """Ask ``plan`` about the root of a session; of several ``runs`` in it, those saved last first, about each
-    of them: the first that could not be resumed, else the first.
+    of them: the first that could not be resumed, else the first. What it cannot answer is an answer too.
     """
-    if len(runs) < 2:
-        return _answer(s, selection(options))
-    answers = [_answer(s, replace(selection(options), run=run)) for run in runs]
-    said = next((a for a in answers if a.exit_code), answers[0])
+    question, answers = selection(options), list[Answer]()
+    for run in runs if len(runs) > 1 else [None]:
+        try:
+            chosen = plan(s.root, replace(question, run=run)).checkpoint
+        except CkptError as e:
+            answers.append(Answer(e.exit_code, why=str(e) if run is None else f"run {run}: {e}"))
+            continue
+        if chosen is None:
+            answers.append(Answer(0))
+            continue
+        agrees, tracker = None, s.tracker(chosen.layout, chosen.parts[0].base) if chosen.parts else None
+        if tracker is not None:
+            said = tracker[1]
+            agrees = not isinstance(said, Finding) and s.layouts.of(chosen).tracker.names(chosen, said)
+        answers.append(Answer(0, chosen.path, chosen.step, tracker=agrees))
+    first = next((a for a in answers if a.exit_code), answers[0])
     trackers = {a.tracker for a in answers} - {None}
-    return replace(said, tracker=all(trackers) if trackers else None)
-
-
-def _answer(s: Session, question: Selection) -> Answer:
-    """What ``plan`` cannot answer is an answer too."""
-    try:
-        chosen = plan(s.root, question).checkpoint
-    except CkptError as e:
-        return Answer(e.exit_code, why=str(e) if question.run is None else f"run {question.run}: {e}")
-    if chosen is None:
-        return Answer(0)
-    agrees, tracker = None, s.tracker(chosen.layout, chosen.parts[0].base) if chosen.parts else None
-    if tracker is not None:
-        said = tracker[1]
-        agrees = not isinstance(said, Finding) and s.layouts.of(chosen).tracker.names(chosen, said)
-    return Answer(0, chosen.path, chosen.step, tracker=agrees)
+    return replace(first, tracker=all(trackers) if trackers else None)
 
 
 def selection(options: WatchOptions) -> Selection:

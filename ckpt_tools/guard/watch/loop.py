@@ -124,27 +124,27 @@ class Watcher:
         if options.prune is not None and options.apply:
             require_writable(paths, DELETE_ELSEWHERE)
         for path in paths:
-            _listable(path)
+            _require_listable(path)
         with ExitStack() as held:
             for root in self.roots:
                 held.enter_context(root.records.held())
                 root.load()
             metrics = held.enter_context(Metrics(self.options, [root.tally for root in self.roots]))
-            wake = None if self.options.once else Wake([root.root for root in self.roots])
-            self._started(metrics, wake)
+            wake = None if self.options.once else Wake(paths)
+            self._say_started(metrics, wake)
             why = "done"
             try:
-                return self._once(metrics) if wake is None else self._passes(metrics, wake)
+                return self._look_once(metrics) if wake is None else self._look_for_ever(metrics, wake)
             except BaseException as e:
                 why = _SIGNALS.get(type(e).__name__, type(e).__name__)
                 raise
             finally:
                 if wake is not None:
                     wake.end()
-                self._keep(metrics)
+                self._save(metrics)
                 self._say(Event("stopped", time.time(), None, {"why": why}))
 
-    def _started(self, metrics: Metrics, wake: Wake | None) -> None:
+    def _say_started(self, metrics: Metrics, wake: Wake | None) -> None:
         fields = {
             "roots": [root.root for root in self.roots],
             "state_dirs": [root.records.directory for root in self.roots],
@@ -156,29 +156,28 @@ class Watcher:
         if wake is not None and wake.why_not:
             rescan = f"{self.options.rescan:g}"
             text = f"no events of the file system: {wake.why_not}; it is listed every {rescan} s all the same"
-            for root in self.roots:
-                if not is_url(root.root):
-                    root.problem("no-events", text)
+            for root in (root for root in self.roots if not is_url(root.root)):
+                root.problem("no-events", text)
 
-    def _once(self, metrics: Metrics) -> int:
+    def _look_once(self, metrics: Metrics) -> int:
         for root in self.roots:
             while self._look(root) <= 0:
-                self._keep(metrics)
+                self._save(metrics)
         states = [root.tally.states for root in self.roots]
-        blind = self._failed or any(r.blind for r in self.roots)
-        if blind or any(s["unknown"] for s in states) or not all(r.tally.up for r in self.roots):
+        blind = self._failed or any(r.blind or not r.tally.up for r in self.roots)
+        if blind or any(s["unknown"] for s in states):
             return 5
         if any(s["bad"] for s in states):
             return 1
         return 0 if any(sum(s.values()) for s in states) else 3
 
-    def _passes(self, metrics: Metrics, wake: Wake) -> int:
+    def _look_for_ever(self, metrics: Metrics, wake: Wake) -> int:
         while True:
             started, down = time.monotonic(), [root for root in self.roots if not root.tally.up]
             soon = min(self._look(root) for root in self.roots)
             if any(root.tally.up for root in down) and wake.why_not != "":
                 wake.start()
-            self._keep(metrics)
+            self._save(metrics)
             took = time.monotonic() - started
             if soon > 0:
                 wake.wait(min(soon, self.options.rescan), least=_SHARE * took)
@@ -192,13 +191,13 @@ class Watcher:
             root.problem("cannot-look", str(e))
             return self.options.rescan
         if time.monotonic() - self._saved_at > _SAVED:
-            self._save(root)
+            root.save()
         return soon
 
-    def _keep(self, metrics: Metrics) -> None:
+    def _save(self, metrics: Metrics) -> None:
         """Write what is known and what is counted; where that fails it is said, and it goes on."""
         for root in self.roots:
-            self._save(root)
+            root.save()
         try:
             metrics.write()
         except (OSError, Untrusted) as e:
@@ -208,19 +207,8 @@ class Watcher:
             self.roots[0].solved("metrics-not-written")
         self._saved_at = time.monotonic()
 
-    def _save(self, root: WatchedRoot) -> None:
-        if not root.records.changed:
-            return
-        try:
-            root.records.save()
-        except (OSError, Untrusted) as e:
-            why = getattr(e, "strerror", None) or e
-            root.problem("state-not-written", f"{root.records.directory} cannot be written: {why}")
-        else:
-            root.solved("state-not-written")
 
-
-def _listable(root: str) -> None:
+def _require_listable(root: str) -> None:
     """Raises UsageError for a file, and CannotLook for what is not there. In a store a directory is there
     from its first object on, so it may be still to come.
     """

@@ -7,6 +7,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import xxhash
 from msgspec import Struct
@@ -50,32 +51,31 @@ class Due(Struct, frozen=True):
     reason: str
 
 
-def listed(s: Session) -> dict[str, Listed]:
+def list_checkpoints(s: Session) -> dict[str, Listed]:
     """Every checkpoint of a session, by its key in the records."""
     out = dict[str, Listed]()
     for run in s.runs(grouping.group(s.parts, s.layouts)).values():
         newest = max(run, key=lambda c: c.mtime_ns).key
         trackers: dict[str, object] = {}
         ordered = sorted(run, key=lambda c: (c.order, c.mtime_ns))
-        fullest = max(ordered, key=_fullness)
+        fullest = max(ordered, key=_count_files)  # it tells of ranks that all those near lack
         for at, c in enumerate(ordered):
             base = c.parts[0].base
             if base not in trackers:
                 trackers[base] = s.tracker(c.layout, base)
             key, mark = os.path.relpath(c.parts[0].path, s.root), stamp(c)
-            moment = (mark, newest, trackers[base])
             window = ordered[max(0, at - _NEAR) : at + _NEAR + 1]
-            if fullest not in window:  # it tells of ranks that all those near lack
+            if fullest not in window:
                 window.insert(0, fullest)
+            moment = (mark, newest, trackers[base])
             out[key] = Listed(key, mark, c, window, moment, not settle_unfinished(s, c)[0].unfinished)
     return out
 
 
-def _fullness(c: Checkpoint) -> tuple[int, int]:
-    """How many ranks and files a finished checkpoint has."""
-    if c.unfinished:
-        return -1, 0
-    return max((p.rank for p in c.parts if p.rank is not None), default=-1), len(c.parts)
+def _count_files(c: Checkpoint) -> tuple[int, int]:
+    """The last rank and the number of files of a finished checkpoint."""
+    ranks = [p.rank for p in c.parts if p.rank is not None]
+    return (-1, 0) if c.unfinished else (max(ranks, default=-1), len(c.parts))
 
 
 def stamp(c: Checkpoint) -> str:
@@ -130,12 +130,12 @@ class Waiting:
         for key in [key for key in self._of if key not in found]:
             del self._of[key]
 
-    def tried(self, one: Listed) -> None:
+    def put_off(self, one: Listed) -> None:
         """It is still written: look again when anything has changed."""
         wait = self._of[one.key]
         wait.tried, wait.since = one.moment, None
 
-    def known(self, key: str, seconds: float, state: str, *, unsealed: bool = False) -> None:
+    def note(self, key: str, seconds: float, state: str, *, unsealed: bool = False) -> None:
         """It was verified in so many seconds. What could not be sealed is tried again with the next listing,
         and then after twice as long each time: each attempt reads all of it.
         """
@@ -147,62 +147,53 @@ class Waiting:
             pause = min(self._rescan * 2.0 ** min(failed, _DOUBLED), self._every)
             wait.failed, wait.seal_at = failed + 1, now + pause
 
-    def due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[Due]:
+    def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[Due]:
         """What is to be verified now: new ones first, the newest of them first, then those that were checked
         least recently.
         """
-        rows = [d for one in found.values() if (d := self._due(one, known.get(one.key))) is not None]
+        due = [Due(one, why) for one in found.values() if (why := self._find_reason(one, known.get(one.key)))]
         order = {"new": 0, "changed": 0, "retry": 1, "scrub": 2}
 
-        def rank(d: Due) -> tuple[float, ...]:
-            if d.reason == "scrub":
-                return 2, known[d.listed.key].checked_at
-            return order[d.reason], -d.listed.checkpoint.mtime_ns
+        def rank(d: Due) -> tuple[int, float]:
+            one = d.listed
+            at = known[one.key].checked_at if d.reason == "scrub" else -one.checkpoint.mtime_ns
+            return order[d.reason], at
 
-        return sorted(rows, key=rank)
+        return sorted(due, key=rank)
 
-    def _due(self, one: Listed, record: Record | None) -> Due | None:
+    def _find_reason(self, one: Listed, record: Record | None) -> str:
         wait, now = self._of[one.key], time.monotonic()
-        if record is not None and record.stamp == one.stamp:
-            if record.state == "unknown":
-                return Due(one, "retry") if now >= (wait.again or 0.0) else None
-            if self._seals and record.unsealed and now >= wait.seal_at:
-                return Due(one, "retry")
-            return Due(one, "scrub") if time.time() - record.checked_at >= self._every else None
-        if not one.finished or wait.tried == one.moment:
-            return None
-        return Due(one, "new" if record is None else "changed") if self._left(one) <= 0 else None
+        if record is None or record.stamp != one.stamp:
+            if not one.finished or wait.tried == one.moment or self._find_left(one) > 0:
+                return ""
+            return "new" if record is None else "changed"
+        if record.state == "unknown":
+            return "retry" if now >= (wait.again or 0.0) else ""
+        if self._seals and record.unsealed and now >= wait.seal_at:
+            return "retry"
+        return "scrub" if time.time() - record.checked_at >= self._every else ""
 
-    def _left(self, one: Listed) -> float:
+    def _find_left(self, one: Listed) -> float:
         """Seconds until nobody has written it for long enough; at most 0 where that is so."""
         wait, now = self._of[one.key], time.monotonic()
         if wait.since is None or wait.since[0] != one.stamp:
             wait.since = one.stamp, now
         by_our_clock = self._settle - (now - wait.since[1])
-        age = time.time() - _written(one.checkpoint)
+        latest = 0.0  # a time of a file can be set, as copies have it; that of its entry cannot
+        for part in one.checkpoint.parts:
+            with suppress(OSError):
+                info = status(part.path)
+                latest = max(latest, info.st_mtime, info.st_ctime)
+        age = time.time() - latest
         return min(by_our_clock, self._settle - age) if age >= 0 else by_our_clock
 
-    def soon(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> float:
+    def wait_at_most(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> float:
         """Seconds until the next one may be due."""
         waiting = {key: wait for key, wait in self._of.items() if wait.since is not None and key in found}
-        left = [self._left(found[k]) for k, wait in waiting.items() if wait.tried != found[k].moment]
+        left = [self._find_left(found[k]) for k, wait in waiting.items() if wait.tried != found[k].moment]
         scrubs = (
             max(0.0, self._every - (time.time() - record.checked_at))
             for key, record in known.items()
             if key not in self._of or self._of[key].again is None
         )
         return max(0.05, min([self._rescan, *left, *scrubs]))
-
-
-def _written(c: Checkpoint) -> float:
-    """When a file of it was written last, in seconds since the epoch. A time of its own can be set, as copies
-    have it; that of its entry cannot.
-    """
-    latest = 0.0
-    for part in c.parts:
-        try:
-            info = status(part.path)
-        except OSError:
-            continue
-        latest = max(latest, info.st_mtime, info.st_ctime)
-    return latest

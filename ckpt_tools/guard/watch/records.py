@@ -91,21 +91,19 @@ class Records:
         """
         path = os.path.join(self.directory, NAME)
         try:
-            self._take(checked_json.parsed(trust.read(path, _MOST, self.trusted)))
+            data = checked_json.parsed(trust.read(path, _MOST, self.trusted))
+            said, now = checked_json.checked(data, _Watched), time.time()
         except FileNotFoundError:
             return ""
         except (OSError, ValueError) as e:
             self.known, self.starts = {}, Starts()
             return f"{path} cannot be used: {getattr(e, 'strerror', None) or e}"
-        return ""
-
-    def _take(self, value: object) -> None:
-        said, now = checked_json.checked(value, _Watched), time.time()
         # a clock that was ahead must not put the next scrub off
         self.known = {
             key: replace(r, checked_at=min(r.checked_at, now)) for key, r in said.checkpoints.items()
         }
         self.starts = said.starts
+        return ""
 
     def save(self) -> None:
         """Write everything aside, sync it, and rename it. Raises OSError and Untrusted."""

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 from statistics import median
+from typing import NamedTuple
 
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard.prune import prune
-from ckpt_tools.guard.verifying import Checked, verified
-from ckpt_tools.guard.watch.answer import Answer, answer, selection
+from ckpt_tools.guard.verifying import Checked, verify
+from ckpt_tools.guard.watch.answer import ask, selection
 from ckpt_tools.guard.watch.hooks import call
 from ckpt_tools.guard.watch.metrics import STATES, Tally
 from ckpt_tools.guard.watch.options import DAY, WatchOptions
-from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, listed, stamp_now
+from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, list_checkpoints, stamp_now
 from ckpt_tools.guard.watch.records import Record, Records, Starts, State
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -33,6 +34,8 @@ from ckpt_tools.planning.scan import read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
+from ckpt_tools.storage import counted
+from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
 _BATCH_SECONDS = 60.0
@@ -50,6 +53,12 @@ _SEALED = frozenset({"sealed", "already"})
 """Ends of sealing after which nothing is left to do; another one may be another the next time."""
 
 
+class _Seen(NamedTuple):
+    checked: Checked
+    bytes_read: int
+    seconds: float
+
+
 class WatchedRoot:
     """``say`` is given every event. What cannot be done is said once, until it can."""
 
@@ -61,8 +70,8 @@ class WatchedRoot:
         self._passed: Mapping[str, object] = {}
         self._answered: object = None
         self._in_store, self._listing = is_url(root), ""
+        self._age = options.every if self._in_store else 0.0
         self._found: Mapping[str, Listed] = {}
-        self._cache: Cache | None = None
         self._to_prune = options.prune is not None
         self._unasked = list[Finding]()
 
@@ -78,28 +87,40 @@ class WatchedRoot:
         Raises CannotLook where the root cannot be listed; then nothing that is known changes.
         """
         try:
-            if (soon := self._quiet()) is not None:
+            if self._in_store and (soon := self._look_in_store()) is not None:
                 return soon
-            age = self.options.every if self._in_store else 0.0
-            trusted = self.options.read.trust
+            trusted, age = self.options.read.trust, self._age
             with remembering(self.root, True, age, partial(self.problem, "no-cache"), trusted) as cache:
-                self._cache = cache
                 # What is due was the same in two looks: no clock of a file server has a say in that.
                 s = open_session(self.root, replace(self.options.read, settle=-inf), cache=cache)
-                found = listed(s)
+                found = list_checkpoints(s)
                 self.tally.up, self.tally.passed_at = True, time.time()
-                more = self._pass(s, found)
+                self._forget_gone(s, found)
+                self._unasked.clear()
+                due, until = (
+                    self.waiting.find_due(found, self.records.known),
+                    time.monotonic() + _BATCH_SECONDS,
+                )
+                while due:
+                    self._verify(s, due.pop(0), cache)
+                    if time.monotonic() > until:
+                        break
                 self._found = found
         except CannotLook:
             self.tally.up, self._listing = False, ""
             raise
         self.solved("cannot-look")
-        self._unseen(s)
-        self._starts()
+        unseen = tuple(f for f in [*not_seen(s), *self._unasked] if f.severity is not Severity.NOTE)
+        if unseen:
+            message = f"{len(unseen)} entries below {self.root} could not be looked at"
+            self.problem("unreadable", message, unseen)
+        else:
+            self.solved("unreadable")
+        self._look_for_starts()
         self._conclude(s, found)
-        if more or (self._to_prune and self._pruned()):
+        if due or (self._to_prune and self._prune()):
             return 0.0
-        return self.waiting.soon(found, self.records.known)
+        return self.waiting.wait_at_most(found, self.records.known)
 
     @property
     def blind(self) -> bool:
@@ -107,12 +128,10 @@ class WatchedRoot:
         said = self.tally.answer
         return "unreadable" in self._problems or (said is not None and said.exit_code == CannotLook.exit_code)
 
-    def _quiet(self) -> float | None:
+    def _look_in_store(self) -> float | None:
         """Where nothing in a store has changed since the last pass, and nothing is due: seconds until that
         may be. It takes one listing. Raises CannotLook.
         """
-        if not self._in_store:
-            return None
         from ckpt_tools.storage.stores.refresh import listing_of
 
         try:
@@ -120,52 +139,54 @@ class WatchedRoot:
         except OSError as e:
             raise CannotLook(f"cannot look at {self.root}: {e.strerror}") from e
         known = self.records.known
-        if before != self._listing or self._to_prune or self.waiting.due(self._found, known):
+        if before != self._listing or self._to_prune or self.waiting.find_due(self._found, known):
             return None
         self.tally.up, self.tally.passed_at = True, time.time()
-        self._starts()
-        return self.waiting.soon(self._found, known)
-
-    def _pass(self, s: Session, found: Mapping[str, Listed]) -> bool:
-        """Whether more is due than was verified now."""
-        self._gone(s, found)
-        self._unasked.clear()
-        due, until = self.waiting.due(found, self.records.known), time.monotonic() + _BATCH_SECONDS
-        for done, one in enumerate(due, 1):
-            self._verify(s, one)
-            if time.monotonic() > until:
-                return done < len(due)
-        return False
+        self._look_for_starts()
+        return self.waiting.wait_at_most(self._found, known)
 
     # ---- one checkpoint
 
-    def _verify(self, s: Session, due: Due) -> None:
-        one, c = due.listed, due.listed.checkpoint
-        with self._anew(due):
-            checked = verified(s, c, one.window)
+    def _verify(self, s: Session, due: Due, cache: Cache | None) -> None:
+        one, before = due.listed, self.records.known.get(due.listed.key)
+        c, seen = one.checkpoint, self._read(s, due, cache, to_seal=before is not None and before.unsealed)
+        checked = seen.checked
+        if checked.written or self._is_changed(one):
+            self.tally.verifications["written"] += 1
+            self.waiting.put_off(one)
+            return
         if c.step is None and checked.verdict is not Verdict.UNKNOWN:
             c = replace(c, step=read_step(s, c, one.window))
-        self.tally.bytes_read += checked.bytes_read
-        self.tally.seconds += checked.seconds
-        if checked.written or self._changed(one):
-            self.tally.verifications["written"] += 1
-            self.waiting.tried(one)
-            return
-        state, before = _STATES[checked.verdict], self.records.known.get(one.key)
+        state = _STATES[checked.verdict]
         self.tally.verifications[state] += 1
         self._to_prune |= state in _GOOD and self.options.prune is not None
         same = before is not None and before.stamp == one.stamp and before.state == state
-        seal, unsealed = self._sealed(s, c, state)
-        if not (same and due.reason == "retry" and (unsealed or seal is None)):
-            self._tell(c, due.reason, checked, state, seal)
+        seal, unsealed = self._seal(s, c, state)
+        is_sealed = seal is not None and not unsealed
+        if not same or due.reason != "retry" or is_sealed:
+            fields = _describe(c, state, due.reason, seen)
+            self.say("checkpoint", fields | ({"seal": seal} if seal else {}), checked.findings)
         if not same:
-            self._call(c, checked, state)
-        codes = tuple(sorted({f.code for f in checked.findings}))
-        record = Record(one.stamp, state, time.time(), c.path, c.step, c.mtime_ns / 1e9, codes, unsealed)
+            self._call(c, checked.codes, state)
+        saved_at, codes = c.mtime_ns / 1e9, checked.codes
+        record = Record(one.stamp, state, time.time(), c.path, c.step, saved_at, codes, unsealed)
         self.records.put(one.key, record)
-        self.waiting.known(one.key, checked.seconds, state, unsealed=unsealed)
+        self.waiting.note(one.key, seen.seconds, state, unsealed=unsealed)
 
-    def _changed(self, one: Listed) -> bool:
+    def _read(self, s: Session, due: Due, cache: Cache | None, *, to_seal: bool) -> _Seen:
+        """In a store what was verified is known by its ETags, unless it is to be read again."""
+        to_read = due.reason == "scrub" or (due.reason == "retry" and not to_seal)
+        if cache:
+            cache.max_age = 0.0 if to_read else self._age
+        c, started = due.listed.checkpoint, time.perf_counter()
+        with counted() as read:
+            checked = verify(s, [c], due.listed.window)[c.key]
+        seconds = round(time.perf_counter() - started, 6)
+        self.tally.bytes_read += read.bytes
+        self.tally.seconds += seconds
+        return _Seen(checked, read.bytes, seconds)
+
+    def _is_changed(self, one: Listed) -> bool:
         """Whether its files are others than those that were verified, or nobody can say."""
         try:
             return stamp_now(one.checkpoint) != one.stamp
@@ -174,41 +195,7 @@ class WatchedRoot:
             self._unasked.append(finding("unreadable", why, path=one.checkpoint.path))
             return True
 
-    @contextmanager
-    def _anew(self, due: Due) -> Iterator[None]:
-        """In a store what was verified is known by its ETags, and only read again to be scrubbed, or by who
-        seals it.
-        """
-        cache, record = self._cache, self.records.known.get(due.listed.key)
-        to_seal = due.reason == "retry" and record is not None and record.unsealed
-        if cache is None or due.reason in ("new", "changed") or to_seal:
-            yield
-            return
-        age, cache.max_age = cache.max_age, 0.0
-        try:
-            yield
-        finally:
-            cache.max_age = age
-
-    def _tell(self, c: Checkpoint, reason: str, checked: Checked, state: str, seal: str | None) -> None:
-        of_checkpoint = {
-            name: getattr(c, name) for name in ("step", "epoch", "step_in_epoch", "layout", "run")
-        }
-        fields = {
-            "path": c.path,
-            **of_checkpoint,
-            "kind": str(c.kind),
-            "state": state,
-            "reason": reason,
-            "files": checked.files,
-            "bytes": checked.size,
-            "bytes_read": checked.bytes_read,
-            "seconds": checked.seconds,
-            **({"seal": seal} if seal is not None else {}),
-        }
-        self.say("checkpoint", fields, checked.findings)
-
-    def _sealed(self, s: Session, c: Checkpoint, state: str) -> tuple[str | None, bool]:
+    def _seal(self, s: Session, c: Checkpoint, state: str) -> tuple[str | None, bool]:
         """Seal what is good, if that is asked for: how it ended, and whether to try again."""
         if not self.options.seal or state != "good":
             return None, False
@@ -223,7 +210,7 @@ class WatchedRoot:
         states = dict.fromkeys(one.state for one in result.checkpoints)
         return ", ".join(states) or "nothing", not states.keys() <= _SEALED
 
-    def _call(self, c: Checkpoint, checked: Checked, state: str) -> None:
+    def _call(self, c: Checkpoint, codes: Sequence[str], state: str) -> None:
         """Tell the command that waits for such a checkpoint."""
         good = state in _GOOD
         command = self.options.on_good if good else self.options.on_bad if state == "bad" else None
@@ -236,25 +223,17 @@ class WatchedRoot:
             "CKPT_STEP_IN_EPOCH": c.step_in_epoch,
             "CKPT_WATCH_ROOT": self.root,
             "CKPT_WATCH_STATE": state,
-            "CKPT_WATCH_CODES": ",".join(sorted({f.code for f in checked.findings})),
+            "CKPT_WATCH_CODES": ",".join(codes),
         }
         variables = {name: "" if value is None else str(value) for name, value in told.items()}
         ended = call(command, variables, self.options.hook_timeout)
         worked = ended.exit_code == 0 and ended.in_time
         self.tally.hooks["ok" if worked else "failed" if ended.in_time else "timeout"] += 1
-        fields = {
-            "path": c.path,
-            "on": "good" if good else "bad",
-            "exit_code": ended.exit_code,
-            "in_time": ended.in_time,
-            "seconds": ended.seconds,
-            "output": ended.output,
-        }
-        self.say("hook", fields)
+        self.say("hook", {"path": c.path, "on": "good" if good else "bad", **to_builtins(ended)})
 
     # ---- all of them
 
-    def _pruned(self) -> bool:
+    def _prune(self) -> bool:
         """Whether something went that is not to be kept. What fails is tried again with the next pass."""
         o = self.options
         assert o.prune is not None  # noqa: S101 - for the type checker: _to_prune says so
@@ -283,57 +262,40 @@ class WatchedRoot:
             self.say("pruned", {**fields, "kept": len(result.changes) - len(gone)})
         return result.applied and bool(gone)
 
-    def _gone(self, s: Session, found: Mapping[str, Listed]) -> None:
+    def _forget_gone(self, s: Session, found: Mapping[str, Listed]) -> None:
         """Forget what is no longer there: only where everything could be listed, or it may be there."""
         self.waiting.forget(found)
-        if s.found.unseen:
-            return
-        for key in [key for key in self.records.known if key not in found]:
+        for key in [] if s.found.unseen else [key for key in self.records.known if key not in found]:
             record = self.records.known[key]
             self.records.forget(key)
             self.say("gone", {"path": record.path, "step": record.step, "state": record.state})
 
     def _conclude(self, s: Session, found: Mapping[str, Listed]) -> None:
         """What all of it amounts to, said where it has changed."""
-        now = {key: self._state(one) for key, one in found.items()}
         tally, known = self.tally, self.records.known
+        shown = {key: r for key, one in found.items() if (r := known.get(key)) and r.stamp == one.stamp}
+        now = dict.fromkeys(found, "waiting") | {key: record.state for key, record in shown.items()}
         tally.states = Counter(dict.fromkeys(STATES, 0) | Counter(now.values()))
-        shown = [known[key] for key, state in now.items() if state != "waiting"]
-        tally.codes = Counter(code for record in shown for code in record.codes)
-        good = [r for r in shown if r.state in _GOOD]
+        tally.codes = Counter(chain(*(record.codes for record in shown.values())))
+        good = (r for r in shown.values() if r.state in _GOOD)
         last = max(good, key=lambda r: r.saved_at, default=None)
-        tally.good_step, tally.good_at = (last.step, last.saved_at) if last else (None, None)
-        tally.interval = _interval(found)
+        last_good, tally.good_step, tally.good_at = None, None, None
+        if last:
+            tally.good_step, tally.good_at = last.step, last.saved_at
+            last_good = {"path": last.path, "step": last.step, "saved_at": last.saved_at}
+        tally.interval = _find_interval(found)
         depends = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
         if tally.answer is None or depends != self._answered:
-            tally.answer, self._answered = answer(s, self.options, _runs(found)), depends
-        self._say_pass(last, tally.answer)
-
-    def _state(self, one: Listed) -> str:
-        record = self.records.known.get(one.key)
-        return record.state if record is not None and record.stamp == one.stamp else "waiting"
-
-    def _say_pass(self, last: Record | None, said: Answer) -> None:
-        shown = {name: getattr(said, name) for name in ("exit_code", "path", "step", "why")}
-        fields = {
-            "checkpoints": dict(self.tally.states),
-            "last_good": {"path": last.path, "step": last.step, "saved_at": last.saved_at} if last else None,
-            "plan": shown,
-            "tracker_agrees": said.tracker,
-        }
+            tally.answer, self._answered = ask(s, self.options, _find_runs(found)), depends
+        said = to_builtins(tally.answer)
+        agrees = said.pop("tracker")
+        fields = {"checkpoints": dict(tally.states), "last_good": last_good, "plan": said}
+        fields["tracker_agrees"] = agrees
         if fields != self._passed:
             self._passed = fields
             self.say("pass", fields)
 
-    def _unseen(self, s: Session) -> None:
-        found = tuple(f for f in [*not_seen(s), *self._unasked] if f.severity is not Severity.NOTE)
-        if found:
-            message = f"{len(found)} entries below {self.root} could not be looked at"
-            self.problem("unreadable", message, found)
-        else:
-            self.solved("unreadable")
-
-    def _starts(self) -> None:
+    def _look_for_starts(self) -> None:
         """Whether a job has started since, and from the same step as before."""
         before, directory = self.records.starts, decision_log.place_of(self.root, selection(self.options))
         try:
@@ -352,6 +314,18 @@ class WatchedRoot:
 
     # ---- words
 
+    def save(self) -> None:
+        """Write what is known; where that fails it is said."""
+        if not self.records.changed:
+            return
+        try:
+            self.records.save()
+        except (OSError, Untrusted) as e:
+            why = getattr(e, "strerror", None) or e
+            self.problem("state-not-written", f"{self.records.directory} cannot be written: {why}")
+        else:
+            self.solved("state-not-written")
+
     def say(self, kind: str, fields: Mapping[str, object], findings: tuple[Finding, ...] = ()) -> None:
         self._say(Event(kind, time.time(), self.root, fields, findings))
 
@@ -366,7 +340,21 @@ class WatchedRoot:
         self._problems.pop(code, None)
 
 
-def _runs(found: Mapping[str, Listed]) -> list[str]:
+def _describe(c: Checkpoint, state: str, reason: str, seen: _Seen) -> dict[str, object]:
+    names = ("path", "step", "epoch", "step_in_epoch", "layout", "run")
+    return {
+        **{name: getattr(c, name) for name in names},
+        "kind": str(c.kind),
+        "state": state,
+        "reason": reason,
+        "files": seen.checked.files,
+        "bytes": seen.checked.size,
+        "bytes_read": seen.bytes_read,
+        "seconds": seen.seconds,
+    }
+
+
+def _find_runs(found: Mapping[str, Listed]) -> list[str]:
     """The runs that have finished checkpoints, those saved last first."""
     newest: dict[str, int] = {}
     for one in found.values():
@@ -376,13 +364,11 @@ def _runs(found: Mapping[str, Listed]) -> list[str]:
     return sorted(newest, key=lambda run: -newest[run])
 
 
-def _interval(found: Mapping[str, Listed]) -> float | None:
+def _find_interval(found: Mapping[str, Listed]) -> float | None:
     """Seconds between the newest saves of the run that was saved last; None where they do not tell."""
     saved = [one.checkpoint for one in found.values() if one.checkpoint.kind is Kind.PERIODIC]
     newest = max(saved, key=lambda c: c.mtime_ns, default=None)
-    if newest is None:
-        return None
-    of_run = (c.mtime_ns / 1e9 for c in saved if (c.layout, c.run) == (newest.layout, newest.run))
-    times = sorted(of_run)[-_SAVES:]
+    run = (newest.layout, newest.run) if newest else None
+    times = sorted(c.mtime_ns / 1e9 for c in saved if (c.layout, c.run) == run)[-_SAVES:]
     gaps = [b - a for a, b in pairwise(times)]
     return median(gaps) if gaps else None

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.guard.targets import Group, groups
-from ckpt_tools.guard.verifying import Checked, verify_all
+from ckpt_tools.guard.verifying import Checked, verify
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict, blind
 from ckpt_tools.model.part import Kind
@@ -24,6 +24,7 @@ from ckpt_tools.planning.scan import read_step
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, not_seen
 from ckpt_tools.settings import plugins
+from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import lstat, there
 from ckpt_tools.storage.urls import is_url
 
@@ -43,6 +44,11 @@ class Entry(Struct, frozen=True):
     checked: Checked | None = None
     why: str = ""
     seen: Seen = ()
+
+    @property
+    def name(self) -> str:
+        """The path of its first file."""
+        return self.checkpoint.key.path
 
     @property
     def good(self) -> bool:
@@ -67,7 +73,7 @@ class Entry(Struct, frozen=True):
         return self.checkpoint.layout, self.checkpoint.run
 
 
-def entries(s: Session, selection: Selection) -> list[Entry]:
+def find_entries(s: Session, selection: Selection) -> list[Entry]:
     """Every checkpoint below the root, verified where it is of those that ``selection`` asks about.
 
     Raises CannotLook where anything could not be looked at: it might be what the rest needs.
@@ -76,35 +82,19 @@ def entries(s: Session, selection: Selection) -> list[Entry]:
     s.add_members()
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
     group_of = {g.checkpoint.key: g for g in groups(s) if g.checkpoint}
-    runs = s.runs(everything)
-    own = {c.key: _why_not_asked(s, c, selection) for c in everything if c.key in group_of}
-    asked = [c for c in everything if own.get(c.key) == ""]
-    seen = {c.key: identities(group_of[c.key].paths) for c in asked if not is_url(s.root)}
-    checked = verify_all(s, asked)
-    made = (
-        _entry(s, c, runs[c.layout, c.run], group_of[c.key], checked.get(c.key) or own[c.key])
-        for c in everything
-        if c.key in own
-    )
-    return [replace(e, seen=seen.get(e.checkpoint.key, ())) for e in made]
-
-
-def identities(paths: Sequence[str]) -> Seen:
-    """Return what lies at and below some paths. A rename changes none of it; whoever writes there does."""
-    out = []
-    for number, path in enumerate(paths):
-        with suppress(FileNotFoundError):
-            for below in _files_at(path):
-                info = os.lstat(below)
-                out.append((number, below[len(path) :], info.st_ino, info.st_size, info.st_mtime_ns))
-    return tuple(sorted(out))
-
-
-def _files_at(path: str) -> Iterator[str]:
-    if not os.path.isdir(path) or os.path.islink(path):
-        yield path
-    for directory, _, names in os.walk(path):
-        yield from (os.path.join(directory, name) for name in names)
+    runs, found = s.runs(everything), [c for c in everything if c.key in group_of]
+    unasked = {c.key: _why_not_asked(s, c, selection) for c in found}
+    asked = [c for c in found if not unasked[c.key]]
+    seen = {c.key: identify_files(group_of[c.key].paths) for c in asked if not is_url(s.root)}
+    verified, out = verify(s, asked), list[Entry]()
+    for c in found:
+        checked, group, members = verified.get(c.key), group_of[c.key], s.members(c).parts
+        why = unasked[c.key] if checked is None else _why_not_good(checked)
+        is_mute = checked is not None and c.step is None
+        told = replace(c, step=read_step(s, c, runs[c.layout, c.run])) if is_mute else c
+        paths = frozenset(part.path for part in members)
+        out.append(Entry(told, group, paths, checked, why, seen.get(c.key, ())))
+    return out
 
 
 def _require_all_seen(s: Session) -> None:
@@ -114,6 +104,33 @@ def _require_all_seen(s: Session) -> None:
         first = unseen[0]
         text = f"{first.path}: {first.message}: what lies there is unknown, so nothing is removed"
         raise CannotLook(text, HINT.partition(",")[0])
+
+
+def identify_files(paths: Sequence[str]) -> Seen:
+    """Return what lies at and below some paths. A rename changes none of it; whoever writes there does."""
+    out = []
+    for number, path in enumerate(paths):
+        is_tree = os.path.isdir(path) and not os.path.islink(path)
+        below = [os.path.join(home, name) for home, _, names in os.walk(path) for name in names]
+        with suppress(FileNotFoundError):
+            for one in below if is_tree else [path, *below]:
+                info = os.lstat(one)
+                out.append((number, one[len(path) :], info.st_ino, info.st_size, info.st_mtime_ns))
+    return tuple(sorted(out))
+
+
+def walk_below(home: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As ``os.walk``, in a store too."""
+    if not is_url(home):
+        yield from os.walk(home)
+        return
+    left = [home]
+    while left:
+        here = left.pop()
+        entries = entries_of(here)
+        below = [e.name for e in entries if e.is_dir()]
+        yield here, below, [e.name for e in entries if not e.is_dir()]
+        left += [f"{here}/{name}" for name in below]
 
 
 def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
@@ -129,25 +146,15 @@ def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
     return ""
 
 
-def _entry(
-    s: Session, c: Checkpoint, run: Sequence[Checkpoint], group: Group, checked: Checked | str
-) -> Entry:
-    """Raises CannotLook where a file of it could not be looked at."""
-    members = frozenset(part.path for part in s.members(c).parts)
-    if isinstance(checked, str):
-        return Entry(c, group, members, why=checked)
+def _why_not_good(checked: Checked) -> str:
+    """Why a checkpoint does not count; nothing where it does. Raises CannotLook where a file of it could not
+    be looked at.
+    """
     causes = [f for f in checked.findings if f.path not in checked.hidden]
     if blind(causes):
         what = next(f for f in causes if f.code == "unreadable")
         raise CannotLook(f"{what.path}: {what.message}: nothing is removed", HINT.partition(",")[0])
-    if c.step is None:
-        c = replace(c, step=read_step(s, c, run))
-    return Entry(c, group, members, checked, _not_good(checked))
-
-
-def _not_good(checked: Checked) -> str:
-    """Why a checkpoint does not count; nothing where it does."""
-    codes = ", ".join(sorted({f.code for f in checked.findings})[:4])
+    codes = ", ".join(checked.codes[:4])
     if checked.written:
         return "it is being written"
     if checked.verdict is Verdict.BROKEN:
@@ -159,7 +166,7 @@ def _not_good(checked: Checked) -> str:
     return ""
 
 
-def age(entry: Entry, now_ns: int) -> float:
+def find_age(entry: Entry, now_ns: int) -> float:
     """Seconds since the last change of its files, or of what is known of them. Raises CannotLook."""
     try:
         infos = [lstat(path) for path in {*entry.group.files, *entry.group.paths}]
@@ -169,7 +176,7 @@ def age(entry: Entry, now_ns: int) -> float:
     return (now_ns - max(max(i.st_mtime_ns, i.st_ctime_ns) for i in infos)) / 1e9
 
 
-def freed(entry: Entry) -> tuple[int, int]:
+def count_freed(entry: Entry) -> tuple[int, int]:
     """(bytes that its removal frees, files of it that other names still hold)."""
     infos = [lstat(path) for path in entry.group.files if there(path)]
     held = [i for i in infos if i.st_nlink > 1]
