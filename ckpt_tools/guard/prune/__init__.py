@@ -70,16 +70,17 @@ def prune(
         elif apply:
             store = held.enter_context(journal.opened(root, state_dir, sel.trust))
         s, plans, found, stays = _judge(root, policy, sel, damaged=damaged)
+        row_of = {e.name: _row(e, stays.get(e.name, ""), apply) for e in found}  # what goes has no size then
         if going := [e for e in found if e.name not in stays]:
             ask = partial(_ask, root, plans)
             ask(going)
             if store:
                 number, written = _remove(store, root, going, ask)
-                stays |= dict.fromkeys((e.name for e in written), "somebody wrote it while it was looked at")
+                why = "somebody wrote it while it was looked at"
+                row_of |= {e.name: _row(e, why, apply) for e in written}
             elif deleter:
                 deleter.remove(s, going, ask)
-        rows = [*finished, *(store.changes() if store else ())]
-        rows += (_row(e, stays.get(e.name, ""), apply) for e in found)
+        rows = [*finished, *(store.changes() if store else ()), *row_of.values()]
         return Changes("prune", root, apply, tuple(rows), tuple(_find_versions(root, going)), number)
 
 
