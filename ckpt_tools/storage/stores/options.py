@@ -158,22 +158,18 @@ def _retry(given: Mapping[str, str]) -> dict[str, Any]:
     from datetime import timedelta
 
     out: dict[str, Any] = {}
-    backoff: dict[str, Any] = {}
-    if "max_retries" in given:
-        out["max_retries"] = int(_number("max_retries", given["max_retries"]))
-    if "backoff_base" in given:
-        backoff["base"] = _number("backoff_base", given["backoff_base"])
-    for key in ("retry_timeout", "init_backoff", "max_backoff"):
+    for key in ("max_retries", "backoff_base"):
         if key in given:
-            span = timedelta(seconds=_seconds(key, given[key]))
-            (out if key == "retry_timeout" else backoff)[key] = span
+            if not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", given[key]):
+                raise UsageError(f"the option {key}={given[key]} is no number", f"say {key}=3")
+            out[key] = float(given[key])
+    spans = ("retry_timeout", "init_backoff", "max_backoff")
+    out |= {key: timedelta(seconds=_seconds(key, given[key])) for key in spans if key in given}
+    names = {"init_backoff": "init_backoff", "max_backoff": "max_backoff", "backoff_base": "base"}
+    backoff = {name: out.pop(key) for key, name in names.items() if key in out}
+    if "max_retries" in out:
+        out["max_retries"] = int(out["max_retries"])
     return {**out, "backoff": backoff} if backoff else out
-
-
-def _number(key: str, text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", text):
-        raise UsageError(f"the option {key}={text} is no number", f"say {key}=3")
-    return float(text)
 
 
 def _seconds(key: str, text: str) -> float:
@@ -188,38 +184,29 @@ def _nested(given: Mapping[str, str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, text in given.items():
         *above, name = key.split(".")
-        at = out
+        at, truth = out, {"true": True, "false": False}.get(text.lower())
         for step in above:
             at = at.setdefault(step, {})
             if not isinstance(at, dict):
                 raise UsageError(f"the option {key} is within {step}, which has a value of its own")
-        at[name] = _value(text)
+        whole = int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
+        at[name] = whole if truth is None else truth
     return out
-
-
-def _value(text: str) -> object:
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
 
 _KEEP = 9 * 60
 """Seconds for which one answer of botocore's is used: it renews what expires within 10 minutes."""
-_NATIVE = ("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI")
+_NATIVE = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
 """Variables by which obstore gets credentials itself."""
-_OWN = frozenset(
-    {
-        "container_credentials_full_uri",
-        "container_credentials_relative_uri",
-        "metadata_endpoint",
-        "web_identity_token_file",
-    }
+_OWN = _words(
+    "container_credentials_full_uri container_credentials_relative_uri metadata_endpoint"
+    " web_identity_token_file"
 )
 """Options that say the same."""
-NONE_HINT = (
-    "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in ('aws sso login'); for a"
-    " public bucket say CKPT_STORE_OPTION=skip_signature=true"
-)
 
 
 def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str], Provider | None]:
@@ -234,10 +221,7 @@ def aws(own: Mapping[str, str], env: Mapping[str, str]) -> tuple[dict[str, str],
     skip = own.get("skip_signature", env.get("AWS_SKIP_SIGNATURE", "")).lower()
     if skip in ("1", "true", "yes", "on"):
         return given, None
-    native = (
-        bool(env.get("AWS_ACCESS_KEY_ID")) or any(env.get(v) for v in _NATIVE) or bool(_OWN & given.keys())
-    )
-    if native and profile is None:
+    if profile is None and (any(env.get(name) for name in _NATIVE) or _OWN & given.keys()):
         return given, None
     try:
         import botocore.session
@@ -265,10 +249,21 @@ def _credentials(session: Any, profile: str) -> Provider:
             f"there is no profile {profile!r} in ~/.aws/config or ~/.aws/credentials",
             "'aws configure list-profiles' lists them",
         ) from None
-    except Exception as e:
-        raise _failed(e, profile) from None
+    except Exception as e:  # by the name of its error: its text may hold what was sent
+        name, of = type(e).__name__, f" of the profile {profile!r}" if profile else ""
+        login = f"'aws sso login{f' --profile {profile}' if profile else ''}', then run it again"
+        if "SSO" in name or "Token" in name or "Login" in name:
+            raise CannotLook(f"the login{of} has expired, or there was none ({name})", login) from None
+        raise CannotLook(
+            f"credentials{of} could not be obtained ({name})",
+            f"'aws sts get-caller-identity' says more; {login}",
+        ) from None
     if found is None:
-        raise CannotLook("there are no credentials for S3", NONE_HINT)
+        raise CannotLook(
+            "there are no credentials for S3",
+            "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in ('aws sso login');"
+            " for a public bucket say CKPT_STORE_OPTION=skip_signature=true",
+        )
     from datetime import datetime, timedelta, timezone
 
     def provider() -> dict[str, Any]:
@@ -281,17 +276,6 @@ def _credentials(session: Any, profile: str) -> Provider:
         }
 
     return provider
-
-
-def _failed(e: Exception, profile: str) -> CannotLook:
-    """What botocore says, by the name of its error: its text may hold what was sent."""
-    name, of = type(e).__name__, f" of the profile {profile!r}" if profile else ""
-    login = f"'aws sso login{f' --profile {profile}' if profile else ''}', then run it again"
-    if "SSO" in name or "Token" in name or "Login" in name:
-        return CannotLook(f"the login{of} has expired, or there was none ({name})", login)
-    return CannotLook(
-        f"credentials{of} could not be obtained ({name})", f"'aws sts get-caller-identity' says more; {login}"
-    )
 
 
 def _of_profile(session: Any, env: Mapping[str, str]) -> dict[str, str]:
