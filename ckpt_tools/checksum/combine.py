@@ -19,21 +19,7 @@ except ImportError:  # pragma: no cover - platforms without an isal wheel
         return combine(0xEDB88320, a, b, length)
 
 
-__all__ = [
-    "CRC32",
-    "CRC32C",
-    "CRC64NVME",
-    "Crc",
-    "combine",
-    "crc32",
-    "crc32_combine",
-    "crc32c",
-    "crc32c_combine",
-    "crc64nvme",
-    "crc64nvme_combine",
-    "power_of_x",
-    "times",
-]
+__all__ = ["crc32", "crc32_combine"]  # all else is defined here
 
 
 class Crc(Struct, frozen=True):

@@ -57,18 +57,15 @@ def composite(algorithm: str, values: Iterable[bytes]) -> bytes:
 
 def told_of_whole(told: StoreChecksums) -> StoreChecksums:
     """With that of the whole object where the CRCs of all its parts are told, and fit their composite."""
-    return StoreChecksums(told.url, told.size, (*told.sums, *_wholes(told)))
-
-
-def _wholes(told: StoreChecksums) -> Iterator[StoreChecksum]:
-    have = {s.algorithm for s in told.sums if s.whole}
+    have, more = {s.algorithm for s in told.sums if s.whole}, list[StoreChecksum]()
     for s in told.sums:
         combines = s.algorithm in CRCS and s.algorithm not in have and can_work_out(s.algorithm)
         if not combines or s.whole or len(s.part_values) != len(s.parts) or sum(s.parts) != told.size:
             continue
         if composite(s.algorithm, s.part_values) == s.value:
             value = combined(s.algorithm, zip(s.part_values, s.parts, strict=True))
-            yield StoreChecksum(s.algorithm, value)
+            more.append(StoreChecksum(s.algorithm, value))
+    return StoreChecksums(told.url, told.size, (*told.sums, *more))
 
 
 class Agreement(Struct, frozen=True):
@@ -168,13 +165,9 @@ def to_work_out(told: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None
         if can_work_out(s.algorithm)
         and not (s.claimed if to_prove else s.weak)
         and told.size > 0
-        and (s.whole or _tiles(s.parts, told.size))
+        and (s.whole or (sum(s.parts) == told.size and min(s.parts) > 0))
     ]
     return min(usable, key=lambda s: (s.weak, not s.whole, CHEAPEST.index(s.algorithm)), default=None)
-
-
-def _tiles(parts: Sequence[int], size: int) -> bool:
-    return sum(parts) == size and min(parts) > 0
 
 
 def work_out(

@@ -38,8 +38,6 @@ CLIENT = _words(
     " root_certificate timeout user_agent"
 )
 """Options of the HTTP client under every store (obstore's ClientConfig)."""
-_CERTIFICATES = frozenset({"root_certificate", "proxy_ca_certificate"})
-"""Options that name a file, or hold what is in it."""
 RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff", "backoff_base"})
 """Of how a request is made again (RetryConfig and BackoffConfig)."""
 _AZ = ("az", "adl", "azure", "abfs", "abfss")
@@ -137,21 +135,17 @@ def _client(given: Mapping[str, str]) -> dict[str, Any]:
     for key in ("connect_timeout", "read_timeout", "timeout", "pool_idle_timeout"):
         if key in out:
             out[key] = f"{_seconds(key, out[key]) * 1000:.0f}ms"
-    for key in sorted(_CERTIFICATES & out.keys()):
-        if not out[key].startswith("-----BEGIN"):
-            out[key] = _certificate(key, out[key])
+    for key in ("proxy_ca_certificate", "root_certificate"):  # a file, or what is in it
+        if key in out and not out[key].startswith("-----BEGIN"):
+            from ckpt_tools.storage import trust  # whoever could write it would say whom to believe
+
+            try:
+                with trust.named(key):
+                    out[key] = trust.read(out[key], 16 << 20).decode("ascii")
+            except (OSError, ValueError) as e:
+                hint = "name a file of certificates (PEM)"
+                raise UsageError(f"{key}: {out[key]} cannot be read", hint) from e
     return out
-
-
-def _certificate(key: str, path: str) -> str:
-    """The certificates in a file: whoever could write it would say whom to believe. Raises UsageError."""
-    from ckpt_tools.storage import trust
-
-    try:
-        with trust.named(key):
-            return trust.read(path, 16 << 20).decode("ascii")
-    except (OSError, ValueError) as e:
-        raise UsageError(f"{key}: {path} cannot be read", "name a file of certificates (PEM)") from e
 
 
 def _retry(given: Mapping[str, str]) -> dict[str, Any]:
