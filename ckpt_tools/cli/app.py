@@ -18,7 +18,6 @@ from ckpt_tools import __version__
 from ckpt_tools.cli import console
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings.parsers import nearest
-from ckpt_tools.storage.urls import is_url
 
 GROUPS = {
     "See what is there": {
@@ -168,7 +167,7 @@ def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: flo
 
 def _no_command(word: str) -> UsageError:
     """What to say of a first word that is no command, and no path alone."""
-    if os.path.lexists(word) or is_url(word):
+    if os.path.lexists(word):
         return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
     meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_ENTRIES], 0.6)
     text = f"there is no command {word!r}, and no file or directory"

@@ -13,9 +13,10 @@ from typing import Any
 import typer
 
 from ckpt_tools.cli import console
-from ckpt_tools.cli.app import line, parameters
+from ckpt_tools.cli.app import COMMANDS, line, parameters
 from ckpt_tools.cli.signals import INTERRUPTED, TERMINATED, Terminated
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.storage.urls import is_url
 
 COMMON = ("json", "jsonl", "shell")
 """Formats in which every command says that it failed."""
@@ -46,6 +47,10 @@ def execute(argv: Sequence[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     """Return the exit code of a line, as typer reads it. Its own ``main`` would take an EPIPE for damage."""
+    if (path := _find_path(argv)) is not None:
+        from ckpt_tools.cli.ls import look
+
+        return look(path)
     if not argv:  # the help is part of an error here
         with redirect_stdout(sys.stderr):
             _dispatch(["--help"])
@@ -55,6 +60,23 @@ def _dispatch(argv: list[str]) -> int:
             return int(line().invoke(context) or 0)
     except typer.Exit as done:  # no command has run: typer showed something, or knows no such shell
         return UsageError.exit_code if done.exit_code else 0
+
+
+def _find_path(argv: Sequence[str]) -> str | None:
+    """Return a path that stands where a command would; for nothing at all on a terminal the current directory
+    if it holds a checkpoint.
+    """
+    if len(argv) == 1:
+        word = argv[0]
+        is_path = is_url(word) or os.path.lexists(word) or "/" in word
+        return word if is_path and word not in COMMANDS else None
+    if argv or not console.terminal(sys.stdout):
+        return None
+    from ckpt_tools.api import scan
+
+    with suppress(CkptError):
+        return "." if scan().checkpoints else None
+    return None
 
 
 class Bug(CkptError):

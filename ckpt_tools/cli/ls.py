@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from contextlib import suppress
 from datetime import datetime
@@ -12,8 +13,9 @@ from msgspec.structs import replace
 
 from ckpt_tools.cli import options
 from ckpt_tools.cli.options import option
+from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.errors import NoCheckpoint, UsageError
+from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
 from ckpt_tools.settings import parsers
@@ -25,6 +27,20 @@ ckpt ls run --since 2023-01-01  # only those saved since then; 7d means within a
 ckpt ls run --kind periodic  # without dying gasps, which are saved because of a fault
 ckpt ls run --json  # the same for a program (docs/json.md)
 """
+NEXT = {
+    "root": (
+        ("ckpt verify {}", "what is damaged"),
+        ("ckpt plan {}", "what a job resumes from, and why"),
+        ("ckpt report {} -o report.html", "all of it as a page with pictures"),
+    ),
+    "file": (
+        ("ckpt show {}", "what is in it"),
+        ("ckpt verify {}", "whether it is damaged"),
+        ("ckpt verify {} --explain-bytes", "what protects which of its bytes"),
+    ),
+    "nothing": (("ckpt layouts", "which arrangements are known"), ("ckpt --help", "all commands")),
+}
+FIRST = ("ckpt run {} --allow none -- COMMAND", "start the first job of a run")
 
 
 @options.ask(
@@ -109,3 +125,29 @@ def exit_code(result: Scan, *, filtered: bool) -> int:
     if blind(result.findings) or (broken and not result.checkpoints):
         return 5
     return 0 if result.checkpoints or (result.bare and not filtered) else 3
+
+
+def look(path: str) -> int:
+    """List the checkpoints at a path, then say three likely commands. Exit codes: those of ``ckpt ls``."""
+    from ckpt_tools.output.page import Page
+    from ckpt_tools.storage.listing import names_of
+    from ckpt_tools.storage.retry import is_file
+
+    try:
+        kind, code = "file" if is_file(path) else "root", 0
+    except OSError as e:
+        raise CannotLook(f"cannot look at {path}: {e.strerror}") from e
+    if kind == "root":
+        code = ls(root=path)
+    likely = NEXT["nothing" if code else kind]
+    with suppress(OSError):
+        if code == NoCheckpoint.exit_code and not names_of(path):
+            likely = (FIRST, *likely)
+    to = Output("table")
+    page, word = Page(to.view), shlex.quote(path)
+    width = max(len(line.format(word)) for line, _ in likely)
+    page.text("")
+    for line, why in likely:
+        page.text(f"{line.format(word):<{width}}  # {why}", whole=True)
+    to.out(page.done())
+    return code
