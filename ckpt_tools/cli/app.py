@@ -139,7 +139,6 @@ class Command(_Line, TyperCommand):
 
 
 def _mistake(error: Any, ctx: Any, args: Sequence[str]) -> UsageError:
-    """Return what typer says of a line, said as ours is."""
     message, command = error.format_message().rstrip("."), ctx.command_path
     hint = f"'{command} -h' shows how it is called"
     undashed = ctx.meta.get("undashed", False)  # its flag may be one of the command to start
@@ -166,7 +165,6 @@ def _find_meant(flag: str, known: Sequence[str], args: Sequence[str], alike: flo
 
 
 def _no_command(word: str) -> UsageError:
-    """What to say of a first word that is no command, and no path alone."""
     if os.path.lexists(word):
         return UsageError(f"there is no command {word!r}", f"'ckpt ls {quote(word)}' lists what is there")
     meant = nearest(word, COMMANDS, 0.6) or nearest(word, os.listdir()[:_ENTRIES], 0.6)
@@ -177,7 +175,6 @@ def _no_command(word: str) -> UsageError:
 
 @cache
 def command(name: str) -> Any:
-    """Return a command by its name, as typer reads its lines."""
     called = name.replace(" ", "_")
     module = import_module(f"ckpt_tools.cli.{called}")
     title = next(title for title, rows in GROUPS.items() if name in rows)
@@ -212,7 +209,6 @@ def parameters(name: str, said: Sequence[str], **lenient: bool) -> dict[str, Any
 
 
 def _joined(text: str) -> str:
-    """Return paragraphs whose lines are as long as the terminal."""
     return "\n\n".join(" ".join(part.split()) for part in cleandoc(text).split("\n\n"))
 
 
@@ -242,7 +238,6 @@ def top(
 
 @cache
 def line() -> Any:
-    """Return what reads all command lines."""
     made: Any = typer.main.get_command(app)
     made.help = _joined(made.help)
     for param in made.params:

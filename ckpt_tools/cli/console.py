@@ -51,7 +51,6 @@ def encode(text: str, encoding: str) -> bytes:
 
 
 def err(text: str) -> None:
-    """Write to stderr, or nowhere when nobody listens."""
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -69,7 +68,6 @@ def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
 
 
 def going(said: str, use: str) -> None:
-    """Say what to use in place of a flag or a variable that goes."""
     hint = f"say {use}" if use.startswith(("--", "CKPT_")) else use
     problem("warning", f"{said} is accepted until the next release", hint)
 
@@ -122,5 +120,4 @@ def is_colored(choice: str | None, stream: TextIO | None) -> bool:
 
 
 def width() -> int | None:
-    """Columns of the terminal that stdout is; None when it is none, so that nothing is wrapped."""
     return max(40, get_terminal_size().columns) if terminal(sys.stdout) else None

@@ -137,7 +137,6 @@ def _fail(argv: Sequence[str], error: CkptError) -> int:
 
 
 def _render(command: str, form: str, error: CkptError) -> str:
-    """Return a failure in a format; nothing in one that is for people."""
     if form == "slurm":
         from ckpt_tools.output import shell
 

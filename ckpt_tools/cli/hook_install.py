@@ -57,7 +57,6 @@ class Snippet(NamedTuple):
 
 
 def snippets() -> dict[str, Snippet]:
-    """All of them by name, sorted."""
     found = {}
     for file in sorted(files("ckpt_tools.cli").joinpath("snippets").iterdir(), key=lambda f: f.name):
         name, _, kind = file.name.partition(".")

@@ -65,7 +65,6 @@ def layouts(**given: Any) -> int:
 
 
 def _list(listed: Sequence[Layout], to: output.Output, whole: bool) -> None:
-    """A line for each, or ``whole`` pages."""
     from ckpt_tools.layouts import package_of
 
     entries: list[dict[str, object]] = [

@@ -41,7 +41,6 @@ kinds = words(*map(str, Kind))
 
 
 def layouts(ctx: typer.Context) -> list[str]:
-    """Offer the layouts, those of ckpt.toml and of plug-ins among them."""
     from ckpt_tools.cli.output import Output, read_settings
     from ckpt_tools.layouts import BUILT_IN
 
@@ -54,7 +53,6 @@ def runs(ctx: typer.Context) -> list[str]:
 
 
 def steps(ctx: typer.Context) -> list[str]:
-    """Offer the steps below ROOT, the newest first."""
     found = {c.step for c in _checkpoints(ctx) if c.step is not None}
     return [str(step) for step in sorted(found, reverse=True)]
 

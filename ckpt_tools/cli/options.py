@@ -88,7 +88,6 @@ def option(
 
 
 def argument(metavar: str, help: str, offer: Callable[..., Any] | None = None) -> Any:
-    """Return what typer is told of a word that is known by its place."""
     return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=offer)
 
 
@@ -243,7 +242,6 @@ class Asked(Struct, frozen=True):
 
     @property
     def state_dir(self) -> str | None:
-        """Return where the journal is kept instead of ROOT/.ckpt."""
         return self.found.values.get("state-dir")
 
     def answer(self, module: str, result: Any) -> int:
@@ -292,7 +290,6 @@ def _parameters(function: Callable[..., int]) -> list[Parameter]:
 def _taking(
     function: Callable[..., int], own: Sequence[Parameter], names: Sequence[str]
 ) -> Callable[..., int]:
-    """Return the function with these parameters, as typer looks at them."""
 
     @wraps(function)
     def command(**given: Any) -> int:
@@ -312,7 +309,6 @@ def _taking(
 
 
 def _replace(given: dict[str, Any], name: str, going: Going, flag: str) -> None:
-    """Say what to use in place of a flag that goes, and let the parameter that it becomes say it."""
     values = given[name] if isinstance(given[name], list) else [given[name]]
     use = declarations.fill(going.use, [str(value) for value in values])
     if not given.get("quiet"):
@@ -355,7 +351,6 @@ def home_of(paths: Sequence[str], root: str | None, *, whole: bool = False) -> s
 
 
 def lone(directories: Iterable[str]) -> str:
-    """Return the one directory that there is. Raise UsageError if there are several."""
     homes = set(directories)
     if len(homes) > 1:
         raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")

@@ -57,11 +57,9 @@ class Output(Struct, frozen=True):
 
     @property
     def terminal(self) -> bool:
-        """Return True if a person reads the answer as it comes."""
         return not self.file and console.terminal(sys.stdout)
 
     def out(self, text: str) -> None:
-        """Write the answer, which is one text: a file is replaced by it as a whole."""
         console.out(text, self.file)
 
 
@@ -162,7 +160,6 @@ def is_state(path: str) -> bool:
 
 
 def is_same_file(one: str, other: str) -> bool:
-    """Return True if both are one file, which is no directory."""
     try:
         return os.path.samefile(one, other) and not os.path.isdir(one)
     except OSError:
@@ -176,7 +173,6 @@ def text_of(document: Verification | LoadPlan, to: Output) -> str:
 
 
 def cache_notes(to: Output) -> Callable[[str], None] | None:
-    """Where notes on the cache of verdicts go: to stderr, unless --quiet."""
     return None if to.quiet else lambda text: console.problem("warning", text)
 
 

@@ -78,7 +78,6 @@ def prune(
 
 
 def read_words(flag: str, text: str) -> tuple[Policy, bool]:
-    """Return what the words of a flag keep, and whether damaged ones go too. Raise UsageError."""
     words = [word.strip() for word in text.split(",")]
     if text.lstrip().startswith("--"):
         words = _words_of_flags(flag, text)

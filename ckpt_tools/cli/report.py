@@ -105,7 +105,6 @@ def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathere
 
 
 def _find_starts(scan: Scan, selection: Selection) -> Iterator[Start]:
-    """What is resumed from below one root: one answer, or one for each run where it has several."""
     runs = _list_runs(scan)
     if not runs and not scan.bare:
         return

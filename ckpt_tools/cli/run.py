@@ -74,7 +74,6 @@ def run(asked: options.Asked) -> int:
 
 
 def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
-    """Return the line by which the command would learn of the checkpoint."""
     from ckpt_tools.launchers import line_of
     from ckpt_tools.output.shell import EXAMPLE
 

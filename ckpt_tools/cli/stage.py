@@ -64,7 +64,6 @@ def _answer(copied: Copied | None, asked: options.Asked) -> str:
 
 
 def _ranks(asked: options.Asked) -> frozenset[int] | range | None:
-    """The ranks whose files are wanted; None for all."""
     from ckpt_tools.job.staged_start import ranks_here
 
     given, rank = asked.given["ranks"], asked.selection.rank

@@ -136,7 +136,6 @@ def _seconds(flag: str, text: str | None) -> float | None:
 
 
 def _places(places: Sequence[str]) -> dict[str, object]:
-    """Return where the metrics go, as WatchOptions has it. Raise UsageError."""
     found: dict[str, object] = {}
     for place in places:
         address, mark, port = place.rpartition(":")

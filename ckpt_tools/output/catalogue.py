@@ -27,7 +27,6 @@ EFFECT = {
 
 
 def table(entries: Sequence[Mapping[str, object]], columns: Sequence[str], view: View = PLAIN) -> str:
-    """One entry per row; the members of a list stand below each other."""
     page = Page(view)
     rows = [row for e in entries for row in zip_longest(*(_texts(e[c]) for c in columns), fillvalue="")]
     dull = dict.fromkeys((c.replace("_", " ") for c in columns), known(None))
@@ -55,7 +54,6 @@ def _texts(value: object) -> list[str]:
 
 
 def code(name: str, view: View = PLAIN) -> str:
-    """What ``ckpt explain`` prints about a code of the catalogue."""
     c = CODES[name]
     page = Page(view)
     page.text(f"{c.id}: {c.title}", "bold")
@@ -67,7 +65,6 @@ def code(name: str, view: View = PLAIN) -> str:
 
 
 def rule(r: Rule, view: View = PLAIN) -> str:
-    """What ``ckpt explain`` prints about a rule: its page."""
     page = Page(view)
     page.text(r.id, "bold")
     for line in r.why.splitlines():

@@ -82,7 +82,6 @@ def _number(value: float | None) -> str:
 
 
 def show_bytes(page: Page, report: Report, root: str) -> None:
-    """What each byte of a file is and what protects it, where --explain-bytes wanted to know."""
     if not report.regions:
         return
     page.text("")

@@ -67,7 +67,6 @@ def _list_files(v: Verification) -> Iterator[Iterable[Cell]]:
 
 
 def _sum_up(findings: Iterable[Finding]) -> tuple[Cell, Cell, Cell]:
-    """All codes, and of the worst finding its place and words."""
     found = sorted((f for f in findings if f.severity is not Severity.NOTE), key=lambda f: -f.severity)
     if not found:
         return "", None, ""

@@ -23,7 +23,6 @@ WORDS = ("same", "changed", "reshaped", "added", "removed", "not-compared")
 
 
 def json(result: Difference) -> str:
-    """The JSON of ``ckpt diff``."""
     files: list[Object] = [
         {
             "name": f.name,
@@ -99,7 +98,6 @@ def render(result: Difference, view: View = PLAIN) -> str:
 
 
 def _list_details(page: Page, what: str, details: Sequence[Sequence[str]], result: Difference) -> int:
-    """A table of the first details of each file. Return how many are left out."""
     shown = page.first(details)
     for file in dict.fromkeys(name for name, *_ in shown):
         page.text("")
@@ -119,7 +117,6 @@ def _row(f: FileDifference) -> Sequence[str]:
 
 
 def _list_tensors(result: Difference, verbose: bool) -> list[Sequence[str]]:
-    """What differs in the tensors of each file: what both sides are, and what each of them is."""
     return [
         (f.name, str(t.change), t.name, *_ends(t))
         for f in result.files
@@ -142,7 +139,6 @@ def _words(counts: Mapping[str, int]) -> str:
 
 
 def _ends(t: TensorDifference) -> tuple[str, str, str]:
-    """What both sides are, and what each of them is."""
     a, b = (f"{s.dtype} {'×'.join(map(str, s.shape)) or 'scalar'}" if s else "–" for s in (t.a, t.b))
     if str(t.change) == "changed" and t.a and t.b and a == b:
         return a, (t.a.digest or "")[:8], (t.b.digest or "")[:8]
@@ -170,7 +166,6 @@ def _sum_up(page: Page, result: Difference) -> None:
 
 
 def _answer(result: Difference) -> tuple[str, str]:
-    """Whether they differ, and the style to say it in."""
     if result.differs:
         return "they differ", "bold red"
     if not result.complete:

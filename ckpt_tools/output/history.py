@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def render(result: History, view: View = PLAIN) -> str:
-    """Every start in a line, the last one first, and whether the same one is made again and again."""
     page, root, rows = Page(view), result.root, []
     for s in page.first(result.starts):
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(s.decided_at))

@@ -57,7 +57,6 @@ def document(name: str, body: Mapping[str, object]) -> str:
 
 
 def line(value: object) -> str:
-    """A value as JSON on one line."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False)
 
 
@@ -147,7 +146,6 @@ def head(result: Verification) -> Object:
 
 
 def file(entry: FileReport) -> Object:
-    """One file of a verification."""
     of_part = ("layout", "kind", "rank", "step", "epoch", "step_in_epoch")
     return {
         **fields(entry.report, "path", "format"),
@@ -181,7 +179,6 @@ def finding(f: Finding, *, across: bool = False) -> Object:
 
 
 def list_findings(findings: Iterable[Finding]) -> list[Object]:
-    """Findings across files."""
     return [finding(f, across=True) for f in findings]
 
 
@@ -222,7 +219,6 @@ def _plan(plan: LoadPlan) -> Object:
 
 
 def rollback(back: Rollback) -> Object:
-    """How far a job goes back, and why."""
     return {"from": back.origin, "to": back.target, **fields(back, "save_interval", "why")}
 
 

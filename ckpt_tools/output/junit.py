@@ -62,7 +62,6 @@ def _text(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Without line breaks: of a name that has some."""
     return text.replace("\n", "\\x0a")
 
 

@@ -44,7 +44,6 @@ def text(words: str) -> str:
 
 
 def name(path: str) -> str:
-    """A path or a code, as code where that is safe."""
     return f"`{path}`" if _PLAIN.fullmatch(path) and path == path.strip() else text(path)
 
 

@@ -97,7 +97,6 @@ class Page:
                     self._line([(text, "")])
 
     def _line(self, parts: Sequence[tuple[str, str]]) -> None:
-        """One line of pieces, each with its style."""
         if self.console is None:
             self.file.write("".join(text for text, _ in parts).rstrip() + "\n")
             return
@@ -106,11 +105,9 @@ class Page:
         self.console.print(Text.assemble(*parts), soft_wrap=True)
 
     def first(self, items: Sequence[T]) -> Sequence[T]:
-        """The items that are listed."""
         return items if self.view.verbose else items[:FEW]
 
     def gap(self) -> None:
-        """An empty line, but for the first."""
         if self.file.tell():
             self.text("")
 
@@ -223,7 +220,6 @@ def relative(path: str, root: str) -> str:
 
 
 def known(value: object) -> str:
-    """A value that may be unknown, as a cell."""
     return "–" if value is None else str(value)
 
 
@@ -232,5 +228,4 @@ def epoch(c: Checkpoint) -> str:
 
 
 def excluded(count: int) -> str:
-    """How many entries the caller has hidden."""
     return f"{count:,} {'entry' if count == 1 else 'entries'} hidden by --exclude"

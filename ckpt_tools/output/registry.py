@@ -37,7 +37,6 @@ class Output(Struct, frozen=True):
     in_ci: bool = False
 
     def render(self, document: Document, view: View | None = None) -> str:
-        """The whole text; empty for a failure of which this format cannot speak."""
         found = self.renders.get(_KINDS[type(document)])
         if found is None:
             return ""
@@ -92,7 +91,6 @@ def every() -> tuple[Output, ...]:
 
 
 def names(kind: str) -> tuple[str, ...]:
-    """The formats that show this kind of document, the default first."""
     return tuple(o.name for o in every() if kind in o.renders)
 
 
@@ -104,7 +102,6 @@ def find(name: str, kind: str = FAILURE) -> Output | None:
 
 
 def render(name: str, document: Document, view: View) -> str:
-    """The text of a document in a format that shows it."""
     found = find(name, _KINDS[type(document)])
     assert found is not None  # noqa: S101 - what is asked for was looked up before the work
     return found.render(document, view)

@@ -52,7 +52,6 @@ def render(scan: Scan, view: View = PLAIN) -> str:
 
 
 def _choose_columns(scan: Scan, view: View) -> dict[str, Callable[[Checkpoint], str]]:
-    """Return the cell of a checkpoint by header."""
     columns: dict[str, Callable[[Checkpoint], str]] = {
         "step": lambda c: known(c.step),
         "epoch": epoch,
@@ -81,7 +80,6 @@ def _group_by_run(scan: Scan) -> dict[tuple[str, str], list[Checkpoint]]:
 
 
 def _list_runs(page: Page, runs: dict[tuple[str, str], list[Checkpoint]], now: float) -> None:
-    """Each run in a line: how many checkpoints it has, and the one that was saved last."""
     rows = []
     for (layout, run), checkpoints in runs.items():
         last = max(checkpoints, key=lambda c: c.mtime_ns)
@@ -104,7 +102,6 @@ def _counts_saves(c: Checkpoint) -> bool:
 
 
 def _count_ranks(c: Checkpoint, scan: Scan) -> str:
-    """Return how many ranks are present of how many that are expected."""
     present = ranks_present(c, (scan.layouts or BUILT_IN).of(c))
     expected = scan.expected.get(c.run)
     return known(present) if expected is None else f"{known(present)}/{expected}"
@@ -165,6 +162,5 @@ def _list_files(c: Checkpoint, view: View) -> list[_Row]:
 
 
 def _branch(items: Sequence[T]) -> Iterator[tuple[T, str, str]]:
-    """Each item with the line that leads to it, and the one that leads past it."""
     for i, item in enumerate(items, 1):
         yield (item, "├─ ", "│  ") if i < len(items) else (item, "└─ ", "   ")

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def render(staged: Staged, body: Mapping[str, Any], env: Mapping[str, str], view: View = PLAIN) -> str:
-    """Show what it cost; ``body`` is the plan's JSON with local paths, ``env`` what a job is told."""
     page = Page(view)
     step = f"step {body['resume_step']}" if body.get("resume_step") is not None else "a checkpoint"
     page.text(f"{step} is staged in {staged.directory}")
@@ -55,5 +54,4 @@ def json(staged: Staged, body: Mapping[str, Any], env: Mapping[str, str]) -> str
 
 
 def nothing(root: str) -> str:
-    """The JSON where there is no checkpoint, and that is allowed."""
     return document("stage", {"root": root, "checkpoint": None})

@@ -16,7 +16,6 @@ _LISTED = 8
 
 
 def render(plan: LoadPlan) -> str:
-    """Plain text, one fact a line, for people; the JSON form of the plan has the same facts."""
     return "".join(f"{printable(line)}\n" for line in _list_lines(plan))
 
 

@@ -22,7 +22,6 @@ def render(plan: LoadPlan, *, terminal: bool = False) -> str:
 
 
 def lines(paths: Iterable[str], *, terminal: bool = False) -> str:
-    """One path per line. Raises UsageError where a path could not be read back."""
     paths = list(paths)
     for path in paths:
         if "\n" in path and not terminal:

@@ -15,7 +15,6 @@ _WORST_FIRST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
 
 
 def render(result: Verification, view: View = PLAIN) -> str:
-    """The verdict, then the files that are not ok, and why; ``view.verbose`` lists everything."""
     page = Page(view)
     reports = [entry.report for entry in result.files]
     page.text(_conclude(result), STYLE[str(result.verdict)])
@@ -68,7 +67,6 @@ def _conclude(result: Verification) -> str:
 
 
 def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Report]:
-    """List the files that are not ok, with ``page.view.verbose`` all, the broken ones first. Return them."""
     listed = [r for r in reports if page.view.verbose or r.verdict is not Verdict.OK]
     listed.sort(key=lambda r: _WORST_FIRST.index(r.verdict))
     rows = [

@@ -63,7 +63,6 @@ def shallow(body: object) -> None:
 
 
 def nodes(body: object) -> Iterator[object]:
-    """A value and all that is in it."""
     left = [body]
     while left:
         yield (node := left.pop())

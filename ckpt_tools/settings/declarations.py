@@ -170,7 +170,6 @@ class Words(NamedTuple):
     short: str = ""
 
     def read(self, raw: object, origin: str) -> Iterator[tuple[str, Said]]:
-        """Yield what each word says, by key. Raise UsageError."""
         known = {v.word: v for v in ENV if v.word and v.set.startswith(f"{self.name}=")}
         lines = raw if isinstance(raw, list) else str(raw).splitlines()
         for piece in (p for line in lines for p in (line.split(",") if self.commas else [line])):

@@ -14,7 +14,6 @@ def decisions(env: Mapping[str, str] | None = None) -> str:
 
 
 def pruned(env: Mapping[str, str] | None = None) -> str:
-    """The directory of what ``ckpt prune`` is deleting in stores."""
     return os.path.join(os.path.dirname(decisions(env)), "pruned")
 
 
@@ -32,5 +31,4 @@ def verdicts(env: Mapping[str, str]) -> str:
 
 
 def watched(env: Mapping[str, str] | None = None) -> str:
-    """The directory of what ``ckpt watch`` has seen."""
     return os.path.join(os.path.dirname(decisions(env)), "watched")

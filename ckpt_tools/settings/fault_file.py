@@ -17,7 +17,6 @@ read whole.
 
 
 def rank(value: object) -> int:
-    """``value`` as a rank. Raises ValueError: a rank is an int (True is not) from 0 to MAX_RANK."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{value!r} is not a rank: ranks are whole numbers such as 3")  # noqa: TRY004 - the caller of every parser waits for ValueError
     if not 0 <= value <= MAX_RANK:
@@ -28,7 +27,6 @@ def rank(value: object) -> int:
 
 
 def ranks(value: object, where: str) -> frozenset[int]:
-    """A list of ranks. Raises ValueError that names ``where``."""
     if not isinstance(value, list):
         raise ValueError(f"{where} is not a list of ranks such as [3, 5]")  # noqa: TRY004
     try:

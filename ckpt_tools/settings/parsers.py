@@ -105,12 +105,10 @@ def path(value: object, base: str) -> str:
 
 
 def meeting(value: object, base: str) -> str:
-    """Where nodes meet: HOST:PORT, or a directory of this machine."""
     return value if isinstance(value, str) and is_address(value) else path(value, base)
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is HOST:PORT and no path."""
     return re.fullmatch(r"[^/\s]+:[0-9]{1,5}", text) is not None
 
 
@@ -210,7 +208,6 @@ def _ranks(texts: Iterable[str]) -> list[int]:
 
 
 def rank_set(value: object, _base: str = "") -> frozenset[int]:
-    """Ranks from ``1,3-5`` or a list of numbers."""
     words = re.split(_BETWEEN, value.strip()) if isinstance(value, str) else value
     if isinstance(words, int):
         words = [words]
@@ -310,7 +307,6 @@ def names(value: object, _base: str) -> tuple[str, ...]:
 
 
 def _texts(value: object, what: str) -> tuple[str, ...]:
-    """Return the texts of a list, or the lines of one text. Raise ValueError if there are none."""
     given = value.strip().splitlines() if isinstance(value, str) else value
     if not isinstance(given, list) or not given or not all(isinstance(g, str) and g.strip() for g in given):
         raise ValueError(f"{value!r} is not {what}")
@@ -339,7 +335,6 @@ def dotted(value: object, _base: str) -> tuple[str, ...]:
 
 
 def paths(value: object, base: str) -> tuple[str, ...]:
-    """Paths or URLs, one per line of a text."""
     given = _texts(value, "a path, or several, one per line")
     return tuple(tree(p, "") if is_url(p) else os.path.join(base, p) for p in given)
 
@@ -394,7 +389,6 @@ class Share(NamedTuple):
     size: int | None = None
 
     def has(self, home: int) -> bool:
-        """Return True if a file belongs to the part; ``home`` is its number."""
         return not self.parts or home % self.parts == self.part - 1
 
 

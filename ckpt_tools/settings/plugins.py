@@ -145,7 +145,6 @@ def added(group: str, taken: Collection[str] = ()) -> Mapping[str, Plugin]:
 
 
 def reject(group: str, name: str, why: str) -> None:
-    """Say that a plug-in is of the right kind, and wrong all the same, which only its own room can see."""
     with _state.lock:
         found = _find()
         found.groups[group].pop(name)
@@ -166,7 +165,6 @@ def broken(groups: Collection[str] = tuple(_KINDS)) -> list[Broken]:
 
 
 def left_out() -> list[str]:
-    """The packages that would decide as well, had the caller not switched plug-ins off."""
     with _state.lock:
         entries = _read_entries().entries if _is_off() else []
     return list(dict.fromkeys(e.package for e in entries if e.group in DECIDING))
@@ -274,7 +272,6 @@ def _load(entry: Entry) -> Any:
 
 
 def _guard(value: Any, entry: Entry) -> Any:
-    """Return the same value, whose functions say whose they are when they fail."""
     changed = dict[str, Any]()
     for f in fields(value):
         own = getattr(value, f.name)

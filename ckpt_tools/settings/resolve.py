@@ -45,7 +45,6 @@ def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs
 
 
 def _read_options(where: str, table: Mapping[str, Any], above: str = "") -> Pairs:
-    """Return the options of a table, those of tables within it under dotted names."""
     from ckpt_tools.storage.stores.options import checked
 
     pairs: list[tuple[str, str]] = []
@@ -99,12 +98,10 @@ class Settings(Struct, frozen=True):
         return root
 
     def named(self, names: Container[str]) -> dict[str, Any]:
-        """The values among ``names``, as parameters are named; only those that were given."""
         by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
         return {name: value for name, value in by_name.items() if name in names}
 
     def reading(self, names: Container[str]) -> dict[str, Any]:
-        """The same, with whose orders count and the layouts."""
         return {**self.named(names), "trust": self.trust, "layouts": self.layouts}
 
     def selection(self, *, cache: bool = False) -> Selection:

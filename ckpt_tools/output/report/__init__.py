@@ -13,7 +13,6 @@ from ckpt_tools.output.report.gathered import Gathered, Start
 
 
 def render(answer: Verification | LoadPlan | Failure, view: View) -> str:
-    """The page. It has the sections that the answer tells something of."""
     if isinstance(answer, Verification):
         given = Gathered((answer.root,), view.now, verification=answer)
     elif isinstance(answer, LoadPlan):

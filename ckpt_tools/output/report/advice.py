@@ -49,7 +49,6 @@ def _explain(start: Start, error: CkptError) -> Advice:
 
 
 def of_start(start: Start) -> Advice:
-    """What to do about one run."""
     if start.error is not None:
         return _explain(start, start.error)
     plan = start.plan
@@ -79,7 +78,6 @@ def _count_lost(plan: LoadPlan, lost: Sequence[int | None]) -> str:
 
 
 def _blame(rejected: Sequence[Rejected]) -> str:
-    """Why a better checkpoint lost, or the first of several."""
     first = rejected[0]
     why = next((f.code for f in causes(first.findings)), "not usable")
     if len(rejected) == 1:

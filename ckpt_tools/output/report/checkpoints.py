@@ -52,7 +52,6 @@ class Table(Struct, frozen=True):
 
 
 def table(given: Gathered) -> Table:
-    """Every checkpoint that any answer names, newest first."""
     every = sorted(_find_rows(given), key=lambda row: (-row.checkpoint.mtime_ns, row.checkpoint.path))
     rows = tuple(every[:MOST])
     by_path = defaultdict[str, list[int]](list)
@@ -115,7 +114,6 @@ def _group_files(files: Iterable[FileReport]) -> list[Checkpoint]:
 
 
 def objects(given: Gathered, of: Table) -> list[Object]:
-    """One object for each checkpoint, as the report has it."""
     files = given.verification.files if given.verification else ()
     inside: list[list[FileReport]] = [[] for _ in of.rows]
     for entry in files:
@@ -158,7 +156,6 @@ def _describe(
 
 
 def _list_damage(files: Sequence[FileReport]) -> list[Finding]:
-    """What was found in files, without notes."""
     bad = [entry.report for entry in files if entry.report.verdict is not Verdict.OK]
     return [replace(f, path=r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
 
@@ -174,6 +171,5 @@ def _judge(row: Row, files: Sequence[FileReport], beside: tuple[Finding, ...]) -
 
 
 def first(found: Sequence[Finding], *, across: bool = True) -> Object:
-    """The findings that are listed of many, and how many are not."""
     listed = [finding(f, across=across) for f in found[:REASONS]]
     return {"findings": listed, "findings_omitted": max(0, len(found) - REASONS)}

@@ -74,7 +74,6 @@ def document(given: Gathered) -> Object:
 
 
 def find_damaged(entries: Sequence[FileReport]) -> list[int]:
-    """The files whose bytes are worth a look, the worst first."""
     bad = [i for i, entry in enumerate(entries) if entry.report.verdict in (Verdict.BROKEN, Verdict.SUSPECT)]
     return sorted(bad, key=lambda i: WORST.index(entries[i].report.verdict))[:STRIPS]
 
@@ -102,7 +101,6 @@ def timeline(rows: Sequence[Row]) -> Object:
 
 
 def _start(start: Start, of: Table) -> Object:
-    """Return what a start resumes from, and why nothing goes before that; nothing where there is no plan."""
     error, plan = start.error, start.plan or LoadPlan(start.root, None, Resume(None))
     rejected = plan.rejected[:LOST]
     return {
@@ -133,7 +131,6 @@ def _tracker(t: Tracker, given: Gathered, of: Table) -> Object:
 
 
 def _list_files(entries: Sequence[FileReport], of: Table) -> Object:
-    """Return by column what is known of files before they are read, and what reading them said."""
     reports, parts = [entry.report for entry in entries], [entry.part for entry in entries]
     return {
         "path": [r.path for r in reports],
@@ -178,7 +175,6 @@ def _add_coverage(files: Iterable[FileReport]) -> list[Object]:
 
 
 def _every_finding(given: Gathered) -> Iterator[tuple[str, Finding]]:
-    """Each finding with the path that it is about."""
     v = given.verification
     for entry in v.files if v else ():
         yield from ((entry.report.path, f) for f in entry.report.findings)
@@ -187,7 +183,6 @@ def _every_finding(given: Gathered) -> Iterator[tuple[str, Finding]]:
 
 
 def _count_codes(given: Gathered) -> list[Object]:
-    """Each code that was found, the worst and the most frequent first; the severity is the worst it has."""
     counts = Counter[str]()
     severity: dict[str, Severity] = {}
     for _, f in _every_finding(given):
@@ -243,7 +238,6 @@ def _join(regions: Sequence[Region], size: int) -> list[Region]:
 
 
 def _list_tensors(entries: Sequence[FileReport]) -> Object:
-    """The numbers in tensors, where the level was deep enough: the odd ones first, then as the files are."""
     found = [(i, s) for i, entry in enumerate(entries) for s in entry.report.stats]
     order = sorted(found, key=lambda item: -(item[1].nan + item[1].inf + item[1].absurd))[:TENSORS]
     listed = [
@@ -260,5 +254,4 @@ def _list_tensors(entries: Sequence[FileReport]) -> Object:
 
 
 def render(of: Mapping[str, object]) -> str:
-    """The JSON text of a document, a line for each of its fields and ending in a line break."""
     return "{\n  " + ",\n  ".join(f"{line(key)}: {line(value)}" for key, value in of.items()) + "\n}\n"

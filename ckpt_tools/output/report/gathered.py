@@ -47,5 +47,4 @@ def worst_of(verdicts: set[Verdict]) -> Verdict:
 
 
 def causes(findings: tuple[Finding, ...]) -> list[Finding]:
-    """The findings that others follow from, the worst first."""
     return sorted((f for f in findings if not f.follows), key=lambda f: -f.severity)

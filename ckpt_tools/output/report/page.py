@@ -25,7 +25,6 @@ _STEERS_HTML = re.compile("[<>&\u2028\u2029]")
 
 
 def is_possible() -> bool:
-    """Return True if what a page is made with is installed."""
     return find_spec("jinja2") is not None
 
 
