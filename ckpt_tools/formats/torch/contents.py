@@ -11,7 +11,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Pickled
-from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of, storages, tensors
+from ckpt_tools.formats.torch.tensors import Place, Storage, storages, tensors
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource, Source
@@ -25,46 +25,26 @@ _FRAMED = 4
 
 
 class Contents:
-    """A pickle with its storages and tensors. Whoever is given one leaves it as it is."""
+    """A pickle with its storages and tensors. One that is ``kept`` for equal files has all that its reading
+    told; whoever is given it leaves it as it is.
+    """
 
-    def __init__(self, pickled: Pickled) -> None:
-        self.pickled = pickled
-
-    @property
-    def keys(self) -> set[str]:
-        """The keys of all storages that the pickle names, also of those that are damaged otherwise."""
-        return keys_of(self.pickled)
+    def __init__(self, pickled: Pickled, kept: tuple[Anatomy, tuple[Finding, ...]] | None = None) -> None:
+        self.pickled, self.kept = pickled, kept
+        self._storages = None if kept is None else tuple(storages(pickled))
+        self._listed: tuple[Mapping[str, Place], str, list[Tensor], tuple[Finding, ...]] | None = None
 
     def storages(self) -> Iterator[Storage | Finding]:
         """Every storage once per key, and a finding for each contradiction; asked for before the tensors."""
-        return storages(self.pickled)
+        return storages(self.pickled) if self._storages is None else iter(self._storages)
 
     def tensors(self, places: Mapping[str, Place], anatomy: Anatomy, root: str) -> Iterator[Finding]:
         """List the tensors, with what is wrong with them where the storages lie at ``places``."""
-        return tensors(self.pickled, places, anatomy, root)
-
-
-class _Kept(Contents):
-    """What is kept of a pickle that was read to its end, with all that its reading told."""
-
-    def __init__(self, pickled: Pickled, anatomy: Anatomy, findings: tuple[Finding, ...]) -> None:
-        super().__init__(pickled)
-        self.anatomy, self.findings = anatomy, findings
-        self._storages = tuple(storages(pickled))
-        self._keys = keys_of(pickled)
-        self._listed: tuple[Mapping[str, Place], str, list[Tensor], tuple[Finding, ...]] | None = None
-
-    @property
-    def keys(self) -> set[str]:
-        return self._keys
-
-    def storages(self) -> Iterator[Storage | Finding]:
-        return iter(self._storages)
-
-    def tensors(self, places: Mapping[str, Place], anatomy: Anatomy, root: str) -> Iterator[Finding]:
-        """As of any pickle; equal files have their storages at equal places, too."""
+        if self.kept is None:
+            yield from tensors(self.pickled, places, anatomy, root)
+            return
         listed = self._listed
-        if listed is None or listed[:2] != (places, root):
+        if listed is None or listed[:2] != (places, root):  # equal files have their storages at equal places
             inner = Anatomy()
             findings = tuple(tensors(self.pickled, places, inner, root))
             listed = self._listed = places, root, inner.tensors, findings
@@ -76,16 +56,17 @@ def read_contents(
     source: Source, start: int, stop: int, anatomy: Anatomy, harmless: tuple[str, ...] = ()
 ) -> Generator[Finding, None, Contents]:
     """Read a pickle as ``read_judged`` does, unless an equal one at this place is known. Raises Damage."""
-    kept = None
+    known = None
     plain = not anatomy.globals and not anatomy.depth and anatomy.regions is None
     if start <= _SMALL and stop - start <= _SMALL and plain:
-        kept = _kept(source.read(start, stop - start), start, harmless)
-    if kept is None:
+        known = _read_known(source.read(start, stop - start), start, harmless)
+    if known is None or known.kept is None:
         return Contents((yield from _read(source, start, stop, anatomy, harmless)))
-    anatomy.globals += kept.anatomy.globals
-    anatomy.unlisted += kept.anatomy.unlisted
-    yield from kept.findings
-    return kept
+    told, findings = known.kept
+    anatomy.globals += told.globals
+    anatomy.unlisted += told.unlisted
+    yield from findings
+    return known
 
 
 def _read(
@@ -104,7 +85,7 @@ def too_new(pickled: Pickled, start: int) -> Iterator[Finding]:
 
 
 @lru_cache(_KEPT)
-def _kept(data: bytes, start: int, harmless: tuple[str, ...]) -> _Kept | None:
+def _read_known(data: bytes, start: int, harmless: tuple[str, ...]) -> Contents | None:
     """What a pickle at ``start`` says; None for a damaged one, which tells on the way to its damage."""
     anatomy, findings = Anatomy(), list[Finding]()
     source = BytesSource(bytes(start) + data + b"\0")  # what lies around it in its file is not read
@@ -113,10 +94,10 @@ def _kept(data: bytes, start: int, harmless: tuple[str, ...]) -> _Kept | None:
         while True:
             findings.append(next(reading))
     except StopIteration as end:
-        return _Kept(end.value, anatomy, tuple(findings))
+        return Contents(end.value, (anatomy, tuple(findings)))
     except Damage:
         return None
 
 
-forget = _kept.cache_clear
+forget = _read_known.cache_clear
 """Read every pickle anew."""

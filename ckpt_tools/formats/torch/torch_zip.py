@@ -31,7 +31,7 @@ from ckpt_tools.formats.torch import torch_legacy
 from ckpt_tools.formats.torch.contents import Contents, read_contents
 from ckpt_tools.formats.torch.names import is_proto, legacy_magic
 from ckpt_tools.formats.torch.serialization_id import NAME, serialization_id
-from ckpt_tools.formats.torch.tensors import Place, Storage
+from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source
@@ -281,7 +281,7 @@ def _check_pickle(
     if end != stop:
         yield finding("trailing-data", f"record {name!r} has {stop - end} bytes after its pickle", offset=end)
     places = yield from _find_places(contents, by_name, folder)
-    named = contents.keys
+    named = keys_of(contents.pickled)
     for other, r in by_name.items():
         key = other.removeprefix(folder)
         if key == other or key in named or other.endswith("/"):
