@@ -61,12 +61,14 @@ def check_file(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> It
 
 def _check_zeros(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterator[Finding]:
     """Whether nothing was written, as far as the first bytes of each entry tell, of one also its last."""
+    if len(entries) == 1 and entries[0].serializer != PLAIN:
+        return
     firsts = (source.read(e.start, min(_END, (e.stop or source.size) - e.start)) for e in entries)
     zero = not any(first.strip(b"\0") for first in firsts)
     if zero and len(entries) > 1:
         why = f"all {len(entries):,} entries begin with zero bytes"
         yield finding("zero-filled", why, offset=0, severity=Severity.WARNING)
-    elif zero and entries[0].serializer == PLAIN:
+    elif zero:
         end = min(_END, source.size)
         if not source.read(source.size - end, end).strip(b"\0"):
             anatomy.metadata[ZEROS] = True
