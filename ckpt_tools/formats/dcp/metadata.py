@@ -86,11 +86,7 @@ class Entry(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Where a data file holds one chunk or object: ``length`` bytes at ``start`` of ``path``. ``offsets`` is
-    None for an object.
-
-    ``hint`` is the chunk's position in its tensor's list, where readers look first.
-    """
+    """Where a file holds a chunk, or an object (``offsets`` None). ``hint`` is its index in the list."""
 
     fqn: str
     offsets: tuple[int, ...] | None

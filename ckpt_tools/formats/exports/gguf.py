@@ -199,9 +199,7 @@ def _pad(at: int, alignment: int) -> int:
 
 
 def _place_tensors(tensors: list[_Tensor], data: int, alignment: int, anatomy: Anatomy) -> int:
-    """Fill ``anatomy.tensors``: each begins where the one before it ends, padded. Returns where the last one
-    ends; of a type that is not known the end is not known either.
-    """
+    """Fill ``anatomy.tensors``: each begins behind the one before, padded. Returns where the last ends."""
     end, free = data, False
     for t in tensors:
         wanted, begin = _pad(end, alignment), data + t.offset

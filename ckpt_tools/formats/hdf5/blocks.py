@@ -59,9 +59,7 @@ class Fields:
 
 
 class Blocks:
-    """Reads structures and notes where they and the arrays lie. Together they have no more bytes than the
-    file, so whoever follows addresses comes to an end.
-    """
+    """Reads structures and notes where they lie. Together they are no longer than the file."""
 
     def __init__(self, source: Source, anatomy: Anatomy, end: int) -> None:
         self.source, self.anatomy, self.end = source, anatomy, end

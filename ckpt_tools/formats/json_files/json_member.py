@@ -91,9 +91,7 @@ def _find_scalars(value: object, top: Mapping[str, object]) -> Iterator[tuple[st
 
 
 def _find_items(top: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """What was saved beside this file: the items of Orbax, each a directory, and of each kind of MindFormers'
-    files the first; the step in nanotron's checkpoint_metadata.json.
-    """
+    """Orbax's items, the first of each kind of MindFormers' files, and nanotron's step."""
     handlers = mapping(top.get("item_handlers"))
     yield from ((f"item_handlers.{name}", handlers[name]) for name in list(handlers)[:_MAX_ITEMS])
     kinds = dict[str, str]()

@@ -33,9 +33,7 @@ _FILES_V02 = {"method": "files", "hash_type": "sha256", "allow_symlinks": False}
 
 
 class Statement(NamedTuple):
-    """What was signed: the name of the model, how its digests were made, and (name, algorithm, digest) of
-    each file or shard.
-    """
+    """The name of the model, how its digests were made, and the row of each file or shard."""
 
     model: str
     serialization: Mapping[str, object]

@@ -180,9 +180,7 @@ _CRC = 8
 
 
 def parsed(data: bytes) -> Seal:
-    """The seal that a text is. One with a line for each file is never in memory twice. Raises NotASeal and
-    Damage.
-    """
+    """The seal that a text is, read by lines if it has one for each file. Raises NotASeal and Damage."""
     start, end = data.find(b"\n"), len(data) - _TAIL - len(_CLOSE)
     own = _END.fullmatch(data[-_TAIL:])
     digest = own[1].decode() if own else ""

@@ -31,9 +31,7 @@ from ckpt_tools.storage import Source
 
 
 class _Elements:
-    """``count`` elements; ``order`` is "little" or "big". A stream that cannot be one of its kind has an
-    empty digest, which no stored checksum equals.
-    """
+    """What cannot be elements of its kind has an empty digest, which no stored checksum equals."""
 
     def __init__(self, count: int, order: str) -> None:
         self.left, self.crc, self.bad = count, Crc32c(), False

@@ -60,9 +60,7 @@ _PLAIN = dict(zip(b"nrt\"'\\abfv", b"\n\r\t\"'\\\a\b\f\v", strict=True))
 
 
 def check_state(home: str, notes: Notes) -> Iterator[Finding]:
-    """Whether the file is well-formed, and names a bundle of its directory that is there. Absolute paths may
-    be another machine's.
-    """
+    """Whether the file is well-formed, and names a bundle that is there, if its path is relative."""
     path = os.path.join(home, "checkpoint")
     data = notes.read(path, LIMIT)
     if data is None:

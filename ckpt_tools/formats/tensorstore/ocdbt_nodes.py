@@ -33,9 +33,7 @@ _READINGS = 16
 
 
 class File(NamedTuple):
-    """A data file: ``base`` applies to everything that is reached through it, ``path`` includes it; both
-    relative to the database.
-    """
+    """``base`` applies to all that is reached through it, ``path`` includes it."""
 
     base: str
     path: str
@@ -335,9 +333,7 @@ def _read_values(r: Reader, keys: Sequence[bytes], known: Sequence[File], leaves
 
 
 def tell_nodes_apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:
-    """Every reading of a node once, though many versions name it; a copied subtree names it under another
-    prefix, but none lies over another.
-    """
+    """Every reading of a node once: several prefixes may lead to it, but none lies over another."""
     over, end, readings = set[tuple[int, int]](), 0, Counter[tuple[int, int]]()
     for offset, length in sorted({(n.place.offset, n.place.length) for n in nodes}):
         if offset < end:
