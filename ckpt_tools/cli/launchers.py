@@ -26,10 +26,10 @@ def launchers(
     """
     to = output.read_output(("table", "json"), given)
     plugins.switch(given["no_plugins"] or None)
-    from ckpt_tools.launchers import LAUNCHERS, detect
+    from ckpt_tools.launchers import detect, list_all
     from ckpt_tools.output import launchers as emit
 
-    known = [(launcher, launcher.detect(os.environ)) for launcher in LAUNCHERS]
+    known = [(launcher, launcher.detect(os.environ)) for launcher in list_all()]
     here = detect(os.environ)
     output.say_broken_plugins(("launchers",))
     to.out(

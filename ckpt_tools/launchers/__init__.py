@@ -5,51 +5,43 @@ answers. Those of plug-ins (settings/plugins.py) are asked before those of this 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from ckpt_tools.launchers import bare, kubernetes, mpi, msrun, slurm, torchrun
 from ckpt_tools.launchers.launcher import Launcher, LaunchLine, Started
 from ckpt_tools.settings import plugins
 
-ORDER = {
-    "torchrun": ("TORCHELASTIC_RUN_ID",),
-    "msrun": ("MS_ROLE", "MS_WORKER_NUM"),
-    "slurm": ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_PROCID"),
-    "mpi": ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"),
-    "kubernetes": (
-        "PET_NODE_RANK",
-        "PET_NNODES",
-        "PET_NPROC_PER_NODE",
-        "RANK",
-        "VC_TASK_INDEX",
-        "VK_TASK_INDEX",
-        "JOB_COMPLETION_INDEX",
-    ),
-    "bare": ("CKPT_RANK", "RANK", "RANK_ID", "RANK_SIZE"),
-}
-"""Each in the file of its name -> the variables without any of which it did not start us: then it is not
-imported.
-"""
+__all__ = [
+    "LAUNCHERS",
+    "LaunchLine",
+    "Launcher",
+    "Started",
+    "current",
+    "detect",
+    "line_of",
+    "list_all",
+    "package_of",
+]
 
-LAUNCHERS: tuple[Launcher, ...]
-"""All of them, imported when somebody asks."""
-
-_LINES = ("torchrun",)
-"""Those whose command lines are read."""
-
+LAUNCHERS = tuple(one.LAUNCHER for one in (torchrun, msrun, slurm, mpi, kubernetes, bare))
 _PLACES = ("slurm", "kubernetes")
 """They say where a process runs even when they did not start it: a rank that a later one knows for certain
 then counts.
 """
 
 
+def list_all() -> tuple[Launcher, ...]:
+    """Return those of plug-ins, and those of this package."""
+    added = plugins.added("launchers", [launcher.name for launcher in LAUNCHERS])
+    return (*(plugin.value for plugin in added.values()), *LAUNCHERS)
+
+
 def detect(env: Mapping[str, str]) -> Started | None:
-    """What the launcher's variables say, or None when no launcher is recognised. Never raises."""
-    asked = (name for name, variables in ORDER.items() if not env.keys().isdisjoint(variables))
-    known = (one for one in _of_plugins() if not env.keys().isdisjoint(one.variables))
-    answers = [s for one in (*known, *_imported(asked)) if (s := one.detect(env)) is not None]
+    """Return what the launcher's variables say, or None when no launcher is recognised. Never raises."""
+    asked = (one for one in list_all() if one in LAUNCHERS or not env.keys().isdisjoint(one.variables))
+    answers = [s for one in asked if (s := one.detect(env)) is not None]
     if not answers:
         return None
     first = answers[0]
@@ -63,38 +55,18 @@ def detect(env: Mapping[str, str]) -> Started | None:
     )
 
 
-def _imported(names: Iterable[str]) -> Iterator[Launcher]:
-    yield from (import_module(f"{__name__}.{name}").LAUNCHER for name in names)
-
-
-def _of_plugins() -> tuple[Launcher, ...]:
-    return tuple(plugin.value for plugin in plugins.added("launchers", ORDER).values())
-
-
-def package_of(name: str) -> str | None:
-    """The package that adds a launcher, None for one of ours."""
-    plugin = plugins.added("launchers").get(name)
-    return str(plugin.package) if plugin else None
-
-
-def __getattr__(name: str) -> tuple[Launcher, ...]:
-    if name != "LAUNCHERS":
-        raise AttributeError(name)
-    return (*_of_plugins(), *_imported(ORDER))
-
-
 def current() -> Started | None:
-    """What the launcher of this process says, or None when no launcher is recognised."""
+    """Return what the launcher of this process says, or None when no launcher is recognised."""
     return detect(os.environ)
 
 
 def line_of(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None:
-    """What a command says that starts a launcher on this node; None when it starts something else."""
-    if not command:
-        return None
-    readers = (launcher.read_line for launcher in (*_of_plugins(), *_imported(_LINES)))
-    lines = (read_line(command, env) for read_line in readers if read_line)
+    """Return what a command says that starts a launcher on this node; None when it starts something else."""
+    lines = (one.read_line(command, env) for one in list_all() if one.read_line) if command else ()
     return next((line for line in lines if line is not None), None)
 
 
-__all__ = ["LAUNCHERS", "LaunchLine", "Launcher", "Started", "current", "detect", "line_of", "package_of"]
+def package_of(name: str) -> str | None:
+    """Return the package that adds a launcher, None for one of ours."""
+    plugin = plugins.added("launchers").get(name)
+    return str(plugin.package) if plugin else None

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, known, number, seen, settled
+from ckpt_tools.launchers import launcher
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, seen, settled
+from ckpt_tools.model.plan import Known
 
 _VARIABLES = (
     "CKPT_RANK",
@@ -30,50 +30,35 @@ _VARIABLES = (
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
-    if number(env, "CKPT_RANK") is not None:
-        return settled(
-            Started("bare", known(env, "CKPT_RANK", "bare"), known(env, "CKPT_WORLD_SIZE", "bare"))
-        )
+    def known(name: str) -> Known | None:
+        return launcher.known(env, name, "bare")
+
+    if known("CKPT_RANK"):
+        return settled(Started("bare", known("CKPT_RANK"), known("CKPT_WORLD_SIZE")))
     if "RANK" in env:
-        return _torch(env)
-    if "RANK_ID" in env or "RANK_SIZE" in env:
-        return _rank_table(env)
-    return None
-
-
-def _torch(env: Mapping[str, str]) -> Started:
-    started = Started(
-        "bare", known(env, "RANK", "bare"), known(env, "WORLD_SIZE", "bare"), known(env, "LOCAL_RANK", "bare")
-    )
-    if not (started.rank and started.world_size and started.local_rank):
+        rank, world, local_rank = known("RANK"), known("WORLD_SIZE"), known("LOCAL_RANK")
+        if rank and world and local_rank:
+            return settled(
+                Started(
+                    "bare",
+                    rank,
+                    world,
+                    local_rank,
+                    local_world_size=known("LOCAL_WORLD_SIZE") or known("LOCAL_SIZE"),
+                    node=known("CROSS_RANK"),
+                    nodes=known("CROSS_SIZE"),
+                )
+            )
         what = seen(env, "RANK", "WORLD_SIZE", "LOCAL_RANK")
-        return Started(
-            "bare", unclear=f"{what}: without numbers in all three, RANK may be a node or a process", hint=SAY
-        )
-    return settled(
-        replace(
-            started,
-            local_world_size=known(env, "LOCAL_WORLD_SIZE", "bare") or known(env, "LOCAL_SIZE", "bare"),
-            node=known(env, "CROSS_RANK", "bare"),
-            nodes=known(env, "CROSS_SIZE", "bare"),
-        )
-    )
-
-
-def _rank_table(env: Mapping[str, str]) -> Started:
-    started = Started(
-        "bare", known(env, "RANK_ID", "bare"), known(env, "RANK_SIZE", "bare")
-    )  # DEVICE_ID is a chip's number, no local rank
-    if not (started.rank and started.world_size):
-        return Started(
-            "bare",
-            unclear=(
-                f"{seen(env, 'RANK_ID', 'RANK_SIZE', 'DEVICE_ID')}: RANK_ID and RANK_SIZE are not both"
-                " numbers"
-            ),
-            hint=SAY,
-        )
-    return settled(started)
+        unclear = f"{what}: without numbers in all three, RANK may be a node or a process"
+        return Started("bare", unclear=unclear, hint=SAY)
+    if "RANK_ID" in env or "RANK_SIZE" in env:  # DEVICE_ID is a chip's number, no local rank
+        rank, world = known("RANK_ID"), known("RANK_SIZE")
+        if rank and world:
+            return settled(Started("bare", rank, world))
+        what = seen(env, "RANK_ID", "RANK_SIZE", "DEVICE_ID")
+        return Started("bare", unclear=f"{what}: RANK_ID and RANK_SIZE are not both numbers", hint=SAY)
+    return None
 
 
 LAUNCHER = Launcher(

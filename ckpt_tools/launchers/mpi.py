@@ -30,7 +30,12 @@ back in later jobs.
 def _detect(env: Mapping[str, str]) -> Started | None:
     names = next((names for names in (_OPEN_MPI, _HYDRA) if names[0] in env), None)
     if names is None:
-        return _pmix(env)
+        if "PMIX_RANK" not in env:
+            return None
+        alone = known(env, "PMIX_RANK", "mpi")
+        if alone:
+            return Started("mpi", alone)
+        return Started("mpi", unclear=f"{seen(env, 'PMIX_RANK')}: no number", hint=SAY)
     rank, world, local_rank, local = (known(env, name, "mpi") for name in names)
     job, job_from = job_id(env, _JOB)
     started = Started("mpi", rank, world, local_rank, local, job=job, job_from=job_from, start=job)
@@ -40,15 +45,6 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     if rank is None or world is None:
         started = blank(started, f"{seen(env, *names)}: rank and world size are not both numbers", SAY)
     return settled(started)
-
-
-def _pmix(env: Mapping[str, str]) -> Started | None:
-    if "PMIX_RANK" not in env:
-        return None
-    rank = known(env, "PMIX_RANK", "mpi")
-    return Started(
-        "mpi", rank, unclear="" if rank else f"{seen(env, 'PMIX_RANK')}: no number", hint="" if rank else SAY
-    )
 
 
 LAUNCHER = Launcher(

@@ -32,7 +32,26 @@ _VARIABLES = (
 def _detect(env: Mapping[str, str]) -> Started | None:
     if "MS_ROLE" not in env and "MS_WORKER_NUM" not in env:
         return None
-    started = _started(env)
+    world, local = known(env, "MS_WORKER_NUM", "msrun"), known(env, "MS_LOCAL_WORKER", "msrun")
+    nodes = local_rank = None
+    if world and local and local.value and not world.value % local.value:
+        nodes = Known(world.value // local.value, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)")
+    # DEVICE_ID may be any device's number where msrun has not set it, with RANK_ID and RANK_SIZE
+    size = number(env, "RANK_SIZE")
+    if size and size == number(env, "MS_WORKER_NUM") and number(env, "RANK_ID") == number(env, "MS_NODE_ID"):
+        local_rank = known(env, "DEVICE_ID", "msrun")
+    job, job_from = job_id(env, "MINDX_TASK_ID")
+    started = Started(
+        "msrun",
+        rank=known(env, "MS_NODE_ID", "msrun"),
+        world_size=world,
+        local_rank=local_rank,
+        local_world_size=local,
+        node=known(env, "MS_NODE_RANK", "msrun"),
+        nodes=nodes,
+        job=job,
+        job_from=job_from,
+    )
     if env.get("MS_ROLE") in ("MS_SCHED", "MS_PSERVER"):
         role = "scheduler" if env["MS_ROLE"] == "MS_SCHED" else "parameter server"
         return replace(
@@ -52,36 +71,6 @@ def _detect(env: Mapping[str, str]) -> Started | None:
             ),
         )
     return settled(started)
-
-
-def _started(env: Mapping[str, str]) -> Started:
-    """What the variables say, whoever the process is."""
-    world, local = known(env, "MS_WORKER_NUM", "msrun"), known(env, "MS_LOCAL_WORKER", "msrun")
-    job, job_from = job_id(env, "MINDX_TASK_ID")
-    nodes = None
-    if world and local and local.value and not world.value % local.value:
-        nodes = Known(world.value // local.value, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)")
-    return Started(
-        "msrun",
-        rank=known(env, "MS_NODE_ID", "msrun"),
-        world_size=world,
-        local_rank=_local_rank(env),
-        local_world_size=local,
-        node=known(env, "MS_NODE_RANK", "msrun"),
-        nodes=nodes,
-        job=job,
-        job_from=job_from,
-    )
-
-
-def _local_rank(env: Mapping[str, str]) -> Known | None:
-    """From DEVICE_ID where msrun itself set it, which it does together with RANK_ID and RANK_SIZE; else it
-    may be any device's number.
-    """
-    same = number(env, "RANK_ID") == number(env, "MS_NODE_ID") and number(env, "RANK_SIZE") == number(
-        env, "MS_WORKER_NUM"
-    )
-    return known(env, "DEVICE_ID", "msrun") if same and number(env, "RANK_SIZE") else None
 
 
 LAUNCHER = Launcher(

@@ -25,7 +25,7 @@ from in_process import executed
 
 from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import UsageError
-from ckpt_tools.launchers import LAUNCHERS, ORDER, Started, detect
+from ckpt_tools.launchers import LAUNCHERS, Started, detect
 from ckpt_tools.model.plan import Known
 from ckpt_tools.model.selection import Selection
 
@@ -452,17 +452,6 @@ ODD = (
 ENVIRONMENTS = st.dictionaries(
     st.sampled_from(VARIABLES), st.sampled_from(ODD) | st.text(max_size=8), max_size=14
 )
-
-
-@pytest.mark.slow
-@examples(500)
-@given(ENVIRONMENTS)
-def test_a_launcher_answers_only_where_one_of_its_variables_is_set(given_env):
-    """By which alone it is imported."""
-    for launcher in LAUNCHERS:
-        asked = any(variable in given_env for variable in ORDER[launcher.name])
-        assert asked or launcher.detect(given_env) is None
-    assert list(ORDER) == [launcher.name for launcher in LAUNCHERS]
 
 
 @pytest.mark.slow
