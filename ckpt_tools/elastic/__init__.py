@@ -7,8 +7,7 @@ checkpoint.
 
 from __future__ import annotations
 
-from ckpt_tools.elastic.exception_checkpoint import ExceptionCheckpoint
-from ckpt_tools.elastic.guard import Terminated
+from ckpt_tools.elastic.exception_checkpoint import ExceptionCheckpoint, Terminated
 
 __all__ = ["ExceptionCheckpoint", "Terminated", "exception_checkpoint"]
 

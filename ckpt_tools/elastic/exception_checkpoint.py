@@ -7,24 +7,184 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from functools import cached_property, partial, wraps
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import launchers
-from ckpt_tools.elastic import names
-from ckpt_tools.elastic.guard import Guard
-from ckpt_tools.elastic.replicas import Groups, Replicas, checked, in_world
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import fault_file as _fault_file
 from ckpt_tools.settings import parsers
 from ckpt_tools.settings.declarations import trusted
 from ckpt_tools.storage.trust import Trust, Untrusted
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 log = logging.getLogger("ckpt_tools.elastic")
 Arguments = Sequence[Any] | Callable[[], Sequence[Any]]
+Groups = tuple[tuple[int, ...], ...]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# ---- around training
+
+
+class Terminated(SystemExit):
+    """A watched signal arrived. Unhandled it ends the process with 128 + the signal's number, as a shell
+    reports it.
+    """
+
+
+class Guard:
+    """A context manager, and by ``wrap`` a decorator, around training. ``signals`` become Terminated inside
+    it; without any no handler is touched.
+    """
+
+    def __init__(self, signals: Iterable[int] = ()) -> None:
+        self._signals = tuple(signals)
+        self._before: dict[int, Any] = {}
+        self._depth = 0
+
+    def save(self) -> bool:
+        """What to do when training raises; must not raise itself."""
+        raise NotImplementedError
+
+    def wrap(self, train: Callable[P, R]) -> Callable[P, R]:
+        """``train`` that saves when it raises; the exception goes on to the caller unchanged."""
+
+        @wraps(train)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return train(*args, **kwargs)
+
+        return run
+
+    def __enter__(self) -> Self:
+        if self._signals and not self._depth:
+            if threading.current_thread() is not threading.main_thread():
+                raise UsageError(
+                    "signals can only be watched in the main thread", "enter there, or leave out signals="
+                )
+            self._before = {s: signal.signal(s, _terminate) for s in self._signals}
+        self._depth += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth:  # the outer block meets the same exception: one fault, one save
+            return
+        finished = isinstance(error, SystemExit) and error.code in (None, 0)
+        try:
+            if error is not None and not finished and not isinstance(error, GeneratorExit):
+                for s in self._before:  # a second SIGTERM must not tear the file that is being written
+                    signal.signal(s, signal.SIG_IGN)
+                self.save()
+        finally:
+            for s, handler in self._before.items():
+                signal.signal(s, signal.SIG_DFL if handler is None else handler)
+            self._before = {}
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # until the block is left
+    raise Terminated(128 + number)
+
+
+# ---- which rank's files hold whose state after a fault
+
+
+def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -> None:
+    """Raises UsageError for ranks that do not exist."""
+    beyond = [r for r in ranks if world_size is not None and r >= world_size]
+    if beyond:
+        raise UsageError(
+            f"{what}: rank {min(beyond)} does not exist among {world_size} ranks",
+            "ranks count from 0: correct it, or world_size",
+        )
+
+
+def _check_groups(group_info: Iterable[Iterable[int]], world_size: int | None) -> Groups:
+    """Groups of ranks with the same state. Raises UsageError when they are none."""
+    try:
+        groups = tuple(tuple(_fault_file.rank(r) for r in group) for group in group_info)
+    except (TypeError, ValueError) as e:
+        raise UsageError(f"group_info: {e}", "say lists of ranks such as [[0, 2], [1, 3]]") from e
+    ranks = [r for group in groups for r in group]
+    if not all(groups) or len(set(ranks)) != len(ranks):
+        raise UsageError(
+            "group_info has an empty group, or a rank twice",
+            "each rank belongs to one group: [[0, 2], [1, 3]]",
+        )
+    _require_in_world("group_info", ranks, world_size)
+    return groups
+
+
+class Replicas(Struct, frozen=True, dict=True):
+    """``groups`` of ranks with the same state, of which the first ``writers`` save when training dies (None:
+    all).
+
+    ``sharded``: every rank also holds state that no other has, so that each is a group of its own.
+    """
+
+    fault_ranks: frozenset[int]
+    groups: Groups = ()
+    writers: int | None = None
+    sharded: bool = False
+
+    @cached_property
+    def _group_of(self) -> dict[int, tuple[int, ...]]:
+        return {rank: group for group in self.groups for rank in group}
+
+    def group(self, rank: int) -> tuple[int, ...]:
+        """The ranks with the state of ``rank``. A rank in no group is alone: nothing says that another holds
+        its state.
+        """
+        return (rank,) if self.sharded else self._group_of.get(rank, (rank,))
+
+    def saving(self, rank: int) -> tuple[int, ...]:
+        """Those of them that save when training dies.
+
+        Fixed beforehand: ranks that are dying cannot agree on it, and each may know of other faults.
+        """
+        return self.group(rank)[: self.writers]
+
+    def place(self, rank: int) -> int | None:
+        """The data parallel rank: Megatron-LM counts the ranks of a group upwards. None when the group is not
+        known.
+        """
+        group = self._group_of.get(rank)
+        return None if group is None else sorted(group).index(rank)
+
+    def source(self, rank: int, *, periodic: bool = False) -> int | None:
+        """The rank whose file ``rank`` loads: itself, else the first live one of its group that saved; None
+        when there is none.
+
+        A ``periodic`` checkpoint was saved by every rank before the fault, so that the own file is left when
+        all others failed too.
+        """
+        live = [r for r in (self.group(rank) if periodic else self.saving(rank)) if r not in self.fault_ranks]
+        if rank in live or (periodic and not live):
+            return rank
+        return live[0] if live else None
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the state of every rank was saved by a live one. A group that lost nobody has saved all of
+        its state.
+        """
+        return all(self.source(rank) is not None for rank in self.fault_ranks)
+
+
+# ---- both
 
 
 class ExceptionCheckpoint(Guard):
@@ -55,8 +215,8 @@ class ExceptionCheckpoint(Guard):
         if self.rank is None and (started := launchers.detect(env)):
             self.rank = started.rank.value if started.rank else None
         self.fault_ranks = _fault_ranks(fault_ranks, fault_file, env)
-        in_world("the fault ranks", self.fault_ranks, self.world_size)
-        in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
+        _require_in_world("the fault ranks", self.fault_ranks, self.world_size)
+        _require_in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
         self.saved = False
         self.save_error: BaseException | None = None
         super().__init__(signals)
@@ -82,7 +242,7 @@ class ExceptionCheckpoint(Guard):
         ``use_distributed_optimizer``: every rank holds a part of the optimizer that no other rank has, so all
         ranks save and none can replace another. Raises UsageError.
         """
-        groups: Groups | None = None if group_info is None else checked(group_info, self.world_size)
+        groups: Groups | None = None if group_info is None else _check_groups(group_info, self.world_size)
         replicas = _setting("replicas", replicas, parsers.whole(1))
         self._save_func, self._args = save_func, args if callable(args) else tuple(args)
         self._partial_save, self._group_info, self._replicas = partial_save, groups, replicas
@@ -167,36 +327,40 @@ class ExceptionCheckpoint(Guard):
         stands in. ``tensor_rank`` may be left out when all ranks are one group.
         Raises UsageError, also when the dying-gasp checkpoint does not hold the rank's state.
         """
-        me = self._known(rank)
-        common = names.directory(
-            checkpoints_path,
-            iteration,
-            release=release,
-            staged=pipeline_parallel,
-            tensor_rank=self._tensor_rank(tensor_rank),
-            pipeline_rank=pipeline_rank,
-        )
-        sharded = self._held.sharded if use_distributed_optimizer is None else use_distributed_optimizer
-        held = replace(self._held, sharded=sharded)
-        whose = _source(held, me, periodic=periodic or release)  # no dying job wrote a release
-        if not sharded:
-            return names.of_rank(common, whose)
-        return names.of_shard(common, held.place(me) if data_parallel_rank is None else data_parallel_rank)
-
-    def _known(self, rank: int | None) -> int:
-        """That rank, else this one. Raises UsageError."""
-        rank = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
-        if rank is None:
+        me = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
+        if me is None:
             raise UsageError(
                 "the rank is not known, so its files cannot be named", "say rank=, or set CKPT_RANK"
             )
-        in_world("rank", (rank,), self.world_size)
-        return rank
-
-    def _tensor_rank(self, given: int | None) -> int | None:
-        """0 where all ranks hold the same state: there is no model parallelism."""
-        one_group = self._group_info is not None and len(self._group_info) == 1
-        return 0 if given is None and one_group else given
+        _require_in_world("rank", (me,), self.world_size)
+        if tensor_rank is None and self._group_info is not None and len(self._group_info) == 1:
+            tensor_rank = 0  # all ranks hold the same state: there is no model parallelism
+        if tensor_rank is None:
+            raise UsageError("tensor_rank is not known", "say tensor_rank= (0 without tensor parallelism)")
+        if pipeline_parallel and pipeline_rank is None:
+            raise UsageError("pipeline_rank is not known", "say pipeline_rank=, or pipeline_parallel=False")
+        sharded = self._held.sharded if use_distributed_optimizer is None else use_distributed_optimizer
+        held = replace(self._held, sharded=sharded)
+        whose = held.source(me, periodic=periodic or release)  # no dying job wrote a release
+        if whose is None:
+            raise UsageError(
+                f"no live rank saved the state of rank {me}: the dying-gasp checkpoint cannot be resumed"
+                " from",
+                "load resume_iteration(iteration, save_interval), and say periodic=True for it",
+            )
+        # Megatron-LM megatron/training/checkpointing.py get_checkpoint_name()
+        stage = "" if pipeline_rank is None or pipeline_parallel is False else f"_{pipeline_rank:03d}"
+        step = "release" if release else f"iter_{iteration:07d}"
+        common = os.path.join(os.fspath(checkpoints_path), step, f"mp_rank_{tensor_rank:02d}{stage}")
+        if not sharded:
+            name = os.path.join(common, f"model_optim_rng_{whose}.pt")
+            return name, name
+        shard = held.place(me) if data_parallel_rank is None else data_parallel_rank
+        if shard is None:
+            raise UsageError(
+                "data_parallel_rank is not known", "say data_parallel_rank=, or group_info= in set_config()"
+            )
+        return os.path.join(common, "model_rng.pt"), os.path.join(f"{common}_{shard:03d}", "optim.pt")
 
     def _get_fault_npus(self) -> list[str]:
         """The fault ranks as text, because that is how scripts compare them: ``str(args.rank) in
@@ -216,17 +380,6 @@ def _fault_ranks(
     in_list = partial(_rank_set, trusted=believed)
     named = _setting("fault_ranks", listed, in_list, "CKPT_FAULT_RANKS", env) or frozenset()
     return named | (_setting("fault_file", path, in_file, "CKPT_FAULT_FILE", env) or frozenset())
-
-
-def _source(held: Replicas, rank: int, *, periodic: bool) -> int:
-    """The rank whose file that rank loads. Raises UsageError where none is left."""
-    whose = held.source(rank, periodic=periodic)
-    if whose is None:
-        raise UsageError(
-            f"no live rank saved the state of rank {rank}: the dying-gasp checkpoint cannot be resumed from",
-            "load resume_iteration(iteration, save_interval), and say periodic=True for it",
-        )
-    return whose
 
 
 def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:
