@@ -57,7 +57,8 @@ OURS = """
 import resource, sys, time
 from ckpt_tools import Selection
 from ckpt_tools.job.decider import SILENT
-from ckpt_tools.job.staged_start import Copies, stage
+from ckpt_tools.job.staged_start import stage
+from ckpt_tools.job.staging import Copies
 began = time.perf_counter()
 copied = stage("s3://bucket/run", Selection(), Copies(sys.argv[1]), SILENT)
 assert {f.level for f in copied.staged.files} == {"content"}, copied

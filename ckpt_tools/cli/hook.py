@@ -77,7 +77,7 @@ def _require_told(asked: options.Asked, taken: Any) -> None:
 
     ranks: list[int | None] = [taken.rank]
     if asked.given["by_rank"] and taken.rank is None:
-        ranks = [r["rank"] for r in taken.decision.body.get("ranks") or ()] or ranks
+        ranks = taken.decision.ranks or ranks
     for rank in ranks:
         if not is_told((), taken.decision, rank, asked.resume_args):
             raise UsageError(

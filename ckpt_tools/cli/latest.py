@@ -58,7 +58,7 @@ def _decided(asked: options.Asked) -> str | None:
     from ckpt_tools.job.decision import read
 
     decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
-    if "root" in asked.found.origins and real_path(asked.found.root) != real_path(decision.about["root"]):
+    if "root" in asked.found.origins and real_path(asked.found.root) != real_path(decision.about.root):
         return None
     mine = taken(decision, asked.selection.rank)
     if asked.to.format == "json":

@@ -115,8 +115,9 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
 
 def _what(taken: Any) -> str:
     decision = taken.decision
-    if not decision.found:
+    chosen = decision.said.checkpoint
+    if chosen is None:
         return f"nothing to resume from: this is a first launch (decision: {decision.path})"
-    where = (decision.body.get("resume") or {}).get("path") or decision.body["checkpoint"]["path"]
+    where = decision.resume.path or chosen.path
     step = f"step {decision.step}: " if decision.step is not None else ""
     return f"resume from {step}{where} (decision: {decision.path})"

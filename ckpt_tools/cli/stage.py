@@ -32,8 +32,8 @@ def stage(asked: options.Asked) -> int:
     When there is no answer, the exit code says why, as for plan: 3 no checkpoint exists, 4 none is usable, 5
     something could not be looked at, or there is no room.
     """
-    from ckpt_tools.job.staged_start import Copies
     from ckpt_tools.job.staged_start import stage as bring
+    from ckpt_tools.job.staging import Copies
 
     to, home = asked.to, asked.given["directory"]
     if is_url(home):
@@ -47,11 +47,11 @@ def stage(asked: options.Asked) -> int:
 
 def _answer(copied: Copied | None, asked: options.Asked) -> str:
     from ckpt_tools.job.command import environment
-    from ckpt_tools.job.decision import Decision
+    from ckpt_tools.job.decision import MEANT, Decision
     from ckpt_tools.output import shell, staging
 
     to, root = asked.to, absolute(asked.found.root)
-    body = copied.body if copied else {"checkpoint": None}
+    body = copied.body if copied else {"schema": MEANT, "checkpoint": None}
     rank = asked.selection.rank if asked.names_rank else None
     env = environment(Decision("", body), rank)
     if to.format == "shell":

@@ -335,10 +335,7 @@ class ExceptionCheckpoint(Guard):
         _require_in_world("rank", (me,), self.world_size)
         if tensor_rank is None and self._group_info is not None and len(self._group_info) == 1:
             tensor_rank = 0  # all ranks hold the same state: there is no model parallelism
-        if tensor_rank is None:
-            raise UsageError("tensor_rank is not known", "say tensor_rank= (0 without tensor parallelism)")
-        if pipeline_parallel and pipeline_rank is None:
-            raise UsageError("pipeline_rank is not known", "say pipeline_rank=, or pipeline_parallel=False")
+        directory = _name_directory(tensor_rank, pipeline_rank, pipeline_parallel)
         sharded = self._held.sharded if use_distributed_optimizer is None else use_distributed_optimizer
         held = replace(self._held, sharded=sharded)
         whose = held.source(me, periodic=periodic or release)  # no dying job wrote a release
@@ -348,10 +345,8 @@ class ExceptionCheckpoint(Guard):
                 " from",
                 "load resume_iteration(iteration, save_interval), and say periodic=True for it",
             )
-        # Megatron-LM megatron/training/checkpointing.py get_checkpoint_name()
-        stage = "" if pipeline_rank is None or pipeline_parallel is False else f"_{pipeline_rank:03d}"
         step = "release" if release else f"iter_{iteration:07d}"
-        common = os.path.join(os.fspath(checkpoints_path), step, f"mp_rank_{tensor_rank:02d}{stage}")
+        common = os.path.join(os.fspath(checkpoints_path), step, directory)
         if not sharded:
             name = os.path.join(common, f"model_optim_rng_{whose}.pt")
             return name, name
@@ -367,6 +362,19 @@ class ExceptionCheckpoint(Guard):
         exception_checkpoint._get_fault_npus()``.
         """
         return [str(rank) for rank in sorted(self.fault_ranks)]
+
+
+def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: bool | None) -> str:
+    """Return the name for a place in the model; ``staged`` says whether there are pipeline stages (None:
+    where there is a ``pipeline_rank``). Raises UsageError for a rank that is not known.
+    Source: Megatron-LM megatron/training/checkpointing.py get_checkpoint_name().
+    """
+    if tensor_rank is None:
+        raise UsageError("tensor_rank is not known", "say tensor_rank= (0 without tensor parallelism)")
+    if staged and pipeline_rank is None:
+        raise UsageError("pipeline_rank is not known", "say pipeline_rank=, or pipeline_parallel=False")
+    stage = "" if pipeline_rank is None or staged is False else f"_{pipeline_rank:03d}"
+    return f"mp_rank_{tensor_rank:02d}{stage}"
 
 
 def _fault_ranks(

@@ -4,7 +4,6 @@ all ranks (docs/integrations.md). There is a module for each framework; none imp
 
 from __future__ import annotations
 
-from ckpt_tools.integrations.agreement import resume
-from ckpt_tools.integrations.resumed import Resumed
+from ckpt_tools.integrations.agreement import Resumed, resume
 
 __all__ = ["Resumed", "resume"]

@@ -2,7 +2,7 @@
 none.
 
 If this process was started with a decision of ``ckpt run`` or ``ckpt hook`` (CKPT_PLAN), that decision
-counts. Ranks that are joined in a process group (``group``) receive it from each other; ranks that a launcher
+counts. Ranks that are joined in a process group (``Group``) receive it from each other; ranks that a launcher
 has started find it as ``ckpt run --worker`` does; else this process is the only one.
 """
 
@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -20,21 +20,40 @@ from msgspec.structs import replace
 
 from ckpt_tools import api, errors, job, launchers
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
-from ckpt_tools.integrations.resumed import Resumed, resumed_by
-from ckpt_tools.job import decision as decisions
 from ckpt_tools.job.decider import digest
-from ckpt_tools.job.decision import Body, Decision
+from ckpt_tools.job.decision import Body, Decision, body_of, failed, read
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.paths import Path, one
 
-# ---- The processes that train together, where their framework has joined them: what one says, all hear.
-#
-# Nothing is imported for it: a process whose group exists has it imported already.
+BUDGET = 60.0
+"""Seconds for which contents are read, unless the caller says otherwise: all ranks wait, and what joins them
+gives up at some time.
+"""
+OTHER_QUESTION = "asks with other arguments, or other plug-ins, than rank 0"
+log = logging.getLogger("ckpt_tools")
+
+
+class Resumed(Struct, frozen=True):
+    """The checkpoint that all ranks agreed on, and what this rank loads of it.
+
+    ``path`` is what the framework is given: a directory, a prefix, or the one file that this rank loads; None
+    if the rank loads several files and no directory holds only them. ``files`` are all files that it loads,
+    verified. ``arguments`` and ``variables`` are for the framework's own scripts.
+    """
+
+    path: str | None
+    files: tuple[str, ...]
+    layout: str
+    step: int | None = None
+    epoch: int | None = None
+    step_in_epoch: int | None = None
+    arguments: tuple[str, ...] = ()
+    variables: Mapping[str, str] | None = None
 
 
 class Group(Struct, frozen=True):
-    """All ranks of a job. Both calls are made by all of them, or none."""
+    """All ranks of a job, as their framework has joined them. Both calls are made by all of them, or none."""
 
     rank: int
     size: int
@@ -45,7 +64,9 @@ class Group(Struct, frozen=True):
 
 
 def joined() -> Group | None:
-    """The group of this process, None where it is alone or nobody has joined it to others."""
+    """Return the group of this process, None where it is alone or nobody has joined it to others. Nothing is
+    imported for it: a process whose group exists has it imported already.
+    """
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return None
@@ -63,15 +84,6 @@ def joined() -> Group | None:
     return Group(dist.get_rank(), dist.get_world_size(), broadcast, gather)
 
 
-BUDGET = 60.0
-"""Seconds for which contents are read, unless the caller says otherwise: all ranks wait, and what joins them
-gives up at some time.
-"""
-_VALUES = {"budget": BUDGET, "cache": True}
-OTHER_QUESTION = "asks with other arguments, or other plug-ins, than rank 0"
-log = logging.getLogger("ckpt_tools")
-
-
 def resume(
     root: Path, *, allow_none: bool = False, plan_dir: str | None = None, **asked: Any
 ) -> Resumed | None:
@@ -84,72 +96,69 @@ def resume(
     Raises as ``ckpt_tools.plan`` does, on all ranks alike; also CannotLook when a rank does not see the files
     that the first one has verified.
     """
-    root = os.path.abspath(one(root))
-    selection = _selection(allow_none, plan_dir, asked)
-    group = joined()
-    if group is not None:
-        decision = _among(group, root, selection)
-        return resumed_by(decision, group.rank)
-    found, rank = _without_group(root, selection)
-    return resumed_by(found, rank)
-
-
-def _selection(allow_none: bool, plan_dir: str | None, asked: dict[str, Any]) -> Selection:
-    if unknown := sorted(asked.keys() - set(Selection.__match_args__) | asked.keys() & {"rank"}):
-        hint = f"known: {', '.join(sorted({*Selection.__match_args__} - {'rank'}))}"
+    known = {*Selection.__match_args__} - {"rank"}
+    if unknown := sorted(asked.keys() - known):
+        hint = f"known: {', '.join(sorted(known))}"
         raise UsageError(f"{unknown[0]!r} is not an argument of this function", hint)
-    return Selection(**{**_VALUES, **asked, "allow_none": allow_none, "plan_dir": plan_dir})
+    given = {"budget": BUDGET, "cache": True, **asked}
+    selection = Selection(**given, allow_none=allow_none, plan_dir=plan_dir)
+    root, group = os.path.abspath(one(root)), joined()
+    if group is None:
+        decision, rank = _without_group(root, selection)
+    else:
+        decision, rank = _among(group, root, selection), group.rank
+    chosen = decision.said.checkpoint
+    if chosen is None:
+        return None
+    return Resumed(
+        path=decision.path_of(rank),
+        files=tuple(dict.fromkeys(decision.links(rank))),
+        layout=chosen.layout,
+        step=decision.step,
+        epoch=chosen.epoch,
+        step_in_epoch=chosen.step_in_epoch,
+        arguments=decision.resume.args or (),
+        variables=dict(decision.resume.env or {}),
+    )
 
 
 # ---- ranks that are joined
 
 
 def _among(group: Group, root: str, selection: Selection) -> Decision:
-    """The first rank's decision, once every rank has seen its files. Raises the same on all ranks."""
-    failed: Exception | None = None
-    said = ""
+    """Return the first rank's decision, once every rank has seen its files. Raises the same on all ranks."""
+    error: Exception | None = None
+    said: Body = {}
     if group.rank == 0:
         try:
-            said = json.dumps(_decided(root, _of_world(selection, group)))
+            asked = selection
+            if selection.world_size is None:
+                told = "the ranks that are joined"
+                asked = replace(selection, world_size=group.size, world_from=told)
+            made = _made_before(root, asked)
+            body = body_of(_plan(root, asked)) if made is None else dict(made.body)
+            said = {"decided": body, "asked": digest(asked)}
         except CkptError as e:
-            failed, said = e, json.dumps({"raised": type(e).__name__, **decisions.failed(e)})
+            error, said = e, {"raised": type(e).__name__, **failed(e)}
         except Exception as e:  # the others wait for an answer, whatever happened
-            failed, said = e, json.dumps({"raised": "", "error": f"{type(e).__name__}: {e}"})
-    body: Body = json.loads(group.broadcast(said))
-    if failed is not None:
-        raise failed
-    if "raised" in body:
-        raise _raised(body)
-    decision = Decision("", body["decided"], selection.trust)
-    _seen_by_all(group, decision, "" if body["asked"] == digest(selection) else OTHER_QUESTION)
+            error, said = e, {"raised": "", "error": f"{type(e).__name__}: {e}"}
+    said = json.loads(group.broadcast(json.dumps(said)))
+    if error is not None:
+        raise error
+    if "raised" in said:
+        if not said["raised"]:
+            raise CannotLook(f"rank 0 failed: {said['error']}", "its own traceback says more")
+        what, kind = said["error"], getattr(errors, said["raised"], None)
+        if not (isinstance(kind, type) and issubclass(kind, CkptError)):
+            kind = errors.BY_EXIT_CODE.get(what["exit_code"], CkptError)
+        raise kind(what["message"], what["hint"])
+    decision = Decision("", said["decided"], selection.trust)
+    _require_seen_by_all(group, decision, "" if said["asked"] == digest(selection) else OTHER_QUESTION)
     return decision
 
 
-def _decided(root: str, selection: Selection) -> Body:
-    """What the first rank says to the others."""
-    made = _made_before(root, selection)
-    body = decisions.body_of(_plan(root, selection)) if made is None else dict(made.body)
-    return {"decided": body, "asked": digest(selection)}
-
-
-def _of_world(selection: Selection, group: Group) -> Selection:
-    if selection.world_size is not None:
-        return selection
-    return replace(selection, world_size=group.size, world_from="the ranks that are joined")
-
-
-def _raised(body: Body) -> CkptError:
-    """What the first rank raised, for the others."""
-    if not body["raised"]:
-        return CannotLook(f"rank 0 failed: {body['error']}", "its own traceback says more")
-    error, kind = body["error"], getattr(errors, body["raised"], None)
-    if not (isinstance(kind, type) and issubclass(kind, CkptError)):
-        kind = errors.BY_EXIT_CODE.get(error["exit_code"], CkptError)
-    return kind(error["message"], error["hint"])
-
-
-def _seen_by_all(group: Group, decision: Decision, why: str) -> None:
-    """Raises CannotLook on all ranks where one of them does not see what it is to load, and UsageError where
+def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
+    """Raise CannotLook on all ranks where one of them does not see what it is to load, and UsageError where
     one says ``why`` it asks for something else.
     """
     try:
@@ -175,7 +184,7 @@ def _seen_by_all(group: Group, decision: Decision, why: str) -> None:
 
 
 def _without_group(root: str, selection: Selection) -> tuple[Decision, int | None]:
-    """A decision, and the rank of this process, None where it is the only one."""
+    """Return a decision, and the rank of this process, None where it is the only one."""
     started = launchers.current()
     rank = started.rank.value if started and started.rank else None
     if (made := _made_before(root, selection)) is not None:
@@ -186,19 +195,18 @@ def _without_group(root: str, selection: Selection) -> tuple[Decision, int | Non
         listener = job.Listener(made=_tell)
         taken = job.decide(root, replace(selection, plan_dir=None), options, listener=listener)
         return taken.decision, taken.rank
-    decision = Decision("", decisions.body_of(_plan(root, selection)))
+    decision = Decision("", body_of(_plan(root, selection)))
     decision.check()
     return decision, None if rank is None else 0
 
 
 def _made_before(root: str, selection: Selection) -> Decision | None:
-    """The decision that this process was started with, where it is about this root."""
+    """Return the decision that this process was started with, where it is about this root."""
     path = os.environ.get("CKPT_PLAN")
     if not path:
         return None
-    decision = decisions.read(path, selection.trust)
-    same = os.path.realpath(root) == os.path.realpath(decision.about["root"])
-    return decision if same else None
+    decision = read(path, selection.trust)
+    return decision if os.path.realpath(root) == os.path.realpath(decision.about.root) else None
 
 
 def _plan(root: str, selection: Selection) -> LoadPlan:
@@ -208,7 +216,7 @@ def _plan(root: str, selection: Selection) -> LoadPlan:
 
 
 def _tell(plan: LoadPlan) -> None:
-    """What led to a plan, in the process that made it."""
+    """Log what led to a plan, in the process that made it."""
     for rejected in plan.rejected:
         why = "; ".join(f.message for f in rejected.findings[:1])
         log.warning("%s is not usable: %s", rejected.checkpoint.path, why)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from ckpt_tools.integrations.fitting import fitting
+from ckpt_tools.integrations.fitting import resume_fitting
 from ckpt_tools.storage.paths import Path
-
-LAYOUTS = ("deepspeed", "deepspeed-universal")
 
 
 class Arguments(TypedDict):
@@ -18,12 +16,12 @@ class Arguments(TypedDict):
 
 
 def checkpoint(root: Path, **asked: Any) -> Arguments | None:
-    """The directory and the tag to resume from.
+    """Return the directory and the tag to resume from.
 
     ``asked`` is as in ``ckpt_tools.integrations.resume``; the result is None only with ``allow_none``, when
     there is no checkpoint.
     """
-    found = fitting(root, LAYOUTS, "load_checkpoint", asked)
+    found = resume_fitting(root, ("deepspeed", "deepspeed-universal"), "load_checkpoint", asked)
     if found is None:
         return None
     told = found.variables or {}

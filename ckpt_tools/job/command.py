@@ -31,8 +31,8 @@ def arguments(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) 
     if not decision.found:
         return ()
     if not wanted:
-        return tuple((decision.body.get("resume") or {}).get("args") or ())
-    epoch = decision.body["checkpoint"].get("epoch")
+        return decision.resume.args or ()
+    epoch = decision.said.checkpoint.epoch if decision.said.checkpoint else None
     return fill_arguments(wanted, {"path": decision.path_of(rank), "step": decision.step, "epoch": epoch})
 
 
@@ -46,13 +46,13 @@ def is_told(command: Sequence[str], decision: Decision, rank: int | None, wanted
         return True
     if held:
         return bool("args" in held and args) or ("step" in held and decision.step is not None)
-    resume = decision.body.get("resume") or {}
-    return bool(args or (not wanted and (decision.path_of(rank) or resume.get("env"))))
+    return bool(args or (not wanted and (decision.path_of(rank) or decision.resume.env)))
 
 
 def why_untold(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> str:
     """Return why a command would start from nothing although a checkpoint was chosen."""
-    return explain_silence(decision.body["checkpoint"]["layout"], decision.path_of(rank), wanted)
+    layout = decision.said.checkpoint.layout if decision.said.checkpoint else ""
+    return explain_silence(layout, decision.path_of(rank), wanted)
 
 
 def environment(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> dict[str, str]:
@@ -62,25 +62,21 @@ def environment(decision: Decision, rank: int | None, wanted: Sequence[str] = ()
     CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval; CKPT_RESUME_ARGS are for what reads the
     decision later.
     """
-    checkpoint, resume = decision.body.get("checkpoint") or {}, decision.body.get("resume") or {}
+    chosen = decision.said.checkpoint
     told: dict[str, object] = {
         "CKPT_PATH": decision.path_of(rank),
         "CKPT_STEP": decision.step,
-        "CKPT_EPOCH": checkpoint.get("epoch"),
-        "CKPT_STEP_IN_EPOCH": checkpoint.get("step_in_epoch"),
+        "CKPT_EPOCH": chosen and chosen.epoch,
+        "CKPT_STEP_IN_EPOCH": chosen and chosen.step_in_epoch,
         "CKPT_PLAN": decision.path,
-        "CKPT_RESUME": 1 if decision.found else 0,
+        "CKPT_RESUME": 1 if chosen else 0,
         "CKPT_ARGS": words(arguments(decision, rank, wanted)),
-        "CKPT_FINGERPRINT": decision.body.get("fingerprint"),
+        "CKPT_FINGERPRINT": decision.said.fingerprint,
     }
     if wanted:
         told["CKPT_RESUME_ARGS"] = words(wanted)
-    if decision.found:
-        told |= {
-            name: value
-            for name, value in (resume.get("env") or {}).items()
-            if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
-        }
+    if chosen:
+        told |= decision.resume.env or {}
     return {name: "" if value is None else str(value) for name, value in told.items()}
 
 

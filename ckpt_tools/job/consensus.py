@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
+from xxhash import xxh3_128_hexdigest
 
-from ckpt_tools.cache.verdicts import Cache, remembering
+from ckpt_tools.cache.verdicts import remembering
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.job.meeting import SAME, Meeting, failure
+from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, EarlierStart, LoadPlan, RankLoad
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.choose import Judgement, choose, rank
 from ckpt_tools.planning.planner import Planner
@@ -31,13 +34,18 @@ from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.urls import normal
 
 if TYPE_CHECKING:
-    from ckpt_tools.job.decider import Decider
+    from ckpt_tools.job.decider import Listener
 
 
+_T = TypeVar("_T")
 LISTED = 32
 """Candidates that a node names, at most: the newest ones."""
+_NAMED = 4
+"""Files on other nodes that findings name, at most."""
 _UP = "^"
 """What stands for .. in names: links may lead out of ROOT."""
+
+# ---- what is said
 
 
 class Identity(Struct, frozen=True, array_like=True):
@@ -95,113 +103,6 @@ class Order(Struct, frozen=True):
     hosts: list[str]
 
 
-def top(root: str) -> str:
-    """Return the directory that all of a root lies in: a root may be a prefix of several, or a file."""
-    return root if is_directory(root) else os.path.dirname(root)
-
-
-def name_of(path: str, root: str) -> str:
-    """Return what a path is called on every node, wherever each has mounted its disk."""
-    return "/".join(_UP if word == ".." else word for word in os.path.relpath(path, top(root)).split("/"))
-
-
-def identify(c: Checkpoint, root: str) -> Identity:
-    """Return what names a checkpoint on every node."""
-    base, prefix = name_of(c.parts[0].base, root), c.parts[0].prefix
-    return Identity(c.layout, base, prefix, c.step, c.epoch, c.step_in_epoch, c.generation)
-
-
-def merge(values: Sequence[Listing], planner: Planner) -> Order:
-    """Return the common order. Raises UsageError where the nodes are not those of one job, NoneUsable and
-    NoCheckpoint where there is nothing that all could resume from.
-    """
-    _require_one_job(values)
-    hosts = _hosts(values)
-    listed: dict[Identity, dict[int, Candidate]] = {}
-    for node, value in enumerate(values):
-        for row in value.candidates:
-            listed.setdefault(row.id, {})[node] = row
-    if not listed:
-        _require_leave_for_nothing(values, planner)
-    elif all(len(rows) < len(values) for rows in listed.values()):
-        raise _none_common(values, hosts)
-    dated = {repr(of): (of, rows) for of, rows in listed.items()}
-    seen = [_date(name, of, rows, planner.layouts) for name, (of, rows) in dated.items()]
-    ranked = rank(seen, planner.order, planner.selection.prefer)
-    return Order([_entry(*dated[c.path], values) for c in ranked], hosts)
-
-
-def _require_one_job(values: Sequence[Listing]) -> None:
-    """Raises UsageError unless all ask the same, and run each rank once."""
-    if len({v.asked for v in values}) > 1:
-        raise UsageError("the nodes were started with different options", SAME)
-    end = 0
-    for first, stop in sorted(v.ranks for v in values):
-        if first != end or stop < first:
-            raise UsageError(
-                f"the nodes run the ranks {[list(v.ranks) for v in values]}, which are not all ranks once",
-                "set CKPT_NODE on every node",
-            )
-        end = stop
-
-
-def _hosts(values: Sequence[Listing]) -> list[str]:
-    """Return the names of the nodes, with their number where several have the same."""
-    names = [v.host for v in values]
-    return [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
-
-
-def _require_leave_for_nothing(values: Sequence[Listing], planner: Planner) -> None:
-    """Raises CkptError unless no node may have a checkpoint: the question allows it, and none was there."""
-    earlier = next((v.earlier for v in values if v.earlier), None)
-    if earlier:
-        raise first_launch_leftovers.stop_without_earlier(earlier, planner.root)
-    if not (planner.selection.allow_none or planner.selection.allow_fresh):
-        raise NoCheckpoint("there is no checkpoint on any node")
-
-
-def _none_common(values: Sequence[Listing], hosts: Sequence[str]) -> NoneUsable:
-    empty = [host for host, v in zip(hosts, values, strict=True) if not v.candidates]
-    what = "no two nodes have parts of the same checkpoint"
-    if empty:
-        what = f"{', '.join(empty)} has no checkpoint at all"
-    return NoneUsable(
-        f"no checkpoint has parts on every node: {what}",
-        "check that node's disk, or copy there what its ranks load",
-    )
-
-
-def _date(name: str, of: Identity, rows: Mapping[int, Candidate], layouts: Layouts) -> Checkpoint:
-    """Return a candidate as all nodes together date it: each clock may be off by its own amount, which
-    cancels out over the same nodes. Its path is the ``name`` of it here.
-    """
-    layout = layouts.get(of.layout)
-    return Checkpoint(
-        layout=of.layout,
-        run=of.base,
-        kind=rows[min(rows)].kind,
-        parts=(),
-        path=name,
-        mtime_ns=sum(row.mtime for row in rows.values()) // len(rows),
-        step=of.step,
-        epoch=of.epoch,
-        step_in_epoch=of.step_in_epoch,
-        generation=of.generation,
-        restarts=(of.generation or 0) if layout and layout.counting.restarts else 0,
-    )
-
-
-def _entry(of: Identity, rows: Mapping[int, Candidate], values: Sequence[Listing]) -> Entry:
-    first = rows[min(rows)]
-    without = [(i, v.more) for i, v in enumerate(values) if i not in rows]
-    return Entry(of, first.kind, first.step, first.path, without)
-
-
-_T = TypeVar("_T")
-_NAMED = 4
-"""Files on other nodes that findings name, at most."""
-
-
 class Judged(Struct, frozen=True):
     """What a node, or the first one for all, says of a checkpoint: the ranks that it ``lacks`` files of."""
 
@@ -224,38 +125,142 @@ class Loads(Struct, frozen=True):
     fingerprint: str
 
 
-def agree(decider: Decider) -> LoadPlan:
+# ---- what the first node concludes
+
+
+def top(root: str) -> str:
+    """Return the directory that all of a root lies in: a root may be a prefix of several, or a file."""
+    return root if is_directory(root) else os.path.dirname(root)
+
+
+def name_of(path: str, root: str) -> str:
+    """Return what a path is called on every node, wherever each has mounted its disk."""
+    return "/".join(_UP if word == ".." else word for word in os.path.relpath(path, top(root)).split("/"))
+
+
+def identify(c: Checkpoint, root: str) -> Identity:
+    """Return what names a checkpoint on every node."""
+    base, prefix = name_of(c.parts[0].base, root), c.parts[0].prefix
+    return Identity(c.layout, base, prefix, c.step, c.epoch, c.step_in_epoch, c.generation)
+
+
+def merge(values: Sequence[Listing], planner: Planner) -> Order:
+    """Return the common order. Raises UsageError unless all ask the same and run each rank once, NoneUsable
+    and NoCheckpoint where there is nothing that all could resume from.
+    """
+    _require_one_job(values)
+    names = [v.host for v in values]
+    hosts = [name if names.count(name) == 1 else f"{name}#{i}" for i, name in enumerate(names)]
+    listed: dict[Identity, dict[int, Candidate]] = {}
+    for node, value in enumerate(values):
+        for row in value.candidates:
+            listed.setdefault(row.id, {})[node] = row
+    if all(len(rows) < len(values) for rows in listed.values()):
+        _require_leave_for_nothing(values, hosts, planner)
+    dated = {repr(of): (of, rows) for of, rows in listed.items()}
+    seen = [_date(name, of, rows, planner.layouts) for name, (of, rows) in dated.items()]
+    order = list[Entry]()
+    for c in rank(seen, planner.order, planner.selection.prefer):
+        of, rows = dated[c.path]
+        first_row = rows[min(rows)]
+        without = [(i, v.more) for i, v in enumerate(values) if i not in rows]
+        order.append(Entry(of, first_row.kind, first_row.step, first_row.path, without))
+    return Order(order, hosts)
+
+
+def _require_one_job(values: Sequence[Listing]) -> None:
+    if len({v.asked for v in values}) > 1:
+        raise UsageError("the nodes were started with different options", SAME)
+    end = 0
+    for first, stop in sorted(v.ranks for v in values):
+        if first != end or stop < first:
+            raise UsageError(
+                f"the nodes run the ranks {[list(v.ranks) for v in values]}, which are not all ranks once",
+                "set CKPT_NODE on every node",
+            )
+        end = stop
+
+
+def _require_leave_for_nothing(values: Sequence[Listing], hosts: Sequence[str], planner: Planner) -> None:
+    """Raise CkptError unless no node has a checkpoint, and the question allows it."""
+    empty = [host for host, v in zip(hosts, values, strict=True) if not v.candidates]
+    if len(empty) < len(values):
+        what = "no two nodes have parts of the same checkpoint"
+        if empty:
+            what = f"{', '.join(empty)} has no checkpoint at all"
+        raise NoneUsable(
+            f"no checkpoint has parts on every node: {what}",
+            "check that node's disk, or copy there what its ranks load",
+        )
+    if earlier := next((v.earlier for v in values if v.earlier), None):
+        raise first_launch_leftovers.stop_without_earlier(earlier, planner.root)
+    if not (planner.selection.allow_none or planner.selection.allow_fresh):
+        raise NoCheckpoint("there is no checkpoint on any node")
+
+
+def _date(name: str, of: Identity, rows: Mapping[int, Candidate], layouts: Layouts) -> Checkpoint:
+    """Return a candidate as all nodes together date it: each clock may be off by its own amount, which
+    cancels out over the same nodes. Its path is the ``name`` of it here.
+    """
+    layout = layouts.get(of.layout)
+    return Checkpoint(
+        layout=of.layout,
+        run=of.base,
+        kind=rows[min(rows)].kind,
+        parts=(),
+        path=name,
+        mtime_ns=sum(row.mtime for row in rows.values()) // len(rows),
+        step=of.step,
+        epoch=of.epoch,
+        step_in_epoch=of.step_in_epoch,
+        generation=of.generation,
+        restarts=(of.generation or 0) if layout and layout.counting.restarts else 0,
+    )
+
+
+def _merge_loads(values: Sequence[Loads]) -> Loads:
+    """Return what the ranks of all nodes load."""
+    digest = xxh3_128_hexdigest("\n".join(v.fingerprint for v in values).encode("utf-8", "surrogatepass"))
+    return Loads([r for v in values for r in v.ranks], digest)
+
+
+# ---- what each node does
+
+
+def agree(
+    root: str,
+    selection: Selection,
+    rendezvous: Rendezvous,
+    listener: Listener,
+    *,
+    asked: str,
+    world: int | None,
+) -> LoadPlan:
     """Return the plan that all nodes have come to: the choice and the ranks are the same on each, paths and
     arguments are the node's own.
 
     Raises on every node what one of them raises; NoneUsable when no checkpoint is sound on all.
     """
-    ranks = decider.membership.ranks
+    ranks = rendezvous.membership.ranks
     if ranks is None:
         raise UsageError(
             "which ranks run on this node is unknown",
             "say --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
         )
-    selection = decider.selection
-    meeting = decider.rendezvous.join()
-    with (
-        limited(selection.budget),
-        remembering(
-            decider.root, selection.cache, selection.max_age, decider.listener.note, selection.trust
-        ) as cache,
-        counted() as read,
-    ):
-        return replace(_Node(decider, meeting, ranks, cache).plan(), bytes_read=read.bytes)
+    meeting = rendezvous.join()
+    kept = remembering(root, selection.cache, selection.max_age, listener.note, selection.trust)
+    with limited(selection.budget), kept as cache, counted() as read:
+        of_node = replace(selection, ranks=ranks, world_size=world or len(ranks) * meeting.size)
+        node = _Node(Planner(root, of_node, listener.progress, cache), meeting, ranks, asked)
+        return replace(node.plan(), bytes_read=read.bytes)
 
 
 class _Node:
     """This node's side of the agreement; every node goes through the same exchanges in the same order."""
 
-    def __init__(self, decider: Decider, meeting: Meeting, ranks: range, cache: Cache | None) -> None:
-        self.decider, self.meeting, self.ranks = decider, meeting, ranks
-        world = decider.selection.world_size or decider.world or len(ranks) * meeting.size
-        self.selection = replace(decider.selection, ranks=ranks, world_size=world, rank=None)
-        self.planner = Planner(decider.root, self.selection, decider.listener.progress, cache)
+    def __init__(self, planner: Planner, meeting: Meeting, ranks: range, asked: str) -> None:
+        self.planner, self.meeting, self.ranks, self.asked = planner, meeting, ranks, asked
+        self.selection = planner.selection
         self.mine: dict[Identity, Checkpoint] = {}
         self.hosts: list[str] = []
         self.entries: dict[CheckpointKey, Entry] = {}
@@ -295,53 +300,36 @@ class _Node:
     # ---- which candidates there are
 
     def _candidates(self) -> list[Checkpoint]:
-        """Return what any node has, in the common order; without parts where this one has none of it."""
+        """Return what any node has, in the common order; without parts where this one has none of it. Raises
+        CannotLook where that has not all that this node has: without it all would start from an older
+        checkpoint, or from nothing.
+        """
         listing = self._find(self._list)
         said = self.meeting.exchange(listing, lambda values: merge(values, self.planner), Order)
         self.hosts = said.hosts
-        self._find(lambda: self._require_mine(said))
+        me, size = self.meeting.me, self.meeting.size
+
+        def require_mine() -> None:
+            strange = any(not 0 <= i < size for e in said.order for i, _ in e.without)
+            strange = strange or any(self.planner.layouts.get(e.id.layout) is None for e in said.order)
+            if strange or len(said.hosts) != size:
+                raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
+            known = {e.id for e in said.order if all(i != me for i, _ in e.without)}
+            if lost := next((c for i, c in self.mine.items() if i not in known), None):
+                raise CannotLook(
+                    f"the first node leaves out {lost.label}, which this node has",
+                    "start again; if it stays so, somebody else writes where the nodes meet: say --meet DIR,"
+                    " a directory that only you can write",
+                )
+
+        self._find(require_mine)
         ranked = [self._know(entry) for entry in said.order]
         self.entries = {c.key: entry for c, entry in zip(ranked, said.order, strict=True)}
         return ranked
 
-    def _require_mine(self, said: Order) -> None:
-        """Raises CannotLook where the common order has not all that this node has: without it all would start
-        from an older checkpoint, or from nothing.
-        """
-        me, size = self.meeting.me, self.meeting.size
-        strange = [i for e in said.order for i, _ in e.without if not 0 <= i < size]
-        strange += [1 for e in said.order if self.planner.layouts.get(e.id.layout) is None]
-        if strange or len(said.hosts) != size:
-            raise CannotLook("node 0 tells of nodes or layouts that there are not", SAME)
-        known = {e.id for e in said.order if all(i != me for i, _ in e.without)}
-        if lost := next((c for i, c in self.mine.items() if i not in known), None):
-            raise CannotLook(
-                f"the first node leaves out {lost.label}, which this node has",
-                "start again; if it stays so, somebody else writes where the nodes meet: say --meet DIR,"
-                " a directory that only you can write",
-            )
-
     def _list(self) -> Listing:
-        ranked = self._find_finished()
-        if not ranked:
-            self.planner.weigh(None, "there is no checkpoint on this node")
-        root = self.planner.root
-        self.mine = {identify(c, root): c for c in ranked[:LISTED]}
-        rows = [
-            Candidate(i, c.mtime_ns, c.kind, self.planner.step(c), name_of(c.path, root))
-            for i, c in self.mine.items()
-        ]
-        return Listing(
-            host=socket.gethostname(),
-            asked=self.decider.request,
-            ranks=(self.ranks.start, self.ranks.stop),
-            candidates=rows,
-            more=len(ranked) > LISTED,
-            earlier=None if rows else decision_log.find_earlier_start(root, self.selection),
-        )
-
-    def _find_finished(self) -> list[Checkpoint]:
         """Return this node's own candidates, best first. None is no error: another node may have some."""
+        root, ranked = self.planner.root, list[Checkpoint]()
         try:
             ranked = self.planner.find_candidates()
             self.planner.settle_order()
@@ -351,8 +339,22 @@ class _Node:
             self.planner.weigh(error.plan, str(error))
             if not isinstance(error, NoCheckpoint):
                 raise
-            return []
-        return ranked
+            ranked = []
+        if not ranked:
+            self.planner.weigh(None, "there is no checkpoint on this node")
+        self.mine = {identify(c, root): c for c in ranked[:LISTED]}
+        rows = [
+            Candidate(i, c.mtime_ns, c.kind, self.planner.step(c), name_of(c.path, root))
+            for i, c in self.mine.items()
+        ]
+        return Listing(
+            host=socket.gethostname(),
+            asked=self.asked,
+            ranks=(self.ranks.start, self.ranks.stop),
+            candidates=rows,
+            more=len(ranked) > LISTED,
+            earlier=None if rows else decision_log.find_earlier_start(root, self.selection),
+        )
 
     def _know(self, entry: Entry) -> Checkpoint:
         """Return this node's checkpoint of that identity, or one without parts where it has none."""
@@ -444,11 +446,3 @@ class _Node:
         error = self.planner.explain_failure(choice, ranked)
         error.plan = replace(error.plan, candidates=tuple(ranked)) if error.plan else None
         return error
-
-
-def _merge_loads(values: Sequence[Loads]) -> Loads:
-    """Return what the ranks of all nodes load, as the first node concludes it."""
-    from xxhash import xxh3_128_hexdigest
-
-    digest = xxh3_128_hexdigest("\n".join(v.fingerprint for v in values).encode("utf-8", "surrogatepass"))
-    return Loads([r for v in values for r in v.ranks], digest)

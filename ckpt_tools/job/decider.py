@@ -4,30 +4,29 @@ nodes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
+from xxhash import xxh3_64_hexdigest
 
-from ckpt_tools import api
+from ckpt_tools import api, launchers
 from ckpt_tools.cache.verdicts import Note
-from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
-from ckpt_tools.job import schema
-from ckpt_tools.job.decision import Body, body_of
+from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, UsageError
+from ckpt_tools.job.decision import Body, Decision, body_of, check
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.meeting import SAME
-from ckpt_tools.job.membership import Membership
-from ckpt_tools.job.options import Options
 from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.job.starts import with_loop
-from ckpt_tools.layouts import Layouts, layouts_of
+from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import trackers
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.reading.session import Progress
-from ckpt_tools.settings import plugins
+from ckpt_tools.settings import directories, plugins
 from ckpt_tools.settings.checked_json import Invalid
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS
@@ -47,7 +46,9 @@ SILENT = Listener()
 
 
 def planned(root: str, selection: Selection, to: Listener) -> LoadPlan:
-    """The plan. A question that arises while no contents are read is asked only if they do not answer it."""
+    """Return the plan. A question that arises while no contents are read is asked only if they do not answer
+    it.
+    """
     try:
         return api.plan(root, selection, progress=to.progress, note=to.note)
     except UsageError:
@@ -58,9 +59,7 @@ def planned(root: str, selection: Selection, to: Listener) -> LoadPlan:
 
 
 def digest(selection: Selection) -> str:
-    """A digest of the question, without what differs from rank to rank."""
-    import xxhash
-
+    """Return a digest of the question, without what differs from rank to rank."""
     same = replace(
         selection,
         rank=None,
@@ -77,9 +76,24 @@ def digest(selection: Selection) -> str:
         layouts=None,  # functions, which every process has at another address
     )
     others = plugins.packages()  # what they know of files, another process must know as well
-    return xxhash.xxh3_64_hexdigest(
+    return xxh3_64_hexdigest(
         f"{same} {sorted(selection.fault_ranks)}{others}".encode("utf-8", "surrogatepass")
     )
+
+
+def _require_mount(root: str) -> None:
+    try:
+        mounted = os.stat(root).st_dev != os.stat("/").st_dev
+    except OSError as e:
+        raise CannotLook(
+            f"{root} cannot be looked at: {e.strerror}",
+            "check that its file system is mounted, then start again",
+        ) from e
+    if not mounted:
+        raise CannotLook(
+            f"{root} lies on the root file system: nothing is mounted there",
+            "mount it, then start again, or drop --require-mount",
+        )
 
 
 class Decider(Struct, frozen=True):
@@ -87,46 +101,49 @@ class Decider(Struct, frozen=True):
 
     root: str
     selection: Selection
-    options: Options
-    membership: Membership
-    decisions: Decisions
     rendezvous: Rendezvous
     listener: Listener = SILENT
-    world: int | None = None
 
     @property
-    def request(self) -> str:
-        """What is asked, as all nodes must ask it."""
-        return digest(self.selection)
+    def world(self) -> int | None:
+        """How many ranks the launcher of this process tells."""
+        started = launchers.detect(self.rendezvous.env)
+        return started.world_size.value if started and started.world_size else None
 
-    @property
-    def _layouts(self) -> Layouts:
-        return layouts_of(self.selection)
-
-    def make(self) -> Body:
-        """The body of the decision. Raises CkptError when there is nothing to decide for; with several nodes
-        then all of them do.
+    def decide(self) -> Decision:
+        """Return the decision of this start, before it is known whether this process may follow it. Raises
+        CkptError when there is nothing to decide for; with several nodes then all of them do.
         """
-        if self.options.agree:
-            from ckpt_tools.job.consensus import agree
-
-            return self._body(agree(self))
-        if not self.rendezvous.needed:
-            return self._body(self.plan())
-        body = self.rendezvous.join().exchange({}, lambda _: self._body(self.plan()))
-        try:
-            schema.check({**body, "decision": {"root": self.decisions.root, "decided_at": 0}})
-        except Invalid as e:
-            raise UsageError(f"node 0 has made no decision that ckpt makes: {e}", SAME) from e
-        return body
+        selection, of, options = self.selection, self.rendezvous.membership, self.rendezvous.options
+        with self.rendezvous:
+            with self.rendezvous.reporting():
+                if options.require_mount:
+                    _require_mount(self.root)
+                plan_dir = options.plan_dir or directories.decisions(self.rendezvous.env)
+                decisions = Decisions(plan_dir, self.root, trusted=selection.trust)
+                saves = "" if of.start or not of.unique else self.digest_saves()
+            key = of.key
+            if options.agree or not key:  # those who meet: one would wait for the lock of the other
+                key = f"{key}.node-{of.node}"
+            return decisions.once(
+                key,
+                of.member,
+                unique=of.unique and bool(of.key),
+                timeout=options.timeout,
+                make=lambda: self._make(decisions),
+                about={**of.about, "nodes": of.nodes, "asked": digest(selection), "saves": saves},
+                peers=self.rendezvous,
+            )
 
     def digest_saves(self) -> str:
-        """A digest of what is decided from: files of candidates, what trackers say, the number of ranks."""
-        import xxhash
-
-        ranks = self.selection.world_size or self.world if self.options.worker else self.membership.nodes
-        planner, why = Planner(self.root, self.selection, self.listener.progress), ""
-        with limited(self.selection.budget):
+        """Return a digest of what is decided from: files of candidates, what trackers say, the number of
+        ranks.
+        """
+        of, options = self.rendezvous.membership, self.rendezvous.options
+        ranks = self.selection.world_size or self.world if options.worker else of.nodes
+        asked = replace(self.selection, rank=None)
+        planner, why = Planner(self.root, asked, self.listener.progress), ""
+        with limited(asked.budget):
             try:
                 planner.find_candidates()
             except (NoCheckpoint, NoneUsable, UsageError) as error:
@@ -134,22 +151,39 @@ class Decider(Struct, frozen=True):
             files = sorted((p.path, p.size, p.mtime_ns) for c in planner.ranked for p in c.parts)
             told = trackers.find_trackers(planner.session, planner.ranked) if files else ()
             seen = f"{files} {[(t.path, t.says) for t in told]} {why} {ranks}"
-        return xxhash.xxh3_64_hexdigest(seen.encode("utf-8", "surrogatepass"))
+        return xxh3_64_hexdigest(seen.encode("utf-8", "surrogatepass"))
 
-    def plan(self) -> LoadPlan:
-        """The plan for the whole job; one without a checkpoint where that is allowed."""
-        made = planned(self.root, self.selection, self.listener)
-        return with_loop(made, self.root, self.decisions.directory, self.selection.trust)
+    def _make(self, decisions: Decisions) -> Body:
+        selection, options = replace(self.selection, rank=None), self.rendezvous.options
 
-    def _body(self, plan: LoadPlan) -> Body:
-        if self.listener.made:
-            self.listener.made(plan)
-        if self.options.stage and plan.checkpoint:
-            from ckpt_tools.job.staging import described
+        def body(plan: LoadPlan) -> Body:
+            if self.listener.made:
+                self.listener.made(plan)
+            if options.stage and plan.checkpoint:
+                from ckpt_tools.job.staging import described
 
-            return {**body_of(plan), **described(plan, self.options.stage, self._layouts)}
-        if self.options.view and plan.checkpoint:
-            from ckpt_tools.job.view import build
+                return {**body_of(plan), **described(plan, options.stage, layouts_of(selection))}
+            if options.view and plan.checkpoint:
+                from ckpt_tools.job.view import build
 
-            return {**body_of(plan), **build(plan, self.options.view, self.options.trust, self._layouts)}
-        return body_of(plan)
+                return {**body_of(plan), **build(plan, options.view, options.trust, layouts_of(selection))}
+            return body_of(plan)
+
+        def plan_alone() -> Body:
+            made = planned(self.root, selection, self.listener)
+            return body(with_loop(made, self.root, decisions.directory, selection.trust))
+
+        if options.agree:
+            from ckpt_tools.job.consensus import agree
+
+            world = selection.world_size or self.world
+            asked = digest(selection)
+            return body(agree(self.root, selection, self.rendezvous, self.listener, asked=asked, world=world))
+        if not self.rendezvous.needed:
+            return plan_alone()
+        said = self.rendezvous.join().exchange({}, lambda _: plan_alone())
+        try:
+            check({**said, "decision": {"root": decisions.root, "decided_at": 0}})
+        except Invalid as e:
+            raise UsageError(f"node 0 has made no decision that ckpt makes: {e}", SAME) from e
+        return said

@@ -1,16 +1,52 @@
-"""Files that the processes of a job share, below the directory of decisions."""
+"""Files that the processes of a job share, below the directory of decisions; and waiting for each other
+through them: ever longer pauses, bounded by what is waited already.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.job.waiting import Backoff, Clock
 from ckpt_tools.planning.decision_log import FLAG
 from ckpt_tools.storage import trust, writes
 from ckpt_tools.storage.trust import OURS, Trust
+
+FIRST, MOST = 0.01, 2.0
+"""Seconds of the shortest and the longest pause."""
+_SHARE = 8
+
+
+class Clock(NamedTuple):
+    """Where seconds come from, and how they pass."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+class Backoff:
+    """Pauses between two looks: an eighth of the time waited so far, so that an answer is seen at most an
+    eighth later than it came, in some 50 looks for 10 s and 350 for 10 minutes.
+    """
+
+    def __init__(self, timeout: float, clock: Clock | None = None) -> None:
+        self.clock = clock or Clock()
+        self.started = self.clock.now()
+        self.ends = self.started + timeout
+
+    def pause(self, sleep: Callable[[float], None] | None = None) -> bool:
+        """Wait a little, by ``sleep`` where that is interrupted when there is something to see; False, and no
+        pause, when the time is over.
+        """
+        now = self.clock.now()
+        if now >= self.ends:
+            return False
+        seconds = min(MOST, max(FIRST, (now - self.started) / _SHARE), self.ends - now)
+        (sleep or self.clock.sleep)(seconds)
+        return True
 
 
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:

@@ -19,8 +19,7 @@ from msgspec import Struct, to_builtins
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
-from ckpt_tools.job.files import write
-from ckpt_tools.job.waiting import Backoff, Clock
+from ckpt_tools.job.files import Backoff, Clock, write
 from ckpt_tools.model import ranges
 from ckpt_tools.output.words import printable
 from ckpt_tools.planning import decision_log
@@ -223,12 +222,12 @@ class Meeting:
             offer = None
             with suppress(CkptError):  # one of another version, as it was left here, is none of ours
                 offer = self._read("offer", 0, Offer)
-            if not isinstance(offer, Offer) or self.name not in offer.members:
+            if offer is None or self.name not in offer.members:
                 continue
             if offer.session != self.session:
                 self.session = offer.session
                 self._put(f"0.{self.me}", to_builtins(Hello(__version__, self.size)))
-            if self._heard(0, dict) is not None:
+            if self._read(f"{self.session}.0.all", 0, dict) is not None:
                 return
 
     def _gather_members(self, mine: Hello) -> list[Hello]:
@@ -245,7 +244,10 @@ class Meeting:
             if self.members != offered:
                 offered = list(self.members)
                 self._offer()
-            answers = {i: v for i in range(1, self.size) if (v := self._said(0, i, Hello)) is not None}
+            answers = dict[int, Hello]()
+            for i in range(1, self.size):
+                if (answer := self._read(f"{self.session}.0.{i}", i, Hello)) is not None:
+                    answers[i] = answer
             missing[:] = sorted(set(range(1, self.size)) - set(answers))
             if not missing:
                 break
@@ -278,7 +280,7 @@ class Meeting:
             return self._conclude_with(value, conclude, self._gather)
         self._put(f"{self.round}.{self.me}", to_builtins(value))
         for _ in self._waiting(self._unheard):
-            if (answer := self._heard(self.round, kind)) is not None:
+            if (answer := self._read(f"{self.session}.{self.round}.all", 0, kind)) is not None:
                 return answer
         raise AssertionError  # waiting ends by an error
 
@@ -290,45 +292,28 @@ class Meeting:
                 raise mine.as_error("node 0: ")
             answer = conclude(gather(mine))
         except CkptError as error:
-            self._tell(failure(error))
+            self.tell(failure(error))
             raise
         self._put(f"{self.round}.all", to_builtins(answer))
         return answer
 
     def _gather(self, mine: V) -> list[V]:
         """The values of all. Raises what the first node to fail raised."""
-        found: dict[int, V] = {0: mine}
-        for _ in self._waiting(
-            lambda: f"{_nodes(sorted(set(range(self.size)) - set(found)))} did not answer"
-        ):
-            for i in set(range(self.size)) - set(found):
-                if (value := self._said(self.round, i, type(mine))) is not None:
+        found, others = {0: mine}, set(range(self.size))
+        for _ in self._waiting(lambda: f"{_nodes(sorted(others - set(found)))} did not answer"):
+            for i in others - set(found):
+                if (value := self._read(f"{self.session}.{self.round}.{i}", i, type(mine))) is not None:
                     found[i] = value
             if len(found) == self.size:
                 break
         return [found[i] for i in range(self.size)]
 
-    def _said(self, number: int, i: int, kind: type[V]) -> V | None:
-        """What node ``i`` has put up in a round; None while there is nothing. Raises what it raised."""
-        value = self._read(f"{self.session}.{number}.{i}", i, kind)
-        if isinstance(value, Failure):
-            raise value.as_error(f"node {i}: ")
-        return value
-
-    def _heard(self, number: int, kind: type[A]) -> A | None:
-        """What the first node has concluded; None while there is nothing. Raises what it raised."""
-        answer = self._read(f"{self.session}.{number}.all", 0, kind)
-        if isinstance(answer, Failure):
-            self.told = True
-            raise answer.as_error("")
-        return answer
-
     def _put(self, key: str, value: object) -> None:
         self.board.put(f"{self.session}.{key}", json.dumps(value).encode())
 
-    def _read(self, key: str, of: int, kind: type[V]) -> V | Failure | None:
-        """What a node has put up, or None. Raises UsageError for what is no message, and CannotLook for one
-        that says what none says.
+    def _read(self, key: str, of: int, kind: type[V]) -> V | None:
+        """What a node has put up, None while there is nothing. Raises what it raised, UsageError for what is
+        no message, and CannotLook for one that says what none says.
         """
         data = self.board.get(key)
         if data is None:
@@ -341,15 +326,18 @@ class Meeting:
         if not isinstance(value, dict):
             raise UsageError(strange, SAME)
         try:
-            if "error" in value:
-                return checked_json.checked(value, Failure)
-            return checked_json.checked(value, kind)
+            if "error" not in value:
+                return checked_json.checked(value, kind)
+            failed = checked_json.checked(value, Failure)
         except checked_json.Invalid as e:
             raise CannotLook(f"{strange}: {e}", SAME) from e
+        concluded = key.endswith(".all")
+        self.told = self.told or concluded
+        raise failed.as_error("" if concluded else f"node {of}: ")
 
     # ---- leaving
 
-    def _tell(self, told: Failure) -> None:
+    def tell(self, told: Failure) -> None:
         """Let the others fail where they wait, now or next, instead of waiting for this node."""
         if self.me == 0 and not self.session:
             self._offer()  # to those that have come
@@ -359,12 +347,6 @@ class Meeting:
             if self.session and not concluded:
                 self._put(f"{number}.{who}", to_builtins(told))
         self.told = True
-
-    def abandon(self, error: BaseException) -> None:
-        """End the meeting for all because of an error that they do not know yet."""
-        if not self.told:
-            with suppress(CkptError):
-                self._tell(failure(_as_told(error)))
 
     def leave(self) -> None:
         """Say good-bye; the first node keeps the board until the others have read everything. Raises
@@ -377,19 +359,20 @@ class Meeting:
             return
         if self.told and not self.board.keeper:
             return
+
+        def has_left(i: int) -> bool:
+            with suppress(CannotLook):
+                return self.board.get(f"{self.session}.bye.{i}") is not None
+            return False
+
         backoff = Backoff(_FAREWELL if self.told else self.timeout, self.clock)
         away = list(range(1, self.size))
-        while away := [i for i in away if not self._has_left(i)]:
+        while away := [i for i in away if not has_left(i)]:
             if not backoff.pause():
                 if self.told:
                     return
                 raise CannotLook(f"{_nodes(away)} did not start", "see why on that node")
         self.board.drop(f"{self.session}.")
-
-    def _has_left(self, i: int) -> bool:
-        with suppress(CannotLook):
-            return self.board.get(f"{self.session}.bye.{i}") is not None
-        return False
 
 
 @contextmanager
@@ -402,7 +385,9 @@ def meeting(
         m.join()
         yield m
     except BaseException as error:
-        m.abandon(error)
+        if not m.told:
+            with suppress(CkptError):
+                m.tell(failure(_explain(error)))
         if isinstance(error, Exception):  # not a signal: whoever sent it waits
             with suppress(CkptError):
                 m.leave()
@@ -414,7 +399,7 @@ def failure(error: CkptError) -> Failure:
     return Failure(str(error), error.hint, error.exit_code)
 
 
-def _as_told(error: BaseException) -> CkptError:
+def _explain(error: BaseException) -> CkptError:
     if isinstance(error, CkptError):
         return error
     if isinstance(error, Exception):

@@ -4,20 +4,93 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job.process import Process
 from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.decision_log import safe
+from ckpt_tools.storage.trust import OURS, Trust
 
 _ONCE = frozenset({"slurm", "mpi"})
 """Launchers that give every start an id of its own, as far as they know."""
+
+
+class Process(Struct, frozen=True):
+    """``host`` is this boot of this machine; ``identity`` and ``parent``, who started us, are pid and start
+    time, so that each means one process only.
+    """
+
+    host: str
+    pid: int
+    parent: str
+    identity: str
+
+    @staticmethod
+    @cache
+    def here() -> Process:
+        boot = space = ""
+        with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+            boot = f.read().strip()
+        with suppress(OSError):  # containers of one machine share the boot id and not their pids
+            space = os.readlink("/proc/self/ns/pid")
+        host = f"{socket.gethostname()}/{boot}/{space}"
+        return Process(host, os.getpid(), _identity(os.getppid()), _identity(os.getpid()))
+
+    @staticmethod
+    def alive(identity: str) -> bool:
+        """Whether the process of that identity still runs on this host."""
+        pid = identity.partition(".")[0]
+        return pid.isdigit() and _identity(int(pid)) == identity
+
+
+def _identity(pid: int) -> str:
+    """``pid.starttime``, in clock ticks since boot (proc(5), stat field 22); the pid alone where there is no
+    /proc; "" for a process that is not there.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as f:
+            return f"{pid}.{f.read().rpartition(')')[2].split()[19]}"
+    except OSError:
+        pass
+    if os.path.isdir("/proc/self"):
+        return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except OSError:
+        pass  # somebody else's, and so it runs
+    return str(pid)
+
+
+class Options(Struct, frozen=True):
+    """How a job comes to its one decision; the defaults are the command's. ``timeout`` in seconds;
+    ``plan_dir`` None: this user's own, on this machine. ``words`` are what starts us, for messages.
+    """
+
+    words: Sequence[str] = ("ckpt", "run")
+    worker: bool = False
+    plan_dir: str | None = None
+    job: str = ""
+    node: int | None = None
+    nodes: int | None = None
+    timeout: float = 600.0
+    require_mount: bool = False
+    agree: bool = False
+    meet: str = ""
+    rendezvous: str = ""
+    view: str = ""
+    stage: str = ""
+    keep: int | None = None
+    trust: Trust = OURS
 
 
 class Membership(Struct, frozen=True):
@@ -43,7 +116,7 @@ class Membership(Struct, frozen=True):
 
 
 def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank: int | None) -> Membership:
-    """The membership of one rank. Raises UsageError when nothing says which rank this is."""
+    """Return the membership of one rank. Raises UsageError when nothing says which rank this is."""
     if started is None or (started.rank is None and not started.skip and rank is None):
         seen = (started.unclear if started else "") or "no launcher's variables are set"
         hint = (
@@ -57,31 +130,28 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
         rank = _value(started.rank)
     elif job:  # several launchers may start the ranks of a job that somebody else numbers
         started = replace(started, start="")
-    nodes = _nodes(started)
     process = Membership(
         key="",
         member="scheduler" if rank is None else f"rank-{rank}",
         unique=False,
         rank=rank,
         node=_value(started.node),
-        nodes=nodes,
+        nodes=(nodes := _count_nodes(started)),
         ranks=_ranks_beside(started, rank, nodes),
     )
     return _by_launcher(process, started, env, job)
 
 
-def _nodes(started: Started) -> int:
-    """How many nodes the job has, as a worker's launcher tells."""
+def _count_nodes(started: Started) -> int:
+    """Return how many nodes the job has, as a worker's launcher tells."""
     if nodes := _value(started.nodes):
         return nodes
     world, local = _value(started.world_size), _value(started.local_world_size)
-    if local is None or world is None or local == world:
-        return 1
-    return -(-world // local)
+    return 1 if local is None or world is None or local == world else -(-world // local)
 
 
 def _ranks_beside(started: Started, rank: int | None, nodes: int) -> range | None:
-    """The ranks that run on the node of a worker."""
+    """Return the ranks that run on the node of a worker."""
     world, local = _value(started.world_size), _value(started.local_world_size)
     at = _value(started.local_rank)
     if rank is not None and at is not None and local:
@@ -93,43 +163,64 @@ def of_node(
     started: Started | None,
     line: LaunchLine | None,
     env: Mapping[str, str],
-    *,
-    job: str,
-    node: int | None,
-    nodes: int | None,
-    world: int | None,
+    options: Options,
+    world: int | None = None,
 ) -> Membership:
-    """The membership of one launcher: alone, or one of several nodes. Raises UsageError when it is not known
-    how many.
+    """Return the membership of one launcher: alone, or one of several nodes. Raises UsageError when it is not
+    known how many.
     """
-    nodes = (_nodes_started(started, line) if nodes is None else nodes) or 1
-    if nodes == 1 and not job:
-        return _alone(world)
-    if node is None and line:
-        node = line.node
-    if node is None and started:
-        node = _value(started.node)
+    nodes = _find_nodes(started, line) if options.nodes is None else options.nodes
+    if world is None and started:
+        world = _value(started.world_size)
+    if (nodes or 1) == 1 and not options.job:  # it shares its decision with nobody: no start has its key
+        ranks, key = range(world) if world else None, f"{time.time_ns()}-{os.getpid()}"
+        about = {"job": "", "generation": 0}
+        return Membership(key, "launcher", True, start="launcher", node=0, ranks=ranks, about=about)
+    return _of_one_node(started, line, env, options, world=world, nodes=nodes or 1)
+
+
+def _of_one_node(
+    started: Started | None,
+    line: LaunchLine | None,
+    env: Mapping[str, str],
+    options: Options,
+    *,
+    world: int | None,
+    nodes: int,
+) -> Membership:
+    node = options.node
+    if node is None:
+        node = line.node if line and line.node is not None else _value(started.node) if started else None
     process = Membership(
         key="",
         member=f"node-{node}" if node is not None else f"host-{Process.here().host}",
         unique=False,
         node=node,
         nodes=nodes,
-        ranks=_ranks_of_node(node, nodes, line, world),
-        about=_about("", 0),
+        ranks=_ranks_of(node, line.per_node if line else _share(world, nodes)),
+        about={"job": "", "generation": 0},
     )
-    generation = _restarts(started) if started else 0
-    if job:  # an id of this start alone is a key for all nodes
-        key = f"{job}.{generation}"
-        return replace(process, key=safe(key), unique=True, place=safe(job), about=_about(job, generation))
+    generation = (_value(started.restart) or 0) if started else 0
+    if job := options.job:  # an id of this start alone is a key for all nodes
+        about = {"job": job, "generation": generation}
+        return replace(process, key=safe(f"{job}.{generation}"), unique=True, place=safe(job), about=about)
     if line and line.job:  # under any other id each node has a key of its own, and they meet
-        key, about = f"{line.job}.{generation}.{process.member}", _about(line.job, generation)
+        key, about = f"{line.job}.{generation}.{process.member}", {"job": line.job, "generation": generation}
         return replace(process, key=safe(key), place=safe(line.job), about=about)
     return _by_launcher(process, started, env, "") if started else process
 
 
-def _nodes_started(started: Started | None, line: LaunchLine | None) -> int | None:
-    """How many nodes the job has, as far as the command line or the launcher of this process tells."""
+def _share(world: int | None, nodes: int) -> int | None:
+    """Return how many ranks run on each node, where all run as many."""
+    return world // nodes if world and world % nodes == 0 else None
+
+
+def _ranks_of(node: int | None, per_node: int | None) -> range | None:
+    return range(node * per_node, (node + 1) * per_node) if node is not None and per_node else None
+
+
+def _find_nodes(started: Started | None, line: LaunchLine | None) -> int | None:
+    """Return how many nodes the job has, as far as the command line or the launcher of this process tells."""
     if line and line.nodes is not None:
         return line.nodes
     if started is None or started.node is None:  # as in the script of sbatch, which runs once for all nodes
@@ -143,58 +234,27 @@ def _nodes_started(started: Started | None, line: LaunchLine | None) -> int | No
     return started.nodes.value
 
 
-def _ranks_of_node(node: int | None, nodes: int, line: LaunchLine | None, world: int | None) -> range | None:
-    """The ranks that run on a node, where all run as many."""
-    per_node = None
-    if line:
-        per_node = line.per_node
-    elif world and world % nodes == 0:
-        per_node = world // nodes
-    return range(node * per_node, (node + 1) * per_node) if node is not None and per_node else None
-
-
-def _alone(world: int | None) -> Membership:
-    """A launcher that shares its decision with nobody: no other start has its key."""
-    return Membership(
-        key=f"{time.time_ns()}-{os.getpid()}",
-        member="launcher",
-        unique=True,
-        start="launcher",
-        node=0,
-        ranks=range(world) if world else None,
-        about=_about("", 0),
-    )
-
-
 def _by_launcher(process: Membership, started: Started, env: Mapping[str, str], job: str) -> Membership:
-    """The membership of a process under the id that its launcher gives the job, or ``job``."""
+    """Return the membership of a process under the id that its launcher gives the job, or ``job``."""
     # torchrun's agents start their workers again under the same id, and may count that differently: --job
     # names the job there, and no single start
     unique = started.launcher in _ONCE or (bool(job) and started.launcher != "torchrun")
-    name, generation = job or started.job, _restarts(started)
+    name, generation = job or started.job, _value(started.restart) or 0
     step = env.get("SLURM_STEP_ID", "") if started.launcher == "slurm" and not job else ""
     if step and (cluster := env.get("SLURM_CLUSTER_NAME")):
         name = f"{cluster}-{name}"  # two clusters count their jobs alike
     here = Process.here()
+    about = {"job": name, "generation": generation}
     if not name and process.nodes != 1:
-        return replace(process, about=_about("", generation))
+        return replace(process, about=about)
     host, start = hashlib.sha256(here.host.encode()).hexdigest()[:12], started.start
     if not name:  # the launcher is our parent: its pid and start time tell two of the same name apart
         name, start = f"{started.launcher}-{here.parent}", host
     key = ".".join(safe(w) for w in (started.launcher, name, step, start, str(generation)) if w)
     if not unique:  # each node's processes decide under a key of their own, and the nodes meet
         key += f".{process.node}.{host}"
-    place, about = safe(f"{started.launcher}.{name}"), _about(name, generation)
+    about, place = {"job": name, "generation": generation}, safe(f"{started.launcher}.{name}")
     return replace(process, key=key, unique=unique, start=start, place=place, about=about)
-
-
-def _about(job: str, generation: int) -> Mapping[str, object]:
-    return {"job": job, "generation": generation}
-
-
-def _restarts(started: Started) -> int:
-    """How often the job or its workers were started again."""
-    return _value(started.restart) or 0
 
 
 def _value(known: Known | None) -> int | None:

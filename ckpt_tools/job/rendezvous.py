@@ -11,13 +11,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.job.meeting import Board, Files, Meeting, Store, failure, meeting
-from ckpt_tools.job.membership import Membership
-from ckpt_tools.job.options import Options
+from ckpt_tools.job.membership import Membership, Options
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.planning import decision_log
 from ckpt_tools.settings.parsers import is_address
@@ -96,10 +94,8 @@ class Rendezvous(Struct):
     def _board(self) -> Board:
         membership, options = self.membership, self.options
         if is_address(options.meet or "") or (not options.meet and options.plan_dir is None):
-            at = endpoint(membership, options, self.line, self.env)
-            return Store(
-                at.host, at.port, at.keeper, timeout=options.timeout, prefix=membership.place or "job"
-            )
+            host, port, keeper = find_endpoint(membership, options, self.line, self.env)
+            return Store(host, port, keeper, timeout=options.timeout, prefix=membership.place or "job")
         if not membership.place:
             raise UsageError(
                 "nothing names this job, so its nodes cannot find each other",
@@ -110,61 +106,48 @@ class Rendezvous(Struct):
         return Files(place, options.trust, "--meet" if options.meet else decision_log.FLAG)
 
 
-class Endpoint(Struct, frozen=True):
-    """Where nodes meet over TCP; ``keeper``: whether this node keeps the store there."""
-
-    host: str
-    port: int
-    keeper: bool
-
-
-def endpoint(
-    membership: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
-) -> Endpoint:
-    """Return where the agreement's store is. Raises UsageError when nothing tells."""
-    first, found = membership.node == 0, None
-    host, port = env.get("MASTER_ADDR", ""), env.get("MASTER_PORT", "")
-    if options.worker and host and _is_port(port) and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # the store that torchrun keeps for its workers (torch/distributed/rendezvous.py)
-        found = Endpoint(host, int(port), False)
-    found = _requested(options, first) or found or _beside_launchers_own(line, first)
-    nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST", "")
-    if found is None and nodes and (job := env.get("SLURM_JOB_ID", "")).isdigit():
-        found = Endpoint(first_host(nodes), 20000 + int(job) % 20000, first)
-    if found is None:
-        raise UsageError(
-            "the address where the nodes meet is unknown",
-            "say --meet DIR that all see, or --meet HOST:PORT with a free port of the first node",
-        )
-    return replace(found, host=found.host.removeprefix("[").removesuffix("]"))
-
-
-def _requested(options: Options, first: bool) -> Endpoint | None:
-    at = options.meet or options.rendezvous
-    if not at:
-        return None
-    host, _, port = at.rpartition(":")
-    if not host or not _is_port(port):
-        raise UsageError(f"--meet {at!r} is not HOST:PORT", "name a free port of the first node")
-    return Endpoint(host, int(port), first)
-
-
-def _beside_launchers_own(line: LaunchLine | None, first: bool) -> Endpoint | None:
-    if line is None or not line.endpoint:
-        return None
-    if not _is_port(line.port) or int(line.port) == _PORTS - 1:
-        raise UsageError(
-            f"{line.endpoint!r}: there is no other port beside {line.port}", "say --meet HOST:PORT"
-        )
-    return Endpoint(line.host, int(line.port) + 1, first)
-
-
 def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and 0 < int(text) < _PORTS
 
 
+def find_endpoint(
+    membership: Membership, options: Options, line: LaunchLine | None, env: Mapping[str, str]
+) -> tuple[str, int, bool]:
+    """Return the host and the port of the agreement's store, and whether this node keeps it. Raises
+    UsageError when nothing tells.
+    """
+    first, master, master_port = membership.node == 0, env.get("MASTER_ADDR"), env.get("MASTER_PORT", "")
+    agents = options.worker and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if at := options.meet or options.rendezvous:
+        host, _, port = at.rpartition(":")
+        if not host or not _is_port(port):
+            raise UsageError(f"--meet {at!r} is not HOST:PORT", "name a free port of the first node")
+        number = int(port)
+    elif agents and master and _is_port(master_port):
+        # the store that torchrun keeps for its workers (torch/distributed/rendezvous.py)
+        host, number, first = master, int(master_port), False
+    elif line and line.endpoint:
+        if not _is_port(line.port) or int(line.port) == _PORTS - 1:
+            raise UsageError(
+                f"{line.endpoint!r}: there is no other port beside {line.port}", "say --meet HOST:PORT"
+            )
+        host, number = line.host, int(line.port) + 1
+    elif slurm := _find_slurms(env):
+        host, number = slurm
+    else:
+        raise UsageError(
+            "the address where the nodes meet is unknown",
+            "say --meet DIR that all see, or --meet HOST:PORT with a free port of the first node",
+        )
+    return host.removeprefix("[").removesuffix("]"), number, first
+
+
+def _find_slurms(env: Mapping[str, str]) -> tuple[str, int] | None:
+    nodes, job = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST"), env.get("SLURM_JOB_ID", "")
+    return (first_host(nodes), 20000 + int(job) % 20000) if nodes and job.isdigit() else None
+
+
 def first_host(nodes: str) -> str:
-    """The first of Slurm's ``node[03-05,9],other`` (scontrol(1) show hostnames)."""
+    """Return the first of Slurm's ``node[03-05,9],other`` (scontrol(1) show hostnames)."""
     # the first number of every bracket: a name may have several
-    first = re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes)
-    return first.partition(",")[0]
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", nodes).partition(",")[0]

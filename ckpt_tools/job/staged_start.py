@@ -5,8 +5,8 @@ verified on its way. What comes damaged is decided about anew, where nobody can 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,60 +15,13 @@ from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.decider import Listener, planned
 from ckpt_tools.job.decision import Body, Decision, body_of
-from ckpt_tools.job.membership import Membership, of_worker
-from ckpt_tools.job.options import Options
-from ckpt_tools.job.staging import Damaged, How, Staged, bring, described
+from ckpt_tools.job.membership import Membership, Options, of_worker
+from ckpt_tools.job.staging import Copies, Damaged, Staged, bring, described
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
-AGAIN = "start again; 'ckpt verify' of it says whether the store has it damaged"
-
-
-def shallow(selection: Selection) -> Selection:
-    """The question without contents: these are verified as they are brought, and need not come twice."""
-    if selection.level is not Level.CONTENT:
-        return selection
-    return replace(selection, level=Level.STRUCTURE, compare_only=True)
-
-
-def thorough(selection: Selection) -> Selection:
-    """The question once something came damaged: every content is read, however long it takes."""
-    return replace(selection, level=max(selection.level, Level.CONTENT), budget=None, cache=False)
-
-
-def start(
-    decided: Callable[[Selection], Decision],
-    selection: Selection,
-    membership: Membership,
-    options: Options,
-    listener: Listener,
-) -> tuple[Decision, int | None, Staged | None]:
-    """The decision, the rank of this process, and what was brought for it. Raises CkptError subclasses.
-
-    Where several nodes start by one decision, its contents are looked at before it is made, because nobody
-    can take it back; what comes damaged all the same stops this node.
-    """
-    if options.agree or options.view:
-        other = "--agree" if options.agree else "--view"
-        raise UsageError(f"--stage and {other} contradict each other", "say one of them")
-    ranks, rank = membership.ranks, membership.rank
-    damaged: Damaged | None = None
-    for asked in (shallow(selection), thorough(selection)) if membership.nodes == 1 else (selection,):
-        if damaged and listener.note:
-            listener.note(f"{damaged}; deciding anew, with all contents read")
-        decision = decided(asked)
-        if not decision.found:
-            return decision, rank, None
-        try:
-            root = decision.about["root"]
-            staged = _bring(root, decision.body, selection, Copies("", ranks, options.keep), listener)
-        except Damaged as e:
-            damaged = e
-            continue
-        decision.check(ranks if rank is None else [rank])
-        return decision, rank, staged
-    raise CannotLook(str(damaged), AGAIN) from damaged
+_T = TypeVar("_T")
 
 
 class Copied(Struct, frozen=True):
@@ -78,50 +31,81 @@ class Copied(Struct, frozen=True):
     staged: Staged
 
 
-class Copies(Struct, frozen=True):
-    """What is to be brought where: the files of ``ranks`` (None: of all) below the directory ``home``."""
+def start(
+    decided: Callable[[Selection], Decision],
+    selection: Selection,
+    membership: Membership,
+    options: Options,
+    listener: Listener,
+) -> tuple[Decision, int | None, Staged | None]:
+    """Return the decision, the rank of this process, and what was brought for it. Raises CkptError
+    subclasses.
 
-    home: str
-    ranks: Collection[int] | None = None
-    keep: int | None = None
+    Where several nodes start by one decision, its contents are looked at before it is made, because nobody
+    can take it back; what comes damaged all the same stops this node.
+    """
+    if options.agree or options.view:
+        other = "--agree" if options.agree else "--view"
+        raise UsageError(f"--stage and {other} contradict each other", "say one of them")
+    ranks, rank = membership.ranks, membership.rank
+
+    def attempt(asked: Selection) -> tuple[Decision, int | None, Staged | None]:
+        decision = decided(asked)
+        if not decision.found:
+            return decision, rank, None
+        copies = Copies("", ranks, options.keep)
+        staged = bring(decision.body, selection, copies, listener.progress)
+        decision.check(ranks if rank is None else [rank])
+        return decision, rank, staged
+
+    questions = _questions(selection) if membership.nodes == 1 else (selection,)
+    return _until_whole(attempt, questions, listener, "deciding")
 
 
 def stage(root: str, selection: Selection, copies: Copies, to: Listener) -> Copied | None:
     """Plan, and bring what is planned; None where there is no checkpoint and that is allowed. Raises as
     ``api.plan`` does, and CannotLook.
     """
-    damaged: Damaged | None = None
-    for asked in (shallow(selection), thorough(selection)):
-        if damaged and to.note:
-            to.note(f"{damaged}; planning anew, with all contents read")
+
+    def attempt(asked: Selection) -> Copied | None:
         plan = planned(root, asked, to)
         if to.made:
             to.made(plan)
         if plan.checkpoint is None:
             return None
         body = {**body_of(plan), **described(plan, os.path.abspath(copies.home), layouts_of(selection))}
+        return Copied(body, bring(body, selection, copies, to.progress))
+
+    return _until_whole(attempt, _questions(selection), to, "planning")
+
+
+def _questions(selection: Selection) -> Sequence[Selection]:
+    """Return the question without contents, which are verified once they are here and need not come twice;
+    and the one once something came damaged: every content is read, however long it takes.
+    """
+    thorough = replace(selection, level=max(selection.level, Level.CONTENT), budget=None, cache=False)
+    if selection.level is not Level.CONTENT:
+        return selection, thorough
+    return replace(selection, level=Level.STRUCTURE, compare_only=True), thorough
+
+
+def _until_whole(
+    attempt: Callable[[Selection], _T], questions: Sequence[Selection], to: Listener, doing: str
+) -> _T:
+    damaged: Damaged | None = None
+    for asked in questions:
+        if damaged and to.note:
+            to.note(f"{damaged}; {doing} anew, with all contents read")
         try:
-            return Copied(body, _bring(plan.root, body, selection, copies, to))
+            return attempt(asked)
         except Damaged as e:
             damaged = e
-    raise CannotLook(str(damaged), AGAIN) from damaged
-
-
-def _bring(root: str, body: Mapping[str, Any], selection: Selection, copies: Copies, to: Listener) -> Staged:
-    how = How(
-        root=root,
-        keep=copies.keep,
-        read=replace(selection.read_options(), budget=None, cache=False),
-        trust=selection.trust,
-        about={"checkpoint": body["checkpoint"]["path"], "step": body["resume_step"]},
-        progress=to.progress,
-        anew=not selection.cache,
-    )
-    return bring(body, how, copies.ranks)
+    hint = "start again; 'ckpt verify' of it says whether the store has it damaged"
+    raise CannotLook(str(damaged), hint) from damaged
 
 
 def ranks_here(env: Mapping[str, str]) -> range | None:
-    """The ranks of this node, as the launcher of this process tells; None where none does."""
+    """Return the ranks of this node, as the launcher of this process tells; None where none does."""
     started = launchers.detect(env)
     if started is None or started.rank is None:
         return None

@@ -7,14 +7,15 @@ told, and never asked for an answer: a line that was cut is counted, and a histo
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import takewhile
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.errors import CkptError
+from ckpt_tools.job.decision import Decision
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.rules.choice import restart_loop
@@ -73,24 +74,26 @@ def history(root: str, directory: str, trusted: Trust = OURS) -> History:
     path = f"{directory}/{NAME}"
     data = decision_log.read_below(path, f"the history of starts {path}", trusted)
     rows = [line for line in (data or b"").split(b"\n") if line.strip()]
-    starts = [start for start in map(_start, rows) if start is not None]
+    starts = list[Start]()
+    for row in rows:
+        with suppress(NoJson, Invalid):
+            starts.append(checked(parsed(row), Start))
     return History(root, tuple(reversed(starts)), len(rows) - len(starts))
 
 
-def line(body: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
+def line(decision: Decision) -> bytes:
     """The line for a decision (docs/json.md), and a line feed before it: what was cut ends there."""
-    chosen, ahead = body.get("checkpoint"), body.get("ahead") or ()
+    about, chosen, ahead = decision.about, decision.said.checkpoint, decision.said.ahead or ()
     passed = [
         {"path": r["path"], "step": r.get("step"), "codes": sorted({f["code"] for f in r["findings"]})}
-        for r in (body.get("rejected") or ())[:_LISTED]
+        for r in (decision.body.get("rejected") or ())[:_LISTED]
     ]
-    row = {key: about.get(key) for key in ("decided_at", "host", "job")}
-    row |= {key: chosen and chosen.get(key) for key in ("path", "step", "kind")}
-    row["passed"] = passed
+    row: dict[str, object] = {"decided_at": about.decided_at, "host": about.host, "job": about.job}
+    row |= {"path": None, "step": None, "kind": None, "passed": passed}
     if chosen:
-        beyond = [*passed, *ahead]
-        row["lost_steps"] = _beyond(chosen.get("step"), [r.get("step") for r in beyond])
-        row["lost_seconds"] = _beyond(chosen.get("mtime"), [r.get("mtime") for r in ahead])
+        row |= {"path": chosen.path, "step": chosen.step, "kind": chosen.kind}
+        row["lost_steps"] = _beyond(chosen.step, [*(r["step"] for r in passed), *(c.step for c in ahead)])
+        row["lost_seconds"] = _beyond(chosen.mtime, [c.mtime for c in ahead])
     return b"\n" + json.dumps(row).encode("utf-8", "surrogateescape")
 
 
@@ -110,11 +113,3 @@ def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) 
     same = [start.path for start in before.starts[:1]] == [plan.checkpoint.path]
     hits = restart_loop.check((before.repeats if same else 0, plan.checkpoint.path))
     return replace(plan, warnings=(*plan.warnings, *(finding_of(restart_loop.RULE, hit) for hit in hits)))
-
-
-def _start(data: bytes) -> Start | None:
-    """Return the start that a line tells; None for one that says nothing."""
-    try:
-        return checked(parsed(data), Start)
-    except (NoJson, Invalid):
-        return None

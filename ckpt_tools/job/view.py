@@ -8,13 +8,11 @@ was replaced stays for a day: a job that found it may still look into it.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -35,15 +33,13 @@ from ckpt_tools.storage.trust import OURS, Trust
 SCHEMA = "ckpt-tools/view/v1"
 _DAY = 86400
 _FRESH = r"\.view-[0-9a-f]{16}"
-_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class _Note(Struct, frozen=True):
-    """What the note in a view says: the small files that it holds, and a digest of all."""
+    """What the note in a view says: the small files that it holds."""
 
     schema: Literal["ckpt-tools/view/v1"]
     files: list[str]
-    content: str = ""
 
 
 def build(
@@ -80,15 +76,15 @@ def build(
                 trust.check(directory, trusted)
             except FileNotFoundError:
                 trust.absent(directory, trusted)
-        if not _holds(directory, tree):
-            new = f"{directory}.view-{secrets.token_hex(8)}"
-            try:
-                _fill(new, tree, about)
-                _link(new, directory)
-            except BaseException:
-                shutil.rmtree(new, ignore_errors=True)
-                raise
-            _sweep(directory)
+        _require_replaceable(directory)
+        new = f"{directory}.view-{secrets.token_hex(8)}"
+        try:
+            _fill(new, tree, about)
+            _link(new, directory)
+        except BaseException:
+            shutil.rmtree(new, ignore_errors=True)
+            raise
+        _sweep(directory)
     except OSError as e:
         raise CannotLook(
             f"the view {directory} could not be built: {e.strerror}",
@@ -113,14 +109,14 @@ def _require_outside(root: str, directory: str) -> None:
             )
 
 
-def _holds(directory: str, tree: Tree) -> bool:
-    """Return whether the very view is there already. Raises UsageError unless nothing is there, an empty
-    directory, or a view of ours in which nothing was saved. Raises OSError.
+def _require_replaceable(directory: str) -> None:
+    """Raise UsageError unless nothing is there, an empty directory, or a view of ours in which nothing was
+    saved. Raises OSError.
     """
     try:
         to = os.readlink(directory)
     except FileNotFoundError:
-        return False
+        return
     except OSError:
         if not os.path.isdir(directory):
             raise UsageError(
@@ -128,20 +124,12 @@ def _holds(directory: str, tree: Tree) -> bool:
             ) from None
         if os.listdir(directory):
             raise _not_ours(directory) from None
-        return False
+        return
     if not re.fullmatch(re.escape(os.path.basename(directory)) + _FRESH, to):
         raise UsageError(f"--view {directory} is a symbolic link", "name the directory itself")
     at = os.path.join(os.path.dirname(directory), to)
-    if not os.path.isdir(at):
-        return False
-    note = _require_ours(at, directory)
-    with suppress(OSError):  # else something is gone from it
-        return (
-            note.content == _digest(tree)
-            and all(os.readlink(f"{at}/{name}") == path for name, path in tree.links.items())
-            and all(_read(f"{at}/{name}", len(data)) == data for name, data in tree.texts.items())
-        )
-    return False
+    if os.path.isdir(at):
+        _require_ours(at, directory)
 
 
 def _not_ours(directory: str) -> UsageError:
@@ -151,12 +139,14 @@ def _not_ours(directory: str) -> UsageError:
     )
 
 
-def _require_ours(at: str, directory: str) -> _Note:
-    """Return the note in a view of ours. Raises UsageError where there is none, or anything that ckpt has not
-    put there, so that no file of anybody is lost.
+def _require_ours(at: str, directory: str) -> None:
+    """Raise UsageError where there is no note of ours, or anything that ckpt has not put there, so that no
+    file of anybody is lost.
     """
     try:
-        note = checked_json.checked(checked_json.parsed(_read(f"{at}/{MARKER}")), _Note)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(f"{at}/{MARKER}", flags), "rb") as f:  # nothing, of a pipe
+            note = checked_json.checked(checked_json.parsed(f.read(checked_json.MOST + 1) or b""), _Note)
     except (OSError, ValueError):
         raise _not_ours(directory) from None
     files = {MARKER, *note.files}
@@ -168,18 +158,6 @@ def _require_ours(at: str, directory: str) -> _Note:
                     f"{directory}/{path} was not put there by ckpt, so the view {directory} is not replaced",
                     "move it, and let the job save elsewhere",
                 )
-    return note
-
-
-def _read(path: str, most: int = checked_json.MOST) -> bytes:
-    """Return the bytes of a file; no more than one above ``most``. A pipe is an empty file."""
-    with open(os.open(path, _OPEN), "rb") as f:
-        return f.read(most + 1) if stat.S_ISREG(os.fstat(f.fileno()).st_mode) else b""
-
-
-def _digest(tree: Tree) -> str:
-    said = repr((sorted(tree.links.items()), sorted(tree.texts.items())))
-    return hashlib.sha256(said.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _fill(new: str, tree: Tree, about: Mapping[str, object]) -> None:
@@ -191,7 +169,6 @@ def _fill(new: str, tree: Tree, about: Mapping[str, object]) -> None:
         "schema": SCHEMA,
         "tool_version": __version__,
         **about,
-        "content": _digest(tree),
         "files": sorted(tree.texts),
         "made_at": time.time(),
     }

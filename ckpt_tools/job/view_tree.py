@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property, lru_cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -29,29 +29,21 @@ _PLACES = frozenset((*COORDS, "node"))
 
 
 def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | None = None) -> str | None:
-    """The end of the path (as many components as the template has) that ``piece`` gives to ``rank``,
-    made from that of ``part``; None when no rank is in it.
-
-    ``coords`` are those of that rank where they are known: ranks that hold the same state usually share them.
+    """Return the end of the path (as many components as the template has) that ``piece`` gives to ``rank``,
+    made from that of ``part``; None when no rank is in it. ``coords`` are those of that rank if known.
     """
     below = part.path.split("/")[-piece.depth - 1 :]
     wanted = {**{a: n for a, n in (coords or {}).items() if a in _PLACES}, "rank": rank}
     above, _, last = piece.template.rpartition("/")
-    directory = _renamed(above, "/".join(below[:-1]), part, wanted)
-    file = _renamed(last, below[-1], part, wanted)
-    if directory is None or file is None or not (directory.ranks or file.ranks):
+    directory = _rename(above, "/".join(below[:-1]), part, wanted)
+    file = _rename(last, below[-1], part, wanted)
+    if directory is None or file is None or not (directory[1] or file[1]):
         return None
-    return "/".join(filter(None, (directory.name, file.name)))
+    return "/".join(filter(None, (directory[0], file[0])))
 
 
-class _Renamed(NamedTuple):
-    """What another rank calls a file or its directories, and how often its rank stands there."""
-
-    name: str
-    ranks: int
-
-
-def _renamed(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> _Renamed | None:
+def _rename(template: str, name: str, part: Part, wanted: Mapping[str, int]) -> tuple[str, int] | None:
+    """Return what another rank calls a file or its directories, and how often its rank stands there."""
     pattern, widths = _every_field(template)
     m = re.fullmatch(pattern, name)
     if m is None:
@@ -61,10 +53,13 @@ def _renamed(template: str, name: str, part: Part, wanted: Mapping[str, int]) ->
         old, field = m[group], group.partition("__")[0]
         if old is None:
             continue
-        counts_rank = field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank")
         if field == "prefix":
-            new = _prefix(old, part, wanted["rank"])
-        elif counts_rank:
+            # ``pangu3`` is what rank 3 calls the run ``pangu`` (discovery/names.py, _common_prefixes)
+            new, stem = old, old.removesuffix(str(part.rank))
+            common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
+            if stem != old and (part.prefix in common or stem.endswith("rank_")):
+                new = f"{stem}{wanted['rank']}"
+        elif field == "generation" and int(old) == part.rank and m["prefix"].endswith("rank"):
             new = str(wanted["rank"])  # MindFormers' prefix_rank_R-E_S.ckpt reads like a counter of restarts
         elif field in wanted:
             padded = len(old) if old[0] == "0" and len(old) > 1 else 0
@@ -73,26 +68,19 @@ def _renamed(template: str, name: str, part: Part, wanted: Mapping[str, int]) ->
         else:
             continue
         out = out[: m.start(group)] + new + out[m.end(group) :]
-    return _Renamed(out, ranks)
+    return out, ranks
 
 
 @lru_cache(64)
 def _every_field(template: str) -> tuple[str, dict[str, int]]:
-    """The template's expression with a group for every place where a field stands,
-    and how many digits each field has at least.
+    """Return the template's expression with a group for every place where a field stands, and how many digits
+    each field has at least.
     """
     number = count(1)
     pattern = re.sub(
         r"\(\?P=(\w+)\)", lambda m: f"(?P<{m[1]}__{next(number)}>{m[0]})", compile_template(template)
     )
     return pattern, {m[1]: int(m[2] or 0) for m in FIELD.finditer(template)}
-
-
-def _prefix(text: str, part: Part, rank: int) -> str:
-    """``pangu3`` is what rank 3 calls the run ``pangu`` (discovery/names.py, _common_prefixes)."""
-    stem = text.removesuffix(str(part.rank))
-    common = {stem, stem.rstrip("_").removesuffix("rank").rstrip("_")}
-    return f"{stem}{rank}" if stem != text and (part.prefix in common or stem.endswith("rank_")) else text
 
 
 MARKER = ".ckpt-view.json"
@@ -259,9 +247,7 @@ class Tree(Struct, dict=True):
                 yield name, path
 
     def _other_parts(self) -> Iterator[tuple[str, str]]:
-        """Parts that are not loaded, and those of which one is loaded for all: the good one under every
-        name.
-        """
+        """Parts that are not loaded; and of those of which one is loaded for all, it under every name."""
         loaded = [(f.path, part) for f in self.plan.shared if (part := self.part_of(f.path))]
         good = {part.role: path for path, part in loaded if self.layout.piece(part.piece).readers.single}
         for part in self.checkpoint.parts:
@@ -303,28 +289,22 @@ class Tree(Struct, dict=True):
 
     def _tracker(self) -> None:
         """The notes in which a framework looks up what to load, as they must be in the view."""
-        layout, latest = self.layout, self.layout.tracker.name(self.checkpoint)
-        if (
-            layout.tracker.file
-            and latest is not None
-            and (layout.tracker.always or is_file(os.path.join(self.above, layout.tracker.file)))
-        ):
-            self.texts[layout.tracker.file] = layout.tracker.write(latest)
-        self._records()
+        tracker, records = self.layout.tracker, self.layout.records
+        latest = tracker.name(self.checkpoint)
+        there = tracker.file and (tracker.always or is_file(os.path.join(self.above, tracker.file)))
+        if there and latest is not None:
+            self.texts[tracker.file] = tracker.write(latest)
+        if records.write:
+            homes = {p.path.rpartition("/")[0] for p in self.checkpoint.parts}
+            if any(is_file(f"{home}/{records.names[0]}") for home in homes):
+                for name, part in self.moved.items():
+                    home = name.rpartition("/")[0]
+                    self.texts[f"{home}/{records.names[0]}".lstrip("/")] = records.write(part)
         if twice := next((name for name in self.texts if name in self.links), None):
             raise UsageError(
                 f"no view can be made: {self.links[twice]} has the name of the tracker",
                 "start without --view",
             )
-
-    def _records(self) -> None:
-        write = self.layout.records.write
-        if not write:
-            return
-        record = self.layout.records.names[0]
-        if any(is_file(f"{p.path.rpartition('/')[0]}/{record}") for p in self.checkpoint.parts):
-            for name, part in self.moved.items():
-                self.texts[f"{name.rpartition('/')[0]}/{record}".lstrip("/")] = write(part)
 
     # ---- what the framework is told
 

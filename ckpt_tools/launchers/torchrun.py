@@ -99,16 +99,7 @@ def _detect(env: Mapping[str, str]) -> Started | None:
 
 def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | None:
     """Return the torchrun line in ``command``; None when it starts something else."""
-    start = None
-    for n, word in enumerate(command):
-        name = os.path.basename(word)
-        modules = (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"])
-        if name == "torchrun":
-            start = n + 1
-        elif re.fullmatch(r"python[0-9.]*", name) and list(command[n + 1 : n + 3]) in modules:
-            start = n + 3
-        if start is not None:
-            break
+    start = _find_start(command)
     if start is None:
         return None
     options = {
@@ -130,6 +121,18 @@ def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | No
             options[option], i = (command[i + 1] if i + 1 < len(command) else ""), i + 2
     kept = [w for w in command[start:i] if _option(w) not in ("no-python", "module")]
     return _line(options, [*command[:start], *kept], command[i:])
+
+
+def _find_start(command: Sequence[str]) -> int | None:
+    """Return where torchrun's options begin."""
+    for i, word in enumerate(command):
+        name = os.path.basename(word)
+        if name == "torchrun":
+            return i + 1
+        modules = (["-m", "torch.distributed.run"], ["-m", "torch.distributed.launch"])
+        if re.fullmatch(r"python[0-9.]*", name) and list(command[i + 1 : i + 3]) in modules:
+            return i + 3
+    return None
 
 
 def _line(options: Mapping[str, str], before: Sequence[str], after: Sequence[str]) -> LaunchLine:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, megatron, torchrun_env
+from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, torchrun_env
 
 from ckpt_tools.job import starts
 from ckpt_tools.planning import decision_log
@@ -128,10 +128,7 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decisions, "_MOST", 2000)
     made = decisions.Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
     for step in range(60):
-        body = {
-            "checkpoint": {"path": "/x", "step": step, "mtime": 1.0},
-            "decision": {"decided_at": float(step)},
-        }
+        body = decided_body("/x", step) | {"decision": {"root": "/", "decided_at": float(step)}}
         made._remember(decisions.Decision("", body))
     told = starts.history(str(tmp_path / "run"), made.directory)
     assert told.starts[0].step == 59 and 5 < len(told.starts) < 40 and not told.damaged

@@ -323,7 +323,7 @@ def test_every_block_is_part_of_a_run(block: str) -> None:
 
 def test_the_page_names_every_module_and_every_run_has_a_row() -> None:
     modules = {p.stem for p in Path(integrations.__file__).parent.glob("*.py")}
-    own = {"__init__", "agreement", "fitting", "group", "resumed"}
+    own = {"__init__", "agreement", "fitting"}
     assert modules - own == set(re.findall(r"\| `ckpt_tools\.integrations\.(\w+)` \|", PAGE))
     rows = re.findall(r"^\| (\w+) .* \| starts \| `.*` \| `.*` \| yes \| `NoneUsable` \|", PAGE, re.MULTILINE)
     assert len(rows) == len(RUNS), rows

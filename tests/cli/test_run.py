@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from places import LAYOUT_TREES
-from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, megatron, torchrun_env
+from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, torchrun_env
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.job.command import become
@@ -340,7 +340,7 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
     that names it, and nothing is decided.
     """
     decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
-    body: Any = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}
+    body = decided_body("/r/iter_20", 20)
     decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: body, about={})
     path = os.path.join(decisions.directory, *([what] if what == "last.json" else ["k", what]))
     path = path.rstrip("/")
@@ -374,7 +374,7 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
 def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: Path, text: str) -> None:
     decisions = Decisions(str(plans), str(root))
     assert decision_log.read_last_start(decisions.directory) is None
-    body: Any = {"checkpoint": {"path": "/r/iter_20"}, "resume_step": 20}
+    body = decided_body("/r/iter_20", 20)
     decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: body, about={})
     earlier = decision_log.read_last_start(decisions.directory)
     assert (
@@ -513,9 +513,7 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(ask, ["rank-0", "rank-1", "rank-2", "rank-3"])) == ["failed"] * 4
     assert len(tried) == 1
-    decided = decisions.once(
-        "k", "rank-0", unique=True, timeout=1000, make=lambda: {"checkpoint": None}, about={}
-    )
+    decided = decisions.once("k", "rank-0", unique=True, timeout=1000, make=decided_body, about={})
     assert not decided.found  # a later start tries again
 
 

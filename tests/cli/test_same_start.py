@@ -81,7 +81,7 @@ def test_launchers_that_tell_their_starts_apart(
         membership(task(0, 2, "")),
         membership(mpi(0, ""), "nightly"),
         membership(bare(0), "nightly"),
-        of_node(None, None, {}, job="nightly", node=0, nodes=2, world=2),
+        of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2),
     ],
 )
 def test_an_id_that_nothing_tells_from_that_of_an_earlier_start(found: Membership) -> None:
@@ -93,7 +93,7 @@ def test_an_id_that_nothing_tells_from_that_of_an_earlier_start(found: Membershi
     [
         membership(task(0, 2), rank=1),
         membership(mpi(0, "")),  # their parent, on this machine
-        of_node(None, None, {}, job="", node=None, nodes=None, world=2),
+        of_node(None, None, {}, Options(), 2),
     ],
 )
 def test_a_key_that_nobody_gave(found: Membership) -> None:
@@ -141,12 +141,9 @@ def test_whoever_took_the_earlier_decision_leads_the_way(tmp_path: Path) -> None
 
 def digest(root: Path, **selection: Any) -> str:
     """What a member of the job nightly finds."""
-    of = of_node(None, None, {}, job="nightly", node=0, nodes=2, world=2)
-    options, plans = Options(), str(root.parent / "plans")
-    rendezvous = Rendezvous(of, options, None, {})
-    decisions = Decisions(plans, str(root))
-    asked = Selection(**selection)
-    return Decider(str(root), asked, options, of, decisions, rendezvous).digest_saves()
+    of = of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2)
+    options = Options()
+    return Decider(str(root), Selection(**selection), Rendezvous(of, options, None, {})).digest_saves()
 
 
 def test_what_a_decision_is_made_from(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import CLEAN, broken, megatron
+from run_helpers import broken, megatron
 from two_nodes import WORLD, Nodes, free_port
 
 from ckpt_tools import job
@@ -217,14 +217,6 @@ def test_a_part_on_another_nodes_disk(nodes: Nodes) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["CKPT_TRANSFER", "CKPT_SECRET_FILE"])
-def test_a_variable_that_nothing_reads_any_more_is_said(
-    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setitem(CLEAN, name, "x")
-    assert all(code == 2 and f"nothing reads {name}" in err for code, _, err in nodes.run())
-
-
 def test_a_directory_of_their_own_to_meet_in(nodes: Nodes, tmp_path: Path) -> None:
     """Decisions stay on each node's own disk."""
     answers = nodes.run("--meet", str(tmp_path / "meet"), meet="own")
@@ -298,7 +290,7 @@ def test_what_our_ranks_load_is_what_we_have_found(nodes: Nodes, monkeypatch: py
         mine = job.Options(agree=True, plan_dir=str(nodes.shared), job="j", node=n, nodes=2)
         return job.decide(str(nodes.disks[n]), Selection(world_size=WORLD), mine)
 
-    assert [f["path"] for f in both(decide)[1].decision.files(2)] == [
+    assert [f.path for f in both(decide)[1].decision.files(2)] == [
         str(nodes.disks[1] / "iter_0000020/mp_rank_02/model_optim_rng.pt")
     ]
 

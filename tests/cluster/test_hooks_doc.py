@@ -181,7 +181,7 @@ def test_what_the_page_names_is_there() -> None:
         assert re.search(
             rf"^\| (?:\d+, )*{code}(?:, \d+)* \|", PAGE.partition("## Exit codes")[2], re.MULTILINE
         ), code
-    assert f"After {KEPT_DAYS} days" in PAGE and "`--allow fresh`" in PAGE
+    assert f"for {KEPT_DAYS} days" in PAGE and "`--allow fresh`" in PAGE
     assert all(
         v.name in PAGE or v.said in PAGE
         for v in resolve.ENV

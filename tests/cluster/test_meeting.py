@@ -21,9 +21,8 @@ from two_nodes import Nodes, free_port
 
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import meeting as room
-from ckpt_tools.job.files import locked
+from ckpt_tools.job.files import MOST, Backoff, Clock, locked
 from ckpt_tools.job.meeting import Board, Files, Meeting, Store, meeting
-from ckpt_tools.job.waiting import MOST, Backoff, Clock
 from ckpt_tools.planning import decision_log
 
 LONG = "600"

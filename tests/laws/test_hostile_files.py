@@ -25,9 +25,8 @@ from ckpt_tools import api, cli, job
 from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.job import schema
 from ckpt_tools.job.command import environment, substituted
-from ckpt_tools.job.decision import body_of, failed, read
+from ckpt_tools.job.decision import body_of, failed, parse, read
 from ckpt_tools.job.view import build
 from ckpt_tools.job.view_tree import MARKER
 from ckpt_tools.model.plan import RESUME_VARIABLES
@@ -254,12 +253,12 @@ def test_what_ckpt_writes_passes(case: Path, question: dict[str, Any], tmp_path:
     try:
         plan = api.plan(str(root / question.get("root", "")), selection(question.get("options", {})))
     except CkptError as e:
-        schema.parsed(stamped(failed(e)))
+        parse("x", stamped(failed(e)))
         return
-    schema.parsed(stamped(body_of(plan)))
+    parse("x", stamped(body_of(plan)))
     assert set(plan.resume.env) <= RESUME_VARIABLES
     with suppress(UsageError):  # no view can be made of every layout
-        schema.parsed(stamped({**body_of(plan), **build(plan, str(tmp_path / "view"))}))
+        parse("x", stamped({**body_of(plan), **build(plan, str(tmp_path / "view"))}))
 
 
 def stamped(body: dict[str, Any]) -> bytes:

@@ -14,8 +14,7 @@ from places import FIXTURES
 from stores.asking import as_user, ask
 from stores.bucket import Bucket
 
-from ckpt_tools.job.staging.fetching import Aside
-from ckpt_tools.job.staging.wanted import Wanted
+from ckpt_tools.job.staging import fetching
 
 TREE = FIXTURES / "layouts/hf-trainer/trainer/tree/checkpoint-20"
 FLAT = FIXTURES / "layouts/sharded-safetensors/consolidated/tree/step-1000"
@@ -26,7 +25,7 @@ TOLD_APART = (
     *("-rf", "~", "..a", "...", "s3:", "$(id)", "`id`", "'\"<>", "\u202etxt.exe", "\u200b", "\u2028", "\x85"),
     *("k" * 255, "d/" * 200 + "e", ".ckpt-stage/x", "con", "@", "{x}", "*", "a=b&c;d"),
 )
-OWN = (".ckpt-stage.json", ".ckpt-stage.jsonl", ".ckpt-aside/x")
+OWN = (".ckpt-stage.json", ".ckpt-aside/x")
 
 
 @pytest.fixture
@@ -86,18 +85,18 @@ def test_names_that_a_file_system_takes_for_one_are_refused(
     """As macOS', FAT and many shares do: whoever is renamed last is found under both names."""
     for name in names:
         store.put(f"run/checkpoint-20/{name}", b"same length: " + name.encode()[:1])
-    usual, one_at_a_time = Aside.finish, threading.Lock()
+    usual, one_at_a_time = fetching.put_in_place, threading.Lock()
 
-    def finish(self: Aside, wanted: Wanted, path: str) -> None:
+    def put(aside: str, path: str) -> None:
         home, own = os.path.split(path)
         with one_at_a_time:  # a rename is one step for the file system that this one plays
-            usual(self, wanted, path)
+            usual(aside, path)
             for other in set(names) - {own} if own in names else ():
                 if os.path.exists(os.path.join(home, other)):
                     os.unlink(os.path.join(home, other))
                 os.link(path, os.path.join(home, other))
 
-    monkeypatch.setattr(Aside, "finish", finish)
+    monkeypatch.setattr(fetching, "put_in_place", put)
     for _ in range(2):
         said = ask("stage", f"{store.url}/run", str(tmp_path / "ssd"))
         assert (said.code, said.printed) == (2, ""), said.text

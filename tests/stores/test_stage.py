@@ -386,7 +386,7 @@ def test_after_another_boot_the_bytes_are_looked_at(uploaded: Bucket, run: Path,
     home = tmp_path / "ssd"
     answer(stage(uploaded, home, "--json"))
     note = only(home) / NOTE
-    note.write_text(re_hosted := note.read_text().replace('"host": "', '"host": "before-'))
+    note.write_text(re_hosted := note.read_text().replace('"boot": "', '"boot": "before-'))
     assert answer(stage(uploaded, home, "--json"))["fetched"]["files"] == 0
     assert "before-" not in note.read_text()
     note.write_text(re_hosted)
@@ -601,7 +601,7 @@ def test_what_came_before_it_was_killed_is_not_fetched_again(
     line = ["stage", "local://run", str(home), *ORDER, "--json"]
     calls = commands.run(line, home).calls
     shutil.rmtree(home)
-    note = next(
+    note = max(
         i for i, call in enumerate(calls, 1) if call.startswith("open") and NOTE in call and ".tmp" in call
     )
     assert commands.run(line, home, note).code == -9

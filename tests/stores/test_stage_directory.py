@@ -60,7 +60,6 @@ STRANGE: dict[str, Put] = {
     "link for a directory": in_place_of(NEWEST, link),
     "directory for a file": in_place_of(FILE, lambda at, _: at.mkdir()),
     "pipe for the note": in_place_of(".ckpt-stage.json", lambda at, _: os.mkfifo(at)),
-    "pipe for the lines": in_place_of(".ckpt-stage.jsonl", lambda at, _: os.mkfifo(at)),
     "link for what waits": in_place_of(".ckpt-aside", link),
     "link for all of it": in_place_of(".", link_to_nothing),
     "open directory": in_place_of(NEWEST, lambda at, _: (at.mkdir(), at.chmod(0o777))),
@@ -97,12 +96,10 @@ def staged(home: Path, code: int = 0) -> Path:
     return copy
 
 
-UNREAD = {("pipe for the lines", "whole"), ("pipe for the note", "on its way")}
 BY_DAY = {("link to a save", "whole"), ("open directory", "whole"), ("save", "on its way")}
 ROWS = [
     pytest.param(what, state, id=f"{what}-{state}", marks=() if row in BY_DAY else pytest.mark.exhaustive)
     for row in itertools.product(STRANGE, ("whole", "on its way"))
-    if row not in UNREAD
     for what, state in [row]
 ]
 
@@ -157,11 +154,11 @@ def removed(home: Path) -> list[str]:
 def test_of_an_old_one_on_its_way_goes_what_ckpt_has_brought(
     home: Path, old: Path, what: str, tmp_path: Path
 ) -> None:
-    """Whatever a kill has left of it: what is to come is written down, and no note is there."""
-    note, part = records.finished(str(old), OURS), old.with_name(f"{old.name}.part")
+    """Whatever a kill has left of it: what is to come is written down."""
+    note, part = records.read_note(str(old), OURS), old.with_name(f"{old.name}.part")
+    assert note is not None
     old.rename(part)
-    (part / ".ckpt-stage.json").unlink()
-    records.added(str(part), *map(records.coming, note))
+    records.write_note(str(part), {f.name: records.Record(f.name) for f in note.files}, {})
     PUTS[what](part, tmp_path / "other")
     assert removed(home) == ([old.name] if what == "nothing" else [])
     assert (part.is_symlink(), part.exists()) == (what == "link", what != "nothing")

@@ -1,10 +1,10 @@
-"""What a killed process brought of a large file counts, cell by cell, where it still is what arrived."""
+"""A large file comes in ranges, into a file of its own until it is whole; what was whole when a process was killed
+is read again from the disk, and only the rest is fetched.
+"""
 
 from __future__ import annotations
 
 import errno
-import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,78 +52,51 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     return counted
 
 
-def fetched(part: Path, progress: Callable[[int], object] = lambda n: None, etag: str | None = None) -> bytes:
-    """The file, brought to ``part``; by another ``etag`` as if it had been another object before."""
+def fetch(part: Path, *names: str, progress: Callable[[int, int], object] | None = None) -> list[str]:
+    """Bring the file to ``part`` under these names, and return those of its records."""
     tree, _ = mounts.tree_of(URL)
     tree.refresh("run")
-    of = tree.object(KEY)
     part.mkdir(exist_ok=True)
-    wanted = Wanted("model.pt", f"{URL}/{KEY}", of if etag is None else of._replace(etag=etag))
-    fetch = Fetch(f"{URL}/run", str(part), {wanted.url}, replace(ReadOptions(), jobs=1), progress)
-    fetch.files([wanted])
-    return (part / "model.pt").read_bytes()
+    wanted = [Wanted(name, f"{URL}/{KEY}", tree.object(KEY)) for name in names]
+    options = replace(ReadOptions(), jobs=1)
+    return [r.name for r in Fetch(f"{URL}/run", str(part), {wanted[0].url}, options, progress).files(wanted)]
 
 
-def ended_after(store: Counted, part: Path, cells: int) -> None:
-    """Bring the file until so many cells have arrived, and leave behind what is written then. (That a process
-    which is killed leaves no more than this, tests/stores/test_stage.py tries at each call.)
-    """
-    arrived = 0
+def test_what_was_not_whole_comes_anew(store: Counted, tmp_path: Path) -> None:
+    arrived, part, whole = list[int](), tmp_path / "part", (tmp_path / "objects" / KEY).read_bytes()
 
-    def progress(_: int) -> None:
-        nonlocal arrived
-        arrived += 1
-        if arrived > cells:
+    def progress(n: int, _: int) -> None:
+        arrived.append(n)
+        if len(arrived) > 4:
             raise OSError(errno.EIO, "this is the end")
 
-    with pytest.raises(CannotLook, match="this is the end"):
-        fetched(part, progress)
+    with pytest.raises((CannotLook, OSError), match="this is the end"):
+        fetch(part, "model.pt", progress=progress)
+    assert not (part / "model.pt").exists()
     store.cells.clear()
+    fetch(part, "model.pt")
+    assert (part / "model.pt").read_bytes() == whole
+    assert sorted(store.cells) == list(range(CELLS))
 
 
-def test_only_what_has_not_come_is_fetched(store: Counted, tmp_path: Path) -> None:
-    ended_after(store, part := tmp_path / "part", 4)
-    seen: list[int] = []
-    data = fetched(part, seen.append)
-    assert data == (tmp_path / "objects" / KEY).read_bytes()
-    assert 0 < len(store.cells) == len(set(store.cells)) <= CELLS - 4
-    assert sum(seen) == len(data), "what is there already is told as progress too"
+def test_what_was_whole_is_read_from_the_disk(store: Counted, tmp_path: Path) -> None:
+    part, path, seen = tmp_path / "part", tmp_path / "objects" / KEY, list[tuple[int, int]]()
+    fetch(part, "model.pt")
+    store.cells.clear()
+    fetch(part, "model.pt", progress=lambda *n: seen.append(n))
+    assert store.cells == [] and seen == [(size := path.stat().st_size, size)]
+    with (part / "model.pt").open("r+b") as file:
+        file.seek(CHUNK + 77)
+        file.write(b"\xff\xfe\xfd\xfc")
+    fetch(part, "model.pt")
+    assert (part / "model.pt").read_bytes() == path.read_bytes()
+    assert sorted(store.cells) == list(range(CELLS))
     assert [p.name for p in part.iterdir() if p.is_dir()] == []
 
 
-def test_cells_that_are_others_by_now_come_again(store: Counted, tmp_path: Path) -> None:
-    """As after a power failure, when the note was on the disk and the cell was not."""
-    ended_after(store, part := tmp_path / "part", 4)
-    (aside,) = (p for p in part.rglob("*") if p.is_file() and p.suffix != ".cells")
-    (rows,) = part.rglob("*.cells")
-    damaged = 1
-    assert damaged in [number for number, _ in struct.iter_unpack("<Q8s", rows.read_bytes())]
-    with aside.open("r+b") as file:
-        file.seek(damaged * CHUNK + 77)
-        file.write(b"\xff\xfe\xfd\xfc")
-    rows.write_bytes(rows.read_bytes() + b"cut off")
-    assert fetched(part) == (tmp_path / "objects" / KEY).read_bytes()
-    assert damaged in store.cells
-
-
-def test_cells_of_another_object_are_none_of_this(store: Counted, tmp_path: Path) -> None:
-    ended_after(store, part := tmp_path / "part", 4)
-    path = tmp_path / "objects" / KEY
-    before = path.stat()
-    torch.save({"w": torch.arange(CELLS * CHUNK // 4 + 1000, dtype=torch.int32).flip(0)}, path)
-    os.utime(path, ns=(before.st_mtime_ns, before.st_mtime_ns + 10**9))
-    assert fetched(part) == path.read_bytes()
-    assert set(store.cells) == set(range(CELLS))
-
-
 def test_what_has_two_names_comes_once(store: Counted, tmp_path: Path) -> None:
-    tree, _ = mounts.tree_of(URL)
-    tree.refresh("run")
-    (part := tmp_path / "part").mkdir()
-    wanted = [Wanted(name, f"{URL}/{KEY}", tree.object(KEY)) for name in ("a/model.pt", "b/model.pt")]
-    fetch = Fetch(f"{URL}/run", str(part), (), ReadOptions(), lambda n: None)
-    records = fetch.files(wanted)
-    assert [r.name for r in records] == ["a/model.pt", "b/model.pt"]
+    part = tmp_path / "part"
+    assert fetch(part, "a/model.pt", "b/model.pt") == ["a/model.pt", "b/model.pt"]
     data = (tmp_path / "objects" / KEY).read_bytes()
-    assert all((part / r.name).read_bytes() == data for r in records)
+    assert all((part / name).read_bytes() == data for name in ("a/model.pt", "b/model.pt"))
     assert sorted(store.cells) == list(range(CELLS))

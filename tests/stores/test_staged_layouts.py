@@ -14,8 +14,9 @@ from msgspec import convert
 from ckpt_tools import api
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.job.decider import SILENT
-from ckpt_tools.job.schema import Stage
-from ckpt_tools.job.staged_start import Copies, stage
+from ckpt_tools.job.decision import Stage
+from ckpt_tools.job.staged_start import stage
+from ckpt_tools.job.staging import Copies
 from ckpt_tools.job.staging.wanted import wanted_of
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection

@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import small_files
 import warm
@@ -100,6 +101,15 @@ def broken_body(root: Path) -> None:
     data[at + 30 + sum(struct.unpack_from("<HH", data, at + 26))] ^= 1
     path.write_bytes(data)
     os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
+
+
+def decided_body(path: str | None = None, step: int | None = None) -> dict[str, Any]:
+    """The body of a decision for one file that every rank loads, or for none."""
+    body: dict[str, Any] = {"schema": "ckpt-tools/plan/v1", "checkpoint": None, "resume_step": step}
+    if path is None:
+        return body
+    shared = [{"path": path, "size": 1, "mtime_ns": 0}]
+    return {**body, "checkpoint": {"path": path, "step": step, "mtime": 1.0}, "shared": shared}
 
 
 def sparse(path: Path, begins: bytes = b"", size: int = LARGE) -> Path:

@@ -9,32 +9,38 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import PurePath
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
+from xxhash import xxh3_128_hexdigest
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.decision import Decision
-from ckpt_tools.job.process import Process
-from ckpt_tools.job.schema import Stage
-from ckpt_tools.job.staging import records
-from ckpt_tools.job.staging.fetching import Aside, Damaged, Fetch
-from ckpt_tools.job.staging.records import ASIDE, LINES, NOTE, Record, finished, seen, unfinished
+from ckpt_tools.job.decision import Decision, Stage
+from ckpt_tools.job.files import Backoff
+from ckpt_tools.job.staging.fetching import Damaged, Fetch, is_there
+from ckpt_tools.job.staging.records import (
+    ASIDE,
+    NOTE,
+    Record,
+    boot,
+    find_whole,
+    read_note,
+    seen,
+    write_note,
+)
 from ckpt_tools.job.staging.wanted import Wanted, described, wanted_of
-from ckpt_tools.job.waiting import Backoff
-from ckpt_tools.model.selection import ReadOptions
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.words import size as words_of_size
-from ckpt_tools.settings.checked_json import Invalid, checked
+from ckpt_tools.settings.checked_json import Invalid
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.stores.copies import digest_of_data
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.writes import take_lock, write_all, written_aside
+from ckpt_tools.storage.writes import take_lock
 
-__all__ = ["Damaged", "How", "Staged", "bring", "described"]
+__all__ = ["Copies", "Damaged", "Staged", "bring", "described"]
 
 OWN = ".ckpt-stage"
 """The directory of locks, and of what is on its way out."""
@@ -117,6 +123,16 @@ class Place(Struct, frozen=True):
                     with trust.named("--stage"):
                         trust.check(path, self.trusted)
 
+    def find_whole(self, anew: bool) -> tuple[dict[str, Record], bool]:
+        """Return the files that are whole, and whether all there is to know of them is written down."""
+        note, part_note = read_note(self.whole, self.trusted), read_note(self.part, self.trusted)
+        have = find_whole(note, self.whole, anew=anew)
+        if part_note is None or part_note.boot != boot():  # what was not on the disk yet may be lost
+            shutil.rmtree(self.part, ignore_errors=True)
+        else:
+            have = find_whole(part_note, self.part) | have
+        return have, (note is None or note.boot == boot()) and not os.path.isdir(self.part)
+
     # ---- room
 
     def make_room(self, needed: int, keep: int | None) -> list[str]:
@@ -140,19 +156,16 @@ class Place(Struct, frozen=True):
         """Remove the least recently used one, but for ``keep`` checkpoints with this one and those in use,
         and say which, as often as somebody asks. Raises OSError.
         """
-        others = sorted(self._others())
+        found = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
+        others = list[tuple[int, str]]()
+        for name in filter(_NAME.fullmatch, found - {self.name}):
+            with suppress(FileNotFoundError):  # nobody else than us makes such a lock
+                others.append((os.stat(self._lock_at(name, "use")).st_mtime_ns, name))
+        others.sort()
         for _, name in others[: max(0, len(others) - max(0, (keep or 1) - 1))]:
             with suppress(OSError):  # what cannot be removed stays, and stops no job
                 if self._remove(name):
                     yield name
-
-    def _others(self) -> Iterator[tuple[int, str]]:
-        """(when it was used last, in ns; its name) of each other one."""
-        names = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
-        for name in names - {self.name}:
-            if _NAME.fullmatch(name):
-                with suppress(FileNotFoundError):  # nobody else than us makes such a lock
-                    yield os.stat(self._lock_at(name, "use")).st_mtime_ns, name
 
     def _remove(self, name: str) -> bool:
         """Remove a checkpoint that nobody uses or brings, and that holds nothing but what was brought."""
@@ -163,8 +176,8 @@ class Place(Struct, frozen=True):
                 held.callback(os.close, fd)
             whole, part = (os.path.join(self.home, name + end) for end in ("", PART))
             try:
-                known = {*finished(whole, self.trusted), *unfinished(part, self.trusted)}
-                self.require_ours(known, name, name + PART)
+                notes = [read_note(path, self.trusted) for path in (whole, part)]
+                self.require_ours({f.name for n in notes if n for f in n.files}, name, name + PART)
             except UsageError:
                 return False
             gone = list[str]()
@@ -178,19 +191,14 @@ class Place(Struct, frozen=True):
         return True
 
 
-class How(Struct, frozen=True):
-    """How files are brought: ``keep`` is how many staged checkpoints may stay, with this one (None: all).
-    ``progress`` is called with bytes that came, and those that are to come. ``anew``: what lies there already
-    counts by its bytes, not by its times.
+class Copies(Struct, frozen=True):
+    """What is to be brought where: the files of ``ranks`` (None: of all) below the directory ``home``; of
+    staged checkpoints ``keep`` may stay, with this one (None: all).
     """
 
-    root: str
+    home: str
+    ranks: Collection[int] | None = None
     keep: int | None = None
-    read: ReadOptions = ReadOptions()
-    trust: Trust = OURS
-    about: Mapping[str, object] = field(default_factory=dict)
-    progress: Callable[[int, int], object] | None = None
-    anew: bool = False
 
 
 class Staged(Struct, frozen=True):
@@ -207,17 +215,29 @@ class Staged(Struct, frozen=True):
     lock: int
 
 
-def bring(body: Mapping[str, Any], how: How, ranks: Collection[int] | None) -> Staged:
-    """Have the files that a decision says to stage, for these ranks (None: for all). Raises Damaged,
-    CannotLook where the store or this machine fails, and UsageError where something else is in the way.
+def bring(
+    body: Mapping[str, Any],
+    selection: Selection,
+    copies: Copies,
+    progress: Callable[[int, int], object] | None = None,
+) -> Staged:
+    """Have the files that a decision says to stage; with --no-cache what lies there already counts by its
+    bytes, not by its times. ``progress`` is called with bytes that came, and those of all.
+
+    Raises Damaged, CannotLook where the store or this machine fails, and UsageError where something else is
+    in the way.
     """
+    decision = Decision("", body)
     try:
-        stage = checked(body["stage"], Stage)
+        stage = decision.said.stage
     except Invalid as e:
         raise UsageError(f"it cannot be staged: {e}", "start without --stage") from e
-    planned = {f["path"] for f in Decision("", body).files()}
+    assert stage is not None  # noqa: S101 - for the type checker: it was decided so
     home, name = os.path.split(stage.root)
-    place = Place(home, name, how.trust)
+    place, read = Place(home, name, selection.trust), selection.read_options()
+    planned = {f.path for f in decision.files()}
+    fetch = Fetch(decision.said.top, place.part, planned, replace(read, budget=None, cache=False), progress)
+    about = {"checkpoint": body["checkpoint"]["path"], "step": body["resume_step"]}
     try:
         place.prepare()
         with ExitStack() as used, ExitStack() as held:
@@ -225,72 +245,45 @@ def bring(body: Mapping[str, Any], how: How, ranks: Collection[int] | None) -> S
             used.callback(os.close, lock)
             os.utime(lock)
             held.callback(os.close, place.lock("work"))
-            staged = _bring(place, stage, how, ranks, planned=planned, lock=lock)
+            have, fetched, removed = _bring(place, stage, copies, fetch, about, anew=not selection.cache)
             used.pop_all()  # whoever uses it keeps the lock
-            return staged
     except OSError as e:
         raise CannotLook(
             f"the checkpoint could not be staged in {home}: {e.strerror}"
             + (f": {e.filename}" if e.filename else ""),
             "make room, or name another directory with --stage; what has come is not fetched again",
         ) from e
+    files = tuple(have[w.name] for w in wanted_of(stage, copies.ranks))
+    size = sum(w.object.size for w in fetched)
+    return Staged(place.whole, files, len(fetched), size, tuple(removed), lock)
 
 
 def _bring(
     place: Place,
     stage: Stage,
-    how: How,
-    ranks: Collection[int] | None,
+    copies: Copies,
+    fetch: Fetch,
+    about: Mapping[str, object],
     *,
-    planned: Collection[str],
-    lock: int,
-) -> Staged:
-    """The same, by this process alone."""
+    anew: bool,
+) -> tuple[dict[str, Record], list[Wanted], list[str]]:
+    """By this process alone: return all that is there then, what was fetched, and what was removed."""
     texts = {name: text.encode("utf-8", "surrogateescape") for name, text in stage.texts.items()}
-    wanted = wanted_of(stage, ranks)
-    noted = records.finished(place.whole, how.trust)
-    place.require_ours({*noted, *(w.name for w in wanted_of(stage)), *texts})
-    whole = records.whole(noted, place.whole, anew=how.anew)
-    part = records.whole(records.unfinished(place.part, how.trust), place.part, anew=how.anew)
-    have = {**part, **whole}
-    missing = [w for w in wanted if not w.is_copied_by(have.get(w.name))]
-    told = {name: have[name].digest for name in texts if name in have}
-    size, removed = sum(w.object.size for w in missing), list[str]()
-    if missing or part or whole != noted or told != _digests(texts):
+    place.require_ours({*(w.name for w in wanted_of(stage)), *texts})
+    have, current = place.find_whole(anew)
+    missing = [w for w in wanted_of(stage, copies.ranks) if not w.is_copied_by(have.get(w.name))]
+    fetched, removed = [w for w in missing if not is_there(place.part, w)], list[str]()
+    if missing or _is_stale(have, texts) or not current:
         os.makedirs(place.part, 0o755, exist_ok=True)
-        removed = place.make_room(size - Aside(place.part).room(missing), how.keep)
-        records.added(place.part, *map(records.coming, (*(w.name for w in missing), *texts)))
-        have |= _fetch(place, missing, planned, how)
+        removed = place.make_room(sum(w.object.size for w in fetched), copies.keep)
+        coming = {name: Record(name) for name in (*(w.name for w in missing), *texts)}
+        write_note(place.part, coming | have, about)  # so that what a kill leaves is known to be ckpt's
+        have |= {r.name: r for r in fetch.files(missing)}
         have |= _write_texts(place.part, texts)
-        have = _put(place, have, how.about)
-    if how.keep is not None:
-        removed += place.remove_idle(how.keep)
-    files = tuple(have[w.name] for w in wanted)
-    return Staged(place.whole, files, len(missing), size, tuple(removed), lock)
-
-
-def _fetch(place: Place, missing: Sequence[Wanted], planned: Collection[str], how: How) -> dict[str, Record]:
-    """Bring what is missing. Raises Damaged."""
-    total, came = sum(w.object.size for w in missing), 0
-
-    def progress(n: int) -> None:
-        nonlocal came
-        came += n
-        if how.progress is not None:
-            how.progress(came, total)
-
-    if not missing:
-        return {}
-    try:
-        came_whole = Fetch(how.root, place.part, planned, how.read, progress).files(missing)
-    except Damaged:  # nobody will load it
-        shutil.rmtree(place.part, ignore_errors=True)
-        raise
-    return {r.name: r for r in came_whole}
-
-
-def _digests(texts: Mapping[str, bytes]) -> dict[str, str]:
-    return {name: digest_of_data(data) for name, data in texts.items()}
+        have = _put(place, have, about)
+    if copies.keep is not None:
+        removed += place.remove_idle(copies.keep)
+    return have, fetched, removed
 
 
 def _write_texts(part: str, texts: Mapping[str, bytes]) -> dict[str, Record]:
@@ -301,41 +294,33 @@ def _write_texts(part: str, texts: Mapping[str, bytes]) -> dict[str, Record]:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         with suppress(FileNotFoundError):
             os.unlink(path)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            write_all(fd, data)
-            now, host = seen(os.fstat(fd)), Process.here().host
-        finally:
-            os.close(fd)
-        out[name] = Record(name, "", len(data), "", "", "", digest_of_data(data), now, host)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(path, flags, 0o644), "wb") as file:
+            file.write(data)
+        digest = xxh3_128_hexdigest(data)
+        out[name] = Record(name, size=len(data), digest=digest, seen=seen(os.stat(path)))
     return out
+
+
+def _is_stale(have: Mapping[str, Record], texts: Mapping[str, bytes]) -> bool:
+    known = {name: record.digest for name, record in have.items()}
+    return any(known.get(name) != xxh3_128_hexdigest(data) for name, data in texts.items())
 
 
 def _put(place: Place, have: dict[str, Record], about: Mapping[str, object]) -> dict[str, Record]:
     """Give what is whole its place: the directory at once, or where there is one, each file and then the note
-    about all.
+    about all. Raises UsageError where the file system takes two names for one, such as A and a: the last file
+    to come would be both.
     """
-    if not os.path.isdir(place.whole):
-        _note(place.part, have, about)
-        os.rename(place.part, place.whole)
-        with suppress(OSError):
-            os.unlink(os.path.join(place.whole, LINES))
-        return have
-    for name, record in list(have.items()):
-        path, to = os.path.join(place.part, name), os.path.join(place.whole, name)
-        if os.path.lexists(path):
-            os.makedirs(os.path.dirname(to), 0o755, exist_ok=True)
-            os.replace(path, to)
-            have[name] = replace(record, seen=seen(os.stat(to)))
-    _note(place.whole, have, about)
-    shutil.rmtree(place.part, ignore_errors=True)
-    return have
-
-
-def _note(directory: str, have: Mapping[str, Record], about: Mapping[str, object]) -> None:
-    """Write the note about all files. Raises UsageError where the file system takes two names for one, such
-    as A and a: the last file to come would be both.
-    """
+    directory = place.part
+    if os.path.isdir(place.whole):
+        directory = place.whole
+        for name, record in list(have.items()):
+            path, to = os.path.join(place.part, name), os.path.join(place.whole, name)
+            if os.path.lexists(path):
+                os.makedirs(os.path.dirname(to), 0o755, exist_ok=True)
+                os.replace(path, to)
+                have[name] = replace(record, seen=seen(os.stat(to)))
     names: dict[int, str] = {}
     for name, record in sorted(have.items()):
         size, *_, inode = seen(os.stat(os.path.join(directory, name)))
@@ -345,8 +330,9 @@ def _note(directory: str, have: Mapping[str, Record], about: Mapping[str, object
                 f"{name} cannot be staged in {directory}: another file of the checkpoint has its place there",
                 "name a DIR with --stage on a file system that tells A from a, or start without --stage",
             )
-    path = os.path.join(directory, NOTE)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(f"{path}.tmp", flags, 0o644)
-    with written_aside(fd, records.note(have, about), f"{path}.tmp", path):
-        pass
+    write_note(directory, have, about)
+    if directory == place.whole:
+        shutil.rmtree(place.part, ignore_errors=True)
+    else:
+        os.rename(place.part, place.whole)
+    return have

@@ -1,5 +1,5 @@
-"""Files of a store brought to this machine: in parallel, each verified by the bytes that pass, written aside
-and named when it is whole.
+"""Files of a store brought to this machine: in parallel, each verified from the copy as it lies here, and
+named when it is whole.
 """
 
 from __future__ import annotations
@@ -7,17 +7,18 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from threading import Lock
+from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.inspection.check import inspect
-from ckpt_tools.job.process import Process
-from ckpt_tools.job.staging.records import ASIDE, Record, added, seen
+from ckpt_tools.job.staging.records import ASIDE, Record, digest_of, seen
 from ckpt_tools.job.staging.wanted import Wanted
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level, Report
@@ -26,81 +27,21 @@ from ckpt_tools.model.store_checksum import NOT_KEPT
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
-from ckpt_tools.storage.stores.copies import Copy, Ledger, copying, fetch_rest
 from ckpt_tools.storage.stores.mounts import store_of, tree_of
+from ckpt_tools.storage.stores.source import CHUNK, StoreSource
 from ckpt_tools.storage.stores.store import Replaced, other_than
 from ckpt_tools.storage.threads import Rate, Threads
 
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Aside:
-    """The directory in which files of the staged checkpoint ``part`` wait until they are whole."""
-
-    def __init__(self, part: str) -> None:
-        self._home = os.path.join(part, ASIDE)
-
-    def prepare(self, wanted: Collection[Wanted]) -> None:
-        """Keep what an earlier attempt brought of these files, and nothing else. Raises OSError."""
-        os.makedirs(self._home, 0o755, exist_ok=True)
-        known = {os.path.basename(p) for w in wanted if w.object.etag for p in (self.path(w), self._cells(w))}
-        for name in set(os.listdir(self._home)) - known:
-            os.unlink(os.path.join(self._home, name))
-
-    def room(self, wanted: Collection[Wanted]) -> int:
-        """Bytes on the disk that an earlier attempt has taken for these files."""
-        taken = 0
-        for w in wanted:
-            with suppress(FileNotFoundError):
-                taken += os.stat(self.path(w)).st_blocks * 512
-        return taken
-
-    def path(self, wanted: Wanted) -> str:
-        """One name for one version of one object."""
-        from xxhash import xxh3_128_hexdigest
-
-        of = f"{wanted.url}\0{wanted.object[1:4]}"
-        return os.path.join(self._home, xxh3_128_hexdigest(of.encode("utf-8", "surrogatepass")))
-
-    def _cells(self, wanted: Wanted) -> str:
-        return f"{self.path(wanted)}.cells"
-
-    def forget(self, wanted: Wanted) -> None:
-        """Have a file begin anew. Raises OSError."""
-        for path in (self.path(wanted), self._cells(wanted)):
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-
-    @contextmanager
-    def opened(self, wanted: Wanted) -> Iterator[tuple[int, Ledger]]:
-        """The file, open for writing, and what is known of its cells. Raises OSError."""
-        fd = os.open(self.path(wanted), _FLAGS, 0o644)
-        try:
-            cells = os.open(self._cells(wanted), _FLAGS | os.O_APPEND, 0o644)
-            try:
-                yield fd, Ledger(cells)
-            finally:
-                os.close(cells)
-        finally:
-            os.close(fd)
-
-    def finish(self, wanted: Wanted, path: str) -> None:
-        """Give a file that is whole its name. Raises OSError."""
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        os.rename(self.path(wanted), path)
-        with suppress(OSError):
-            os.unlink(self._cells(wanted))
-
-    def remove(self) -> None:
-        """What is left, once all files have their names."""
-        shutil.rmtree(self._home, ignore_errors=True)
-
+if TYPE_CHECKING:
+    from ckpt_tools.storage.stores.store import Object, Store
 
 FILES = 4
 """Files under way at a time, unless --jobs says otherwise."""
 REQUESTS = 4
 """Requests under way at a time for each of them: together as many as fill a fast network, in 80 MiB."""
-_AGAIN, _STOPPED = "start again: a new start decides anew", "another file could not be brought"
+_AGAIN = "start again: a new start decides anew"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Damaged(Exception):
@@ -110,9 +51,47 @@ class Damaged(Exception):
         super().__init__(f"{url} came damaged twice: {found[0].code}: {found[0].message}")
 
 
+class _WithCopies:
+    """A store of which some objects are read from their ``copies`` on this machine (key -> open file)."""
+
+    def __init__(self, store: Store, copies: Mapping[str, int]) -> None:
+        self.store, self.copies = store, copies
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.store, name)
+
+    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        fd = self.copies.get(of.key)
+        if fd is None:
+            return self.store.read(of, start, length)
+        return memoryview(os.pread(fd, length, start)), of
+
+
+@contextmanager
+def _reading_copies(url: str) -> Iterator[dict[str, int]]:
+    """Within, the objects of a store with a key in the mapping (empty at first) are read from these files."""
+    tree, _ = tree_of(url)
+    before, copies = tree.store, dict[str, int]()
+    tree.store = cast("Store", _WithCopies(before, copies))
+    try:
+        yield copies
+    finally:
+        tree.store = before
+
+
+def is_there(part: str, wanted: Wanted) -> bool:
+    """Return whether an earlier attempt has left a file that may be this one."""
+    try:
+        st = os.lstat(os.path.join(part, wanted.name))
+    except OSError:
+        return False
+    return stat.S_ISREG(st.st_mode) and st.st_size == wanted.object.size
+
+
 class Fetch:
     """Brings files of the store of ``root`` to the directory ``part``. ``planned`` are URLs of files that are
-    loaded: those must be whole by what is stored about them. ``progress`` is called with bytes that arrived.
+    loaded: those must be whole by what is stored about them. ``progress`` is called with the bytes that are
+    here, and those of all.
     """
 
     def __init__(
@@ -121,140 +100,179 @@ class Fetch:
         part: str,
         planned: Collection[str],
         options: ReadOptions,
-        progress: Callable[[int], object],
+        progress: Callable[[int, int], object] | None,
     ) -> None:
         self.root, self.part, self.planned, self.options = root, part, planned, options
         self.progress = progress
         self.rate = Rate(options.limit_rate) if options.limit_rate else None
-        self._aside = Aside(part)
         self._joint = Lock()
         self._key: bytes | None = None
-        self._copies: dict[str, Copy] = {}
+        self._copies: dict[str, int] = {}
         self._stopped = False
+        self._came = self._total = 0
 
     def files(self, wanted: Sequence[Wanted]) -> list[Record]:
         """Bring them. Raises Damaged, CannotLook, and OSError where this machine cannot write them."""
+        if not wanted:
+            return []
         session = open_session(self.root, self.options)
         requests = _requests(session, wanted)
+        self._total = sum(w.object.size for w in wanted)
         self._key = session.reader.key
-        self._aside.prepare(wanted)
-        pool = Threads(min(self.options.jobs or FILES, len(wanted)))
+        aside = os.path.join(self.part, ASIDE)
+        shutil.rmtree(aside, ignore_errors=True)
+        os.makedirs(aside, 0o755, exist_ok=True)
         names: dict[str, list[Wanted]] = {}
         for w in wanted:  # a rank that stands in for others has a name for each of them
             names.setdefault(w.url, []).append(w)
-        with copying(self.root, REQUESTS) as self._copies:
+        pool = Threads(min(self.options.jobs or FILES, len(names)))
+        with _reading_copies(self.root) as self._copies:
             waiting: list[Future[list[Record]]] = []
             try:
-                waiting += (pool.submit(self._once, some, requests[url]) for url, some in names.items())
+                for n, (url, some) in enumerate(names.items()):
+                    waiting.append(pool.submit(self._bring, some, requests[url], os.path.join(aside, str(n))))
                 out = [record for future in waiting for record in future.result()]
-            except Exception:
+            except BaseException as e:
                 self._stopped = True  # and let what is under way end soon
-                for copy in list(self._copies.values()):
-                    copy.error = copy.error or OSError(errno.ECANCELED, _STOPPED)
-                pool.close(wait=True)
-                raise
-            except BaseException:
-                pool.close(wait=False)
+                pool.close(wait=isinstance(e, Exception))
+                if isinstance(e, Damaged):  # nobody will load any of it
+                    shutil.rmtree(self.part, ignore_errors=True)
                 raise
         pool.close(wait=True)
-        self._aside.remove()
+        shutil.rmtree(aside, ignore_errors=True)
         return out
 
-    def _once(self, names: Sequence[Wanted], request: Request) -> list[Record]:
-        """One object, under all its names."""
-        first = self._one(names[0], request)
-        records = [first]
-        for wanted in names[1:]:
-            path = os.path.join(self.part, wanted.name)
-            os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-            shutil.copy2(os.path.join(self.part, first.name), path)
-            self.progress(first.size)
-            records.append(self._noted(replace(first, name=wanted.name), path))
-        return records
-
-    def _one(self, wanted: Wanted, request: Request) -> Record:
-        """One file, whole and verified; what came damaged is asked for once more."""
-        record, wrong = self._try(wanted, request)
-        if wrong:
-            self._aside.forget(wanted)
-            record, wrong = self._try(wanted, request)
+    def _bring(self, names: Sequence[Wanted], request: Request, aside: str) -> list[Record]:
+        """Return the records of one object under all its names, whole and verified; what came damaged is
+        asked for once more.
+        """
+        wanted = names[0]
+        path = os.path.join(self.part, wanted.name)
+        wrong: Sequence[Finding] = ()
+        for at in (path, aside, aside):
+            if at is aside:
+                self._fetch(wanted, aside)
+            elif not is_there(self.part, wanted):
+                continue
+            else:
+                self._arrived(wanted.object.size)
+            record, wrong = self._verify(wanted, at, request)
+            if not wrong:
+                break
         if other := next((f for f in wrong if f.code == NOT_KEPT), None):
             raise CannotLook(f"{wanted.url}: {other.message}", _AGAIN)
         if wrong and wanted.url in self.planned:
             raise Damaged(wanted.url, wrong)
-        path = os.path.join(self.part, wanted.name)
-        self._aside.finish(wanted, path)
-        return self._noted(record, path)
+        if at is aside:
+            put_in_place(aside, path)
+        records = [replace(record, seen=seen(os.stat(path)))]
+        for other_name in names[1:]:
+            other_path = os.path.join(self.part, other_name.name)
+            os.makedirs(os.path.dirname(other_path), 0o755, exist_ok=True)
+            shutil.copy2(path, other_path)
+            self._arrived(record.size)
+            records.append(replace(record, name=other_name.name, seen=seen(os.stat(other_path))))
+        return records
 
-    def _noted(self, record: Record, path: str) -> Record:
-        record = replace(record, seen=seen(os.stat(path)))
-        added(self.part, record)
-        return record
+    def _fetch(self, wanted: Wanted, path: str) -> None:
+        """Bring the bytes of one object into a new file. Raises CannotLook, and OSError where they cannot be
+        written.
+        """
+        of, starts = wanted.object, range(0, wanted.object.size, CHUNK)
+        with open(os.open(path, _WRITE, 0o644), "wb", buffering=0) as file, StoreSource(wanted.url) as source:
 
-    def _try(self, wanted: Wanted, request: Request) -> tuple[Record, Sequence[Finding]]:
-        """What one attempt to bring a file came to, and what is wrong with it."""
-        of = wanted.object
-        with self._aside.opened(wanted) as (fd, ledger):
-            copy = Copy(of, fd, self._arrived, ledger)
-            if self._stopped:
-                raise OSError(errno.ECANCELED, _STOPPED)
-            self._copies[of.key] = copy
+            def one(start: int) -> None:
+                if self._stopped:
+                    raise OSError(errno.ECANCELED, "another file could not be brought")
+                try:
+                    data = source.fetch(start, min(CHUNK, of.size - start))
+                except Replaced:
+                    raise _replaced(wanted.url) from None
+                except OSError as e:
+                    raise CannotLook(f"{wanted.url}: {e.strerror}", _AGAIN) from e
+                count = len(data)
+                while data:
+                    done = os.pwrite(file.fileno(), data, start)
+                    data, start = data[done:], start + done
+                self._arrived(count)
+                if self.rate is not None:
+                    self.rate.took(count)
+
+            pool = Threads(min(REQUESTS, len(starts) or 1))
             try:
-                report = self._read(copy, wanted, request)
+                for future in [pool.submit(one, start) for start in starts]:
+                    future.result()
             finally:
-                self._copies.pop(of.key, None)
-            os.utime(fd, ns=(of.mtime_ns, of.mtime_ns))
-        level, host = report.level.name.lower() if report.format else "", Process.here().host
-        record = Record(wanted.name, wanted.url, of.size, of.etag, copy.version, level, copy.digest, (), host)
-        bad = report.verdict is Verdict.BROKEN
-        wrong = (f for f in report.findings if f.code == NOT_KEPT or (bad and f.severity is Severity.ERROR))
-        return record, [*wrong]
+                pool.close(wait=True)
 
-    def _read(self, copy: Copy, wanted: Wanted, request: Request) -> Report:
-        """Verify the file while it comes, and bring what no check has asked for. Raises CannotLook, and what
-        kept its bytes from being written.
+    def _arrived(self, count: int) -> None:
+        self._came += count
+        if self.progress is not None:
+            self.progress(self._came, self._total)
+
+    def _verify(self, wanted: Wanted, path: str, request: Request) -> tuple[Record, Sequence[Finding]]:
+        """Return the record of a file that was brought, and what is wrong with it. Raises CannotLook where
+        the store has another object by now.
         """
         of, joint = wanted.object, any(c.joint for c in request.claims)
-        with self._joint if joint else nullcontext():  # such checks add up what they find in several files
-            report, _ = inspect(
-                wanted.url,
-                Level.CONTENT,
-                expect=request.expect,
-                claims=request.claims,
-                jobs=1,
-                require=self.options.require if wanted.url in self.planned else (),
-                key=self._key,
-                again=False,  # what differs is fetched once more, and written down
-            )
-        codes = {f.code: f for f in report.findings}
+        fd = os.open(path, _READ)
         try:
-            if copy.error is not None:
-                raise copy.error
-            if "in-use" in codes:
-                raise Replaced(wanted.url)
-            if "unreadable" in codes and NOT_KEPT not in codes:
-                raise CannotLook(f"{wanted.url}: {codes['unreadable'].message}", _AGAIN)
-            fetch_rest(wanted.url, copy, REQUESTS)
-            store, key = store_of(wanted.url)
-            if not (of.etag and store.pins) and other_than(of, store.head(key)):
-                raise Replaced(wanted.url)
-        except Replaced:
-            raise CannotLook(f"{wanted.url} was replaced while it was brought", _AGAIN) from None
-        except OSError as e:
-            if copy.error is not None:
-                raise copy.error from None
-            raise CannotLook(f"{wanted.url}: {e.strerror}", _AGAIN) from e
-        return report
+            self._copies[of.key] = fd
+            with (
+                self._joint if joint else nullcontext()
+            ):  # such checks add up what they find in several files
+                report, _ = inspect(
+                    wanted.url,
+                    Level.CONTENT,
+                    expect=request.expect,
+                    claims=request.claims,
+                    jobs=1,
+                    require=self.options.require if wanted.url in self.planned else (),
+                    key=self._key,
+                    again=False,  # what differs is fetched once more
+                )
+            del self._copies[of.key]
+            _require_same(wanted, report)
+            os.utime(fd, ns=(of.mtime_ns, of.mtime_ns))
+            level = report.level.name.lower() if report.format else ""
+            record = Record(wanted.name, wanted.url, of.size, of.etag, of.version, level, digest_of(fd))
+        finally:
+            os.close(fd)
+        bad = report.verdict is Verdict.BROKEN
+        wrong = [f for f in report.findings if f.code == NOT_KEPT or (bad and f.severity is Severity.ERROR)]
+        return record, wrong
 
-    def _arrived(self, n: int) -> None:
-        self.progress(n)
-        if self.rate is not None:
-            self.rate.took(n)
+
+def _require_same(wanted: Wanted, report: Report) -> None:
+    """Raise CannotLook where the store does not answer, or has another object by now."""
+    of, codes = wanted.object, {f.code: f for f in report.findings}
+    if "in-use" in codes:
+        raise _replaced(wanted.url)
+    if "unreadable" in codes and NOT_KEPT not in codes:
+        raise CannotLook(f"{wanted.url}: {codes['unreadable'].message}", _AGAIN)
+    store, key = store_of(wanted.url)
+    if not (of.etag and store.pins):
+        try:
+            now = store.head(key)
+        except OSError as e:
+            raise CannotLook(f"{wanted.url}: {e.strerror}", _AGAIN) from e
+        if other_than(of, now):
+            raise _replaced(wanted.url)
+
+
+def put_in_place(aside: str, path: str) -> None:
+    """Give a file that is whole its name. Raises OSError."""
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    os.rename(aside, path)
+
+
+def _replaced(url: str) -> CannotLook:
+    return CannotLook(f"{url} was replaced while it was brought", _AGAIN)
 
 
 def _requests(session: Session, wanted: Sequence[Wanted]) -> dict[str, Request]:
-    """How each file is verified: by what its layout, the indexes and the seals say. Raises CannotLook where
-    the store has another object by now.
+    """Return how each file is verified: by what its layout, the indexes and the seals say. Raises CannotLook
+    where the store has another object by now.
     """
     parts = {p.path: p for p in session.parts}
     out: dict[str, Request] = {}

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct, to_builtins
+from xxhash import xxh3_128_hexdigest
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.schema import Stage, StagedFile
+from ckpt_tools.job.decision import Stage, StagedFile
 from ckpt_tools.job.staging.records import OWN_NAMES, Record
 from ckpt_tools.job.view_tree import Tree
 from ckpt_tools.layouts import Layouts
@@ -51,7 +52,7 @@ def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> list[Wanted
             f.path.removeprefix(f"{stage.root}/"),
             f.url,
             Object(split(f.url)[1], f.size, f.mtime_ns, f.etag, f.version),
-            None if f.ranks is None else tuple(f.ranks),
+            f.ranks,
         )
         for f in stage.files
         if ranks is None or f.ranks is None or not {*ranks}.isdisjoint(f.ranks)
@@ -82,10 +83,9 @@ def described(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
     rows = []
     for f in files:
         _, size, mtime_ns, etag, version = f.object
-        ranks = None if f.ranks is None else list(f.ranks)
-        rows.append(StagedFile(f"{directory}/{f.name}", f.url, size, mtime_ns, etag, version, ranks))
+        rows.append(StagedFile(f"{directory}/{f.name}", f.url, size, mtime_ns, etag, version, f.ranks))
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in tree.texts.items()}
-    return {**tree.described, "stage": to_builtins(Stage(directory, rows, texts))}
+    return {**tree.described, "stage": to_builtins(Stage(directory, tuple(rows), texts))}
 
 
 def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
@@ -147,8 +147,6 @@ def _of_some_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
 
 def _name(tree: Tree, files: Sequence[Wanted]) -> str:
     """What the directory is called: one name for the same versions of the same files, and for no others."""
-    from xxhash import xxh3_128_hexdigest
-
     rows = [f"{f.name}\0{f.url}\0{f.object[:4]}" for f in files]  # not every listing tells versions
     texts = [f"{name}\0{data!r}" for name, data in sorted(tree.texts.items())]
     digest = xxh3_128_hexdigest("\n".join((*rows, *texts)).encode("utf-8", "surrogatepass"))

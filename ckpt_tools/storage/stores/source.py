@@ -207,10 +207,9 @@ class StoreSource:
 
     def share(self, jobs: int) -> int:
         """Take ``jobs`` for the requests that may be under way at a time (0: as many as are of use), and tell
-        how many threads should work on what they bring. A file that is one of several has a number of
-        requests of its own (``Tree.at_a_time``).
+        how many threads should work on what they bring.
         """
-        self._ahead = self._tree.at_a_time or jobs or AHEAD
+        self._ahead = jobs or AHEAD
         return max(1, min(READERS, count_cpus(), jobs or AHEAD))
 
     def views(self, offset: int, length: int) -> Iterator[memoryview]:

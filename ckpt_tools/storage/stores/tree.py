@@ -98,7 +98,6 @@ class Tree:
         self.late: dict[str, int | None] = {}
         """Keys that a later list has and an earlier one had not -> LastModified; of directories None."""
         self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), as answers have told them
-        self.at_a_time = 0  # requests for one file, where whoever reads several has shared them out
         self.versioned: bool | None = None  # whether the store keeps versions, as far as it was heard
 
     # ---- what was listed
