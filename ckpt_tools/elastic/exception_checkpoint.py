@@ -33,73 +33,11 @@ Groups = tuple[tuple[int, ...], ...]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# ---- around training
-
 
 class Terminated(SystemExit):
     """A watched signal arrived. Unhandled it ends the process with 128 + the signal's number, as a shell
     reports it.
     """
-
-
-class Guard:
-    """A context manager, and by ``wrap`` a decorator, around training. ``signals`` become Terminated inside
-    it; without any no handler is touched.
-    """
-
-    def __init__(self, signals: Iterable[int] = ()) -> None:
-        self._signals = tuple(signals)
-        self._before: dict[int, Any] = {}
-        self._depth = 0
-
-    def save(self) -> bool:
-        """What to do when training raises; must not raise itself."""
-        raise NotImplementedError
-
-    def wrap(self, train: Callable[P, R]) -> Callable[P, R]:
-        """``train`` that saves when it raises; the exception goes on to the caller unchanged."""
-
-        @wraps(train)
-        def run(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
-                return train(*args, **kwargs)
-
-        return run
-
-    def __enter__(self) -> Self:
-        if self._signals and not self._depth:
-            if threading.current_thread() is not threading.main_thread():
-                raise UsageError(
-                    "signals can only be watched in the main thread", "enter there, or leave out signals="
-                )
-            self._before = {s: signal.signal(s, _terminate) for s in self._signals}
-        self._depth += 1
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._depth -= 1
-        if self._depth:  # the outer block meets the same exception: one fault, one save
-            return
-        finished = isinstance(error, SystemExit) and error.code in (None, 0)
-        try:
-            if error is not None and not finished and not isinstance(error, GeneratorExit):
-                for s in self._before:  # a second SIGTERM must not tear the file that is being written
-                    signal.signal(s, signal.SIG_IGN)
-                self.save()
-        finally:
-            for s, handler in self._before.items():
-                signal.signal(s, signal.SIG_DFL if handler is None else handler)
-            self._before = {}
-
-
-def _terminate(number: int, _frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # until the block is left
-    raise Terminated(128 + number)
-
-
-# ---- which rank's files hold whose state after a fault
 
 
 def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -> None:
@@ -184,10 +122,7 @@ class Replicas(Struct, frozen=True, dict=True):
         return all(self.source(rank) is not None for rank in self.fault_ranks)
 
 
-# ---- both
-
-
-class ExceptionCheckpoint(Guard):
+class ExceptionCheckpoint:
     """Saves once when training raises, and says on restart which file each rank loads.
 
     ``fault_ranks`` and ``fault_file`` name the ranks whose device failed (their union counts); if one is
@@ -219,7 +154,7 @@ class ExceptionCheckpoint(Guard):
         _require_in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
         self.saved = False
         self.save_error: BaseException | None = None
-        super().__init__(signals)
+        self._signals, self._before, self._depth = tuple(signals), dict[int, Any](), 0
         self.set_config()
 
     def set_config(
@@ -276,6 +211,43 @@ class ExceptionCheckpoint(Guard):
             return False
         self.saved = True
         return True
+
+    def wrap(self, train: Callable[P, R]) -> Callable[P, R]:
+        """``train`` that saves when it raises; the exception goes on to the caller unchanged."""
+
+        @wraps(train)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return train(*args, **kwargs)
+
+        return run
+
+    def __enter__(self) -> Self:
+        if self._signals and not self._depth:
+            if threading.current_thread() is not threading.main_thread():
+                raise UsageError(
+                    "signals can only be watched in the main thread", "enter there, or leave out signals="
+                )
+            self._before = {s: signal.signal(s, _terminate) for s in self._signals}
+        self._depth += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth:  # the outer block meets the same exception: one fault, one save
+            return
+        finished = isinstance(error, SystemExit) and error.code in (None, 0)
+        try:
+            if error is not None and not finished and not isinstance(error, GeneratorExit):
+                for s in self._before:  # a second SIGTERM must not tear the file that is being written
+                    signal.signal(s, signal.SIG_IGN)
+                self.save()
+        finally:
+            for s, handler in self._before.items():
+                signal.signal(s, signal.SIG_DFL if handler is None else handler)
+            self._before = {}
 
     # -- on restart ------------------------------------------------------------------------------------------
 
@@ -362,6 +334,11 @@ class ExceptionCheckpoint(Guard):
         exception_checkpoint._get_fault_npus()``.
         """
         return [str(rank) for rank in sorted(self.fault_ranks)]
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # until the block is left
+    raise Terminated(128 + number)
 
 
 def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: bool | None) -> str:

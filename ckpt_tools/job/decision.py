@@ -45,14 +45,7 @@ class File(Struct, frozen=True):
     size: Count
     mtime_ns: Whole
     role: Text = ""
-    level: Text = ""
-    coverage: Number = 0
-    source_rank: Whole | None = None
-    substituted: bool | None = None
-    node: Text | None = None
-    reason: Text | None = None
     etag: Text = ""
-    version: Text = ""
 
 
 class Ranked(Struct, frozen=True):
@@ -68,12 +61,9 @@ class Chosen(Struct, frozen=True):
     path: Path
     step: Whole | None = None
     epoch: Whole | None = None
-    epoch_base: Whole | None = None
     step_in_epoch: Whole | None = None
     kind: Text = ""
     layout: Text = ""
-    run: Text = ""
-    generation: Whole | None = None
     mtime: Number | None = None
 
 
@@ -120,11 +110,8 @@ class About(Struct, frozen=True):
     root: Path
     decided_at: Number
     host: Text = ""
-    pid: Whole = 0
-    process: Text = ""
     agent: Text = ""
     job: Text | None = None
-    nodes: Whole | None = None
     asked: Text = ""
     saves: Text = ""
 
@@ -153,7 +140,6 @@ class Document(Struct, frozen=True):
     error: Failed | None = None
     ahead: tuple[Chosen, ...] | None = None
     fingerprint: Text | None = None
-    world_size: Whole | None = None
 
     @property
     def top(self) -> str:
