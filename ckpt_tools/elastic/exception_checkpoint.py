@@ -41,7 +41,6 @@ class Terminated(SystemExit):
 
 
 def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -> None:
-    """Raises UsageError for ranks that do not exist."""
     beyond = [r for r in ranks if world_size is not None and r >= world_size]
     if beyond:
         raise UsageError(

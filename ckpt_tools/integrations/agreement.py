@@ -216,7 +216,6 @@ def _plan(root: str, selection: Selection) -> LoadPlan:
 
 
 def _tell(plan: LoadPlan) -> None:
-    """Log what led to a plan, in the process that made it."""
     for rejected in plan.rejected:
         why = "; ".join(f.message for f in rejected.findings[:1])
         log.warning("%s is not usable: %s", rejected.checkpoint.path, why)

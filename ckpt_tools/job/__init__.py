@@ -54,7 +54,6 @@ class Taken(Struct, frozen=True):
 
     @property
     def body(self) -> Body:
-        """The JSON of the decision, narrowed to this rank."""
         body, mine = dict(self.decision.body), str(self.rank)
         if self.rank is not None and body.get("ranks"):
             body["ranks"] = [r for r in body["ranks"] if r["rank"] == self.rank]
@@ -146,7 +145,6 @@ def decide(
 
 
 def _with_world_of(line: LaunchLine | None, selection: Selection, options: Options) -> Selection:
-    """Return the selection with the world size that the command line of a launcher tells."""
     if options.worker or selection.world_size is not None or not (line and line.nodes and line.per_node):
         return selection
     world = line.nodes * line.per_node
@@ -201,7 +199,6 @@ def _require_common_root(root: str, rank: int | None) -> None:
 
 
 def _require_fitting_root(root: str, options: Options) -> None:
-    """Raise UsageError for what a store cannot be asked."""
     if is_url(root) and options.view:
         text = f"--view builds links, and {root} lies in a store"
         raise UsageError(text, "say --stage DIR, which brings the files to this machine")

@@ -22,7 +22,6 @@ _PATH_WORD = re.compile(r"[^\s'\"();|&$]*\{ckpt\.path\}[^\s'\"();|&$]*")
 
 
 def inherited(env: Mapping[str, str]) -> dict[str, str]:
-    """What a command gets of the environment that ckpt was started with."""
     return {name: value for name, value in env.items() if name not in _OURS}
 
 
@@ -50,7 +49,6 @@ def is_told(command: Sequence[str], decision: Decision, rank: int | None, wanted
 
 
 def why_untold(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> str:
-    """Return why a command would start from nothing although a checkpoint was chosen."""
     layout = decision.said.checkpoint.layout if decision.said.checkpoint else ""
     return explain_silence(layout, decision.path_of(rank), wanted)
 

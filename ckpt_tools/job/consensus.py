@@ -219,7 +219,6 @@ def _date(name: str, of: Identity, rows: Mapping[int, Candidate], layouts: Layou
 
 
 def _merge_loads(values: Sequence[Loads]) -> Loads:
-    """Return what the ranks of all nodes load."""
     digest = xxh3_128_hexdigest("\n".join(v.fingerprint for v in values).encode("utf-8", "surrogatepass"))
     return Loads([r for v in values for r in v.ranks], digest)
 
@@ -397,7 +396,6 @@ class _Node:
         return Judgement(False, (*answer.findings, *self._find_elsewhere(c, answer.lacks)), answer.read)
 
     def _conclude(self, values: Sequence[Judged]) -> Judged:
-        """Return what the first node concludes: usable where it is so on all nodes."""
         rows = [
             replace(f, message=f"{self.hosts[i]}: {f.message}")
             for i, v in enumerate(values)

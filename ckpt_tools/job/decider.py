@@ -106,7 +106,6 @@ class Decider(Struct, frozen=True):
 
     @property
     def world(self) -> int | None:
-        """How many ranks the launcher of this process tells."""
         started = launchers.detect(self.rendezvous.env)
         return started.world_size.value if started and started.world_size else None
 

@@ -143,7 +143,6 @@ class Document(Struct, frozen=True):
 
     @property
     def top(self) -> str:
-        """ROOT, of whoever decided or planned."""
         return self.decision.root or self.root
 
     def files(self, rank: int | None = None) -> list[File]:
@@ -189,7 +188,6 @@ def _require_files(said: Document) -> None:
 
 
 def _require_links(said: Document, view: View) -> None:
-    """A view's links lie in it, one for each file."""
     loads = {str(r.rank): len(r.files) for r in said.ranks or ()}
     for rank, links in view.ranks.items():
         if len(links) != (n := loads.get(rank, 0)):
@@ -240,7 +238,6 @@ def _is_near(path: str, said: Document, chosen: Chosen) -> bool:
 
 
 def _is_below(link: str, root: str) -> bool:
-    """Return whether a path is the root's or one in it."""
     top = root.rstrip("/")
     rest = link[len(top) :]
     return link.startswith(top) and (not rest or rest.startswith("/")) and ".." not in rest.split("/")
@@ -260,7 +257,6 @@ class Decision(Struct, frozen=True, dict=True):
 
     @cached_property
     def said(self) -> Document:
-        """The body, checked. Raises Invalid."""
         return check(self.body)
 
     @property
@@ -273,12 +269,10 @@ class Decision(Struct, frozen=True, dict=True):
 
     @property
     def found(self) -> bool:
-        """Whether there is a checkpoint to resume from."""
         return self.said.checkpoint is not None
 
     @property
     def resume(self) -> Resumed:
-        """What the framework is told."""
         return self.said.resume or Resumed()
 
     @property
@@ -287,7 +281,6 @@ class Decision(Struct, frozen=True, dict=True):
         return [r.rank for r in self.said.ranks or ()]
 
     def files(self, rank: int | None = None) -> list[File]:
-        """The file entries of one rank, or of all; files that every rank loads are among both."""
         return self.said.files(rank)
 
     def links(self, rank: int | None = None) -> list[str]:

@@ -234,7 +234,6 @@ class Decisions:
 
 
 def _names(directory: str) -> list[str]:
-    """The names in a directory; none where it does not exist. Raises CannotLook."""
     try:
         return os.listdir(directory)
     except FileNotFoundError:

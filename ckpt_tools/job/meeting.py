@@ -298,7 +298,6 @@ class Meeting:
         return answer
 
     def _gather(self, mine: V) -> list[V]:
-        """The values of all. Raises what the first node to fail raised."""
         found, others = {0: mine}, set(range(self.size))
         for _ in self._waiting(lambda: f"{_nodes(sorted(others - set(found)))} did not answer"):
             for i in others - set(found):

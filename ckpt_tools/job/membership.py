@@ -143,7 +143,6 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
 
 
 def _count_nodes(started: Started) -> int:
-    """Return how many nodes the job has, as a worker's launcher tells."""
     if nodes := _value(started.nodes):
         return nodes
     world, local = _value(started.world_size), _value(started.local_world_size)
@@ -151,7 +150,6 @@ def _count_nodes(started: Started) -> int:
 
 
 def _ranks_beside(started: Started, rank: int | None, nodes: int) -> range | None:
-    """Return the ranks that run on the node of a worker."""
     world, local = _value(started.world_size), _value(started.local_world_size)
     at = _value(started.local_rank)
     if rank is not None and at is not None and local:
@@ -211,7 +209,6 @@ def _of_one_node(
 
 
 def _share(world: int | None, nodes: int) -> int | None:
-    """Return how many ranks run on each node, where all run as many."""
     return world // nodes if world and world % nodes == 0 else None
 
 

@@ -14,13 +14,11 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from ckpt_tools import __version__
 from ckpt_tools.discovery.roots import roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.view_tree import MARKER, Tree
@@ -63,12 +61,6 @@ def build(
             f"{e.filename} cannot be looked at: {e.strerror}",
             "check that its file system is mounted and readable, then start again",
         ) from e
-    about = {
-        "root": plan.root,
-        "fingerprint": plan.fingerprint,
-        "checkpoint": plan.checkpoint.path,
-        "step": plan.resume_step,
-    }
     try:
         trust.make(os.path.dirname(directory), trusted)
         with trust.named("--view"):
@@ -79,7 +71,7 @@ def build(
         _require_replaceable(directory)
         new = f"{directory}.view-{secrets.token_hex(8)}"
         try:
-            _fill(new, tree, about)
+            _fill(new, tree)
             _link(new, directory)
         except BaseException:
             shutil.rmtree(new, ignore_errors=True)
@@ -94,7 +86,6 @@ def build(
 
 
 def _require_outside(root: str, directory: str) -> None:
-    """Raises UsageError unless the view and the scanned tree lie beside each other, wherever links lead."""
     real = os.path.join(os.path.realpath(os.path.dirname(directory)), os.path.basename(directory))
     for top in roots(root):
         scanned = os.path.realpath(top)
@@ -160,18 +151,12 @@ def _require_ours(at: str, directory: str) -> None:
                 )
 
 
-def _fill(new: str, tree: Tree, about: Mapping[str, object]) -> None:
+def _fill(new: str, tree: Tree) -> None:
     """Make a fresh directory that holds exactly these links and small files. The note comes first, so that
     what a killed builder leaves is known as ours. Raises OSError.
     """
     os.mkdir(new, 0o755)
-    note = {
-        "schema": SCHEMA,
-        "tool_version": __version__,
-        **about,
-        "files": sorted(tree.texts),
-        "made_at": time.time(),
-    }
+    note = {"schema": SCHEMA, "checkpoint": tree.checkpoint.path, "files": sorted(tree.texts)}
     for name, data in ((MARKER, json.dumps(note, indent=1).encode()), *tree.texts.items()):
         trust.make(os.path.dirname(f"{new}/{name}"))
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

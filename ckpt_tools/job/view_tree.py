@@ -237,7 +237,6 @@ class Tree(Struct, dict=True):
         self._tracker()
 
     def _rest(self) -> Iterator[tuple[str, str]]:
-        """(name, path) of what is not loaded and goes with it."""
         yield from self._other_parts()
         for home in sorted({p.home for p in self.checkpoint.parts if p.home and is_directory(p.home)}):
             above = _below(home, self.above)
@@ -275,7 +274,6 @@ class Tree(Struct, dict=True):
                 yield from self._others(e.path, f"{name}/")
 
     def _of_another(self, name: str) -> bool:
-        """Whether a file of this name is a checkpoint of its own in a directory that is one."""
         return self._scattered and any(
             p.file.fullmatch(name) for p in self.layout.pieces if p.depth == 0 and p.where is not Where.HERE
         )
@@ -310,7 +308,6 @@ class Tree(Struct, dict=True):
 
     @cached_property
     def rebased(self) -> Checkpoint:
-        """The checkpoint as it is in the view."""
         c, parts = self.checkpoint, tuple(self.moved.values())
         at = {
             of.path: part.path for name, part in self.moved.items() if (of := self.part_of(self.links[name]))
@@ -324,7 +321,6 @@ class Tree(Struct, dict=True):
 
     @cached_property
     def resume(self) -> Resume:
-        """What the layout tells its framework about the checkpoint in the view."""
         paths = {part.path for part in self.moved.values()}
         return self.layout.resume(self.rebased, paths.pop() if len(paths) == 1 else None)
 

@@ -56,7 +56,6 @@ def detect(env: Mapping[str, str]) -> Started | None:
 
 
 def current() -> Started | None:
-    """Return what the launcher of this process says, or None when no launcher is recognised."""
     return detect(os.environ)
 
 

@@ -118,34 +118,16 @@ def seen(env: Mapping[str, str], *names: str) -> str:
 
 
 def blank(started: Started, unclear: str, hint: str) -> Started:
-    """The same without the numbers that depend on what a process is: rank, local rank and the counts of
-    ranks.
-    """
-    return replace(
-        started,
-        rank=None,
-        world_size=None,
-        local_rank=None,
-        local_world_size=None,
-        unclear=unclear,
-        hint=hint,
-    )
+    """The same without the numbers that depend on what a process is: its ranks, and their counts."""
+    none = dict.fromkeys(("rank", "world_size", "local_rank", "local_world_size"))
+    return replace(started, **none, unclear=unclear, hint=hint)
 
 
 def settled(started: Started) -> Started:
-    """The same if its numbers can be true together;
-    else without any, saying which two contradict each other.
-    """
-    s = started
-    below = (
-        (s.rank, s.world_size),
-        (s.local_rank, s.local_world_size),
-        (s.node, s.nodes),
-        (s.local_rank, s.world_size),
-        (s.node, s.world_size),
-    )
-    within = ((s.local_world_size, s.world_size), (s.nodes, s.world_size))
-    counts = (s.world_size, s.local_world_size, s.nodes)
+    """The same if its numbers can be true together; else without any, saying which two contradict."""
+    s, world, local, nodes = started, started.world_size, started.local_world_size, started.nodes
+    below = ((s.rank, world), (s.local_rank, local), (s.node, nodes), (s.local_rank, world), (s.node, world))
+    within = ((local, world), (nodes, world))
     wrong = [
         f"{a.provenance} is {a.value}, not below the {b.value} of {b.provenance}"
         for a, b in below
@@ -156,9 +138,9 @@ def settled(started: Started) -> Started:
         for a, b in within
         if a and b and a.value > b.value
     ]
-    wrong += [f"{n.provenance} is {n.value}" for n in counts if n and not 0 < n.value <= MAX_RANK + 1]
+    counts = [n for n in (world, local, nodes) if n and not 0 < n.value <= MAX_RANK + 1]
+    wrong += [f"{n.provenance} is {n.value}" for n in counts]
     if not wrong:
         return s
-    return replace(
-        blank(s, "; ".join(filter(None, (s.unclear, wrong[0]))), s.hint or SAY), node=None, nodes=None
-    )
+    unclear = "; ".join(filter(None, (s.unclear, wrong[0])))
+    return replace(blank(s, unclear, s.hint or SAY), node=None, nodes=None)

@@ -92,7 +92,6 @@ def _detect(env: Mapping[str, str]) -> Started | None:
 
 
 def _job(env: Mapping[str, str]) -> Started:
-    """The job, whatever this process is in it."""
     job, job_from = job_id(env, "SLURM_JOB_ID", "SLURM_JOBID")
     if env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"

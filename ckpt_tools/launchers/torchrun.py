@@ -124,7 +124,6 @@ def read_line(command: Sequence[str], env: Mapping[str, str]) -> LaunchLine | No
 
 
 def _find_start(command: Sequence[str]) -> int | None:
-    """Return where torchrun's options begin."""
     for i, word in enumerate(command):
         name = os.path.basename(word)
         if name == "torchrun":

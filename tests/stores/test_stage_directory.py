@@ -158,7 +158,7 @@ def test_of_an_old_one_on_its_way_goes_what_ckpt_has_brought(
     note, part = records.read_note(str(old), OURS), old.with_name(f"{old.name}.part")
     assert note is not None
     old.rename(part)
-    records.write_note(str(part), {f.name: records.Record(f.name) for f in note.files}, {})
+    records.write_note(str(part), {f.name: records.Record(f.name) for f in note.files})
     PUTS[what](part, tmp_path / "other")
     assert removed(home) == ([old.name] if what == "nothing" else [])
     assert (part.is_symlink(), part.exists()) == (what == "link", what != "nothing")

@@ -237,7 +237,6 @@ def bring(
     place, read = Place(home, name, selection.trust), selection.read_options()
     planned = {f.path for f in decision.files()}
     fetch = Fetch(decision.said.top, place.part, planned, replace(read, budget=None, cache=False), progress)
-    about = {"checkpoint": body["checkpoint"]["path"], "step": body["resume_step"]}
     try:
         place.prepare()
         with ExitStack() as used, ExitStack() as held:
@@ -245,7 +244,7 @@ def bring(
             used.callback(os.close, lock)
             os.utime(lock)
             held.callback(os.close, place.lock("work"))
-            have, fetched, removed = _bring(place, stage, copies, fetch, about, anew=not selection.cache)
+            have, fetched, removed = _bring(place, stage, copies, fetch, anew=not selection.cache)
             used.pop_all()  # whoever uses it keeps the lock
     except OSError as e:
         raise CannotLook(
@@ -263,7 +262,6 @@ def _bring(
     stage: Stage,
     copies: Copies,
     fetch: Fetch,
-    about: Mapping[str, object],
     *,
     anew: bool,
 ) -> tuple[dict[str, Record], list[Wanted], list[str]]:
@@ -277,10 +275,10 @@ def _bring(
         os.makedirs(place.part, 0o755, exist_ok=True)
         removed = place.make_room(sum(w.object.size for w in fetched), copies.keep)
         coming = {name: Record(name) for name in (*(w.name for w in missing), *texts)}
-        write_note(place.part, coming | have, about)  # so that what a kill leaves is known to be ckpt's
+        write_note(place.part, coming | have)  # so that what a kill leaves is known to be ckpt's
         have |= {r.name: r for r in fetch.files(missing)}
         have |= _write_texts(place.part, texts)
-        have = _put(place, have, about)
+        have = _put(place, have)
     if copies.keep is not None:
         removed += place.remove_idle(copies.keep)
     return have, fetched, removed
@@ -307,7 +305,7 @@ def _is_stale(have: Mapping[str, Record], texts: Mapping[str, bytes]) -> bool:
     return any(known.get(name) != xxh3_128_hexdigest(data) for name, data in texts.items())
 
 
-def _put(place: Place, have: dict[str, Record], about: Mapping[str, object]) -> dict[str, Record]:
+def _put(place: Place, have: dict[str, Record]) -> dict[str, Record]:
     """Give what is whole its place: the directory at once, or where there is one, each file and then the note
     about all. Raises UsageError where the file system takes two names for one, such as A and a: the last file
     to come would be both.
@@ -330,7 +328,7 @@ def _put(place: Place, have: dict[str, Record], about: Mapping[str, object]) -> 
                 f"{name} cannot be staged in {directory}: another file of the checkpoint has its place there",
                 "name a DIR with --stage on a file system that tells A from a, or start without --stage",
             )
-    write_note(directory, have, about)
+    write_note(directory, have)
     if directory == place.whole:
         shutil.rmtree(place.part, ignore_errors=True)
     else:

@@ -18,7 +18,6 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 from xxhash import xxh3_128
 
-from ckpt_tools import __version__
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.checked_json import Count, Text, Whole
@@ -121,10 +120,10 @@ def find_whole(note: Note | None, directory: str, *, anew: bool = False) -> dict
     return found
 
 
-def write_note(directory: str, records: Mapping[str, Record], about: Mapping[str, object]) -> None:
+def write_note(directory: str, records: Mapping[str, Record]) -> None:
     """Put the note about all files in its place. Raises OSError."""
     rows = [to_builtins(record) for _, record in sorted(records.items())]
-    said = {"schema": SCHEMA, "tool_version": __version__, **about, "boot": boot(), "files": rows}
+    said = {"schema": SCHEMA, "boot": boot(), "files": rows}
     path = os.path.join(directory, NOTE)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     fd = os.open(f"{path}.tmp", flags, 0o644)
