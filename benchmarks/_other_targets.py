@@ -89,7 +89,7 @@ def decision() -> Target:
         path.chmod(0o600)
         for rank in (None, 0, 7):
             with contextlib.suppress(CkptError):
-                taken = job.taken(read(str(path)), rank, needed=False)
+                taken = job.take(read(str(path)), rank, needed=False)
                 assert all(isinstance(p, str) for p in taken.paths)
                 for name, value in environment(taken.decision, taken.rank).items():
                     assert name.startswith("CKPT_"), name

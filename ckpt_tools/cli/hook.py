@@ -48,7 +48,7 @@ def hook(asked: options.Asked) -> int:
                 "CKPT_PLAN is not set, so there is no decision to read",
                 'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"',
             )
-        taken = job.taken(read(path, asked.selection.trust), asked.selection.rank, needed=False)
+        taken = job.take(read(path, asked.selection.trust), asked.selection.rank, needed=False)
     else:
         job_options = job.Options(worker=asked.given["worker"], **asked.job)
         with listen(asked) as listener:
@@ -73,7 +73,7 @@ def hook(asked: options.Asked) -> int:
 
 def _require_told(asked: options.Asked, taken: Any) -> None:
     """Raise UsageError if the job, or a rank that reads its part later, would not learn of the checkpoint."""
-    from ckpt_tools.job.command import is_told, why_untold
+    from ckpt_tools.job.command import explain_untold, is_told
 
     ranks: list[int | None] = [taken.rank]
     if asked.given["by_rank"] and taken.rank is None:
@@ -81,5 +81,5 @@ def _require_told(asked: options.Asked, taken: Any) -> None:
     for rank in ranks:
         if not is_told((), taken.decision, rank, asked.resume_args):
             raise UsageError(
-                why_untold(taken.decision, rank, asked.resume_args), UNTOLD, rule="choice/silent-resume"
+                explain_untold(taken.decision, rank, asked.resume_args), UNTOLD, rule="choice/silent-resume"
             )

@@ -53,14 +53,14 @@ def latest(asked: options.Asked) -> int:
 
 def _decided(asked: options.Asked) -> str | None:
     """The answer that the job's decision gives to this rank; None when CKPT_PLAN is about another root."""
-    from ckpt_tools.job import taken
+    from ckpt_tools.job import take
     from ckpt_tools.job.command import environment
     from ckpt_tools.job.decision import read
 
     decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
     if "root" in asked.found.origins and real_path(asked.found.root) != real_path(decision.about.root):
         return None
-    mine = taken(decision, asked.selection.rank)
+    mine = take(decision, asked.selection.rank)
     if asked.to.format == "json":
         from ckpt_tools.output import json
 

@@ -40,7 +40,7 @@ def run(asked: options.Asked) -> int:
     says why.
     """
     from ckpt_tools import job
-    from ckpt_tools.job.command import become, environment, inherited, is_told, substituted, why_untold
+    from ckpt_tools.job.command import become, environment, explain_untold, fill_command, inherit, is_told
 
     command = asked.given["command"] or []
     if not command or not command[0]:
@@ -52,10 +52,10 @@ def run(asked: options.Asked) -> int:
     if taken.staged is not None:
         os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
     wanted = asked.resume_args
-    words = substituted(command, taken.decision, taken.rank, wanted)
+    words = fill_command(command, taken.decision, taken.rank, wanted)
     idle = job_options.worker and taken.rank is None  # a scheduler, which trains nothing
     if not idle and not is_told(command, taken.decision, taken.rank, wanted):
-        why = why_untold(taken.decision, taken.rank, wanted)
+        why = explain_untold(taken.decision, taken.rank, wanted)
         form = _form(job_options, command, taken.decision.path_of(taken.rank))
         raise UsageError(why, form, rule="choice/silent-resume")
     if not words or not words[0]:
@@ -65,7 +65,7 @@ def run(asked: options.Asked) -> int:
     console.flush()
     signals.restore()
     try:
-        become(words, {**inherited(os.environ), **environment(taken.decision, taken.rank, wanted)})
+        become(words, {**inherit(os.environ), **environment(taken.decision, taken.rank, wanted)})
     except OSError as e:
         console.problem(
             "error", f"{words[0]!r} cannot be started: {e.strerror}", "check the command after --"

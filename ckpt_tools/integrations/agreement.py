@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from ckpt_tools import api, errors, job, launchers
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job.decider import digest
-from ckpt_tools.job.decision import Body, Decision, body_of, failed, read
+from ckpt_tools.job.decision import Body, Decision, body_of, describe_failure, read
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.paths import Path, one
@@ -63,7 +63,7 @@ class Group(Struct, frozen=True):
     """What each says, to all, by rank."""
 
 
-def joined() -> Group | None:
+def find_group() -> Group | None:
     """Return the group of this process, None where it is alone or nobody has joined it to others. Nothing is
     imported for it: a process whose group exists has it imported already.
     """
@@ -102,7 +102,7 @@ def resume(
         raise UsageError(f"{unknown[0]!r} is not an argument of this function", hint)
     given = {"budget": BUDGET, "cache": True, **asked}
     selection = Selection(**given, allow_none=allow_none, plan_dir=plan_dir)
-    root, group = os.path.abspath(one(root)), joined()
+    root, group = os.path.abspath(one(root)), find_group()
     if group is None:
         decision, rank = _without_group(root, selection)
     else:
@@ -139,7 +139,7 @@ def _among(group: Group, root: str, selection: Selection) -> Decision:
             body = body_of(_plan(root, asked)) if made is None else dict(made.body)
             said = {"decided": body, "asked": digest(asked)}
         except CkptError as e:
-            error, said = e, {"raised": type(e).__name__, **failed(e)}
+            error, said = e, {"raised": type(e).__name__, **describe_failure(e)}
         except Exception as e:  # the others wait for an answer, whatever happened
             error, said = e, {"raised": "", "error": f"{type(e).__name__}: {e}"}
     said = json.loads(group.broadcast(json.dumps(said)))
@@ -188,7 +188,7 @@ def _without_group(root: str, selection: Selection) -> tuple[Decision, int | Non
     started = launchers.current()
     rank = started.rank.value if started and started.rank else None
     if (made := _made_before(root, selection)) is not None:
-        return job.taken(made, rank, needed=False).decision, rank
+        return job.take(made, rank, needed=False).decision, rank
     world = started.world_size.value if started and started.world_size else 1
     if started and (world > 1 or started.unclear):
         options = job.Options(words=("ckpt", "run"), worker=True, plan_dir=selection.plan_dir)

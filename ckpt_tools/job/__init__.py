@@ -28,7 +28,7 @@ from ckpt_tools.storage.urls import is_url
 if TYPE_CHECKING:
     from ckpt_tools.job.staging import Staged
 
-__all__ = ["Listener", "Options", "Taken", "decide", "taken"]
+__all__ = ["Listener", "Options", "Taken", "decide", "take"]
 
 
 class Taken(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Taken(Struct, frozen=True):
         return body
 
 
-def taken(decision: Decision, rank: int | None, *, needed: bool = True) -> Taken:
+def take(decision: Decision, rank: int | None, *, needed: bool = True) -> Taken:
     """Return a decision that was made before, for ``rank`` or the rank that the launcher gave this process.
 
     Raises CannotLook when it is not true any more, UsageError when the rank is unknown, ``needed``, and ranks

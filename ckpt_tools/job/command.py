@@ -21,7 +21,7 @@ _PATH_WORD = re.compile(r"[^\s'\"();|&$]*\{ckpt\.path\}[^\s'\"();|&$]*")
 """An argument that holds the path; a whole line of a script is none."""
 
 
-def inherited(env: Mapping[str, str]) -> dict[str, str]:
+def inherit(env: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in env.items() if name not in _OURS}
 
 
@@ -48,7 +48,7 @@ def is_told(command: Sequence[str], decision: Decision, rank: int | None, wanted
     return bool(args or (not wanted and (decision.path_of(rank) or decision.resume.env)))
 
 
-def why_untold(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> str:
+def explain_untold(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> str:
     layout = decision.said.checkpoint.layout if decision.said.checkpoint else ""
     return explain_silence(layout, decision.path_of(rank), wanted)
 
@@ -78,7 +78,7 @@ def environment(decision: Decision, rank: int | None, wanted: Sequence[str] = ()
     return {name: "" if value is None else str(value) for name, value in told.items()}
 
 
-def substituted(
+def fill_command(
     command: Sequence[str], decision: Decision, rank: int | None, wanted: Sequence[str] = ()
 ) -> list[str]:
     """The command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced; the last one is a word

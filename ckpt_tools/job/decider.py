@@ -45,7 +45,7 @@ class Listener(Struct, frozen=True):
 SILENT = Listener()
 
 
-def planned(root: str, selection: Selection, to: Listener) -> LoadPlan:
+def make_plan(root: str, selection: Selection, to: Listener) -> LoadPlan:
     """Return the plan. A question that arises while no contents are read is asked only if they do not answer
     it.
     """
@@ -159,9 +159,9 @@ class Decider(Struct, frozen=True):
             if self.listener.made:
                 self.listener.made(plan)
             if options.stage and plan.checkpoint:
-                from ckpt_tools.job.staging import described
+                from ckpt_tools.job.staging import describe
 
-                return {**body_of(plan), **described(plan, options.stage, layouts_of(selection))}
+                return {**body_of(plan), **describe(plan, options.stage, layouts_of(selection))}
             if options.view and plan.checkpoint:
                 from ckpt_tools.job.view import build
 
@@ -169,7 +169,7 @@ class Decider(Struct, frozen=True):
             return body_of(plan)
 
         def plan_alone() -> Body:
-            made = planned(self.root, selection, self.listener)
+            made = make_plan(self.root, selection, self.listener)
             return body(with_loop(made, self.root, decisions.directory, selection.trust))
 
         if options.agree:

@@ -415,7 +415,7 @@ def body_of(plan: LoadPlan) -> Body:
     return body
 
 
-def failed(error: CkptError) -> Body:
+def describe_failure(error: CkptError) -> Body:
     """Return the body of a decision that could not be made, so that nobody who waited has to fail alone."""
     empty = body_of(error.plan) if error.plan else {"schema": MEANT, "checkpoint": None}
     return {**empty, "error": {"message": str(error), "hint": error.hint, "exit_code": error.exit_code}}

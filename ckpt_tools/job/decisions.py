@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
 from ckpt_tools.job import starts
-from ckpt_tools.job.decision import Body, Decision, failed, read
-from ckpt_tools.job.files import locked, write, written
+from ckpt_tools.job.decision import Body, Decision, describe_failure, read
+from ckpt_tools.job.files import hold_lock, write, write_first
 from ckpt_tools.job.membership import Process
 from ckpt_tools.output import json as as_json
 from ckpt_tools.planning import decision_log
@@ -85,7 +85,7 @@ class Decisions:
         with reporting():
             place = os.path.join(self.directory, key)
             self._make(place, "make room, or name another directory with --plan-dir")
-        with locked(os.path.join(place, "lock"), timeout, trusted=self.trusted):
+        with hold_lock(os.path.join(place, "lock"), timeout, trusted=self.trusted):
             with reporting():
                 names = _names(place)
                 numbers = [int(m[1]) for name in names if (m := _NUMBERED.fullmatch(name))]
@@ -131,7 +131,7 @@ class Decisions:
                     peers.ready(decision)
             self._remember(decision)
         except CkptError as e:
-            with suppress(CkptError), self._written(stamped(failed(e))):
+            with suppress(CkptError), self._written(stamped(describe_failure(e))):
                 pass  # the reason that counts is the first one
             raise
         return decision
@@ -151,7 +151,7 @@ class Decisions:
             }
         with ExitStack() as opened:
             for path, body in files.items():
-                opened.enter_context(written(path, as_json.dump(body).encode(), self.trusted))
+                opened.enter_context(write_first(path, as_json.dump(body).encode(), self.trusted))
             yield
 
     def _remember(self, decision: Decision) -> None:

@@ -53,12 +53,12 @@ def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
     """Put a whole file at ``path`` or nothing: written aside, synced, renamed. Raises CannotLook, and
     Untrusted as all of these do.
     """
-    with written(path, data, trusted):
+    with write_first(path, data, trusted):
         pass
 
 
 @contextmanager
-def written(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
+def write_first(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
     """A file that is whole on the disk within, and appears at ``path`` when that ends well. Raises
     CannotLook.
     """
@@ -77,7 +77,7 @@ def written(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
 
 
 @contextmanager
-def locked(path: str, timeout: float, clock: Clock | None = None, trusted: Trust = OURS) -> Iterator[None]:
+def hold_lock(path: str, timeout: float, clock: Clock | None = None, trusted: Trust = OURS) -> Iterator[None]:
     """Hold a lock alone; the kernel lets go of it when the holder dies. Raises CannotLook after ``timeout``
     seconds.
     """

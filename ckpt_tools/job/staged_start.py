@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.decider import Listener, planned
+from ckpt_tools.job.decider import Listener, make_plan
 from ckpt_tools.job.decision import Body, Decision, body_of
 from ckpt_tools.job.membership import Membership, Options, of_worker
-from ckpt_tools.job.staging import Copies, Damaged, Staged, bring, described
+from ckpt_tools.job.staging import Copies, Damaged, Staged, bring, describe
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -68,12 +68,12 @@ def stage(root: str, selection: Selection, copies: Copies, to: Listener) -> Copi
     """
 
     def attempt(asked: Selection) -> Copied | None:
-        plan = planned(root, asked, to)
+        plan = make_plan(root, asked, to)
         if to.made:
             to.made(plan)
         if plan.checkpoint is None:
             return None
-        body = {**body_of(plan), **described(plan, os.path.abspath(copies.home), layouts_of(selection))}
+        body = {**body_of(plan), **describe(plan, os.path.abspath(copies.home), layouts_of(selection))}
         return Copied(body, bring(body, selection, copies, to.progress))
 
     return _until_whole(attempt, _questions(selection), to, "planning")

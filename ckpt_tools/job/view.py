@@ -82,7 +82,7 @@ def build(
             f"the view {directory} could not be built: {e.strerror}",
             "make room, or name another directory with --view",
         ) from e
-    return tree.described
+    return tree.describe()
 
 
 def _require_outside(root: str, directory: str) -> None:

@@ -28,7 +28,7 @@ from ckpt_tools.storage.retry import is_directory, is_file
 _PLACES = frozenset((*COORDS, "node"))
 
 
-def named_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | None = None) -> str | None:
+def find_name_for(piece: Piece, part: Part, rank: int, coords: Mapping[str, int] | None = None) -> str | None:
     """Return the end of the path (as many components as the template has) that ``piece`` gives to ``rank``,
     made from that of ``part``; None when no rank is in it. ``coords`` are those of that rank if known.
     """
@@ -180,11 +180,11 @@ class Tree(Struct, dict=True):
             nearest = min(own, key=lambda p: (dict(p.coords).get("node", rank) != rank, p is not part))
             home = None  # what it calls its file where it looks for it, though another keeps the only copy
             if self.layout.ranks.keepers:
-                home = named_for(self.layout.piece(nearest.piece), nearest, rank, {"node": rank})
+                home = find_name_for(self.layout.piece(nearest.piece), nearest, rank, {"node": rank})
             return home or self.name_of(nearest)
         if base := self.base_of(part, rank):
             return base + self.name_of(part).partition("/")[2]
-        if name := named_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
+        if name := find_name_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
             return name
         raise UsageError(
             f"no view can be made of {part.path}: nothing in its name says rank {part.rank}, so rank {rank}"
@@ -324,8 +324,7 @@ class Tree(Struct, dict=True):
         paths = {part.path for part in self.moved.values()}
         return self.layout.resume(self.rebased, paths.pop() if len(paths) == 1 else None)
 
-    @property
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What a decision says of it: "resume" for the files in it, "view" with those of the file entries."""
         resume = self.resume
         return {

@@ -32,7 +32,7 @@ from ckpt_tools.integrations import (
     resume,
     transformers,
 )
-from ckpt_tools.integrations.agreement import Group, joined
+from ckpt_tools.integrations.agreement import Group, find_group
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.model.selection import Selection
 
@@ -146,7 +146,7 @@ class Joined:
         self.size, self.here = size, threading.local()
         self.barrier = threading.Barrier(size, timeout=60)
         self.said: list[str] = [""] * size
-        monkeypatch.setattr(agreement, "joined", lambda: self.here.group)
+        monkeypatch.setattr(agreement, "find_group", lambda: self.here.group)
 
     def _meet(self, rank: int, text: str) -> list[str]:
         self.said[rank] = text
@@ -264,7 +264,7 @@ def test_nobody_is_joined_where_torch_is_not_imported() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
     if "torch" not in sys.modules:
-        assert joined() is None
+        assert find_group() is None
 
 
 # ---- ranks that are not

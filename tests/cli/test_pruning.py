@@ -12,7 +12,7 @@ import pytest
 from run_helpers import ckpt, decided_body, megatron
 
 from ckpt_tools.job.decisions import KEPT_DAYS, Decisions
-from ckpt_tools.job.files import locked
+from ckpt_tools.job.files import hold_lock
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def test_a_decision_goes_when_it_was_not_taken_for_long(decisions: Decisions) ->
 
 def test_a_key_under_which_somebody_decides_stays(decisions: Decisions) -> None:
     key = decide(decisions, "old")
-    with locked(str(key / "lock"), 1):
+    with hold_lock(str(key / "lock"), 1):
         assert after(decisions, 3650) == {"old"}
     assert after(decisions, 3650) == set()
 

@@ -29,7 +29,7 @@ from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.job.command import become
 from ckpt_tools.job.decision import read
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.files import locked
+from ckpt_tools.job.files import hold_lock
 from ckpt_tools.planning import decision_log
 
 pytestmark = pytest.mark.slow  # real processes, many at a time
@@ -284,15 +284,15 @@ def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: P
 def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = (
-        f"import time\nfrom ckpt_tools.job.files import locked\nwith locked({str(lock)!r}, 1):\n   "
+        f"import time\nfrom ckpt_tools.job.files import hold_lock\nwith hold_lock({str(lock)!r}, 1):\n   "
         " print('held', flush=True)\n    time.sleep(10**6)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=CLEAN) as holder:
         assert holder.stdout and holder.stdout.readline() == b"held\n"
-        with pytest.raises(CannotLook, match="deciding for more than"), locked(str(lock), 0.2):
+        with pytest.raises(CannotLook, match="deciding for more than"), hold_lock(str(lock), 0.2):
             pass
         holder.kill()
-    with locked(str(lock), 1000):
+    with hold_lock(str(lock), 1000):
         pass
 
 

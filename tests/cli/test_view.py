@@ -30,7 +30,7 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job import Decision, Taken
 from ckpt_tools.job.decision import body_of
 from ckpt_tools.job.view import build
-from ckpt_tools.job.view_tree import MARKER, named_for
+from ckpt_tools.job.view_tree import MARKER, find_name_for
 from ckpt_tools.layouts import LAYOUTS, user
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity
@@ -236,7 +236,7 @@ def test_the_name_of_another_rank(
         prefix=more.get("prefix", ""),
         rank=int(m[1]) if (m := re.search(r"/rank_(\d+)/", path)) else 3,
     )
-    assert named_for(layout.piece(piece), part, rank, more.get("at")) == expected
+    assert find_name_for(layout.piece(piece), part, rank, more.get("at")) == expected
 
 
 @pytest.mark.slow

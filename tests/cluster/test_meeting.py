@@ -21,7 +21,7 @@ from two_nodes import Nodes, free_port
 
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.job import meeting as room
-from ckpt_tools.job.files import MOST, Backoff, Clock, locked
+from ckpt_tools.job.files import MOST, Backoff, Clock, hold_lock
 from ckpt_tools.job.meeting import Board, Files, Meeting, Store, meeting
 from ckpt_tools.planning import decision_log
 
@@ -391,11 +391,11 @@ def test_waiting_for_a_lock_asks_few_times(tmp_path: Path, monkeypatch: pytest.M
         tried.append(how)
         real(fd, how)
 
-    with locked(str(tmp_path / "lock"), 1):
+    with hold_lock(str(tmp_path / "lock"), 1):
         monkeypatch.setattr(fcntl, "flock", flock)
         with (
             pytest.raises(CannotLook, match="deciding for more than 10 s"),
-            locked(str(tmp_path / "lock"), 10, simulated.clock),
+            hold_lock(str(tmp_path / "lock"), 10, simulated.clock),
         ):
             pass
     assert 10 <= len(tried) <= 60

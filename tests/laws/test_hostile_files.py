@@ -25,8 +25,8 @@ from ckpt_tools import api, cli, job
 from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.job.command import environment, substituted
-from ckpt_tools.job.decision import body_of, failed, parse, read
+from ckpt_tools.job.command import environment, fill_command
+from ckpt_tools.job.decision import body_of, describe_failure, parse, read
 from ckpt_tools.job.view import build
 from ckpt_tools.job.view_tree import MARKER
 from ckpt_tools.model.plan import RESUME_VARIABLES
@@ -58,10 +58,10 @@ def followed(path: str, rank: int | None) -> str:
     """Everything that any command does with a decision, and the words and variables that a job would start
     with.
     """
-    taken = job.taken(read(path), rank, needed=False)
+    taken = job.take(read(path), rank, needed=False)
     values = environment(taken.decision, taken.rank)
     assert EXPORTED <= set(values) <= EXPORTED | RESUME_VARIABLES
-    words = substituted(["train", "{ckpt.args}"], taken.decision, taken.rank)
+    words = fill_command(["train", "{ckpt.args}"], taken.decision, taken.rank)
     for word in (*words, *values.values()):
         os.fsencode(word)
         assert "\0" not in word
@@ -253,7 +253,7 @@ def test_what_ckpt_writes_passes(case: Path, question: dict[str, Any], tmp_path:
     try:
         plan = api.plan(str(root / question.get("root", "")), selection(question.get("options", {})))
     except CkptError as e:
-        parse("x", stamped(failed(e)))
+        parse("x", stamped(describe_failure(e)))
         return
     parse("x", stamped(body_of(plan)))
     assert set(plan.resume.env) <= RESUME_VARIABLES

@@ -32,7 +32,7 @@ from ckpt_tools.job.staging.records import (
     seen,
     write_note,
 )
-from ckpt_tools.job.staging.wanted import Wanted, described, wanted_of
+from ckpt_tools.job.staging.wanted import Wanted, describe, wanted_of
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.words import size as words_of_size
 from ckpt_tools.settings.checked_json import Invalid
@@ -40,7 +40,7 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import take_lock
 
-__all__ = ["Copies", "Damaged", "Staged", "bring", "described"]
+__all__ = ["Copies", "Damaged", "Staged", "bring", "describe"]
 
 OWN = ".ckpt-stage"
 """The directory of locks, and of what is on its way out."""

@@ -59,7 +59,7 @@ def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> list[Wanted
     ]
 
 
-def described(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
+def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
     """What a decision says of a plan whose files are to be brought below the directory ``home``: "resume" for
     the local files, "view" with the local path of every file entry, "stage" with all that is brought.
 
@@ -85,7 +85,7 @@ def described(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
         _, size, mtime_ns, etag, version = f.object
         rows.append(StagedFile(f"{directory}/{f.name}", f.url, size, mtime_ns, etag, version, f.ranks))
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in tree.texts.items()}
-    return {**tree.described, "stage": to_builtins(Stage(directory, tuple(rows), texts))}
+    return {**tree.describe(), "stage": to_builtins(Stage(directory, tuple(rows), texts))}
 
 
 def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
