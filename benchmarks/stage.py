@@ -82,12 +82,23 @@ class Handler(BaseHTTPRequestHandler):
             self._object(body=True)
 
     def _list(self) -> None:
-        rows = "".join(
-            f"<Contents><Key>{p.relative_to(self.home)}</Key><Size>{p.stat().st_size}</Size>"
-            f"<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>{_etag(p)}</ETag></Contents>"
-            for p in sorted(self.home.rglob("*.pt"))
-        )
-        text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>".encode()
+        asked = parse_qs(urlsplit(self.path).query)
+        prefix, flat = asked.get("prefix", [""])[0], "delimiter" not in asked
+        rows, homes = list[str](), set[str]()
+        for p in sorted(self.home.rglob("*.pt")):
+            key = str(p.relative_to(self.home))
+            home, slash, _ = key.removeprefix(prefix).partition("/")
+            if not key.startswith(prefix):
+                continue
+            if slash and not flat:
+                homes.add(f"<CommonPrefixes><Prefix>{prefix}{home}/</Prefix></CommonPrefixes>")
+                continue
+            rows.append(
+                f"<Contents><Key>{key}</Key><Size>{p.stat().st_size}</Size>"
+                f"<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>{_etag(p)}</ETag></Contents>"
+            )
+        found = "".join((*rows, *sorted(homes)))
+        text = f"<ListBucketResult><IsTruncated>false</IsTruncated>{found}</ListBucketResult>".encode()
         self._head(200, len(text))
         self.wfile.write(text)
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
@@ -105,6 +105,8 @@ class Fetch:
         self.root, self.part, self.planned, self.options = root, part, planned, options
         self.progress = progress
         self.rate = Rate(options.limit_rate) if options.limit_rate else None
+        self._width = options.jobs or FILES
+        self._slots = Semaphore(self._width)  # others are verified meanwhile
         self._joint = Lock()
         self._key: bytes | None = None
         self._copies: dict[str, int] = {}
@@ -125,7 +127,7 @@ class Fetch:
         names: dict[str, list[Wanted]] = {}
         for w in wanted:  # a rank that stands in for others has a name for each of them
             names.setdefault(w.url, []).append(w)
-        pool = Threads(min(self.options.jobs or FILES, len(names)))
+        pool = Threads(min(self._width + 2, len(names)))
         with _reading_copies(self.root) as self._copies:
             waiting: list[Future[list[Record]]] = []
             try:
@@ -151,7 +153,8 @@ class Fetch:
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
             if at is aside:
-                self._fetch(wanted, aside)
+                with self._slots:
+                    self._fetch(wanted, aside)
             elif not is_there(self.part, wanted):
                 continue
             else:
