@@ -66,7 +66,7 @@ def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> N
     jobs, count = s.options.jobs or default_jobs(), len(parts) + bare * len(s.found.bare)
     if count < LEAST or jobs < 2 or not _may_be_shared(s, level):
         return
-    wanted = [r for r in _find_requests(s, parts, level, bare=bare) if _is_small(r)]
+    wanted = [r for r in _find_requests(s, parts, level, bare=bare) if _is_small(r) and not _is_ready(s, r)]
     sample = wanted[:: -(-len(wanted) // _SAMPLE)] if wanted else []
     # Where only some are known, another process is at it. (Asking also makes the directory of the cache,
     # where turns are taken.)
@@ -92,7 +92,8 @@ def _await_turn(s: Session, deep: bool) -> Iterator[None]:
 
 def unknown_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
     """Return the files to open for reports at ``level`` that no earlier run answers: the bare ones last."""
-    return [r for r in _find_requests(s, parts, level, bare=bare) if not _knows(s, r)]
+    found = _find_requests(s, parts, level, bare=bare)
+    return [r for r in found if not _is_ready(s, r) and not _knows(s, r)]
 
 
 def _find_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
@@ -112,6 +113,10 @@ def _find_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: boo
         if path not in out and not told and s.shown(path, level, findings) is None:
             out[path] = Request(path, size, mtime_ns, level, (), s.indexes.claims(path))
     return list(out.values())
+
+
+def _is_ready(s: Session, request: Request) -> bool:
+    return s.is_ready(request.path, request.level, request.expect, request.claims)
 
 
 def _knows(s: Session, request: Request) -> bool:

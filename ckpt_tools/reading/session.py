@@ -23,6 +23,7 @@ from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, format_of
+from ckpt_tools.formats import Claim as Said
 from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.formats.seals.names import base_of
 from ckpt_tools.inspection.indexes import Indexes
@@ -199,11 +200,7 @@ class Session:
         if (shown := self.shown(path, level, seen)) is not None:
             return shown
         claims = self.indexes.claims(path)
-        if level is Level.STRUCTURE and (read := self.indexes.read.pop(path, None)) is not None:
-            by, report, boxes, identity = read
-            plain = not (self.options.require or self.options.explain or self.reader.key)
-            if plain and by == claims and report.format in (expect or (report.format,)):
-                self.reader.prefetched[path] = level, Seen(report, boxes, identity)
+        self.is_ready(path, level, expect, claims)
         found = self.reader.report(path, level, expect, claims, self.indexes.based(path))
         if found is None:
             return None
@@ -211,6 +208,16 @@ class Session:
         if places:
             self.places[os.path.dirname(path)][path] = places
         return self._in_context(report, seen)
+
+    def is_ready(self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Said]) -> bool:
+        """Return True if a report is there: an index was read when its members were asked for."""
+        ready = self.reader.prefetched
+        if level is Level.STRUCTURE and (read := self.indexes.read.pop(path, None)) is not None:
+            by, report, boxes, identity = read
+            plain = not (self.options.require or self.options.explain or self.reader.key)
+            if plain and by == claims and report.format in (expect or (report.format,)):
+                ready[path] = level, Seen(report, boxes, identity)
+        return path in ready and ready[path][0] is level
 
     def inspect(
         self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()
