@@ -39,10 +39,7 @@ class _File(NamedTuple):
 
 
 def prove(s: Session) -> None:
-    """Have reports at level content of every file that a seal names, where the store's checksum shows whether
-    it is what was sealed. Others are left to be looked at, and noted. Raises CannotLook where nothing of the
-    kind can be asked.
-    """
+    """Have reports of what the store's checksums show to be as sealed. Raises CannotLook."""
     if s.evidence is None or not keeps_checksums(s.root):
         raise CannotLook(
             f"{s.root} lies in no store that keeps checksums: nothing proves its files but their bytes",

@@ -96,9 +96,7 @@ def threads_here(jobs: int) -> Iterator[Engine]:
 
 @contextmanager
 def copies_here(jobs: int) -> Iterator[Engine]:
-    """Yield copies of this process: what a small file takes is Python, which uses one CPU at a time. Raises
-    Stopped where other threads may hold locks that a copy would find taken for ever.
-    """
+    """Yield copies of this process, which take small files. Raises Stopped beside other threads."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import active_children, get_context
 

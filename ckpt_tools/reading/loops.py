@@ -215,9 +215,7 @@ def _find_saves(states: Iterable[State]) -> list[_Save]:
 
 
 def _join_halves(saves: Sequence[_Save]) -> list[_Save]:
-    """Return the saves; what is written over without weights (``optimizer.pt``) is of the only one that fits
-    it: whose step it tells, else that it was written with, else that is written over as well.
-    """
+    """Return the saves; what is written over without weights is of the only one that fits it."""
     halves = [o for o in saves if o.loop.rolling and not o.may_hold("weights")]
     models = [o for o in saves if o not in halves and o.kind is Kind.PERIODIC] if halves else []
     models = [o for o in models if not o.may_hold("optimizer")]

@@ -125,9 +125,7 @@ def _knows(s: Session, request: Request) -> bool:
 
 
 def _is_small(request: Request) -> bool:
-    """Return True for a file that one worker reads whole: what a check adds up over several files must not be
-    torn apart, and the content of a large one is read by many threads or in many requests anyway.
-    """
+    """Return True for what one worker reads whole, and no check adds up over several files."""
     small = request.level is Level.STRUCTURE or request.size < LARGE
     return request.size > 0 and small and not any(c.joint for c in request.claims)
 

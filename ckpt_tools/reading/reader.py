@@ -110,10 +110,7 @@ class Reader:
     def report(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim], based: str | None
     ) -> Known | None:
-        """Return the same without what is in the file, and not always from the file; None when the budget was
-        spent before anybody had read it so deeply. ``based`` stands for the indexes behind the claims; None
-        keeps nothing.
-        """
+        """Return a report, maybe from the cache unless ``based`` is None; None if time is over."""
         fresh = partial(self._fresh, path, level, expect, claims)
         # What a framework's loader says is asked anew each time: it depends on what is installed.
         if based is not None and level < Level.LOAD:

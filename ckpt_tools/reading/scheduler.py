@@ -136,10 +136,7 @@ class Scheduler(ABC, Generic[Came]):
         self.reader.progress(bytes_read)
 
     def read(self, requests: list[Request]) -> Iterator[tuple[Request, Came]]:
-        """Yield every file that could be read so, in the order in which they are done. What is left out is to
-        be read here. The list is emptied: a million take as much memory as their reports. Raises CannotLook
-        when an engine elsewhere is gone, and Stopped when workers here are to be waited for no longer.
-        """
+        """Yield what could be read so; the list is emptied. Raises CannotLook, and Stopped."""
         self._heard = time.monotonic()
         try:
             for batch in self._batches(requests):

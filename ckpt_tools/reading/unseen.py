@@ -161,9 +161,7 @@ def _is_of_system(path: str, root: str) -> bool:
 
 
 def _may_be_passed(row: Unseen, step: int | None, answer: Answer) -> bool:
-    """Return True if the choice stands without what was not seen: with leave, unless its like beside it holds
-    files of the choice; else if it is older by name and time, and not beside the run of the choice.
-    """
+    """Return True if the choice stands without what was not seen."""
     chosen = answer.chosen
     if chosen is None:
         return False
