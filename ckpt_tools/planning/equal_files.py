@@ -198,14 +198,14 @@ def digest_pages(
     ``known``, and not read again.
 
     Of the others, which are only compared with, the first ones that count. A file of a size of its own is
-    known by that, and so is one that is damaged: it is nobody's copy.
+    known by that, and so is one of the others that is damaged.
     """
     mine, all_sizes = {p.size for p in parts}, Counter(p.size for p in (*parts, *others))
     broken = {path for path, report in s.reports.items() if report.verdict is Verdict.BROKEN}
     sized = {size for size, n in all_sizes.items() if size <= 0 or n < 2 or size not in mine}
     out, wanted, more = dict[str, bytes](), list[Part](), list[Part]()
     for i, p in enumerate((*parts, *others)):
-        if p.size in sized or p.path in broken:
+        if p.size in sized or (i >= len(parts) and p.path in broken):
             out[p.path] = b"%d" % p.size
         elif p.path in known:
             out[p.path] = known[p.path]
