@@ -309,6 +309,7 @@ class Planner(Candidates):
         yield from (f for f in told if not (f.path == meant and f.code == "stale-tracker"))
         yield from choice_warnings.find_odd_links(self.session, c, self.step(c))
         yield from self.find_unfinished(c)
+        yield from unfinished.find_later_temporary(self.session, c)
         yield from unfinished.find_torn_lately(self.session, choice.rejected, self._usual)
         yield from find_later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.find_other_writers(c)

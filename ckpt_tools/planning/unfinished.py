@@ -18,7 +18,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.rules.save import unfinished
-from ckpt_tools.planning.trackers import find_tracker_of
+from ckpt_tools.planning.trackers import find_tracker_of, get_time_written
 from ckpt_tools.reading.session import Session
 
 TORN = frozenset({"truncated", "empty-file", "zero-filled", "missing-rank", "missing-part"})
@@ -112,6 +112,14 @@ def find_whole_temporary(s: Session) -> str | None:
         if sound and report.format is not None and formats.names.holds_state(report.format):
             return path
     return None
+
+
+def find_later_temporary(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Yield temporary files of saves that were written no earlier than the choice ``c``."""
+    called = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
+    for path in islice(called, _MOST):
+        if get_time_written(path) >= c.mtime_ns:
+            yield unfinished.describe_temporary(path)
 
 
 # ---- directories beside saves, called as these are but for a higher number, with nothing of one in them

@@ -195,7 +195,9 @@ def _find_strange(s: Session) -> Iterator[BareFile]:
     for directory in s.found.strange:
         try:
             for entry in entries_of(directory, keep):
-                if is_set_aside(entry.name) or (is_other(entry.name) and not unpacked_state(entry.name)):
+                if is_set_aside(entry.name) or under_way.TEMPORARY.search(entry.name):
+                    continue  # the latter are warned of
+                if is_other(entry.name) and not unpacked_state(entry.name):
                     continue
                 st = _get_status(entry)
                 if st is not None and stat.S_ISREG(st.st_mode) and st.st_size:

@@ -63,7 +63,7 @@ def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
     words, told = json.loads(ckpt("run", root, *state, "--", *SAY, "{ckpt.args}").stdout)
     assert words == ["--load", str(root), "--ckpt-step", "20"]
     expected = [word.encode() for word in words]
-    assert words_of("dash", "", f"CKPT_ARGS={shell._quote(told['CKPT_ARGS'])}; {SET}") == expected
+    assert words_of("dash", "", f"CKPT_ARGS={shell.words([told['CKPT_ARGS']])}; {SET}") == expected
     for command in (
         ["hook", root, *state],
         ["plan", root, "--format", "shell"],

@@ -53,6 +53,19 @@ def test_what_is_older_is_none(name: str, tmp_path: Path) -> None:
     assert code == 0 and out.startswith("resume from step 200 ")
 
 
+@pytest.mark.parametrize("beside", ["config.yaml", "train.log", None])
+def test_a_temporary_file_is_a_warning_whatever_lies_beside_it(beside: str | None, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    for n in range(2):
+        put(root / f"epoch_{n}.pt", saved(state(n)), AGO + 60 * n)
+    put(root / "last.pt.tmp", saved(state(3))[:2000], AGO + 120)
+    if beside:
+        put(root / beside, b"a line\n", AGO)
+    code, out, err = executed(["plan", str(root)])
+    assert code == 0 and out.startswith("resume from step 1 "), err
+    assert "last.pt.tmp" in out + err and "a temporary file of a save that never finished" in out + err
+
+
 @pytest.mark.parametrize("name", ["train.log", "curve.png", "events.out.tfevents.1", "notes.txt", "main.py"])
 def test_logs_pictures_and_code_are_none(name: str, tmp_path: Path) -> None:
     code, out, _ = executed(["plan", str(tree(tmp_path / "run", name, held=b"a line\n"))])
