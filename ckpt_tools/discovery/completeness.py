@@ -1,6 +1,4 @@
-"""What a checkpoint lacks, compared with the others of its run. Pure: it works on names, sizes and times
-alone.
-"""
+"""What a checkpoint lacks beside the others of its run, by names, sizes and times alone. Pure."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ Coordinates = tuple[tuple[str, int], ...]
 
 
 def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int | None:
-    """Return the number of ranks in the names, else one more than the highest over all checkpoints of a run;
-    None if no name has one.
-    """
+    """Return the number of ranks that names tell over all checkpoints of a run, None if no name does."""
     ranks = worlds = -1
     for c in checkpoints:
         layout = layouts.of(c)

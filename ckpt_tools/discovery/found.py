@@ -27,9 +27,7 @@ _MOST_TEXTS = 10_000
 
 
 class NamedFile(NamedTuple):
-    """A file whose name some layout knows, before those beside it are considered; ``places`` are all pieces
-    at home in its directory.
-    """
+    """A file whose name some layout knows; ``places`` are all pieces at home in its directory."""
 
     place: Place
     name: NameFields

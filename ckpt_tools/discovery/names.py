@@ -347,9 +347,7 @@ class _Naming:
         return folder
 
     def _prefix(self, place: Place, name: NameFields, base: str, rank: int | None) -> tuple[str, int | None]:
-        """The prefix that keeps its run apart, and the counter behind it; what may have none has its
-        neighbours'.
-        """
+        """Return the prefix that keeps its run apart and the counter behind it, or its neighbours'."""
         prefix, piece = name.prefix or place.prefix, place.piece
         follows = not prefix and self._lone and (piece.readers.single or piece.claim is Claim.FOLLOWS)
         if follows and "{prefix}" not in piece.template:

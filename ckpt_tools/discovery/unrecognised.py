@@ -1,6 +1,4 @@
-"""Files whose names tell no layout and no format: which are surely something else, and what the others begin
-like.
-"""
+"""Files of no layout and no format: which are surely something else, and how others begin."""
 
 from __future__ import annotations
 

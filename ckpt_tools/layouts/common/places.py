@@ -29,9 +29,7 @@ Fields = Mapping[str, "str | None"]
 
 
 class NameFields(NamedTuple):
-    """What a file's ``whole`` name tells; ``piece`` is the index of its piece among those at home in its
-    directory.
-    """
+    """What a file's ``whole`` name tells; ``piece`` is its index among those of its directory."""
 
     piece: int
     rank: int | None
@@ -180,9 +178,7 @@ class Templates:
         return at
 
     def places(self, path: str) -> Places:
-        """The pieces whose directory template matches the end of ``path``, in the order of the layouts; those
-        at home anywhere come last.
-        """
+        """Return the pieces whose directory fits the end of ``path``, those at home anywhere last."""
         names = path.split("/")[1:]
         found = list(self._top.climb(names, len(names)))
         matched = tuple(sorted(at.number for at in found))

@@ -84,9 +84,7 @@ def compile_name(template: str) -> re.Pattern[str]:
 
 
 def read_path(templates: Sequence[str], names: Sequence[str]) -> dict[str, str | None] | None:
-    """Return what the names at the end of a path tell, each by its template; None if one does not fit, or if
-    two tell different numbers.
-    """
+    """Return what the names at the end of a path tell; None if one does not fit, or two contradict."""
     told: dict[str, str | None] = {}
     for template, name in zip(templates, names[-len(templates) :], strict=True):
         if (m := compile_name(template).fullmatch(name)) is None:
