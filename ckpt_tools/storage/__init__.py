@@ -1,6 +1,4 @@
-"""Where bytes come from: a Source is one file with ranged, counted reads; a Store lists directories. Nothing
-here interprets content.
-"""
+"""Where bytes come from: a Source is one file with ranged, counted reads, a Store lists directories."""
 
 from __future__ import annotations
 

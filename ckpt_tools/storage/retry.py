@@ -1,6 +1,4 @@
-"""System calls that are made again before an error counts, and questions about names that tell "not there"
-from "could not look".
-"""
+"""System calls made again before an error counts, and "not there" told from "could not look"."""
 
 from __future__ import annotations
 

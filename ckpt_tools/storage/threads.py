@@ -1,6 +1,4 @@
-"""Threads that work for one caller, and that keep no process from ending: one of them may hang in a read for
-ever.
-"""
+"""Threads for one caller that keep no process from ending: one may hang in a read for ever."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Files of results, and those that processes share: written whole or not at all; and locks that die with
-their holder.
-"""
+"""Files written whole or not at all, and locks that die with their holder."""
 
 from __future__ import annotations
 

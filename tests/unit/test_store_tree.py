@@ -47,6 +47,32 @@ class Keys:
         """It is sure."""
 
 
+class SlowKeys(Keys):
+    """Each object comes after another thread had its turn."""
+
+    def objects(self, prefix: str) -> Iterator[Object]:
+        for k in self.keys:
+            Event().wait(0.0005)
+            if k.startswith(f"{prefix}/"):
+                yield self.object(k)
+
+
+def test_who_lists_a_part_anew_meets_nothing_late_while_all_is_listed_anew() -> None:
+    tree = Tree(SlowKeys(*(f"run/a/b{i}/{j}" for i in range(4) for j in range(4))))  # type: ignore[arg-type]
+    tree.list_below("run")
+
+    def list_again(key: str) -> None:
+        for _ in range(10):
+            tree.refresh_and_compare(key)
+
+    threads = [Thread(target=list_again, args=(key,)) for key in ("run", "run/a", "run/a/b1", "run/a/b2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tree.late == {}
+
+
 def test_a_part_of_what_is_known_is_listed_anew() -> None:
     store = Keys("run/a/1", "run/a/2", "run/b/1")
     tree = Tree(store)  # type: ignore[arg-type]

@@ -1,6 +1,4 @@
-"""Which store a URL belongs to: one client per bucket, made on first use, with the options that the command
-was given.
-"""
+"""Which store a URL belongs to: one client per bucket, with the options that the command was given."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""An object of a store as a Source: few requests, each for as many bytes as are likely to be needed, all of
-one version.
-"""
+"""An object of a store as a Source: few requests, each for what is likely needed, of one version."""
 
 from __future__ import annotations
 

@@ -111,20 +111,25 @@ class Tree:
             deep = {k: here for k, here in self._directories.items() if here.deep}
             alone = key not in self._directories and key.rpartition("/")[0] in deep
             self._directories = {k: here for k, here in deep.items() if not _within(k, key)}
+        if alone and key:
+            self.refresh_object(key)
+        self._list_again(key)
+
+    def _list_again(self, key: str) -> None:
         try:
-            if alone and key:
-                self.refresh_object(key)
             self._list(key)
         except OSError as e:
             if e.errno != errno.EOPNOTSUPP or not key or self._file(key) is None:
                 raise
 
     def refresh_and_compare(self, key: str) -> None:
-        """List all that lies below a key once more, and note in ``late`` what the list before had not."""
+        """List all that lies below a key once more, and note in ``late`` what the list before had not. That
+        stays known meanwhile: another thread may compare what lies within.
+        """
         with self._lock:
             before = {k: here for k, here in self._directories.items() if _within(k, key)}
             known = self._has(key)
-        self.refresh(key)
+        self._list_again(key)
         with self._lock:
             now = [(k, here) for k, here in self._directories.items() if _within(k, key)]
             for home, here in now if known else ():
@@ -173,7 +178,8 @@ class Tree:
         if not found and (not key or self._file(key) is None):
             self.store.confirm_nothing(key)
         with self._lock:
-            self._directories.update(found)
+            others = {k: here for k, here in self._directories.items() if not _within(k, key)}
+            self._directories = {**others, **found}
             home, _, name = key.rpartition("/")
             if key and (above := self._directories.get(home)) is not None:
                 above.below.pop(name, None)
