@@ -177,6 +177,9 @@ class Tree:
             _add(found, key, of)
         if not found and (not key or self._file(key) is None):
             self.store.confirm_nothing(key)
+        self._replace(key, found)
+
+    def _replace(self, key: str, found: dict[str, _Directory]) -> None:
         with self._lock:
             others = {k: here for k, here in self._directories.items() if not _within(k, key)}
             self._directories = {**others, **found}
