@@ -21,9 +21,7 @@ from ckpt_tools.storage.urls import is_url
 
 
 def merge_below(root: str, read: ReadOptions, *, dry_run: bool) -> Iterator[SealedOne]:
-    """One seal for each directory in which all ranks have sealed their files; the fragments go, once it is
-    written. No file is read.
-    """
+    """Write one seal for each directory in which all ranks have sealed their files; no file is read."""
     seals = open_session(root, read).indexes.seals  # the files of 100,000 ranks are not kept
     if seals is None:
         return

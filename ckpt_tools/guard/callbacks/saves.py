@@ -53,9 +53,7 @@ class Save(NamedTuple):
                 os.unlink(path)
 
     def seal(self) -> None:
-        """Seal what lies there now: a directory that several wrote by the share of each, a file by the first
-        of them.
-        """
+        """Seal what lies there now: of a directory this rank's share, a file by the first rank."""
         options: dict[str, Any] = {"again": True, "jobs": 1, **self.options}
         alone = self.world_size in (None, 1)
         if not alone and os.path.isdir(self.path):
