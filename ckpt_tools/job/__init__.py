@@ -28,6 +28,11 @@ from ckpt_tools.storage.urls import is_url
 if TYPE_CHECKING:
     from ckpt_tools.job.staging import Staged
 
+_GONE = {
+    "CKPT_TRANSFER": "copy the files before the start (rsync, scp), and unset it",
+    "CKPT_SECRET_FILE": "unset it: nodes trust the network of the job, as torch does; or say --meet DIR",
+}
+
 __all__ = ["Listener", "Options", "Taken", "decide", "take"]
 
 
@@ -105,6 +110,9 @@ def decide(
     subclasses, the same ones in every process.
     """
     env = os.environ if env is None else env
+    for name, instead in _GONE.items():
+        if options.agree and env.get(name):
+            raise UsageError(f"nothing reads {name} any more", instead)
     _require_fitting_root(root, options)
     place = os.path.abspath(options.stage) if options.stage else ""
     options = replace(options, trust=selection.trust, stage=place)

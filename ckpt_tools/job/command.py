@@ -36,9 +36,7 @@ def arguments(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) 
 
 
 def is_told(command: Sequence[str], decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> bool:
-    """Return whether a command learns of the checkpoint that was chosen: by a placeholder if it has one, else
-    by a variable.
-    """
+    """Return whether a placeholder or a variable tells the command which checkpoint was chosen."""
     args = arguments(decision, rank, wanted)
     held = {name for word in command for name in _FIELD.findall(word)}
     if not decision.found or "path" in held:

@@ -46,9 +46,7 @@ SILENT = Listener()
 
 
 def make_plan(root: str, selection: Selection, to: Listener) -> LoadPlan:
-    """Return the plan. A question that arises while no contents are read is asked only if they do not answer
-    it.
-    """
+    """Return the plan. A question about names is asked only if contents do not answer it."""
     try:
         return api.plan(root, selection, progress=to.progress, note=to.note)
     except UsageError:
@@ -135,9 +133,7 @@ class Decider(Struct, frozen=True):
             )
 
     def digest_saves(self) -> str:
-        """Return a digest of what is decided from: files of candidates, what trackers say, the number of
-        ranks.
-        """
+        """Return a digest of candidates' files, of what trackers say, and of the number of ranks."""
         of, options = self.rendezvous.membership, self.rendezvous.options
         ranks = self.selection.world_size or self.world if options.worker else of.nodes
         asked = replace(self.selection, rank=None)

@@ -59,9 +59,7 @@ def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
 
 @contextmanager
 def write_first(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
-    """A file that is whole on the disk within, and appears at ``path`` when that ends well. Raises
-    CannotLook.
-    """
+    """Open a file that appears at ``path``, whole, when the block ends. Raises CannotLook."""
     home, name = os.path.split(path)
     try:
         with ExitStack() as files:
@@ -78,9 +76,7 @@ def write_first(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]
 
 @contextmanager
 def hold_lock(path: str, timeout: float, clock: Clock | None = None, trusted: Trust = OURS) -> Iterator[None]:
-    """Hold a lock alone; the kernel lets go of it when the holder dies. Raises CannotLook after ``timeout``
-    seconds.
-    """
+    """Hold a lock; the kernel frees it when the holder dies. Raises CannotLook after ``timeout`` s."""
     try:
         with trust.named(FLAG):
             fd = writes.take_lock(path, trusted, wait=Backoff(timeout, clock).pause)

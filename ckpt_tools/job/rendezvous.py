@@ -77,9 +77,7 @@ class Rendezvous(Struct):
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Let the others know what keeps this node from taking part: they wait for it. One process of a node
-        does.
-        """
+        """Tell the others, who wait, what keeps this node from taking part."""
         try:
             yield
         except CkptError as error:

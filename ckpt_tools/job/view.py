@@ -171,9 +171,7 @@ def _fill(new: str, tree: Tree) -> None:
 
 
 def _link(new: str, directory: str) -> None:
-    """Let ``directory`` be a link to ``new``, in one step. Raises OSError, and UsageError where a mount point
-    is in the way.
-    """
+    """Replace ``directory`` by a link to ``new``. Raises OSError; UsageError at a mount point."""
     aside = f"{new}.link"
     os.symlink(os.path.basename(new), aside)
     try:

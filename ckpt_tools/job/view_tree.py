@@ -138,9 +138,7 @@ class Tree(Struct, dict=True):
         return f"{os.path.basename(part.base)}_{part.rank if rank is None else rank}/"
 
     def name_of(self, part: Part) -> str:
-        """Where a file lies, as the template tells it: a file that was brought from another node lies
-        elsewhere on this one.
-        """
+        """Return where the template says a file lies: one from another node lies elsewhere here."""
         return self.base_of(part) + "/".join(part.path.split("/")[-self.layout.piece(part.piece).depth - 1 :])
 
     @cached_property
@@ -153,9 +151,7 @@ class Tree(Struct, dict=True):
 
     @cached_property
     def _coords(self) -> Mapping[int, Mapping[str, int]]:
-        """The coordinates of the ranks that have a file anywhere in the run; those of this checkpoint count
-        first.
-        """
+        """Return the coordinates of ranks with a file in the run, this checkpoint's first."""
         run = [
             c
             for c in self.plan.candidates

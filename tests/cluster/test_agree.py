@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import broken, megatron
+from run_helpers import CLEAN, broken, megatron
 from two_nodes import WORLD, Nodes, free_port
 
 from ckpt_tools import job
@@ -215,6 +215,14 @@ def test_a_part_on_another_nodes_disk(nodes: Nodes) -> None:
         assert "the model file of rank 2 lies on" in next(
             f["message"] for f in findings if f["code"] == "on-other-node"
         )
+
+
+@pytest.mark.parametrize("name", ["CKPT_TRANSFER", "CKPT_SECRET_FILE"])
+def test_a_variable_that_nothing_reads_any_more_is_said(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(CLEAN, name, "x")
+    assert all(code == 2 and f"nothing reads {name}" in err for code, _, err in nodes.run())
 
 
 def test_a_directory_of_their_own_to_meet_in(nodes: Nodes, tmp_path: Path) -> None:
