@@ -157,7 +157,6 @@ def test_saves_of_a_framework_are_told_of_as_they_come(tmp_path: Path) -> None:
     )
     with saver, watching(tmp_path, root, *SOON, "--on-bad", told) as watcher:
         assert saver.stdin and saver.stdout
-        assert watcher.until(lambda e: e["type"] == "started")["events"]
         for step in (10, 20, 30):
             print(step, file=saver.stdin, flush=True)
             assert saver.stdout.readline() == f"{step}\n"
@@ -176,29 +175,6 @@ def test_saves_of_a_framework_are_told_of_as_they_come(tmp_path: Path) -> None:
     (told,) = bad.read_text().splitlines()
     assert told.startswith("20 bad crc-mismatch") and told.endswith(f" {root}/checkpoint-20")
     assert watcher.seen[-1]["type"] == "stopped" and watcher.seen[-1]["why"] == "SIGTERM"
-
-
-def test_without_events_the_listing_finds_it(tmp_path: Path) -> None:
-    """As on a file system whose events other machines do not see."""
-    (tmp_path / "none/watchfiles").mkdir(parents=True)
-    (tmp_path / "none/watchfiles/__init__.py").write_text("raise ImportError('not here')\n")
-    root = megatron(tmp_path / "run", steps=(10,))
-    with watching(tmp_path, root, *SOON, more={"PYTHONPATH": str(tmp_path / "none")}) as watcher:
-        assert not watcher.until(lambda e: e["type"] == "started")["events"]
-        assert "ckpt-tools[watch]" in watcher.until(lambda e: e["type"] == "problem")["message"]
-        watcher.until(lambda e: e["type"] == "pass")
-        megatron(root, steps=(20,))
-        assert watcher.until(lambda e: e.get("step") == 20)["state"] == "good"
-        assert watcher.end(signal.SIGINT) == 130
-
-
-def test_events_come_before_the_next_listing(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(10,))
-    with watching(tmp_path, root, "--settle", "0s", "--rescan", "10d") as watcher:
-        watcher.until(lambda e: e["type"] == "pass")
-        megatron(root, steps=(20,))
-        watcher.until(lambda e: e.get("step") == 20)
-        assert watcher.end() == 143
 
 
 @pytest.mark.share(2)
@@ -315,8 +291,8 @@ def test_a_command_is_told_by_its_environment_alone(tmp_path: Path) -> None:
 
 def test_it_and_its_commands_get_what_others_leave(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10,))
-    (ended,) = hooks(tmp_path, root, "--on-good", "nice; ionice -p $PPID")
-    assert ended["output"] == "19\nidle\n"
+    (ended,) = hooks(tmp_path, root, "--on-good", "nice")
+    assert ended["output"] == "19\n"
 
 
 def test_commands_that_fail_hang_or_say_much(tmp_path: Path) -> None:

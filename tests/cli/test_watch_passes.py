@@ -20,7 +20,7 @@ from run_helpers import OLD, broken, broken_body, megatron
 from ckpt_tools.api import verify
 from ckpt_tools.guard.journal import opened
 from ckpt_tools.guard.prune import Policy
-from ckpt_tools.guard.watch import loop, records, root
+from ckpt_tools.guard.watch import records, root
 from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.model.answers import Event
@@ -41,27 +41,14 @@ class Script:
     would have been waited.
     """
 
-    why_not = ""
-    any = True
-
     def __init__(self, acts: Sequence[Act]) -> None:
-        self.acts, self.waits, self.starts = list(acts), list[float](), 0
+        self.acts, self.waits = list(acts), list[float]()
 
-    def __call__(self, _roots: Sequence[str]) -> Script:
-        return self
-
-    def wait(self, seconds: float, least: float = 0.0) -> bool:
+    def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         if not self.acts:
             raise Over
         self.acts.pop(0)()
-        return True
-
-    def start(self) -> None:
-        self.starts += 1
-
-    def end(self) -> None:
-        return
 
 
 class Watched:
@@ -86,10 +73,9 @@ def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Watc
 
     def watched(path: Path, *acts: Act, settle: float = 0.0, **more: Any) -> Watched:
         events, script = list[Event](), Script(acts)
-        monkeypatch.setattr(loop, "Wake", script)
         options = WatchOptions(read=ReadOptions(jobs=1, settle=settle, cache=True), **more)
         with pytest.raises(Over):
-            Watcher([str(path)], options, events.append).run()
+            Watcher([str(path)], options, events.append, script.sleep).run()
         assert not script.acts
         return Watched(events, script)
 

@@ -1,11 +1,10 @@
 """Commands that are called when something was seen: one at a time, for a bounded time, told by their
-environment alone, and with what others leave of CPUs and disks.
+environment alone, and with what others leave of CPUs.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import signal
 import subprocess
 import threading
@@ -20,10 +19,6 @@ _TAIL = 2000
 """Bytes of what a command prints that are kept: its last ones."""
 _GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
-_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-"""Number of the system call (ioprio_set(2)), which has no function in the C library."""
-_IDLE = 3 << 13
-"""IOPRIO_CLASS_IDLE: the disk serves this thread when nobody else wants it."""
 
 
 class Ended(Struct, frozen=True):
@@ -92,12 +87,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def give_way() -> None:
-    """From here on this process, and what it starts, gets what others leave of CPUs and disks."""
+    """From here on this process, and what it starts, gets what others leave of CPUs, and by that the lowest
+    priority of its class for disks (ioprio_set(2)).
+    """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, 19)  # whatever it was started with
-    number = _IOPRIO_SET.get(platform.machine())
-    if number is not None:
-        import ctypes
-
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).syscall(number, 1, 0, _IDLE)  # IOPRIO_WHO_PROCESS: this thread and its children

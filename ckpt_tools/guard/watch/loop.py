@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 from ckpt_tools.discovery.roots import absent, is_tree, require_file
 from ckpt_tools.errors import CannotLook, UsageError
@@ -19,79 +17,6 @@ from ckpt_tools.model.answers import Event
 from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
-if TYPE_CHECKING:
-    from watchfiles._rust_notify import RustNotify
-
-
-_STEP_MS = 500
-"""How often the thread of the events looks up; the kernel keeps them meanwhile."""
-_TOGETHER_MS = 2000
-"""Events of so long are one."""
-
-
-class Wake:
-    """Events of some directories. ``why_not`` says why there are none, or is ""; ``any``: whether any of the
-    directories could have some, which those in stores cannot.
-    """
-
-    def __init__(self, roots: Sequence[str]) -> None:
-        self.why_not = ""
-        self._changed, self._stop = threading.Event(), threading.Event()
-        self._roots = [root for root in roots if not is_url(root)]
-        self.any = bool(self._roots)
-        self.start()
-
-    def start(self) -> None:
-        """Begin anew, also where a directory was put in the place of another one."""
-        if not self.any:
-            return
-        self._stop.set()
-        self._stop = threading.Event()
-        try:
-            # Not ``watchfiles.watch``: it begins with its first event, so that what is written between the
-            # first listing and then would be seen by nobody.
-            from watchfiles._rust_notify import RustNotify
-
-            source = RustNotify(list(self._roots), False, False, 1000, True, True)
-        except ImportError:
-            self.why_not = "watchfiles is not installed (pip install 'ckpt-tools[watch]')"
-        except Exception as e:  # OSError, and errors of its own: no more inotify watches, no such directory
-            self.why_not = str(e)
-        else:
-            self.why_not = ""
-            listen = threading.Thread(target=self._listen, args=(source, self._stop), daemon=True)
-            listen.start()
-
-    def _listen(self, source: RustNotify, stop: threading.Event) -> None:
-        with source:
-            while not stop.is_set():
-                try:
-                    seen = source.watch(_TOGETHER_MS, _STEP_MS, 0, stop)
-                except Exception as e:
-                    self.why_not = str(e)
-                    return
-                if seen != "stop":
-                    self._changed.set()
-
-    def wait(self, seconds: float, least: float = 0.0) -> bool:
-        """Until something changes, for ``seconds`` at most, by a clock that never jumps; events count after
-        ``least`` seconds. Whether something has changed.
-        """
-        started = time.monotonic()
-        self._changed.wait(max(0.0, seconds))
-        left = min(least, seconds) - (time.monotonic() - started)
-        if left > 0:
-            threading.Event().wait(left)
-        changed = self._changed.is_set()
-        self._changed.clear()
-        return changed
-
-    def end(self) -> None:
-        self._stop.set()
-
-
-_SHARE = 20.0
-"""Events lead to a pass after so many times as long as the last one took: one CPU in twenty at most."""
 _SIGNALS = {"KeyboardInterrupt": "SIGINT", "Terminated": "SIGTERM"}
 _SAVED = 10.0
 """Seconds after which what is known is written again while much is verified."""
@@ -109,10 +34,16 @@ def watch(roots: Sequence[str], options: WatchOptions, say: Callable[[Event], ob
 
 
 class Watcher:
-    """All roots of one process."""
+    """All roots of one process; ``sleep`` lets seconds pass between two passes."""
 
-    def __init__(self, roots: Sequence[str], options: WatchOptions, say: Callable[[Event], object]) -> None:
-        self.options, self._say = options, say
+    def __init__(
+        self,
+        roots: Sequence[str],
+        options: WatchOptions,
+        say: Callable[[Event], object],
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self.options, self._say, self._sleep = options, say, sleep
         self.roots = [WatchedRoot(root, options, say) for root in roots]
         self._saved_at = time.monotonic()
         self._failed = False
@@ -130,34 +61,23 @@ class Watcher:
                 held.enter_context(root.records.held())
                 root.load()
             metrics = held.enter_context(Metrics(self.options, [root.tally for root in self.roots]))
-            wake = None if self.options.once else Wake(paths)
-            self._say_started(metrics, wake)
+            fields = {
+                "roots": paths,
+                "state_dirs": [root.records.directory for root in self.roots],
+                "process": os.getpid(),
+                "events": False,
+                "metrics_port": metrics.port,
+            }
+            self._say(Event("started", time.time(), None, fields))
             why = "done"
             try:
-                return self._look_once(metrics) if wake is None else self._look_for_ever(metrics, wake)
+                return self._look_once(metrics) if options.once else self._look_for_ever(metrics)
             except BaseException as e:
                 why = _SIGNALS.get(type(e).__name__, type(e).__name__)
                 raise
             finally:
-                if wake is not None:
-                    wake.end()
                 self._save(metrics)
                 self._say(Event("stopped", time.time(), None, {"why": why}))
-
-    def _say_started(self, metrics: Metrics, wake: Wake | None) -> None:
-        fields = {
-            "roots": [root.root for root in self.roots],
-            "state_dirs": [root.records.directory for root in self.roots],
-            "process": os.getpid(),
-            "events": wake is not None and wake.any and not wake.why_not,
-            "metrics_port": metrics.port,
-        }
-        self._say(Event("started", time.time(), None, fields))
-        if wake is not None and wake.why_not:
-            rescan = f"{self.options.rescan:g}"
-            text = f"no events of the file system: {wake.why_not}; it is listed every {rescan} s all the same"
-            for root in (root for root in self.roots if not is_url(root.root)):
-                root.problem("no-events", text)
 
     def _look_once(self, metrics: Metrics) -> int:
         for root in self.roots:
@@ -171,16 +91,12 @@ class Watcher:
             return 1
         return 0 if any(sum(s.values()) for s in states) else 3
 
-    def _look_for_ever(self, metrics: Metrics, wake: Wake) -> int:
+    def _look_for_ever(self, metrics: Metrics) -> int:
         while True:
-            started, down = time.monotonic(), [root for root in self.roots if not root.tally.up]
             soon = min(self._look(root) for root in self.roots)
-            if any(root.tally.up for root in down) and wake.why_not != "":
-                wake.start()
             self._save(metrics)
-            took = time.monotonic() - started
             if soon > 0:
-                wake.wait(min(soon, self.options.rescan), least=_SHARE * took)
+                self._sleep(min(soon, self.options.rescan))
 
     def _look(self, root: WatchedRoot) -> float:
         """One pass over a root, which may be gone for a while."""

@@ -11,14 +11,13 @@ DAY = 86400.0
 
 
 class WatchOptions(Struct, frozen=True):
-    """All times are in seconds. A directory is listed again after ``rescan``, whatever the events say, and a
-    checkpoint verified again after ``every``; ``once`` ends after one pass.
+    """All times are in seconds. A directory is listed again after ``rescan``, and a checkpoint
+    verified again after ``every``; ``once`` ends after one pass.
 
     ``on_good`` and ``on_bad`` are commands for the shell, ended after ``hook_timeout``; with ``seal`` what is
     good is sealed. ``prune`` is what to keep whenever there is a new good one, with ``prune_damaged`` what is
     damaged goes too; without ``apply`` it is only said. ``state_dir`` and ``plan_dir`` are None for this
-    user's own. ``metrics_file`` is replaced
-    after each pass, ``metrics_port`` 0 is any free one.
+    user's own. ``metrics_file`` is replaced after each pass, ``metrics_port`` 0 is any free one.
     """
 
     read: ReadOptions = ReadOptions()

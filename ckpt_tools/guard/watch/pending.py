@@ -25,10 +25,8 @@ from ckpt_tools.storage.urls import is_url
 
 _NEAR = 3
 """Checkpoints on either side that one is compared with."""
-_DOUBLED = 20
-"""Times that the pause before a further attempt to seal grows: a number has an end, too."""
 _RETRY = 10.0
-"""What could not be looked at is tried again after so many times as long as it took."""
+"""What could not be looked at, or sealed, is tried again after so many times as long as it took."""
 
 
 class Listed(Struct, frozen=True):
@@ -106,14 +104,12 @@ def stamp_now(c: Checkpoint) -> str:
 
 class _Wait(Struct):
     """Since when a checkpoint looks as it does, the moment at which it was tried in vain, and when it is to
-    be looked at, or sealed, again; ``failed`` is how often that was in vain.
+    be looked at, or sealed, again.
     """
 
     since: tuple[str, float] | None = None
     tried: tuple[object, ...] = ()
     again: float | None = None
-    failed: int = 0
-    seal_at: float = 0.0
 
 
 class Waiting:
@@ -135,17 +131,12 @@ class Waiting:
         wait = self._of[one.key]
         wait.tried, wait.since = one.moment, None
 
-    def note(self, key: str, seconds: float, state: str, *, unsealed: bool = False) -> None:
-        """It was verified in so many seconds. What could not be sealed is tried again with the next listing,
-        and then after twice as long each time: each attempt reads all of it.
+    def note(self, key: str, seconds: float, *, in_vain: bool) -> None:
+        """It was verified, and sealed, in so many seconds; ``in_vain`` where it could not be looked at or not
+        be sealed: each attempt reads all of it.
         """
-        now, failed = time.monotonic(), self._of[key].failed
-        wait = self._of[key] = _Wait()
-        if state == "unknown":
-            wait.again = now + max(self._rescan, _RETRY * seconds)
-        if unsealed:
-            pause = min(self._rescan * 2.0 ** min(failed, _DOUBLED), self._every)
-            wait.failed, wait.seal_at = failed + 1, now + pause
+        again = time.monotonic() + max(self._rescan, _RETRY * seconds)
+        self._of[key] = _Wait(again=again if in_vain else None)
 
     def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[Due]:
         """What is to be verified now: new ones first, the newest of them first, then those that were checked
@@ -167,10 +158,8 @@ class Waiting:
             if not one.finished or wait.tried == one.moment or self._find_left(one) > 0:
                 return ""
             return "new" if record is None else "changed"
-        if record.state == "unknown":
+        if record.state == "unknown" or (self._seals and record.unsealed):
             return "retry" if now >= (wait.again or 0.0) else ""
-        if self._seals and record.unsealed and now >= wait.seal_at:
-            return "retry"
         return "scrub" if time.time() - record.checked_at >= self._every else ""
 
     def _find_left(self, one: Listed) -> float:

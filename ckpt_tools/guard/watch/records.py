@@ -70,7 +70,7 @@ class Records:
         try:
             self.directory = place(home, root)
         except UsageError as e:
-            text = f"the state directory {home} lies inside {root}: each write would be an event"
+            text = f"the state directory {home} lies inside {root}, where nothing is written"
             raise UsageError(text, "name one outside it with CKPT_STATE_DIR") from e
         self.trusted = trusted
         self.known: dict[str, Record] = {}

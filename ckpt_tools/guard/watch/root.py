@@ -148,7 +148,7 @@ class WatchedRoot:
     # ---- one checkpoint
 
     def _verify(self, s: Session, due: Due, cache: Cache | None) -> None:
-        one, before = due.listed, self.records.known.get(due.listed.key)
+        one, before, started = due.listed, self.records.known.get(due.listed.key), time.monotonic()
         c, seen = one.checkpoint, self._read(s, due, cache, to_seal=before is not None and before.unsealed)
         checked = seen.checked
         if checked.written or self._is_changed(one):
@@ -171,7 +171,8 @@ class WatchedRoot:
         saved_at, codes = c.mtime_ns / 1e9, checked.codes
         record = Record(one.stamp, state, time.time(), c.path, c.step, saved_at, codes, unsealed)
         self.records.put(one.key, record)
-        self.waiting.note(one.key, seen.seconds, state, unsealed=unsealed)
+        took = time.monotonic() - started
+        self.waiting.note(one.key, took, in_vain=unsealed or state == "unknown")
 
     def _read(self, s: Session, due: Due, cache: Cache | None, *, to_seal: bool) -> _Seen:
         """In a store what was verified is known by its ETags, unless it is to be read again."""
