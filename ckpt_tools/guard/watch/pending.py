@@ -131,10 +131,9 @@ class Waiting:
         wait = self._of[one.key]
         wait.tried, wait.since = one.moment, None
 
-    def note(self, key: str, seconds: float, *, in_vain: bool) -> None:
-        """It was verified, and sealed, in so many seconds; ``in_vain`` where it could not be looked at or not
-        be sealed: each attempt reads all of it.
-        """
+    def note(self, key: str, seconds: float, record: Record) -> None:
+        """It was verified, and sealed, in so many seconds: each attempt reads all of it."""
+        in_vain = record.unsealed or record.state == "unknown"
         again = time.monotonic() + max(self._rescan, _RETRY * seconds)
         self._of[key] = _Wait(again=again if in_vain else None)
 

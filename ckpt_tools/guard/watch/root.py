@@ -171,8 +171,7 @@ class WatchedRoot:
         saved_at, codes = c.mtime_ns / 1e9, checked.codes
         record = Record(one.stamp, state, time.time(), c.path, c.step, saved_at, codes, unsealed)
         self.records.put(one.key, record)
-        took = time.monotonic() - started
-        self.waiting.note(one.key, took, in_vain=unsealed or state == "unknown")
+        self.waiting.note(one.key, time.monotonic() - started, record)
 
     def _read(self, s: Session, due: Due, cache: Cache | None, *, to_seal: bool) -> _Seen:
         """In a store what was verified is known by its ETags, unless it is to be read again."""
