@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from ckpt_tools.model.plan import LoadPlan
 
 _WORD = 4096
@@ -79,6 +82,15 @@ class CannotLook(CkptError):
 
     def __init__(self, message: str, hint: str = "", plan: LoadPlan | None = None, *, rule: str = "") -> None:
         super().__init__(message, hint or (_OF_STORE if "://" in message else ""), plan, rule=rule)
+
+
+@contextmanager
+def explain_refusal(what: str, hint: str = "") -> Iterator[None]:
+    """Raise CannotLook for what the system refuses within: ``what`` is not done, and why."""
+    try:
+        yield
+    except OSError as e:
+        raise CannotLook(f"{what}: {e.strerror}", hint) from e
 
 
 class NotNewest(CkptError):

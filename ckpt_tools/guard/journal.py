@@ -22,7 +22,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.discovery.exclude import STATE
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.model.answers import Change
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json
@@ -244,12 +244,9 @@ class Store:
             if op.status == "begun" or number == last or (op.status == "done" and op.command in UNDOABLE)
         ][:_KEPT]
         data = b"".join(json.dumps(to_builtins(op)).encode("ascii") + b"\n" for op in self.operations)
-        try:
+        hint = "make room, or make it writable; or name another directory with CKPT_STATE_DIR"
+        with explain_refusal(f"the journal {self._directory}/{NAME} cannot be written", hint):
             replace_file(self._directory, NAME, data, self._trusted)
-        except OSError as e:
-            text = f"the journal {self._directory}/{NAME} cannot be written: {e.strerror}"
-            hint = "make room, or make it writable; or name another directory with CKPT_STATE_DIR"
-            raise CannotLook(text, hint) from e
 
     def _end(self, operation: Operation, status: Literal["done", "undone"]) -> None:
         """Write down how an operation ended, and of what it has brought back nothing is left."""
@@ -417,11 +414,9 @@ def opened(
     where others can write there.
     """
     root = os.path.realpath(root)
-    try:
+    hint = "name a directory that is there: nothing is made for one that is not"
+    with explain_refusal(f"cannot list {root}", hint):
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as e:
-        hint = "name a directory that is there: nothing is made for one that is not"
-        raise CannotLook(f"cannot list {root}: {e.strerror}", hint) from e
     state = os.path.join(root, STATE)
     home = state if state_dir is None else place(state_dir, root)
     with ExitStack() as files:

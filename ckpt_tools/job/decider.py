@@ -13,7 +13,7 @@ from xxhash import xxh3_64_hexdigest
 
 from ckpt_tools import api, launchers
 from ckpt_tools.cache.verdicts import Note
-from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, UsageError
+from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, UsageError, explain_refusal
 from ckpt_tools.job.decision import Body, Decision, body_of, check
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.meeting import SAME
@@ -80,13 +80,10 @@ def digest(selection: Selection) -> str:
 
 
 def _require_mount(root: str) -> None:
-    try:
+    with explain_refusal(
+        f"{root} cannot be looked at", "check that its file system is mounted, then start again"
+    ):
         mounted = os.stat(root).st_dev != os.stat("/").st_dev
-    except OSError as e:
-        raise CannotLook(
-            f"{root} cannot be looked at: {e.strerror}",
-            "check that its file system is mounted, then start again",
-        ) from e
     if not mounted:
         raise CannotLook(
             f"{root} lies on the root file system: nothing is mounted there",

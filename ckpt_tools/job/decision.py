@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.errors import CannotLook, CkptError, UsageError, explain_refusal
 from ckpt_tools.model.plan import RESUME_VARIABLES, RESUME_WORDS, LoadPlan
 from ckpt_tools.output import json as as_json
 from ckpt_tools.planning.other_writers import get_etag
@@ -312,22 +312,16 @@ class Decision(Struct, frozen=True, dict=True):
             self._check_files(asked)
         if view:
             hint = "every node must see --view DIR, or build its own with --agree"
-            try:
-                with trust.named("the view"):
-                    trust.check(view.root, self.trusted)
-            except OSError as e:
-                why = f"the view {view.root} that was built cannot be looked at: {e.strerror}"
-                raise CannotLook(why, hint) from e
+            what = f"the view {view.root} that was built cannot be looked at"
+            with explain_refusal(what, hint), trust.named("the view"):
+                trust.check(view.root, self.trusted)
         if stage:  # what the copies are copies of does not count any more
             for link, f in self._pairs(asked):
                 _check_copy(link, f.size)
         elif view:
             for link, f in self._pairs(asked):
-                try:
+                with explain_refusal(f"{link} of the view that was built cannot be looked at", hint):
                     to = os.readlink(link)
-                except OSError as e:
-                    why = f"{link} of the view that was built cannot be looked at: {e.strerror}"
-                    raise CannotLook(why, hint) from e
                 if to != f.path:
                     why = f"the view has been replaced by another start: {link} leads to {to}"
                     raise CannotLook(why, "start again, and give each job a --view of its own")
@@ -347,24 +341,18 @@ class Decision(Struct, frozen=True, dict=True):
 
             failed = refresh_objects(in_stores)
         for path, f in files.items():
-            try:
+            with explain_refusal(f"{path}, which was chosen, cannot be looked at any more", _AGAIN):
                 if error := failed.get(path):
                     raise error
                 st = status(path)
-            except OSError as e:
-                why = f"{path}, which was chosen, cannot be looked at any more: {e.strerror}"
-                raise CannotLook(why, _AGAIN) from e
             if (st.st_size, st.st_mtime_ns, get_etag(path)) != (f.size, f.mtime_ns, f.etag):
                 raise CannotLook(f"{path} has changed since it was chosen and verified", _AGAIN)
 
 
 def _check_copy(path: str, planned: int) -> None:
     hint = "start again: what is not there as it was is brought again"
-    try:
+    with explain_refusal(f"{path}, which was staged, cannot be looked at any more", hint):
         size = os.stat(path, follow_symlinks=False).st_size
-    except OSError as e:
-        why = f"{path}, which was staged, cannot be looked at any more: {e.strerror}"
-        raise CannotLook(why, hint) from e
     if size != planned:
         raise CannotLook(f"{path} has changed since it was staged", hint)
 
@@ -376,14 +364,9 @@ def read(path: str, trusted: Trust = OURS, named: str = "CKPT_PLAN") -> Decision
     """Return the decision in a file. Raises CannotLook when there is none or it is not one, UsageError when
     it says what no decision says, Untrusted when others could have written it; ``named`` led there.
     """
-    try:
-        with trust.named(named):
-            data = trust.read(path, checked_json.MOST, trusted)
-    except OSError as e:
-        raise CannotLook(
-            f"the decision {path} cannot be read: {e.strerror}",
-            "is --plan-dir on a file system that every process of the job sees?",
-        ) from e
+    hint = "is --plan-dir on a file system that every process of the job sees?"
+    with explain_refusal(f"the decision {path} cannot be read", hint), trust.named(named):
+        data = trust.read(path, checked_json.MOST, trusted)
     return parse(path, data, trusted)
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError
+from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, explain_refusal
 from ckpt_tools.job import starts
 from ckpt_tools.job.decision import Body, Decision, describe_failure, read
-from ckpt_tools.job.files import hold_lock, write, write_first
+from ckpt_tools.job.files import hold_lock, make_own, write, write_first
 from ckpt_tools.job.membership import Process
 from ckpt_tools.output import json as as_json
 from ckpt_tools.planning import decision_log
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ckpt_tools.job.rendezvous import Rendezvous
 
 
+_ROOM = "make room, or name another directory with --plan-dir"
 KEPT_DAYS = 90
 """Days for which a decision stays that nobody takes any more."""
 _GONE = ".gone."
@@ -50,16 +51,7 @@ class Decisions:
     ) -> None:
         self.now, self.trusted = now, trusted
         self.root, self.directory = absolute(root), decision_log.place(plan_dir, root)
-        self._make(self.directory, "name a writable directory with --plan-dir")
-
-    def _make(self, path: str, hint: str) -> None:
-        """Raises CannotLook, and Untrusted where it is there and others can write it."""
-        try:
-            trust.make(path, self.trusted)
-            with trust.named(FLAG):
-                trust.check(path, self.trusted)
-        except OSError as e:
-            raise CannotLook(f"{path} cannot be made: {e.strerror}", hint) from e
+        make_own(self.directory, trusted, "name a writable directory with --plan-dir")
 
     def once(
         self,
@@ -84,7 +76,7 @@ class Decisions:
         reporting = peers.reporting if peers else nullcontext
         with reporting():
             place = os.path.join(self.directory, key)
-            self._make(place, "make room, or name another directory with --plan-dir")
+            make_own(place, self.trusted, _ROOM)
         with hold_lock(os.path.join(place, "lock"), timeout, trusted=self.trusted):
             with reporting():
                 names = _names(place)
@@ -197,15 +189,10 @@ class Decisions:
 
     def _claim(self, path: str, member: str) -> None:
         taken = os.path.join(f"{path.removesuffix('.json')}.taken", safe(member))
-        try:
+        with explain_refusal(f"{taken} cannot be written", _ROOM), trust.named(FLAG):
             trust.make(os.path.dirname(taken), self.trusted)
-            with trust.named(FLAG), trust.directory(os.path.dirname(taken), self.trusted) as at:
+            with trust.directory(os.path.dirname(taken), self.trusted) as at:
                 os.close(trust.create(os.path.basename(taken), os.O_WRONLY, at, self.trusted))
-        except OSError as e:
-            raise CannotLook(
-                f"{taken} cannot be written: {e.strerror}",
-                "make room, or name another directory with --plan-dir",
-            ) from e
 
     def _prune(self, keep: str) -> None:
         """Remove what nobody has decided or taken for long, but for the key ``keep``: each moved aside first,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from ckpt_tools.errors import CannotLook
+from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.planning.decision_log import FLAG
 from ckpt_tools.storage import trust, writes
 from ckpt_tools.storage.trust import OURS, Trust
@@ -49,6 +49,13 @@ class Backoff:
         return True
 
 
+def make_own(path: str, trusted: Trust, hint: str, flag: str = FLAG) -> None:
+    """Make a directory where it is not there. Raises CannotLook, and Untrusted where others can write it."""
+    with explain_refusal(f"{path} cannot be made", hint), trust.named(flag):
+        trust.make(path, trusted)
+        trust.check(path, trusted)
+
+
 def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
     """Put a whole file at ``path`` or nothing: written aside, synced, renamed. Raises CannotLook, and
     Untrusted as all of these do.
@@ -61,28 +68,20 @@ def write(path: str, data: bytes, trusted: Trust = OURS) -> None:
 def write_first(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]:
     """Open a file that appears at ``path``, whole, when the block ends. Raises CannotLook."""
     home, name = os.path.split(path)
-    try:
-        with ExitStack() as files:
-            with trust.named(FLAG):
-                at = files.enter_context(trust.directory(home, trusted))
-            files.enter_context(writes.written(at, name, data, trusted))
-            yield
-    except OSError as e:
-        raise CannotLook(
-            f"the decision could not be written to {path}: {e.strerror}",
-            "make room, or name another directory with --plan-dir",
-        ) from e
+    hint = "make room, or name another directory with --plan-dir"
+    with explain_refusal(f"the decision could not be written to {path}", hint), ExitStack() as files:
+        with trust.named(FLAG):
+            at = files.enter_context(trust.directory(home, trusted))
+        files.enter_context(writes.written(at, name, data, trusted))
+        yield
 
 
 @contextmanager
 def hold_lock(path: str, timeout: float, clock: Clock | None = None, trusted: Trust = OURS) -> Iterator[None]:
     """Hold a lock; the kernel frees it when the holder dies. Raises CannotLook after ``timeout`` s."""
-    try:
-        with trust.named(FLAG):
-            fd = writes.take_lock(path, trusted, wait=Backoff(timeout, clock).pause)
-    except OSError as e:
-        hint = "name a writable directory with --plan-dir, on a file system with flock"
-        raise CannotLook(f"{path} cannot be locked: {e.strerror}", hint) from e
+    hint = "name a writable directory with --plan-dir, on a file system with flock"
+    with explain_refusal(f"{path} cannot be locked", hint), trust.named(FLAG):
+        fd = writes.take_lock(path, trusted, wait=Backoff(timeout, clock).pause)
     if fd is None:
         raise CannotLook(
             f"another process has been deciding for more than {timeout:g} s",

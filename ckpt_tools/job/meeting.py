@@ -19,7 +19,7 @@ from msgspec import Struct, to_builtins
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
-from ckpt_tools.job.files import Backoff, Clock, write
+from ckpt_tools.job.files import Backoff, Clock, make_own, write
 from ckpt_tools.model import ranges
 from ckpt_tools.output.words import printable
 from ckpt_tools.planning import decision_log
@@ -91,13 +91,7 @@ class Files:
 
     def __init__(self, directory: str, trusted: Trust = OURS, flag: str = decision_log.FLAG) -> None:
         self.directory, self.trusted, self.flag = directory, trusted, flag
-        try:
-            trust.make(directory, trusted)
-            with trust.named(flag):
-                trust.check(directory, trusted)
-        except OSError as e:
-            hint = f"name a directory that every node can write with {flag}"
-            raise CannotLook(f"{directory} cannot be made: {e.strerror}", hint) from e
+        make_own(directory, trusted, f"name a directory that every node can write with {flag}", flag)
 
     def put(self, key: str, value: bytes) -> None:
         write(os.path.join(self.directory, safe(key)), value, self.trusted)

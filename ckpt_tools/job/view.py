@@ -20,7 +20,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from ckpt_tools.discovery.roots import roots
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.job.view_tree import MARKER, Tree
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.plan import LoadPlan
@@ -61,7 +61,8 @@ def build(
             f"{e.filename} cannot be looked at: {e.strerror}",
             "check that its file system is mounted and readable, then start again",
         ) from e
-    try:
+    hint = "make room, or name another directory with --view"
+    with explain_refusal(f"the view {directory} could not be built", hint):
         trust.make(os.path.dirname(directory), trusted)
         with trust.named("--view"):
             try:
@@ -77,11 +78,6 @@ def build(
             shutil.rmtree(new, ignore_errors=True)
             raise
         _sweep(directory)
-    except OSError as e:
-        raise CannotLook(
-            f"the view {directory} could not be built: {e.strerror}",
-            "make room, or name another directory with --view",
-        ) from e
     return tree.describe()
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct, to_builtins
 
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.guard.prune.entries import Entry, walk_below
 from ckpt_tools.guard.prune.protected import is_of_seal
 from ckpt_tools.model.answers import Change
@@ -194,11 +194,9 @@ class Deleter(Struct, frozen=True):
     def _write(self, deletions: Sequence[Deletion]) -> None:
         told = _Note("ckpt-tools/pruning/v1", self.root, list(deletions))
         body = json.dumps(to_builtins(told)).encode("ascii")
-        try:
+        hint = "nothing is removed: name a directory that can be written with CKPT_STATE_DIR"
+        with explain_refusal(f"{self.directory} cannot be written", hint):
             replace_file(self.directory, NOTE, body, self.trusted)
-        except OSError as e:
-            hint = "nothing is removed: name a directory that can be written with CKPT_STATE_DIR"
-            raise CannotLook(f"{self.directory} cannot be written: {e.strerror}", hint) from e
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from msgspec import Struct
 
 from ckpt_tools.discovery.exclude import STATE
-from ckpt_tools.errors import CannotLook, NoCheckpoint
+from ckpt_tools.errors import CannotLook, NoCheckpoint, explain_refusal
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.targets import groups, named
 from ckpt_tools.model.answers import Change, Changes
@@ -110,7 +110,8 @@ def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection
 def _write(home: str, name: str, remove: bool, trusted: Trust) -> None:
     """Write a pin to the disk, or ``remove`` it. Raises CannotLook."""
     file = f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
-    try:
+    what = f"the pin of {name} cannot be removed" if remove else f"{name} cannot be pinned"
+    with explain_refusal(what, "make room, then run it again"):
         if remove:
             with suppress(FileNotFoundError), trust.directory(home, trusted) as at:
                 os.unlink(file, dir_fd=at)
@@ -119,6 +120,3 @@ def _write(home: str, name: str, remove: bool, trusted: Trust) -> None:
             trust.make(home, trusted)
             body = json.dumps({"schema": "ckpt-tools/pin/v1", "path": name}).encode()
             replace_file(home, file, body, trusted)
-    except OSError as e:
-        what = f"the pin of {name} cannot be removed" if remove else f"{name} cannot be pinned"
-        raise CannotLook(f"{what}: {e.strerror}", "make room, then run it again") from e

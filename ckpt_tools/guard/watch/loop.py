@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from ckpt_tools.discovery.roots import absent, is_tree, require_file
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.guard.watch.metrics import Metrics
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.root import WatchedRoot
@@ -130,10 +130,8 @@ def _require_listable(root: str) -> None:
     """
     if is_url(root):
         if not absent(root) and not is_tree(root):
-            try:
+            with explain_refusal(f"cannot look at {root}"):
                 require_file(root)
-            except OSError as e:
-                raise CannotLook(f"cannot look at {root}: {e.strerror}") from e
             raise UsageError(f"{root} is no directory", "name the directory in which checkpoints are saved")
         return
     try:

@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.cache.verdicts import Cache, remembering
-from ckpt_tools.errors import CannotLook, CkptError
+from ckpt_tools.errors import CannotLook, CkptError, explain_refusal
 from ckpt_tools.findings import finding
 from ckpt_tools.guard.prune import prune
 from ckpt_tools.guard.verifying import Checked, verify
@@ -134,10 +134,8 @@ class WatchedRoot:
         """
         from ckpt_tools.storage.stores.refresh import listing_of
 
-        try:
+        with explain_refusal(f"cannot look at {self.root}"):
             before, self._listing = self._listing, listing_of(self.root)
-        except OSError as e:
-            raise CannotLook(f"cannot look at {self.root}: {e.strerror}") from e
         known = self.records.known
         if before != self._listing or self._to_prune or self.waiting.find_due(self._found, known):
             return None

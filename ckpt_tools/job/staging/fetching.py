@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from ckpt_tools.errors import CannotLook
+from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.job.staging.records import ASIDE, Record, digest_of, seen
 from ckpt_tools.job.staging.wanted import Wanted
@@ -255,10 +255,8 @@ def _require_same(wanted: Wanted, report: Report) -> None:
         raise CannotLook(f"{wanted.url}: {codes['unreadable'].message}", _AGAIN)
     store, key = store_of(wanted.url)
     if not (of.etag and store.pins):
-        try:
+        with explain_refusal(wanted.url, _AGAIN):
             now = store.head(key)
-        except OSError as e:
-            raise CannotLook(f"{wanted.url}: {e.strerror}", _AGAIN) from e
         if other_than(of, now):
             raise _replaced(wanted.url)
 
@@ -281,10 +279,8 @@ def _requests(session: Session, wanted: Sequence[Wanted]) -> dict[str, Request]:
     out: dict[str, Request] = {}
     for w in wanted:
         tree, key = tree_of(w.url)
-        try:
+        with explain_refusal(w.url, _AGAIN):
             now = tree.object(key)
-        except OSError as e:
-            raise CannotLook(f"{w.url}: {e.strerror}", _AGAIN) from e
         if now[1:4] != w.object[1:4]:
             raise CannotLook(f"{w.url} has been replaced since it was chosen", _AGAIN)
         part = parts.get(w.url)
