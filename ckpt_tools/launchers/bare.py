@@ -13,20 +13,11 @@ from ckpt_tools.launchers import launcher
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, seen, settled
 from ckpt_tools.model.plan import Known
 
-_VARIABLES = (
-    "CKPT_RANK",
-    "CKPT_WORLD_SIZE",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "LOCAL_SIZE",
-    "CROSS_RANK",
-    "CROSS_SIZE",
-    "RANK_ID",
-    "RANK_SIZE",
-    "DEVICE_ID",
+_WORDS = (
+    "CKPT_RANK CKPT_WORLD_SIZE RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE LOCAL_SIZE CROSS_RANK"
+    " CROSS_SIZE RANK_ID RANK_SIZE DEVICE_ID"
 )
+_VARIABLES = tuple(_WORDS.split())
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:

@@ -17,22 +17,12 @@ from msgspec.structs import replace
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, seen, settled
 from ckpt_tools.model.plan import Known
 
-_VARIABLES = (
-    "PET_NODE_RANK",
-    "PET_NNODES",
-    "PET_NPROC_PER_NODE",
-    "PET_RDZV_ID",
-    "PET_MAX_RESTARTS",
-    "JOB_COMPLETION_INDEX",
-    "VC_TASK_INDEX",
-    "VK_TASK_INDEX",
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "MINDX_TASK_ID",
-    "KUBERNETES_SERVICE_HOST",
+_WORDS = (
+    "PET_NODE_RANK PET_NNODES PET_NPROC_PER_NODE PET_RDZV_ID PET_MAX_RESTARTS JOB_COMPLETION_INDEX"
+    " VC_TASK_INDEX VK_TASK_INDEX RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MINDX_TASK_ID"
+    " KUBERNETES_SERVICE_HOST"
 )
+_VARIABLES = tuple(_WORDS.split())
 _INSIDE = (
     "before torchrun or msrun ask for the whole job (ckpt run, ckpt plan), inside of it for a rank; if every"
     " pod is one rank, "

@@ -16,17 +16,10 @@ from msgspec.structs import replace
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, number, seen, settled
 from ckpt_tools.model.plan import Known
 
-_VARIABLES = (
-    "MS_ROLE",
-    "MS_NODE_ID",
-    "MS_WORKER_NUM",
-    "MS_LOCAL_WORKER",
-    "MS_NODE_RANK",
-    "RANK_ID",
-    "RANK_SIZE",
-    "DEVICE_ID",
-    "MINDX_TASK_ID",
+_WORDS = (
+    "MS_ROLE MS_NODE_ID MS_WORKER_NUM MS_LOCAL_WORKER MS_NODE_RANK RANK_ID RANK_SIZE DEVICE_ID MINDX_TASK_ID"
 )
+_VARIABLES = tuple(_WORDS.split())
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:

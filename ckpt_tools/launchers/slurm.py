@@ -16,30 +16,13 @@ from msgspec.structs import replace
 from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, job_id, known, number, seen, settled
 from ckpt_tools.model.plan import Known
 
-_VARIABLES = (
-    "SLURM_PROCID",
-    "SLURM_STEP_ID",
-    "SLURM_STEP_NUM_TASKS",
-    "SLURM_NTASKS",
-    "SLURM_LOCALID",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "SLURM_TASKS_PER_NODE",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_GTIDS",
-    "SLURM_NODEID",
-    "SLURM_STEP_NUM_NODES",
-    "SLURM_NNODES",
-    "SLURM_JOB_NUM_NODES",
-    "SLURM_GPUS_ON_NODE",
-    "SLURM_JOB_NAME",
-    "SLURM_JOB_ID",
-    "SLURM_ARRAY_JOB_ID",
-    "SLURM_ARRAY_TASK_ID",
-    "SLURM_HET_SIZE",
-    "SLURM_RESTART_COUNT",
-    "SLURM_JOB_START_TIME",
-    "SLURM_STEP_LAUNCHER_PORT",
+_WORDS = (
+    "SLURM_PROCID SLURM_STEP_ID SLURM_STEP_NUM_TASKS SLURM_NTASKS SLURM_LOCALID SLURM_STEP_TASKS_PER_NODE"
+    " SLURM_TASKS_PER_NODE SLURM_NTASKS_PER_NODE SLURM_GTIDS SLURM_NODEID SLURM_STEP_NUM_NODES"
+    " SLURM_NNODES SLURM_JOB_NUM_NODES SLURM_GPUS_ON_NODE SLURM_JOB_NAME SLURM_JOB_ID SLURM_ARRAY_JOB_ID"
+    " SLURM_ARRAY_TASK_ID SLURM_HET_SIZE SLURM_RESTART_COUNT SLURM_JOB_START_TIME SLURM_STEP_LAUNCHER_PORT"
 )
+_VARIABLES = tuple(_WORDS.split())
 _TASKS = (
     "start it by srun in every task, or say --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
     " rank"

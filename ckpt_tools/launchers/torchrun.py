@@ -23,45 +23,21 @@ from ckpt_tools.launchers.launcher import (
 )
 
 _PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-_VARIABLES = (
-    *_PLACE,
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
+_WORDS = (
+    "LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT"
+    " TORCHELASTIC_MAX_RESTARTS"
 )
+_VARIABLES = (*_PLACE, *_WORDS.split())
 # torch/distributed/run.py get_args_parser(): every option takes a value but these; each can come from
 # PET_<NAME>, and argparse takes any beginning that means one.
 _FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
-_VALUES = (
-    "nnodes",
-    "nproc-per-node",
-    "rdzv-backend",
-    "rdzv-endpoint",
-    "rdzv-id",
-    "rdzv-conf",
-    "max-restarts",
-    "monitor-interval",
-    "start-method",
-    "event-log-handler",
-    "role",
-    "log-dir",
-    "redirects",
-    "tee",
-    "local-ranks-filter",
-    "duplicate-stdout-filters",
-    "duplicate-stderr-filters",
-    "node-rank",
-    "master-addr",
-    "master-port",
-    "local-addr",
-    "logs-specs",
-    "numa-binding",
-    "signals-to-handle",
-    "shutdown-timeout",
+_OPTIONS = (
+    "nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf max-restarts monitor-interval"
+    " start-method event-log-handler role log-dir redirects tee local-ranks-filter"
+    " duplicate-stdout-filters duplicate-stderr-filters node-rank master-addr master-port local-addr"
+    " logs-specs numa-binding signals-to-handle shutdown-timeout"
 )
+_VALUES = tuple(_OPTIONS.split())
 _SHORT = {"-m": "module", "-r": "redirects", "-t": "tee"}
 _PORT = "29500"
 
