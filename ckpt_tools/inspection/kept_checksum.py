@@ -115,10 +115,8 @@ def weigh_again(
 
 def _find_difference(url: str, progress: Progress | None) -> Finding | None:
     """Return what to say where all bytes of an object, read for this, are not those that the store says it
-    has; None where they are, and where it keeps nothing to compare them with. Raises Stopped, and OSError.
-
-    An ETag that may be an MD5 counts, unless this store has shown that its ETags are none: who looks broken
-    and may be good is not known.
+    has; None where they are, and where it keeps nothing to compare them with. An ETag that may be an MD5
+    counts: who looks broken and may be good is not known. Raises Stopped, and OSError.
     """
     with StoreSource(url) as source:
         try:
@@ -127,9 +125,7 @@ def _find_difference(url: str, progress: Progress | None) -> Finding | None:
             raise
         except OSError:  # as above
             return None
-        of = to_work_out(told, to_prove=False)
-        if of is None and getattr(source.store, "digests", None) is not False:
-            of = to_work_out(told, to_prove=True)
+        of = to_work_out(told, to_prove=False) or to_work_out(told, to_prove=True)
         if of is None:
             return None
         kept = KeptChecksum((), WorkedOut(of, source.size))

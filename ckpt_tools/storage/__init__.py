@@ -39,7 +39,7 @@ IO = ("auto", "pread", "mmap", "direct")
 
 def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = False) -> OpenFile:
     """A file, open for reading in one of the ways of ``IO``. Of a store, ``hold``: all of it will be read;
-    what is ``certain`` was not changed on its way from there. Raises OSError.
+    what is ``certain`` is not other than a checksum that the store keeps of it. Raises OSError.
     """
     if is_url(path):
         from ckpt_tools.storage.stores.source import StoreSource

@@ -7,19 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from ckpt_tools.storage.retry import OF_A_STORE, ask_again, wait_for_another
 from ckpt_tools.storage.signed import query_of
 from ckpt_tools.storage.stalls import interruptible
 from ckpt_tools.storage.stores.refused import NO_URL, code_of, refused
 from ckpt_tools.storage.stores.store import (
     ANOTHER,
     PAGE,
-    PAUSES,
     WEAK,
     Object,
     Replaced,
-    ask_until_whole,
     require_seen,
-    wait_for_another,
     written,
 )
 from ckpt_tools.storage.urls import joined
@@ -58,12 +56,10 @@ class ObjectStore:
         self._singles: dict[str, Any] = {}
         self.boto: Any = None  # which asks S3 for checksums
         self.cannot_sign = ""
-        self.digests: bool | None = None
-        """Whether ETags that look like an MD5 are the objects' own, as far as any has shown (source.py)."""
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self._must_list(prefix)
-        last, count, pauses = "", 0, iter(PAUSES)
+        last, count, pauses = "", 0, iter(OF_A_STORE)
         while True:
             before = count
             try:
@@ -129,7 +125,7 @@ class ObjectStore:
             self.requests["list"] += 1
             return self._asked(prefix, self.client.list_with_delimiter, prefix or None)
 
-        found = ask_until_whole(ask)
+        found = ask_again(ask)
         objects = [_object(meta) for meta in found["objects"] if meta["path"] != prefix]
         if not objects and not found["common_prefixes"]:
             self._prove(prefix)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -22,39 +23,61 @@ _THREADS = 16
 
 
 def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
-    """Ask the stores what they have under these names now: one list request for the objects of a directory,
-    or of all that lies below one, or one for each object, whatever is least. What could not be asked about,
-    and why; who asks for the others then is told what they are now.
+    """Ask the stores what they have under these names now: one list of the directory that all lie in, or one
+    request for each object or directory, whatever is least. What could not be asked about, and why; who asks
+    for the others then is told what they are now.
     """
-    homes: dict[Tree, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    stores, failed = _by_store(urls)
+    asked = list[_Asked]()
+    for tree, keys in stores.items():
+        homes = defaultdict(list)
+        for key, url in keys.items():
+            homes[key.rpartition("/")[0]].append(url)
+        if (pages := _count_pages(tree, top := _common(homes))) is not None and pages <= len(keys):
+            asked.append(_Asked([*keys.values()], partial(tree.refresh_and_compare, top)))
+        elif pages is None and len(keys) > FEW:
+            asked += [_Asked(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
+        else:
+            asked += [_Asked([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
+    return failed | _ask(asked)
+
+
+def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
+    """List directories of stores anew, with what lies below them where that takes fewer requests; what could
+    not be listed, and why.
+    """
+    stores, failed = _by_store(directories)
+    asked = list[_Asked]()
+    for tree, keys in stores.items():
+        if (pages := _count_pages(tree, top := _common(keys))) is not None and pages < len(keys):
+            asked.append(_Asked([*keys.values()], partial(tree.refresh_and_compare, top)))
+        else:
+            asked += [_Asked([url], partial(tree.refresh_directory, key)) for key, url in keys.items()]
+    return failed | _ask(asked)
+
+
+def _by_store(urls: Iterable[str]) -> tuple[dict[Tree, dict[str, str]], dict[str, OSError]]:
+    """Return the keys in each store, with their URLs, and why a store cannot be opened."""
+    stores: dict[Tree, dict[str, str]] = defaultdict(dict)
     failed: dict[str, OSError] = {}
-    for url in dict.fromkeys(urls):
+    for url in urls:
         try:
             tree, key = tree_of(url)
         except OSError as e:
             failed[url] = e
         else:
-            homes[tree][key.rpartition("/")[0]].append(url)
-    asked = list[_Asked]()
-    for tree, of_tree in homes.items():
-        mine = dict[str, list[_Asked]]()
-        for home, here in of_tree.items():
-            known = tree.count(home)
-            if len(here) <= (FEW if known is None else known // PAGE):
-                mine[home] = [_Asked([url], partial(tree.refresh_object, tree_of(url)[1])) for url in here]
-            else:
-                mine[home] = [_Asked(here, partial(tree.refresh_directory, home))]
-        asked += _join(tree, mine)
-    return failed | _ask(asked)
+            stores[tree][key] = url
+    return stores, failed
 
 
-def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
-    """List directories of stores anew, without what lies below them; what could not be listed, and why."""
-    asked: dict[Tree, dict[str, list[_Asked]]] = defaultdict(dict)
-    for url in dict.fromkeys(directories):
-        tree, key = tree_of(url)
-        asked[tree][key] = [_Asked([url], partial(tree.refresh_directory, key))]
-    return _ask([one for tree, homes in asked.items() for one in _join(tree, homes)])
+def _common(directories: Iterable[str]) -> str:
+    return os.path.commonpath([f"/{key}" for key in directories])[1:]
+
+
+def _count_pages(tree: Tree, top: str) -> int | None:
+    """Return how many requests list all that lies below a directory, as far as is known."""
+    known = tree.count(top)
+    return None if known is None else known // PAGE + 1
 
 
 def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
@@ -126,20 +149,6 @@ class _Asked(NamedTuple):
         except OSError as e:
             return dict.fromkeys(self.urls, e)
         return {}
-
-
-def _join(tree: Tree, asked: Mapping[str, Sequence[_Asked]]) -> Iterator[_Asked]:
-    """Requests for directories, or one for all in the same one where that has fewer pages."""
-    above = {key: key.rpartition("/")[0] for key in asked}
-    homes: dict[str, list[_Asked]] = defaultdict(list)
-    for key, some in asked.items():
-        homes[key if key in above.values() else above[key]] += some
-    for home, some in homes.items():
-        below = tree.count(home, below=True)
-        if below is not None and below < (len(some) - 1) * PAGE:
-            yield _Asked([url for one in some for url in one.urls], partial(tree.refresh_and_compare, home))
-        else:
-            yield from some
 
 
 def _ask(asked: Sequence[_Asked]) -> dict[str, OSError]:

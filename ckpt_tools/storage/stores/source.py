@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from operator import itemgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.local import Identity, ShortRead, counting
+from ckpt_tools.storage.retry import ask_again
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.store import DIFFERENTLY, NOT_KEPT, Replaced, ask_until_whole, other_than
+from ckpt_tools.storage.stores.store import NOT_KEPT, Replaced, other_than
 from ckpt_tools.storage.stores.tree import stat_of
 from ckpt_tools.storage.threads import Threads, count_cpus
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ckpt_tools.model.store_checksum import StoreChecksums
-    from ckpt_tools.storage.stores.object_store import ObjectStore
 
 WINDOW = 64 << 10
 """Bytes asked for at least: a request costs as long as hundreds of kilobytes on the way."""
@@ -35,15 +33,14 @@ RANGES = 256
 """Requests at most, about, for what lies scattered in a file whose content is read as well."""
 AHEAD = 8
 """Requests for content under way at a time, for one file, unless --jobs says otherwise."""
-_MD5 = re.compile(r'"?[0-9a-f]{32}"?')
 READERS = 4
 """Threads at most that work on what comes: each is faster than most networks."""
 
 
 class StoreSource:
     """An object as it was listed, or as it is now where it was not. ``hold``: all of it will be read.
-    ``certain``: it gives orders, and no checksum in it would show that a bit was flipped on the way. So each
-    range is read twice, unless the object's ETag shows that these are its bytes.
+    ``certain``: it gives orders, and no checksum in it shows that it came otherwise; where it is read whole,
+    the checksum that the store keeps does.
     """
 
     def __init__(self, path: str, *, hold: bool = False, certain: bool = False) -> None:
@@ -257,33 +254,14 @@ class StoreSource:
     # ---- requests
 
     def fetch(self, start: int, length: int) -> memoryview:
-        """These bytes; where they are to be ``certain``, as the store has them as far as can be seen."""
+        """These bytes; where they are to be ``certain``, no others than the store says it has."""
         data = self._answered(start, length)
-        if not self._certain or self._is_proven(data):
-            return data
-        again = self._answered(start, length)
-        if self._is_proven(again):
-            return again
-        if again != data:
-            raise OSError(errno.EIO, DIFFERENTLY, self.path)
-        store = self.store
-        if length == self.size and hasattr(store, "digests") and _MD5.fullmatch(self.object.etag):
-            # an MD5 it may be, and it is not: of ciphertext, or these are not the bytes that the store has
+        if self._certain and length == self.size:
             from ckpt_tools.storage.stores.told import contradicts
 
-            if contradicts(cast("ObjectStore", store), self.object, data):
+            if contradicts(self.store, self.object, data):
                 raise OSError(errno.EIO, NOT_KEPT, self.path)
-            store.digests = bool(store.digests)
         return data
-
-    def _is_proven(self, data: memoryview) -> bool:
-        """Whether an ETag is the MD5 of these bytes, as it is in S3 (without KMS) and Google's store."""
-        if len(data) != self.size:
-            return False
-        same = self.object.etag.strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
-        if same and hasattr(self.store, "digests"):
-            self.store.digests = True
-        return same
 
     def _answered(self, start: int, length: int) -> memoryview:
         """Exactly these bytes of the object that was opened; an answer that broke off is asked for again."""
@@ -300,7 +278,7 @@ class StoreSource:
             return data
 
         try:
-            return ask_until_whole(ask)
+            return ask_again(ask)
         except Replaced:
             self._replaced = True
             raise

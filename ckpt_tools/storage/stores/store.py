@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import errno
-import random
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 from ckpt_tools.storage.urls import joined
-
-T = TypeVar("T")
 
 CLOUDS = frozenset({"s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss"})
 """Schemes of the object stores of clouds."""
@@ -23,30 +19,6 @@ WEAK = "W/"
 """What the ETag begins with of which HTTP says that it may stay the same when some bytes change."""
 FOLDER = "_$folder$"
 """How the name ends of the empty object that Hadoop's S3 file systems (s3n, EMRFS) write for a directory."""
-
-PAUSES = (0.1, 0.4, 1.6)
-"""Seconds before an answer that broke off is asked for again. What the store refused, or what never reached
-it, the library repeats itself (RetryConfig of obstore: ten times, with growing and random pauses).
-"""
-pause: Callable[[float], None] = time.sleep
-
-
-def wait_for_another(e: OSError, pauses: Iterator[float]) -> None:
-    """Wait before the next attempt, where an answer broke off; else, and in the end, raise the error."""
-    seconds = next(pauses, None) if e.errno == errno.ECONNRESET else None
-    if seconds is None:
-        raise e
-    pause(seconds * random.uniform(0.5, 1.5))  # noqa: S311 - not to be in step with others
-
-
-def ask_until_whole(ask: Callable[[], T]) -> T:
-    """What a request answers, made again while its answer breaks off. Raises OSError."""
-    pauses = iter(PAUSES)
-    while True:
-        try:
-            return ask()
-        except OSError as e:
-            wait_for_another(e, pauses)
 
 
 class Object(NamedTuple):

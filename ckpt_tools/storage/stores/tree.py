@@ -221,13 +221,13 @@ class Tree:
             self._directories.setdefault(home, _Directory()).objects[name] = _facts(of)
         self.heard(of)
 
-    def count(self, key: str, *, below: bool = False) -> int | None:
-        """How many objects a directory has, or lie ``below`` it; None where that is not known."""
+    def count(self, key: str) -> int | None:
+        """How many objects lie below a directory; None where that is not known."""
         with self._lock:
             here = self._directories.get(key)
             if here is None or not here.whole:
                 return None
-            inner = [self.count(_inside(key, name), below=True) for name in here.below] if below else []
+            inner = [self.count(_inside(key, name)) for name in here.below]
             return None if None in inner else len(here.objects) + sum(filter(None, inner))
 
     # ---- versions, which no listing tells
@@ -286,10 +286,6 @@ class Tree:
         ]
         out += (Entry(self, url, name, None) for name in here.below)
         return sorted(out, key=lambda e: e.name)
-
-    def names(self, key: str) -> list[str]:
-        """The names in a directory, sorted."""
-        return [e.name for e in self.entries(key)]
 
     def stat(self, key: str) -> os.stat_result:
         """As of a file with this name, or else of a directory. A key may be both."""
