@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from ckpt_tools.findings import finding, of_file
 from ckpt_tools.model.finding import Finding
+from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, patiently, status
+from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, status
 
 
 class FileStat(NamedTuple):

@@ -26,7 +26,7 @@ from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.decision_log import safe
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.trust import OURS, Trust
 
 V = TypeVar("V")

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
-from ckpt_tools.storage.retry import is_directory, patiently
+from ckpt_tools.storage.attempts import patiently
+from ckpt_tools.storage.retry import is_directory
 
 
 class Links(Struct):

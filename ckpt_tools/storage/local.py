@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:

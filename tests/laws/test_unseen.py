@@ -23,7 +23,7 @@ from run_helpers import CKPT, CLEAN, OLD, megatron, one_file_per_rank
 from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.directories import step_in_path
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts, retry
 
 COMMANDS = (
     "plan", "verify", "plan --allow=unreadable", "latest --rank 0", "hook", "run", "ls", "plan --order step", "plan --allow none,missing", "by-engine",
@@ -413,13 +413,13 @@ def test_with_leave_a_hidden_rank_directory_still_stops(victim: Victim, tmp_path
 
 def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses, calls = list[float](), list[int]()
-    monkeypatch.setattr(retry, "pause", pauses.append)
+    monkeypatch.setattr(attempts, "pause", pauses.append)
 
     def failing(number: int) -> None:
         calls.append(number)
         raise OSError(number, os.strerror(number))
 
-    for number, attempts in (
+    for number, times in (
         (errno.ESTALE, 4),
         (errno.EINTR, 4),
         (errno.ETIMEDOUT, 4),
@@ -428,10 +428,10 @@ def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) 
         (errno.ENOENT, 1),
     ):
         with pytest.raises(OSError, match=os.strerror(number)):
-            retry.patiently(failing, number)
-        assert calls.count(number) == attempts
-    assert pauses == [pytest.approx(seconds, rel=0.5) for seconds in [*retry.PAUSES] * 4]
-    assert sum(retry.PAUSES) < 0.1 and sorted(retry.PAUSES) == [*retry.PAUSES]
+            attempts.patiently(failing, number)
+        assert calls.count(number) == times
+    assert pauses == [pytest.approx(seconds, rel=0.5) for seconds in [*attempts.PAUSES] * 4]
+    assert sum(attempts.PAUSES) < 0.1 and sorted(attempts.PAUSES) == [*attempts.PAUSES]
 
 
 def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from stores.asking import Said, as_user, ask
 from stores.bucket import Bucket
 from stores.calls import FAULTS, URL, Call, Calls, Fault, contents
 
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts
 from ckpt_tools.storage.stores import mounts
 
 TREES = {
@@ -92,7 +92,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     home.mkdir()
     words = {"old": old, "new": new, "file": file, "local": str(tree)}
     made = Desk(tree, tmp_path / "top", home, words, Calls(tmp_path))
-    monkeypatch.setattr(retry, "pause", lambda _seconds: None)
+    monkeypatch.setattr(attempts, "pause", lambda _seconds: None)
     monkeypatch.setattr(mounts, "opened", lambda *_: made.store)
     with as_user(home, Bucket(URL, "", {}, None)), pytest.MonkeyPatch.context() as patch:  # type: ignore[arg-type]
         patch.setenv("CKPT_JOBS", "1")

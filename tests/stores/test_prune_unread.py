@@ -15,7 +15,7 @@ from stores.asking import as_user, ask
 from stores.bucket import Bucket
 from stores.calls import URL, Call, Calls, Fault, contents
 
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts
 from ckpt_tools.storage.stores import mounts
 
 ROOT = f"{URL}/run"
@@ -62,7 +62,7 @@ class Desk:
 @pytest.fixture
 def desk(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     made = Desk(FIXTURES / f"layouts/{case}/tree", tmp_path)
-    monkeypatch.setattr(retry, "pause", lambda _seconds: None)
+    monkeypatch.setattr(attempts, "pause", lambda _seconds: None)
     monkeypatch.setattr(mounts, "opened", lambda *_: made.store)
     with as_user(made.home, Bucket(URL, "", {}, None)), pytest.MonkeyPatch.context() as patch:  # type: ignore[arg-type]
         patch.setenv("CKPT_JOBS", "1")

@@ -18,7 +18,7 @@ from stores.calls import URL, Call, Calls, Fault
 from ckpt_tools import api, guard
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.engines import Engine
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts
 from ckpt_tools.storage.stores import mounts
 
 ROOT = f"{URL}/run"
@@ -29,7 +29,7 @@ def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     """Makes the bucket whose calls meet a fault: a directory of this machine, whose ETags prove nothing."""
     for name in ("user", "top"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(retry, "pause", lambda _seconds: None)
+    monkeypatch.setattr(attempts, "pause", lambda _seconds: None)
     now = [Calls(tmp_path / "top")]
     monkeypatch.setattr(mounts, "opened", lambda *_: now[0])
 

@@ -16,7 +16,7 @@ from obstore.store import LocalStore
 from ckpt_tools import api
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.store import Object, Replaced
@@ -52,7 +52,7 @@ class Refusing(ObjectStore):
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refusing:
-    monkeypatch.setattr(retry, "pause", lambda _seconds: None)
+    monkeypatch.setattr(attempts, "pause", lambda _seconds: None)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     refusing = Refusing(request.param.parent)
     monkeypatch.setitem(mounts._trees, (URL, ()), Tree(refusing))

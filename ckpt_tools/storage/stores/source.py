@@ -11,8 +11,8 @@ from concurrent.futures import Future
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from ckpt_tools.storage.attempts import ask_again
 from ckpt_tools.storage.local import Identity, ShortRead, counting
-from ckpt_tools.storage.retry import ask_again
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.store import NOT_KEPT, Replaced, other_than
 from ckpt_tools.storage.stores.tree import stat_of

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts
 from stores.asking import as_user
 from stores.bucket import Bucket
 from stores.proxy import Proxy
@@ -31,7 +31,7 @@ def behind_proxy(bucket: Bucket, proxy_of: Callable[[Bucket], Proxy], home: Path
     proxy = proxy_of(bucket)
     through = bucket.through(proxy.endpoint)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "pause", lambda _seconds: None)
+        patch.setattr(attempts, "pause", lambda _seconds: None)
         with as_user(home, through), pytest.MonkeyPatch.context() as options:
             options.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
             yield Behind(through, proxy)
