@@ -96,8 +96,8 @@ class Inspection(Struct):
     """One pass over one file, to ``level``. ``expect`` names the formats its layout allows, ``claims`` is
     what indexes beside the file say about it, ``require`` names entries that must be in it.
 
-    ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes. ``io`` is one of
-    ``storage.IO``. Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the
+    ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes. ``io`` is that of
+    ``opened``. Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the
     verdict unknown. When ``progress`` raises Stopped, the pass is ``stopped``, and the report has the level
     that was reached and what was found until then.
     A file of no known format whose name says nothing gets ``format`` None and no findings.

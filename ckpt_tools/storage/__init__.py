@@ -18,7 +18,6 @@ from ckpt_tools.storage.local import (
 from ckpt_tools.storage.urls import is_url
 
 __all__ = [
-    "IO",
     "BytesSource",
     "Counter",
     "Identity",
@@ -33,13 +32,10 @@ __all__ = [
     "opened",
 ]
 
-IO = ("auto", "pread", "mmap", "direct")
-"""How contents are read: through the page cache, but for "direct"; earlier versions had the two between."""
-
 
 def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = False) -> OpenFile:
-    """A file, open for reading in one of the ways of ``IO``. Of a store, ``hold``: all of it will be read;
-    what is ``certain`` is not other than a checksum that the store keeps of it. Raises OSError.
+    """A file, open for reading: past the page cache where ``io`` is "direct". Of a store, ``hold``: all of it
+    will be read; what is ``certain`` is not other than a checksum that the store keeps of it. Raises OSError.
     """
     if is_url(path):
         from ckpt_tools.storage.stores.source import StoreSource

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ckpt_tools.errors import CannotLook, UsageError
@@ -149,8 +150,6 @@ def _client(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _retry(given: Mapping[str, str]) -> dict[str, Any]:
-    from datetime import timedelta
-
     out: dict[str, Any] = {}
     for key in ("max_retries", "backoff_base"):
         if key in given:
@@ -188,8 +187,8 @@ def _nested(given: Mapping[str, str]) -> dict[str, Any]:
     return out
 
 
-_KEEP = 9 * 60
-"""Seconds for which one answer of botocore's is used: it renews what expires within 10 minutes."""
+_KEEP = timedelta(minutes=9)
+"""How long one answer of botocore's is used: it renews what expires within 10 minutes."""
 _NATIVE = (
     "AWS_ACCESS_KEY_ID",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -258,18 +257,9 @@ def _credentials(session: Any, profile: str) -> Provider:
             "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in ('aws sso login');"
             " for a public bucket say CKPT_STORE_OPTION=skip_signature=true",
         )
-    from datetime import datetime, timedelta, timezone
+    from obstore.auth.boto3 import Boto3CredentialProvider
 
-    def provider() -> dict[str, Any]:
-        frozen = found.get_frozen_credentials()
-        return {
-            "access_key_id": frozen.access_key,
-            "secret_access_key": frozen.secret_key,
-            "token": frozen.token,
-            "expires_at": datetime.now(timezone.utc) + timedelta(seconds=_KEEP),
-        }
-
-    return provider
+    return Boto3CredentialProvider(session, ttl=_KEEP)
 
 
 def _of_profile(session: Any, env: Mapping[str, str]) -> dict[str, str]:

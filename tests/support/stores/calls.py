@@ -95,9 +95,6 @@ class Calls(ObjectStore):
             return do()
         return self._wrong(self.fault.what, kind, f"{URL}/{key}", do)
 
-    def _met(self) -> int:
-        return 0 if self.fault is None else self.fault.met
-
     def _wrong(self, what: str, kind: str, url: str, do: Callable[[], Any]) -> Any:
         if what in REFUSALS:
             raise REFUSALS[what](url)
@@ -114,8 +111,6 @@ class Calls(ObjectStore):
             return memoryview(bytes(data)), done[1]
         if what == "garbled":
             return memoryview(bytes(done[0]).translate(_OTHERS)), done[1]
-        if what == "other digits":
-            return memoryview(_other_digit(bytes(done[0]), self._met())), done[1]
         raise REFUSALS["refused"](url)  # though it was done
 
     def objects(self, prefix: str) -> Iterator[Object]:
@@ -133,7 +128,7 @@ class Calls(ObjectStore):
         return found
 
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
-        met = self._met()
+        met = 0 if self.fault is None else self.fault.met
         found: tuple[memoryview, Object] = self._call(
             "read", of.key, lambda: super(Calls, self).read(of, start, length)
         )
@@ -155,15 +150,6 @@ class Calls(ObjectStore):
 
 
 _OTHERS = bytes(byte ^ 16 for byte in range(256))
-
-
-def _other_digit(data: bytes, number: int) -> bytes:
-    """Another digit in the place of one of them, each time of the next."""
-    places = [i for i, byte in enumerate(data) if 48 <= byte < 58]
-    if not places:
-        return data
-    at = places[number % len(places)]
-    return data[:at] + b"%d" % ((data[at] - 47 + number % 9) % 10) + data[at + 1 :]
 
 
 def _broken_off(found: list[Object], url: str) -> Iterator[Object]:
