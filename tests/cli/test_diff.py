@@ -26,7 +26,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import FIXTURES
 
-import ckpt_tools
 from ckpt_tools import Change, Level, Verdict, cli, diff
 from ckpt_tools.api import show
 from ckpt_tools.checksum import BUFFER, digests
@@ -862,12 +861,6 @@ def test_nothing_is_unpickled(tmp_path, capfd):
 
 
 @pytest.mark.slow
-def test_one_thread_or_two_give_one_answer():
-    one, two = (diff(str(DEMO / "iter_0000010"), str(DEMO / "iter_0000020"), jobs=jobs) for jobs in (1, 2))
-    assert one.files == two.files
-
-
-@pytest.mark.slow
 def test_progress_reaches_the_end(tmp_path):
     seen: list[tuple[int, int]] = []
     result = diff(str(DEMO), str(DEMO), progress=lambda done, total: seen.append((done, total)))
@@ -875,9 +868,3 @@ def test_progress_reaches_the_end(tmp_path):
     assert max(done for done, _ in seen) <= result.bytes_read
     assert len({total for _, total in seen}) == 1
     assert all(done <= total for done, total in seen)
-
-
-@pytest.mark.slow
-def test_the_function_is_public():
-    assert ckpt_tools.diff is diff
-    assert isinstance(diff(str(DEMO), str(DEMO)), ckpt_tools.Difference)

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from one_question import COMMANDS, Asker
-from owners import SOMEBODY, Owners, as_root
+from owners import SOMEBODY, Owners
 from run_helpers import megatron, one_file_per_rank
 
 from ckpt_tools import Selection, latest
@@ -375,25 +373,6 @@ def test_the_variable_is_named_where_it_was_the_variable(
     refused(asker, "plan", root, because="may be written by everybody", flag=variable)
 
 
-def test_process_substitution(asker: Asker, root: Path) -> None:
-    """What a shell makes of --fault-file <(command)."""
-    reading, writing = os.pipe()
-    try:
-        refused(
-            asker,
-            "plan",
-            root,
-            "--fault-file",
-            f"/dev/fd/{reading}",
-            because="is a pipe",
-            flag="--fault-file",
-            say="write it into a file of your own",
-        )
-    finally:
-        os.close(reading)
-        os.close(writing)
-
-
 def test_a_key_that_others_can_read(asker: Asker, root: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_bytes(b"k" * 16)
@@ -615,22 +594,6 @@ def test_a_volume_of_a_pod(asker: Asker, root: Path, plans: Path, monkeypatch: p
         started(asker, *asked)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() == 65534, reason="what root makes there is ours")
-def test_a_server_that_calls_root_nobody(asker: Asker, root: Path, plans: Path, owners: Owners) -> None:
-    """NFS with root_squash: what root makes belongs to uid 65534."""
-    path = decided(asker, root, plans)
-    for made in (plans, *plans.rglob("*")):
-        owners.give(made, 65534)
-    asked = ("hook", root, "--plan-dir", plans, "--job", "k")
-    refused(asker, *asked, because="65534", flag="--plan-dir", say="--trust owner=65534")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CKPT_TRUST_OWNER", "65534")
-        patch.setenv("CKPT_PLAN", str(path))
-        started(asker, *asked)
-        started(asker, *READING[0])
-
-
 def test_a_group_of_everybody_in_the_container(
     asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -644,17 +607,6 @@ def test_a_group_of_everybody_in_the_container(
     asked = ("hook", root, "--plan-dir", plans)
     refused(asker, *asked, because="may be written by the group", flag="--plan-dir", say="--trust group")
     started(asker, *asked, "--trust=group")
-
-
-def test_a_private_group(asker: Asker, root: Path, plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """umask 002, as many systems have it, where every user has a group of their own: nothing has to be said."""
-    monkeypatch.setattr(trust, "is_own_group", lambda *_: True)
-    plans.chmod(0o775)
-    before = os.umask(0o002)
-    try:
-        started(asker, "hook", root, "--plan-dir", plans)
-    finally:
-        os.umask(before)
 
 
 def test_a_configmap_and_a_secret(asker: Asker, root: Path, tmp_path: Path, owners: Owners) -> None:
@@ -673,122 +625,6 @@ def test_a_configmap_and_a_secret(asker: Asker, root: Path, tmp_path: Path, owne
         owners.give(path, 0)
     started(asker, "plan", root, "--fault-file", volume / "faults", "--save-interval", "10")
     started(asker, "verify", root, "--key-file", volume / "key")
-
-
-def test_a_directory_of_ours_in_a_sticky_one(asker: Asker, root: Path, tmp_path: Path) -> None:
-    """/tmp/mydir."""
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "tmp").chmod(0o1777)
-    (tmp_path / "tmp/mydir").mkdir(mode=0o755)
-    (tmp_path / "tmp/mydir/faults").write_text("[0]")
-    started(
-        asker,
-        "hook",
-        root,
-        "--plan-dir",
-        tmp_path / "tmp/mydir/plans",
-        "--fault-file",
-        tmp_path / "tmp/mydir/faults",
-        "--save-interval",
-        "10",
-    )
-
-
-def test_root_in_the_home_of_a_user(asker: Asker, root: Path, plans: Path, owners: Owners) -> None:
-    """A cron job of root with the user's directory of decisions: said once, it goes on."""
-    owners.give(plans)
-    asked = ("hook", root, "--plan-dir", plans)
-    refused(
-        asker,
-        *asked,
-        because=f"{plans} belongs to uid {SOMEBODY}",
-        flag="--plan-dir",
-        say=f"--trust owner={SOMEBODY}",
-    )
-    started(asker, *asked, "--trust-owner", SOMEBODY)
-
-
-VICTIM, ATTACKER = 54_322, SOMEBODY
-
-
-@pytest.fixture
-def shared() -> Iterator[Path]:
-    """A directory that every user can reach, as pytest's own are not."""
-    path = Path(tempfile.mkdtemp(prefix="ckpt-shared-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-def told(path: Path, to: Trust, private: bool) -> str:
-    try:
-        return trust.read(str(path), 100, to, private=private).decode()
-    except (Untrusted, OSError) as e:
-        return str(e)
-
-
-def asked_by(uid: int, path: Path, to: Trust = trust.OURS, *, private: bool = False) -> str:
-    """What a process of that user reads, or why it does not: a real one, as root; else this one, which is
-    told that it is theirs.
-    """
-    if not as_root:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "geteuid", lambda: uid)
-            return told(path, to, private)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            os.setgroups([])
-            os.setresgid(0, 0, 0)
-            os.setresuid(uid, uid, uid)
-            os.write(writing, told(path, to, private).encode())
-        finally:
-            os._exit(0)
-    os.close(writing)
-    os.waitpid(child, 0)
-    with os.fdopen(reading, "rb") as answer:
-        return answer.read().decode()
-
-
-@pytest.mark.slow
-def test_users_of_one_machine(shared: Path, owners: Owners) -> None:
-    """The rule between processes of different users: in /tmp, in a directory of the group 0, and for what
-    root gives to them.
-    """
-    shared.chmod(0o1777)
-    for name, uid, mode in (
-        ("own", VICTIM, 0o600),
-        ("planted", ATTACKER, 0o644),
-        ("open", VICTIM, 0o666),
-        ("roots", 0, 0o644),
-    ):
-        (shared / name).write_text("go")
-        (shared / name).chmod(mode)
-        owners.give(shared / name, uid)
-    owners.give(shared, 0)
-    assert asked_by(VICTIM, shared / "own", private=True) == "go"
-    assert f"belongs to uid {ATTACKER}" in asked_by(VICTIM, shared / "planted")
-    assert asked_by(ATTACKER, shared / "planted") == asked_by(VICTIM, shared / "roots") == "go"
-    assert asked_by(VICTIM, shared / "planted", Trust(owners=frozenset({ATTACKER}))) == "go"
-    assert "everybody" in asked_by(VICTIM, shared / "open")
-    # a Secret, mounted for a user who is not root
-    assert asked_by(VICTIM, shared / "roots", private=True) == "go"
-    assert "used by others" in asked_by(ATTACKER, shared / "planted", private=True)
-
-
-@pytest.mark.slow
-def test_a_random_user_of_the_group_0(shared: Path, owners: Owners) -> None:
-    (shared / "volume").mkdir()
-    (shared / "volume/orders").write_text("go")
-    for path, mode in ((shared / "volume/orders", 0o664), (shared / "volume", 0o2775)):
-        path.chmod(mode)
-        owners.give(path, 0)
-    assert "by the group" in asked_by(VICTIM, shared / "volume/orders")
-    assert asked_by(VICTIM, shared / "volume/orders", Trust(group=True)) == "go"
-    (shared / "volume").chmod(0o2777)
-    assert "everybody" in asked_by(VICTIM, shared / "volume/orders", Trust(group=True))
-    assert asked_by(VICTIM, shared / "volume/orders", Trust(directories=(str(shared / "volume"),))) == "go"
 
 
 # ---- what a decision may say

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -501,29 +500,6 @@ def test_no_metadata_ends_a_command(
     with pytest.MonkeyPatch.context() as patch:
         assert entries(patch, place)[0][0] in ("formats", "broken")
     plugins.forget()
-
-
-def test_the_metadata_of_setuptools_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = install(tmp_path / "a")
-    (found,) = place.glob("*.dist-info")
-    (found / "METADATA").rename(found / "PKG-INFO")
-    found.rename(place / "own_parts.egg-info")
-    text = (place / "own_parts.egg-info/entry_points.txt").read_text()
-    (place / "own_parts.egg-info/entry_points.txt").write_text("# one\r\n" + text.replace("\n", "\r\n"))
-    assert entries(monkeypatch, place) == [
-        ("formats", "own", "own_parts:FORMAT", "own-parts 1.0"),
-        ("layouts", "owned", "own_parts:LAYOUT", "own-parts 1.0"),
-    ]
-
-
-def test_what_is_installed_later_is_found(tmp_path: Path) -> None:
-    run, many = saved(tmp_path / "run"), tmp_path / "many"
-    many.mkdir()
-    assert process(many, "plan", run).returncode == 2
-    install(many)
-    assert process(many, "plan", run).returncode == 0
-    shutil.rmtree(many / "own_parts-1.0.dist-info")
-    assert process(many, "plan", run).returncode == 2
 
 
 # ---- verdicts, engines, launchers, manifests

@@ -229,21 +229,6 @@ def test_what_is_exchanged_between_the_look_and_the_opening_is_judged_as_it_is_o
     assert stat.S_ISLNK((own / "orders").lstat().st_mode)
 
 
-@pytest.mark.parametrize(("group", "directory", "file"), [(False, 0o755, 0o644), (True, 0o775, 0o664)])
-def test_what_is_made_is_for_us_to_write_whatever_the_umask(
-    own: Path, group: bool, directory: int, file: int
-) -> None:
-    before = os.umask(0)
-    try:
-        trust.make(str(own / "a" / "b"), Trust(group=group))
-        with trust.directory(str(own / "a" / "b"), Trust(group=True)) as at:
-            os.close(trust.create("file", os.O_WRONLY, at, Trust(group=group)))
-    finally:
-        os.umask(before)
-    modes = [stat.S_IMODE((own / name).stat().st_mode) for name in ("a", "a/b", "a/b/file")]
-    assert modes == [directory, directory, file]
-
-
 def test_no_planted_link_or_pipe_is_written_to(own: Path) -> None:
     (own / "link").symlink_to(own / "victim")
     os.mkfifo(own / "fifo")
