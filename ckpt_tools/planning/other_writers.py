@@ -84,11 +84,8 @@ def find_other_writers(
     Asks again about the files of the newest checkpoints, temporary files, and the directories that hold them
     or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls while nothing changes.
     """
-    last_ns, newest, unlisted = (
-        time.time_ns() + SKEW_NS,
-        _find_newest_files(checkpoints),
-        dict[str, OSError](),
-    )
+    last_ns, newest = time.time_ns() + SKEW_NS, _find_newest_files(checkpoints)
+    unlisted: dict[str, OSError] = {}
 
     def find_young(files: Iterable[tuple[str, int]]) -> dict[str, How]:
         return {path: ns - s.started_ns for path, ns in files if s.started_ns <= ns <= last_ns}
