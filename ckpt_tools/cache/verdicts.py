@@ -7,7 +7,6 @@ then reads for itself.
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import stat
@@ -35,7 +34,7 @@ ROWS, BYTES, ENTRY = 100_000, 256 << 20, 4 << 20
 """Entries, bytes of the file, and bytes of one entry, at most."""
 _LARGEST = 4 * BYTES
 """Bytes of a file that is opened at all: what is dropped from one leaves room in it."""
-_FILE, _ENDS, _LOCK = "verdicts.sqlite", ("-journal", "-wal", "-shm"), "use.lock"
+_FILE, _ENDS = "verdicts.sqlite", ("", "-journal", "-wal", "-shm")
 _BUSY = 30.0
 _DAY = 86400 * 10**9
 _VERSION = 1
@@ -50,10 +49,6 @@ _SCHEMA = (
 
 _TYPES = (bytes, int, int, int, int, str, bytes)
 """Of what is read of an entry: any column of SQLite holds anything."""
-_COLUMNS = (
-    "SELECT path, question, depth, identity, seen_ns, bad, used_ns, entry, digest, (SELECT max(ns) FROM"
-    " pruned) FROM seen LIMIT 0"
-)
 
 
 class Entry(NamedTuple):
@@ -82,7 +77,6 @@ class Cache:
         self.directory = directory(env)
         self.path = os.path.join(self.directory, _FILE)
         self._db: sqlite3.Connection | None = None
-        self._use = -1  # held shared while the database is open, so that nobody sets it aside meanwhile
         self._written = 0
         self.usable = True
         if not self.directory:
@@ -195,7 +189,7 @@ class Cache:
         except sqlite3.OperationalError as e:
             self._off(f"no verdicts are kept in {self.path}: {e}")
         except sqlite3.DatabaseError as e:
-            self._set_aside(str(e))
+            self._off(f"no verdicts are kept in {self.path}, which is damaged ({e}): remove it")
         except OSError as e:
             self._off(f"no verdicts are kept in {self.directory}: {e.strerror or e}")
         except Untrusted as e:  # whoever can write there can say that a broken file is good
@@ -209,17 +203,8 @@ class Cache:
         with suppress(FileExistsError):
             os.mkdir(self.directory, 0o700)
         with orders.directory(self.directory, self._trust) as at:
-            for name in (_FILE, *(f"{_FILE}{end}" for end in _ENDS), _LOCK):
-                _sound(name, at, self._trust)
-            self._use = os.open(
-                _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600, dir_fd=at
-            )
-        try:
-            fcntl.flock(self._use, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OSError(0, "it is being repaired") from None
-        except OSError:  # a file system without locks
-            pass
+            for end in _ENDS:
+                _sound(f"{_FILE}{end}", at, self._trust)
         db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
             self._prepare(db)
@@ -245,34 +230,11 @@ class Cache:
             db.execute("COMMIT")
         if self._version(db) != _VERSION:
             raise sqlite3.DatabaseError("it is no cache of this version")
-        try:
-            db.execute(_COLUMNS).close()
-        except sqlite3.OperationalError as e:
-            if "no such" in str(e):
-                raise sqlite3.DatabaseError(str(e)) from e
-            raise
 
     def _version(self, db: sqlite3.Connection) -> int:
         version = db.execute("PRAGMA user_version").fetchone()[0]
         tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         return -1 if (version == 0) != (tables == 0) else int(version)
-
-    def _set_aside(self, why: str) -> None:
-        """Rename a damaged file, unless others have it open: they might write into the new one's journal."""
-        if self._db is not None:
-            self._db.close()
-            self._db = None
-        try:
-            fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.replace(self.path, f"{self.path}.bad")
-            for end in _ENDS:
-                if os.path.lexists(self.path + end):
-                    os.unlink(self.path + end)
-        except OSError:
-            self._off(f"no verdicts are kept in {self.path}: {why}")
-            return
-        self._say(f"{self.path} was damaged ({why}); it is now {self.path}.bad, and a new one was begun")
-        self.close()
 
     def close(self) -> None:
         """Let go of everything, and drop old entries once a day."""
@@ -281,9 +243,6 @@ class Cache:
         if self._db is not None:
             self._db.close()
             self._db = None
-        if self._use >= 0:
-            os.close(self._use)
-            self._use = -1
 
     def _prune(self, db: sqlite3.Connection) -> None:
         now, last = time.time_ns(), db.execute("SELECT max(ns) FROM pruned").fetchone()[0] or 0

@@ -456,7 +456,7 @@ def database(home: Path) -> Path:
 @pytest.mark.parametrize(
     "what", ["garbage", "empty-schema", "other-version", "other-columns", "torn", "text"]
 )
-def test_a_damaged_cache_is_set_aside(tmp_path: Path, home: Path, what: str) -> None:
+def test_a_damaged_cache_is_said_and_left_alone(tmp_path: Path, home: Path, what: str) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
     good = asked(root)
@@ -477,24 +477,10 @@ def test_a_damaged_cache_is_set_aside(tmp_path: Path, home: Path, what: str) -> 
         db.close()
     made, notes = noted(root)
     assert replace(made, bytes_read=0) == replace(good, bytes_read=0)
-    assert len(notes) == 1 and "was damaged" in notes[0] and path.with_name("verdicts.sqlite.bad").exists()
-    settle()
+    assert len(notes) == 1 and f"no verdicts are kept in {path}" in notes[0]
+    path.unlink()
     asked(root)
-    assert asked(root).bytes_read <= 10  # the new one works
-
-
-@pytest.mark.slow
-def test_a_damaged_cache_is_not_moved_under_others(tmp_path: Path, home: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
-    good = asked(root)
-    other = Cache(str(root), 1e9)
-    other.get("/x", b"", 0, Identity(1, 2, 3, 4, 5))  # opens it
-    database(home).write_bytes(b"hello\n")
-    made, notes = noted(root)
-    assert replace(made, bytes_read=0) == replace(good, bytes_read=0)
-    assert len(notes) == 1 and database(home).read_bytes() == b"hello\n"
-    other.close()
+    assert asked(root).bytes_read <= 10  # a new one works
 
 
 @pytest.mark.slow
