@@ -6,50 +6,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from functools import partial
 
 from ckpt_tools.layouts import deepspeed
-from ckpt_tools.layouts.common.counters import borrowed, place_in_run, read_steps
+from ckpt_tools.layouts.common.counters import borrowed, place_in_run
 from ckpt_tools.layouts.common.layout import (
-    Compared,
-    Complete,
     Flaws,
     Found,
-    Layout,
-    Purpose,
     Rows,
     Saves,
     loss,
-    resume_with,
 )
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import (
-    JSON,
-    SAFETENSORS,
-    TELLS_STEP,
-    TORCH,
-    Claim,
-    Piece,
-    Readers,
-    nest,
-)
-from ckpt_tools.layouts.hf_trainer import fsdp_pieces
+from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 
 _DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet", "prior", "prior_ema")
 """Directories into which hooks of diffusers' training scripts save the model, each with a role of its own."""
 _KOHYA = "_kohya"
-_HOMES = (
-    ("checkpoint_{generation}", ""),
-    ("<checkpoint-|checkpoint_step_|checkpoint-step-|step_|step-|iter_>{step}", "_step"),
-    ("<epoch_|epoch-|checkpoint-epoch-|checkpoint_epoch_>{epoch}", "_epoch"),
-    ("{prefix}-step{step:08d}-state", f"{_KOHYA}_step"),
-    ("{prefix}-{epoch:06d}-state", f"{_KOHYA}_epoch"),
-    ("{prefix}-state", _KOHYA),
-)
-"""What the directory is called, and ends of the names of pieces."""
 _NUMBERED = re.compile(
     r"((?:pytorch_)?model|optimizer|scheduler|sampler|dl_state_dict|custom_checkpoint)(?:_(\d+))?"
     r"\.(?:safetensors|bin|pkl)"
@@ -61,7 +35,8 @@ def _check(parts: Rows) -> Found:
     """Names against contents, where kohya's train_state.json tells; other names count saves, and the
     schedulers count in units of their own.
     """
-    counted = {f"optimizer{mark}": ("optimizer_step",) for _, mark in _HOMES}
+    plain = (p for p, _ in parts if p.rank is None and p.name.startswith("optimizer"))
+    counted = {p.piece: ("optimizer_step",) for p in plain}
     steps, epochs = (f"train_state_kohya{mark}" for mark in ("_step", "_epoch"))
     yield from borrowed(
         parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, place_in_run
@@ -155,75 +130,4 @@ def _find_lost_optimizer(c: Checkpoint, schedules: int, optimizers: int) -> Flaw
         yield loss(text, c.path, sure=False)
 
 
-def _list_pieces() -> Iterator[Piece]:
-    beside = partial(Piece, claim=Claim.COMPANION)
-    of_ranks = Readers(shared=True, sharded=True, survivable=True)
-    yield Piece("rng", "rng", "random_states_{rank}.pkl", TORCH, readers=of_ranks)
-    yield beside("model", "model", "model[_{shard}].safetensors", SAFETENSORS)
-    yield beside("model_shard", "model", "model-{shard:05d}-of-{of:05d}.safetensors", SAFETENSORS)
-    yield beside("bin", "model", "pytorch_model[_{shard}].bin", TORCH)
-    yield beside("bin_shard", "model", "pytorch_model-{shard:05d}-of-{of:05d}.bin", TORCH)
-    index = "<model.safetensors|pytorch_model.bin>.index.json"
-    yield beside("index", "model_index", index, ("safetensors_index",))
-    yield Piece("optimizer", "optimizer", "optimizer[_{shard}].bin", TORCH)
-    yield beside("scheduler", "scheduler", "scheduler[_{shard}].bin", TORCH)
-    yield beside("sampler", "sampler", "sampler[_{shard}].bin", TORCH)
-    yield beside("dataloader", "dataloader", "dl_state_dict[_{shard}].bin", TORCH)
-    yield beside("scaler", "scaler", "scaler.pt", TORCH)
-    yield beside("custom", "custom", "custom_checkpoint_{shard}.pkl", TORCH)
-    for name in _DIFFUSERS:
-        yield from nest(name, _list_diffusers(name))
-    yield beside("lora", "model", "pytorch_lora_weights.safetensors", SAFETENSORS)
-    yield from fsdp_pieces()
-    engine = "pytorch_model[_{node}]"
-    yield from nest(engine, deepspeed.PIECES, deepspeed.MARK, claim=Claim.COMPANION)
-
-
-def _list_diffusers(name: str) -> Iterator[Piece]:
-    """A model that a hook saves with ``save_pretrained``."""
-    weights, at = partial(Piece, claim=Claim.COMPANION), "diffusion_pytorch_model"
-    yield weights(name, name, f"{at}.safetensors", SAFETENSORS)
-    yield weights(f"{name}_bin", name, f"{at}.bin", TORCH)
-    yield weights(f"{name}_shard", name, f"{at}-{{shard:05d}}-of-{{of:05d}}.safetensors", SAFETENSORS)
-    yield weights(f"{name}_index", name, f"{at}.<safetensors|bin>.index.json", ("safetensors_index",))
-    yield weights(f"{name}_config", f"{name}_config", "config.json", JSON, required=False)
-
-
-_SAVED = tuple(_list_pieces())
-_COUNTED = Piece("train_state", "state", "train_state.json", JSON, content=TELLS_STEP)
-"""How far training was, as sd-scripts say it in each directory."""
-ACCELERATE = Layout(
-    name="accelerate",
-    title="Accelerate save_state",
-    pieces=tuple(
-        piece
-        for home, mark in _HOMES
-        for piece in nest(home, (*_SAVED, _COUNTED) if _KOHYA in mark else _SAVED, mark)
-    ),
-    resume=resume_with("--resume_from_checkpoint", "{path}"),  # accelerator.load_state(path)
-    # the name's, or that of kohya's train_state.json
-    steps=partial(read_steps, step=("current_step",)),
-    check=_check,
-    lost=_find_lost,
-    complete=Complete(
-        commit="rng",
-        needs_any=("model", *_DIFFUSERS),
-        # which it was prepared with
-        saved_with=tuple((f"scheduler{mark}", "optimizer") for _, mark in _HOMES),
-    ),
-    purpose=Purpose.EXPORTS,
-    compared=Compared.BY_PIECE,
-    reshardable=True,
-    reference=(
-        "accelerate/checkpointing.py save_accelerator_state; "
-        "ProjectConfiguration(automatic_checkpoint_naming) counts saves; diffusers examples/*/train_*.py;"
-        " sd-scripts library/train_util.py (…_STATE_NAME, save_state_…)"
-    ),
-    limits=(
-        "the number in checkpoint_N counts saves: no step is told",
-        (
-            "a model or RNG file of another save with the same shapes is seen only while that save is there, "
-            "random numbers of this rank not before a third one"
-        ),
-    ),
-)
+ACCELERATE = declare(__name__, "accelerate", check=_check, lost=_find_lost)

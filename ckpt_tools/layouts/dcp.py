@@ -6,54 +6,25 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
-from functools import partial
-
-from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import (
     Beside,
-    Compared,
-    Complete,
-    Counting,
     Flaws,
     Found,
-    Layout,
     Metadata,
     Rows,
     Saves,
     Steps,
-    Tracker,
     loss,
-    read_number,
-    resume_directory,
 )
 from ckpt_tools.layouts.common.lost_files import without_names
-from ckpt_tools.layouts.common.piece import (
-    JSON,
-    SAFETENSORS,
-    TELLS_STEP,
-    TORCH,
-    Claim,
-    Content,
-    Piece,
-    nest,
-)
+from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 
-FORMATS = ("dcp",)
-STEP = (
-    "<step-|step_|step|global_step_|global_step|checkpoint-|checkpoint_|iter_|iteration_|ckpt-|ckpt_|>{step}"
-    "[<_ckp|_ckpt|_checkpoint|-ckpt|-checkpoint>]"
-)
-EPOCH = "<epoch-|epoch_|epoch=>{epoch}"
-EPOCH_STEP = f"{EPOCH}<_|-><step-|step_|step=|step>{{step}}"
-NUMBERED = ((STEP, ""), ("{step}", "_number"), (EPOCH, "_epoch"))
-"""Directories of which each holds one checkpoint, each with a mark for the names of the pieces in it."""
 _WORDS = ("global_step", "step", "iteration", "current_step")
 _FILES = "ckpt|pth|pt"
 """Endings of files that directories have whose job saves one file where it is not distributed."""
@@ -168,54 +139,6 @@ def _directory(c: Checkpoint) -> str:
     return next((p.path.rpartition("/")[0] for p in c.parts if p.path.endswith("/.metadata")), c.path)
 
 
-PIECES = (
-    Piece("metadata", "metadata", ".metadata", FORMATS),
-    Piece("rank_metadata", "metadata", "__{rank}.metadata", FORMATS),
-    Piece("data", "model", "__{rank}_{shard}.distcp", FORMATS, required=False),
-    Piece("prefixed", "model", "{name}__{rank}_{shard}.distcp", FORMATS, required=False),
-)
-"""The files of a checkpoint in its directory."""
-_OPTIMIZER = Content(state_word=b"optim")
-"""In the names of an optimizer's entries: ``optimizer.state.…``, ``optim``."""
-_OF_STATES = (*(replace(p, content=_OPTIMIZER) for p in PIECES[:2]), *PIECES[2:])
-
-
-def of_role(role: str, index: str = "") -> Iterator[Piece]:
-    """The same of a part of a state, which other parts lie beside: the roles of its files and its index."""
-    for p in PIECES:
-        yield replace(p, role=(index or f"{role}_index") if p.role == "metadata" else role)
-
-
-def _list_spread() -> Iterator[Piece]:
-    """Data that s3torchconnector's prefix strategies put into directories: a number backwards with zeros
-    behind it, or what a strategy of the user's own gives.
-    """
-    for name, prefix, claim in (("numbered", "{layer:010d}", Claim.SURE), ("spread", "{name}", Claim.INSIDE)):
-        for deep, epoch in (("", ""), ("_deep", "/<epoch_>{name}")):
-            template = f"{prefix}{epoch}/__{{rank}}_{{shard}}.distcp"
-            yield Piece(f"{name}{deep}", "model", template, FORMATS, required=False, claim=claim)
-
-
-STATES = (
-    "extra_state|train_state|trainer_state|loader_state|dataloader|data_loader|rng|rng_state|rng_states"
-    "|lr_scheduler|scheduler"
-)
-"""What frameworks call the files of states beside the tensors, one for each rank or for all."""
-_RANK = "[<_global|_dp>][<_|->][rank][<_|->]{shard}"
-_INSIDE = partial(Piece, required=False, claim=Claim.INSIDE)
-_TORCH = partial(_INSIDE, formats=TORCH, unasked=True)
-OF_MEGATRON = (
-    _INSIDE("core", "core_metadata", "metadata.json", JSON),
-    _TORCH("common", "common", "common.pt"),
-)
-"""What Megatron-core keeps beside them, where its directory was renamed."""
-BESIDE = (
-    _TORCH("state", "state", f"<{STATES}>[{_RANK}].<pt|pth>"),
-    _TORCH("state_below", "state", f"<{STATES}>/[<{STATES}>]{_RANK}.<pt|pth>"),
-    _TORCH("state_of_loop", "state", "metadata.pth"),
-    _INSIDE("told", "state", "<train_state|trainer_state>[_{shard}].json", JSON),
-)
-"""The files of states beside the tensors, or in directories called like them."""
 _NAMED_BESIDE = (
     *("state", "told", "plain", "single", "orchestrator", "safetensors", "adapter"),
     *("complete", "pipeline", "metadata_worker"),
@@ -237,73 +160,21 @@ def lost_beside(c: Checkpoint, others: Saves) -> Flaws:
     return without_names(c, [o for o in others if writers(o) == mine], states)
 
 
-REST = Piece("meta", "state", "meta.pt", TORCH, content=TELLS_STEP, unasked=True)
-"""What Lightning and Fabric save of a state beside the tensors, last of all; step and epoch are in it."""
-_BESIDE = ([replace(REST, claim=Claim.COMPANION)], OF_MEGATRON, BESIDE)
-_HOMES = (
-    (STEP, ""),
-    (EPOCH, "_epoch"),
-    (EPOCH_STEP, "_epoch_step"),
-    (f"{STEP}/{{name}}.<{_FILES}>", "_file"),  # LitGPT's step-00000500/lit_model.pth
-    ("{name}", "_any"),
-)
-DCP = Layout(
-    name="dcp",
-    title="PyTorch Distributed Checkpoint",
-    pieces=(
-        *(p for home, mark in _HOMES[:-1] for p in nest(home, _list_spread(), mark)),
-        *(p for home, mark in _HOMES[:-1] for p in nest(home, _OF_STATES, mark)),
-        *nest("{name}", PIECES, "_any"),
-        *(p for part in _BESIDE for home, mark in _HOMES for p in nest(home, part, mark)),
-    ),
+DCP = declare(
+    __name__,
+    "dcp",
     lacks=_find_model_alone,
     lost=_find_lost,
     resume=lambda c, _path: Resume(_directory(c)),  # torch.distributed.checkpoint.load(checkpoint_id=…)
     steps=_read_steps,
     check=_check,
-    counting=Counting(by_epoch=True),
-    complete=Complete(commit="metadata"),
     # torchtitan's place of each replica in its data, with torchft
     beside=Beside(shares=re.compile(r"ft-replicat-.+")),
-    tracker=Tracker(file="dlrover_latest.txt", read=read_number, always=False),
-    reshardable=True,
-    reference=(
-        "torch/distributed/checkpoint/filesystem.py FileSystemWriter; torchtitan components/checkpoint.py "
-        "(step-N); lightning/fabric/strategies/model_parallel.py _save_checkpoint (meta.pt)"
-    ),
-    limits=(
-        (
-            "a save of the model alone is told by its entries, where another of its run has those of an"
-            " optimizer; a lone one may be meant to start from"
-        ),
-        (
-            "nothing in a data file says which save it is of, unless the job saved its step as a plain"
-            " number: a file of the same sizes from another step is seen then, or while that step is there"
-        ),
-        (
-            "a step in a name that also tells the epoch may count from the start of that epoch: a file of a"
-            " later step that no name tells is not seen there"
-        ),
-        (
-            "files in directories that s3torchconnector's prefix strategies give to ranks are listed with"
-            " their checkpoint where its name tells a step or an epoch; others are found through .metadata"
-        ),
-        (
-            "a rank whose thread had nothing to write leaves an empty file, or none: .metadata says what must"
-            " be there"
-        ),
-    ),
 )
 
-# ---- torchsnapshot: a directory for each snapshot, called as the script likes. .snapshot_metadata is written
-# last; R/ holds what rank R alone has, batched/ small tensors, beside replicated/ and sharded/.
-
 _SNAPSHOT_WORDS = ("global_step", "step", "iteration", "current_step", "num_steps_completed")
-_DEEPEST = 7
-"""Components below the directory of a rank, and one: 0/optim/param_groups/0/betas has five."""
 _OTHERS = "metrics|params|tags|artifacts|inputs|outputs"
 """Directories that MLflow has below that of its experiment, 0/."""
-_UUID = "-".join(["{name}"] * 5)
 
 
 def _read_snapshot(part: Part, metadata: Metadata) -> Steps:
@@ -315,50 +186,18 @@ def _read_snapshot(part: Part, metadata: Metadata) -> Steps:
 
 def _check_snapshots(parts: Rows) -> Found:
     keys = [f"progress.{word}" for word in _SNAPSHOT_WORDS]
-    return borrowed(parts, {f"metadata{mark}": keys for _, mark in _HOMES}, growing=False)
+    return borrowed(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"}, growing=False)
 
 
-def _list_snapshot(*, named: bool) -> Iterator[Piece]:
-    """The index, and what it describes; a slab of small tensors, or the files of rank 0 beside finished
-    snapshots, are of a save under way without it.
-    """
-    content = Content(step=not named)
-    yield Piece("metadata", "metadata", ".snapshot_metadata", ("torchsnapshot",), content=content)
-    data = partial(Piece, role="data", required=False)
-    yield data("slab", template=f"batched/{_UUID}")
-    for depth in range(1, _DEEPEST):
-        path = "/".join(["{name}"] * depth)
-        if named:  # else any file three directories down has such a name
-            template = f"<0|replicated|sharded>/{path}"
-            yield data(f"data{depth}", template=template, claim=Claim.COMPANION)
-        yield data(f"other{depth}", template=f"{{name}}/{path}", claim=Claim.DESCRIBED)
-
-
-TORCHSNAPSHOT = Layout(
-    name="torchsnapshot",
-    title="torchsnapshot",
-    pieces=tuple(p for home, mark in _HOMES for p in nest(home, _list_snapshot(named=mark != "_any"), mark)),
-    resume=resume_directory,  # Snapshot(path).restore(app_state)
+TORCHSNAPSHOT = declare(
+    __name__,
+    "torchsnapshot",
     steps=_read_snapshot,
     check=_check_snapshots,
-    complete=Complete(commit="metadata"),
     beside=Beside(
         traces=(re.compile(rf"(?:^|/)(?:0|replicated|sharded)/(?!(?:.+/)?(?:{_OTHERS})/)(?:[^/]+/)+[^/.]+$"),)
     ),
-    reshardable=True,
-    reference=(
-        "torchsnapshot 0.1.0: snapshot.py take() (.snapshot_metadata after all ranks have written), "
-        "io_preparer.py get_storage_path(), batcher.py; torchtnt callbacks (epoch_E_step_S)"
-    ),
-    limits=(
-        "of a lone save that was killed names in batched/ and those without a dot tell whose it is",
-        "without batching a save that was killed is seen where the directory's name tells a step or an epoch",
-        "values that only one rank has are there for jobs of as many ranks: restore() refuses others",
-    ),
 )
-
-# ---- PaddlePaddle: a directory with <id>.metadata and <rank>_<id>.distcp, usually one per step. Several ids
-# in one directory are several saves, of which the loader takes the highest.
 
 
 def _resume_paddle(checkpoint: Checkpoint, _path: str | None) -> Resume:
@@ -367,26 +206,4 @@ def _resume_paddle(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(directory, (f"path={directory}", f"unique_id={checkpoint.generation}"))
 
 
-_OF_PADDLE = (
-    Piece("metadata", "metadata", "{generation}.metadata", ("paddle_dist",)),
-    Piece("distcp", "model", "{rank}_{generation}.distcp", ("pickle_plain",)),
-    Piece("safetensors", "model", "{rank}_{generation}.safetensors", SAFETENSORS, claim=Claim.COMPANION),
-)
-PADDLE_DIST = Layout(
-    name="paddle-dist",
-    title="PaddlePaddle distributed checkpoint",
-    pieces=tuple(
-        p
-        for home, mark in (*NUMBERED, ("{name}", "_any"))
-        for p in nest(home, _OF_PADDLE, mark, unasked=True)
-    ),
-    resume=_resume_paddle,
-    complete=Complete(needs=("metadata", "model")),
-    compared=Compared.BY_PIECE,
-    reshardable=True,
-    reference="paddle/distributed/flex_checkpoint/dcp/save_state_dict.py, load_state_dict.py of Paddle 3.3",
-    limits=(
-        "the step is told by the directory's name alone",
-        "load_state_dict without unique_id loads the highest id of a directory, and not the plan's",
-    ),
-)
+PADDLE_DIST = declare(__name__, "paddle-dist", resume=_resume_paddle)

@@ -9,53 +9,28 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import partial
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import borrowed, named_steps, read_steps
+from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import (
-    Complete,
-    Counting,
     Flaws,
     Found,
-    Layout,
     Rows,
     Saves,
     Tracker,
     loss,
-    resume_directory,
     whole,
 )
 from ckpt_tools.layouts.common.lost_files import without_optimizer
-from ckpt_tools.layouts.common.piece import (
-    JSON,
-    SAFETENSORS,
-    TELLS_STEP,
-    TORCH,
-    Changes,
-    Claim,
-    Piece,
-    Readers,
-    Stage,
-    Where,
-    nest,
-)
+from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.files import name_saved, read_tracker
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.ranges import ranges, words
 
-_STEP = (
-    "<step-|step_|step|global_step_|global_step|global-step-|checkpoint-|checkpoint_|ckpt-|ckpt_|ckpt-step-"
-    "|ckpt_step_|snapshot-step-|iter_|iteration_>{step}"
-)
-"""A number alone says too little: below it may lie the directories of a job's runs."""
 _MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor", "dcp")
 """Directories of which a save has one at least."""
-_OTHERS = ("optimizer", "optim", "critic", "value", "scheduler", "lr_scheduler", "ema")
 _TRACKED = "latest_checkpointed_iteration"
 _DONE = "CHECKPOINT_COMPLETE"
 """What LLaMA-Factory writes when all else is there, and asks for before it resumes from a save."""
@@ -122,57 +97,9 @@ def _read_xtuner(data: bytes, base: str) -> int | None:
         return None
 
 
-def _list_directories(*, here: bool) -> Iterator[Piece]:
-    """Where no name tells that it is a save (``here``), an optimizer is what makes it one."""
-    for role in (*_MODELS, *_OTHERS):
-        claim = Claim.COMPANION if here and not role.startswith("optim") else Claim.SURE
-        yield from nest(role, dcp.of_role(role), f"_{role}", claim=claim)
-
-
-def _list_rest(*, here: bool) -> Iterator[Piece]:
-    """What lies beside the directories and below them."""
-    other = partial(Piece, required=False, claim=Claim.INSIDE)
-    state = partial(other, role="state", formats=TORCH, unasked=True)
-    told = partial(other, role="state", formats=JSON)
-    exported = partial(other, role="export", loaded=False)
-    index = "model.safetensors.index.json"
-    yield from dcp.BESIDE
-    yield from nest(f"<{'|'.join(_MODELS)}>", dcp.BESIDE, "_deep")
-    if not here:
-        mark = Piece("incomplete", "mark", ".incomplete", required=False, changes=Changes.MARK)
-        # what NeMo AutoModel removes when all else is written
-        yield replace(mark, stage=Stage.MARKS, loaded=False)
-        yield state("plain", template=f"<{dcp.STATES}>")  # XTuner's have no ending
-        yield replace(mark, name="complete", role="complete", template=_DONE)
-        full = "<optimizer|optim>/state_dict.pt"  # LLaMA-Factory's, of a model that is not cut
-        yield Piece("single_optimizer", "optimizer", full, TORCH, required=False)
-    yield state("single", template="<step_scheduler|progress|scheduler>.pt")
-    yield told("single_counts", template="metadata.json")
-    yield state("orchestrator", template="orchestrator/progress.pt")
-    # NeMo AutoModel's models: shards that DCP writes, or an adapter
-    yield other("safetensors", "safetensors", "model/{name}.safetensors", SAFETENSORS)
-    yield exported("exported", template="model/consolidated/{name}.safetensors", formats=SAFETENSORS)
-    yield other("adapter", "config", "model/<adapter_config|automodel_peft_config>.json", JSON)
-    yield exported("index", template=f"model/consolidated/{index}", formats=("safetensors_index",))
-    if not here:  # ROLL's: below the directory of each worker one of DCP's, and the model as it is exported
-        yield from nest("{name}/dcp", dcp.of_role("worker"), "_worker")
-        yield exported("worker_weights", template="{name}/{name}.safetensors", formats=SAFETENSORS)
-        yield exported("worker_weights_index", template=f"{{name}}/{index}", formats=("safetensors_index",))
-        yield state("pipeline", template="pipeline/rng_state_pipeline.pth")
-        yield told("pipeline_counts", template="pipeline/worker_state_pipeline.json")
-
-
-_HOMES = ((_STEP, ""), (dcp.EPOCH_STEP, "_epoch_step"), (dcp.EPOCH, "_epoch"))
-_LISTED = (_list_directories, _list_rest)
-DCP_SET = Layout(
-    name="dcp-set",
-    title="Directories of PyTorch Distributed Checkpoint in one save",
-    pieces=(
-        *(p for home, mark in _HOMES for part in _LISTED for p in nest(home, part(here=False), mark)),
-        # a directory of any name, as of a job that writes one save over the other (Oumi)
-        *(p for part in _LISTED for p in nest("", part(here=True), "_here", where=Where.HERE)),
-    ),
-    resume=resume_directory,
+DCP_SET = declare(
+    __name__,
+    "dcp-set",
     check=_check,
     lost=_find_lost,
     tracker=Tracker(
@@ -182,58 +109,13 @@ DCP_SET = Layout(
         others=(("LATEST.txt", _read_latest), ("../../.xtuner", _read_xtuner)),
         always=False,
     ),
-    counting=Counting(by_epoch=True),
-    reshardable=True,
-    reference=(
-        "lm-engine lm_engine/checkpointing/__init__.py save_checkpoint; prime-rl prime_rl/trainer/ckpt.py; "
-        "XTuner xtuner/v1/train/trainer.py _maybe_save; NeMo AutoModel "
-        "nemo_automodel/components/checkpoint/checkpointing.py, recipes/base_recipe.py save_checkpoint;"
-        " oumi/core/trainers/oumi_trainer.py save_state; LLaMA-Factory v1/core/utils/checkpoint.py;"
-        " ROLL roll/distributed/strategy/fsdp2_strategy.py save_checkpoint, roll/utils/upload_utils.py"
-    ),
-    limits=(
-        "a run that another of XTuner's runs goes on from is not known as such",
-        (
-            "in a directory whose name tells no step (model and optimizer in the run's own), the optimizer is"
-            " what shows that all is one save"
-        ),
-        (
-            "a file of a rank that is gone is missed only where another save of as many ranks has it, and"
-            " what lies beside the directories only by its usual names"
-        ),
-    ),
 )
-
-# ---- Cosmos and others on Imaginaire: iter_N/ with a DCP directory each for model, optim, scheduler and
-# trainer; latest_checkpoint.txt, written last, names the newest. Jobs with several networks have an optimizer
-# and a scheduler for each: optim_net …
-
-_OF_COSMOS = {"model": "", "optim": "[_{name}]", "scheduler": "[_{name}]", "trainer": ""}
-COSMOS = Layout(
-    name="cosmos",
-    title="Cosmos (Imaginaire)",
-    pieces=tuple(
-        p
-        for role, several in _OF_COSMOS.items()
-        for p in nest(f"iter_{{step:09d}}/{role}{several}", dcp.of_role(role), f"_{role}")
-    ),
-    resume=resume_directory,  # checkpoint.load_path, with load_training_state
+COSMOS = declare(
+    __name__,
+    "cosmos",
     check=partial(named_steps, read=dcp.step_of, what="iteration", role="trainer_index"),
-    complete=Complete(needs=("model_index", "optim_index", "trainer_index")),
     tracker=Tracker(file="latest_checkpoint.txt", read=read_tracker, name=name_saved, always=False),
-    reshardable=True,
-    reference=(
-        "cosmos-predict2 imaginaire/checkpointer/dcp.py DistributedCheckpointer.save(), "
-        "_write_latest_checkpoint_file(), keys_to_resume_during_load()"
-    ),
-    limits=(
-        "a job that finds latest_checkpoint.txt resumes from what it names, and not from the plan",
-        "of iter_N.pt, which its other checkpointers write, see the layout files",
-    ),
 )
-
-# ---- OLMo-core's Checkpointer: stepN/ with a distributed checkpoint in model_and_optim/, a file of each rank
-# in train/, and .metadata.json, which is written last; stepN-tmp/ until the tensors are saved
 
 _WORLD = 1 << 20
 """No job has more ranks."""
@@ -263,38 +145,4 @@ def _find_lost_first(c: Checkpoint, _beside: Saves) -> Flaws:
         yield loss(text, c.path)
 
 
-_MODEL = tuple(nest("model_and_optim", dcp.of_role("model", "index")))
-_OF_RANKS = Readers(shared=True, sharded=True, survivable=True)
-"""A rank without a file loads that of rank 0."""
-_TRAINER = Piece("trainer", "trainer", "train/rank{rank}.pt", TORCH, readers=_OF_RANKS, unasked=True)
-_BESIDE = replace(_TRAINER, claim=Claim.COMPANION)
-"""Where nothing else is there, the ranks' files are those of some other loop: OLMo's own, before OLMo-core,
-had them beside ``model/rank0.pt``.
-"""
-_WRITTEN = Piece("done", "done", ".metadata.json", JSON)
-_CONFIG = Piece("config", "config", "config.json", JSON, required=False, loaded=False, claim=Claim.INSIDE)
-"""What a callback adds; of a directory of any name it would be anybody's."""
-OLMO_CORE = Layout(
-    name="olmo-core",
-    title="OLMo-core",
-    pieces=(
-        *nest("step{step}", (*_MODEL, _BESIDE, _WRITTEN, _CONFIG)),
-        *nest("step{step}-tmp", (*_MODEL, _TRAINER, _WRITTEN, _CONFIG), "_tmp", stage=Stage.UNDER_WAY),
-        # one that was renamed, of which each rank tells the step
-        *nest("{name}", (*_MODEL, replace(_BESIDE, content=TELLS_STEP), _WRITTEN), "_any"),
-    ),
-    resume=resume_directory,  # Trainer.load_checkpoint(dir)
-    steps=partial(read_steps, step=("global_step",)),
-    check=_check_ranks,
-    lost=_find_lost_first,
-    complete=Complete(commit="done", needs=("index",)),
-    reshardable=True,
-    reference=(
-        "ai2-olmo-core 3.0.0: olmo_core/train/checkpoint.py Checkpointer.save(), load(), "
-        "dir_is_checkpoint(), latest_checkpoint(); train/trainer.py Trainer.state_dict()"
-    ),
-    limits=(
-        "latest_checkpoint() takes the highest stepN there is: move a damaged one away, or name the choice",
-        "model_and_optim tells no step: one of another save with the same sizes is not seen",
-    ),
-)
+OLMO_CORE = declare(__name__, "olmo-core", check=_check_ranks, lost=_find_lost_first)

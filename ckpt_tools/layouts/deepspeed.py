@@ -10,38 +10,30 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
-from msgspec.structs import replace
-
-from ckpt_tools.layouts.common.counters import borrowed, read_steps
+from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import (
     Beside,
-    Complete,
     Flaws,
     Found,
-    Layout,
     Rows,
     Saves,
     Tracker,
     loss,
     name_home,
-    read_last_name,
     whole,
 )
-from ckpt_tools.layouts.common.piece import SHARDED, SHARED, TORCH, Content, Piece, Readers, Where, nest
+from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import names as names_of
 from ckpt_tools.model.ranges import ranges, words
 from ckpt_tools.model.report import Report
 
-STEP = "<global_step|global_step_|step|step_|step-|checkpoint-|checkpoint_|iter_>{step}"
 MARK = "_deepspeed"
 """In the names of its pieces where they lie below a checkpoint of another framework."""
 _STEPS = "global_steps"
-_TENSORS_IN = {"model": ("layer",), "zero3": ("optimizer",)}
-"""Where the tensors of a piece are with pipelines, and with ZeRO-3."""
 _WORLD = 1 << 20
 """No job has more ranks."""
 _COUNTERS = {
@@ -208,50 +200,17 @@ def _resume(checkpoint: Checkpoint, _path: str | None, *more: str) -> Resume:
     return Resume(checkpoint.path, arguments, {"CKPT_LOAD_DIR": base, "CKPT_TAG": tag})
 
 
-def _pieces() -> Iterator[Piece]:
-    zero = "[bf16_][fp16_]zero_pp_rank_{dp}_mp_rank_{tp:02d}"
-    for name, role, template, readers in (
-        ("model", "model", "mp_rank_{tp:02d}_model_states.pt", Readers(replicated_over=("dp", "cp"))),
-        ("zero3", "model", f"{zero}_model_states.pt", SHARDED),
-        ("optim", "optimizer", f"{zero}_optim_states.pt", SHARDED),
-        ("layer", "layer", "layer_{layer:02d}[-model_{tp:02d}]-model_states.pt", SHARED),
-        ("expert", "expert", "[layer_{layer}_]expert_{expert}_mp_rank_{tp:02d}_model_states.pt", SHARED),
-        ("expert_optim", "expert_optimizer", "expp_rank_{ep}_mp_rank_{tp:02d}_optim_states.pt", SHARED),
-    ):
-        content = Content(tensors_in=_TENSORS_IN.get(name, ()))
-        yield Piece(name, role, template, TORCH, readers=readers, unasked=True, content=content)
-
-
-PIECES = tuple(_pieces())
-"""The files of a checkpoint in its directory."""
-DEEPSPEED = Layout(
-    name="deepspeed",
-    title="DeepSpeed ZeRO",
-    pieces=(*nest(STEP, PIECES), *nest("{name}", PIECES, "_any")),
+DEEPSPEED = declare(
+    __name__,
+    "deepspeed",
     resume=_resume,
-    steps=partial(read_steps, step=(_STEPS,), by_name=False),
     check=_check,
     lost=_find_lost,
     lacks=partial(lacking, name=_name_unlisted),
     tracker=Tracker(file="latest", read=_read_tag, name=name_home, early=True),
-    complete=Complete(needs=("model",)),
     # scripts that the engine puts beside its saves
     beside=Beside(stateless=("zero_to_fp32.py", "zero_to_torch.py")),
-    reference=(
-        "deepspeed/runtime/engine.py save_checkpoint, _get_ckpt_name, _get_zero_ckpt_name; 'latest' is "
-        "written before other ranks are done"
-    ),
-    limits=(
-        (
-            "only the model states carry global_steps; the optimizer files carry the optimizer's own count, "
-            "where it has one"
-        ),
-        "pipeline layers and experts are loaded by the ranks that hold them: the plan lists them for all",
-    ),
 )
-
-# ---- universal checkpoints: <tag>_universal/zero/<parameter>/{fp32,exp_avg,…}.pt, which any number of ranks
-# can load
 
 
 def _name_parameter(part: Part) -> str | None:
@@ -275,52 +234,13 @@ def _check_universal(parts: Rows) -> Found:
                 yield next(iter(files.values())).path, loss(text)
 
 
-_HOME = "global_step{step}_universal"
-_MODEL = Piece("", "model", "", TORCH, unasked=True, content=Content(tensors_in=("parameter",)))
-_LAYER = "layer_{layer:02d}-model_{tp:02d}-model_states.pt"
-_OTHERS = "zero_pp_rank_{dp}_mp_rank_{tp:02d}_model_states.pt"
-DEEPSPEED_UNIVERSAL = Layout(
-    name="deepspeed-universal",
-    title="DeepSpeed universal checkpoint",
-    pieces=(
-        *nest(
-            _HOME,
-            (
-                Piece(
-                    "parameter",
-                    "parameter",
-                    "zero/{name}/<fp32|exp_avg|exp_avg_sq|step>.pt",
-                    TORCH,
-                    unasked=True,
-                ),
-                Piece("optimizer", "optimizer", "zero/optimizer_state.pt", TORCH, unasked=True),
-                replace(_MODEL, name="model", template="mp_rank_{tp:02d}_model_states.pt"),
-                # of stage 3; each rank loads those of the first
-                replace(_MODEL, name="zero3", template=_OTHERS.replace("{dp}", "0")),
-                Piece("zero3_others", "unread", _OTHERS, TORCH, required=False, loaded=False),
-                Piece("layer", "layer", _LAYER, TORCH, unasked=True),
-            ),
-        ),
-    ),
+DEEPSPEED_UNIVERSAL = declare(
+    __name__,
+    "deepspeed-universal",
     resume=lambda c, path: _resume(c, path, "--universal-checkpoint"),
     check=_check_universal,
     lacks=partial(lacking, name=_name_parameter),
-    tracker=Tracker(file="latest_universal", read=read_last_name, name=name_home),
-    complete=Complete(
-        needs=("parameter",), needs_any=("model", "layer"), saved_with=(("parameter", "optimizer"),)
-    ),
-    reshardable=True,
-    reference="deepspeed/checkpoint/ds_to_universal.py; latest_universal holds the tag",
-    limits=(
-        (
-            "nothing lists the parameters: one that is gone as a whole is missed only where the run's other "
-            "checkpoints have it"
-        ),
-    ),
 )
-
-# ---- OpenRLHF's PPO trainer: directories of the actor in _actor/global_stepN, of the critic in
-# _critic/global_stepN, and latest in both. They are one checkpoint.
 
 _WORKERS = ("actor", "critic")
 
@@ -330,37 +250,15 @@ def _find_lost_workers(c: Checkpoint, _beside: Saves) -> Flaws:
         yield from without_model(c, mark=f"_{worker}")
 
 
-def _list_openrlhf() -> Iterator[Piece]:
-    for worker in _WORKERS:
-        for tag, mark, kind in (("global_step", "", Kind.PERIODIC), ("best_global_step", "_best", Kind.BEST)):
-            for piece in nest(f"_{worker}/{tag}{{step}}", PIECES, f"_{worker}{mark}"):
-                role = piece.role if worker == "actor" else f"critic_{piece.role}"
-                yield replace(piece, role=role, kind=kind, where=Where.APART)
-
-
-OPENRLHF = Layout(
-    name="openrlhf",
-    title="OpenRLHF PPO",
-    pieces=tuple(_list_openrlhf()),
+OPENRLHF = declare(
+    __name__,
+    "openrlhf",
     resume=lambda c, _path: Resume(c.parts[0].base),
-    steps=DEEPSPEED.steps,
     check=_check,
     tracker=Tracker(
         others=tuple((f"_{worker}/latest", lambda data, _base: _read_tag(data)) for worker in _WORKERS),
         # the tag, which is that of the actor's directory and of the critic's
         name=lambda c: c.parts[0].path.split("/")[-2],
     ),
-    complete=Complete(needs=("model",)),
     lost=_find_lost_workers,
-    reference=(
-        "openrlhf/trainer/ppo_trainer.py save_logs_and_checkpoints, trainer/ray/ppo_actor.py and "
-        "ppo_critic.py save_checkpoint, utils/deepspeed/deepspeed.py save_ckpt"
-    ),
-    limits=(
-        (
-            "the trainer loads what latest in _actor and in _critic names, and not the plan: write both where"
-            " they name another save"
-        ),
-        "a lone checkpoint without a critic may be of an algorithm that has none",
-    ),
 )

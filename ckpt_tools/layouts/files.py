@@ -36,10 +36,10 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 
-TORCH = ("torch_zip", "torch_legacy", "torch_tar")
-OBJECTS = ("pickle_plain", "joblib")
-FORMATS = (*TORCH, "mindspore_ckpt", "safetensors", "npz", "npy", "eqx")
-_FORMATS = (*FORMATS, *OBJECTS, "paddle_tensors", "zip_archive", "hdf5")
+_FORMATS = (
+    *("torch_zip", "torch_legacy", "torch_tar", "mindspore_ckpt", "safetensors", "npz", "npy", "eqx"),
+    *("pickle_plain", "joblib", "paddle_tensors", "zip_archive", "hdf5"),
+)
 
 _INSIDE = ("{name}", "{name}/{name}")
 """What lies in the directory of a save."""

@@ -8,52 +8,30 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from ckpt_tools.layouts.common.counters import named_epochs, named_steps
+from ckpt_tools.layouts.common.counters import named_epochs
 from ckpt_tools.layouts.common.layout import (
-    Beside,
-    Compared,
-    Complete,
     Counting,
     Flaws,
     Found,
-    Layout,
     Metadata,
-    Ranks,
     Records,
     Rows,
     Saves,
     Steps,
-    Tracker,
     loss,
     read_number,
-    resume_directory,
     whole,
 )
 from ckpt_tools.layouts.common.lost_files import without_optimizer
-from ckpt_tools.layouts.common.piece import (
-    JSON,
-    OWN,
-    SAFETENSORS,
-    Changes,
-    Claim,
-    Content,
-    Piece,
-    Readers,
-    nest,
-)
+from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Flaw, Notes, Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import gaps, words
-
-_CKPT = ("mindspore_ckpt", "mindspore_encrypted")
 
 
 def _read_steps(part: Part, metadata: Metadata) -> Steps:
@@ -305,71 +283,17 @@ def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
     return Resume(path or (models[0] if len(models) == 1 else None))
 
 
-def _pieces(prefix: str) -> Iterator[Piece]:
-    saved, moment = partial(Piece, role="model", formats=_CKPT, readers=OWN), "-{epoch}_{step_in_epoch}"
-    # of MindCV and MindYOLO, beside weights with a number
-    optimizer = Piece("optimizer", "optimizer", f"optim_{prefix}.ckpt", _CKPT, changes=Changes.ROLLING)
-    yield replace(optimizer, readers=Readers(survivable=True), required=False)
-    gasp = f"{prefix}{moment}_breakpoint.ckpt"
-    yield saved("breakpoint", template=gasp, kind=Kind.DYING_GASP)
-    yield saved("iteration", template=f"iteration{moment}[{{tmp}}].ckpt", kind=Kind.DYING_GASP)
-    for kind, suffix, formats in (("", "ckpt", _CKPT), ("_st", "safetensors", SAFETENSORS)):
-        released = partial(saved, formats=formats, kind=Kind.RELEASE)
-        # of the weights alone, which MindFormers saves into checkpoint_network/ and checkpoint_trainable/
-        weights = f"{prefix}-<network|trainable_params>{moment}.{suffix}"
-        yield released(f"export{kind}", template=weights)
-        # of MindYOLO's average of the weights, which it saves beside them
-        yield released(f"average{kind}", template=f"EMA_{prefix}{moment}.{suffix}")
-        # of MindCV's best weights so far, of whatever epoch (mindcv/utils/callbacks.py)
-        yield released(f"best{kind}", template=f"{prefix}_best.{suffix}")
-        yield saved(f"model{kind}", template=f"{prefix}{moment}.{suffix}", formats=formats)
-
-
-_CALLABLE = replace(
-    Piece("callable", "model", "{name}.ckpt", _CKPT, readers=OWN, claim=Claim.WEAK),
-    content=Content(step=True, state_told=("global_step", "step_num", "epoch_num")),
-)
-"""A name of one's own. MindOne saves weights under such, beside the whole state of train_resume.ckpt."""
-MINDSPORE = Layout(
-    name="mindspore",
-    title="MindSpore ModelCheckpoint",
-    pieces=(
-        *nest("rank_{rank}", _pieces("{prefix}[_rank_{rank}][_{generation}]"), "_rank"),
-        *_pieces("{prefix}[_{generation}]"),
-        replace(_CALLABLE, name="callable_rank", template="rank_{rank}/{name}.ckpt"),
-        _CALLABLE,
-    ),
+MINDSPORE = declare(
+    __name__,
+    "mindspore",
     resume=_resume,
-    ranks=Ranks(directories=True),  # MindFormers looks into those of all ranks for a step that all have
     # append_info goes on from the value that was loaded
     counting=Counting(place=_place, first_epoch=1, restarts="step_num"),
-    # the graph as protobuf: where checkpoints are, a new run gives it another name
-    beside=Beside(stateless=("-graph.meta",), unneeded=(("-graph.meta", "-"),)),
     # MindFormers' note of a rank's last checkpoint
     records=Records(check=check_records, names=("meta.json",), write=_write_record),
-    compared=Compared.BY_ROLE,
     steps=_read_steps,
     check=_check,
-    reference=(
-        "mindspore/train/callback/_checkpoint.py ModelCheckpoint, _get_file_prefix; "
-        "mindspore/train/serialization.py save_checkpoint"
-    ),
-    limits=(
-        (
-            "names count the step inside the epoch; the global step comes from step_num or global_step in the"
-            " file, else it is unknown"
-        ),
-        "<dir>_R counts as rank R only when the siblings number 0, 1, 2, … without a gap",
-        (
-            "optim_NAME.ckpt of MindCV and MindYOLO is of the save whose steps it tells, else of the one"
-            " that was written within seconds of it"
-        ),
-        "a .ckpt with remove_redundancy does not say so: only its tensors tell that it is no replica",
-    ),
 )
-
-# ---- MindFormers from 1.7 on: iteration_N/ with model-R-W.safetensors and opt-R-W.safetensors, common.json
-# and, where several ranks saved, metadata.json, which says what each of the files holds
 
 
 def _find_lost_of_mindformers(c: Checkpoint, beside: Saves) -> Flaws:
@@ -389,39 +313,7 @@ def _find_lost_of_mindformers(c: Checkpoint, beside: Saves) -> Flaws:
     yield from without_optimizer(c, beside, ("model",))
 
 
-def _list_mindformers() -> Iterator[Piece]:
-    for role, word in (("model", "model"), ("optimizer", "opt")):
-        for mark, prefix in (("", ""), ("_prefixed", "{name}-")):
-            template = f"{prefix}{word}-{{shard:07d}}-{{of:07d}}.safetensors"
-            yield Piece(f"{role}{mark}", role, template, SAFETENSORS)
-    yield Piece("common", "common", "common.json", JSON, claim=Claim.INSIDE)
-    yield Piece("index", "index", "metadata.json", JSON, claim=Claim.INSIDE)
-
-
-MINDFORMERS = Layout(
-    name="mindformers",
-    title="MindFormers, a file for each rank",
-    pieces=tuple(nest("iteration_{step:08d}", _list_mindformers())),
-    resume=resume_directory,  # load_checkpoint: PATH, resume_training: True
-    lost=_find_lost_of_mindformers,
-    check=partial(named_steps, read="global_step", role="common"),
-    tracker=Tracker(file="latest_checkpointed_iteration.txt", read=read_number),
-    beside=Beside(listed=("index", re.compile(r"storage_data\.(.+)"))),
-    complete=Complete(commit="index", commit_alone="common", needs=("model", "common")),
-    compared=Compared.BY_PIECE,
-    reshardable=True,
-    reference=(
-        "mindformers 2.1: checkpoint/checkpoint.py save_checkpoint(), load_checkpoint() and "
-        "get_checkpoint_path(), checkpoint/utils.py verify_ckpt_valid() and get_checkpoint_name()"
-    ),
-    limits=(
-        "what metadata.json says of the tensors in each file is not compared with them",
-        "with async_save the tracker is written after all files: names alone tell whether all are there",
-    ),
-)
-
-# ---- MindIO TTP's dying gasps: tft_saved_checkpoints-step_G/rank_R/ttp_rank_R-E_S.ckpt, one live member of
-# each replica group
+MINDFORMERS = declare(__name__, "mindformers", lost=_find_lost_of_mindformers)
 
 
 def _check_mindio(parts: Rows) -> Found:
@@ -452,24 +344,4 @@ def _find_misplaced(rows: _Values) -> Found:
             yield part.path, Flaw("step-mismatch", text + rest)
 
 
-_OF_MINDIO = "_saved_checkpoints-step_{step}[{tmp}]/rank_{rank}/ttp_rank_{rank}-{epoch}_{step_in_epoch}.ckpt"
-MINDIO_TTP = Layout(
-    name="mindio-ttp",
-    title="MindIO TTP dying gasp",
-    pieces=tuple(
-        Piece(home, "model", f"{home}{_OF_MINDIO}", _CKPT, kind=Kind.DYING_GASP, readers=OWN)
-        for home in ("tft", "ttp")
-    ),
-    resume=lambda _c, path: Resume(path),
-    check=_check_mindio,
-    counting=Counting(first_epoch=1),
-    complete=Complete(by_name=True),
-    reference=(
-        "mindspore/train/callback/_train_fault_tolerance.py _save_checkpoint_on_failure, "
-        "_rename_save_result; MindIO TTP manual"
-    ),
-    limits=(
-        "the directory's rename is the commit mark: nothing says which ranks were meant to save",
-        "a user's own ckpt_save_fn may write other names, which are not recognised",
-    ),
-)
+MINDIO_TTP = declare(__name__, "mindio-ttp", resume=lambda _c, path: Resume(path), check=_check_mindio)

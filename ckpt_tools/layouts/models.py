@@ -5,33 +5,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts.common.layout import (
-    Complete,
     Flaws,
     Found,
-    Layout,
-    Purpose,
     Rows,
     Saves,
     loss,
-    resume_directory,
-    resume_file,
     whole,
 )
 from ckpt_tools.layouts.common.lost_files import lost_shards, weights_of_a_trainer
-from ckpt_tools.layouts.common.piece import SAFETENSORS, TORCH, Claim, Piece, Where, nest
-from ckpt_tools.layouts.dcp import NUMBERED
+from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.ranges import gaps, words
 from ckpt_tools.model.report import Report
-
-# ---- model-0000i-of-0000n.safetensors (or pytorch_model-….bin) with model.safetensors.index.json: the whole
-# directory is one checkpoint, such as step-N or epoch_N
 
 _HOUR_NS = 3_600_000_000_000
 
@@ -67,72 +56,7 @@ def _find_several_sets(shards: Sequence[tuple[Part, int]], index: Part | None) -
                 yield p.path, Flaw("extra-file", text)
 
 
-_INDEX = ("safetensors_index",)
-_SHARD = "{prefix}-{shard:05d}-of-{of:05d}"
-_MODEL = (
-    Piece("index", "index", "{prefix}.safetensors.index.json", _INDEX, claim=Claim.INDEX),
-    Piece("shard", "model", f"{_SHARD}.safetensors", SAFETENSORS),
-    Piece("index_bin", "index", "{prefix}.bin.index.json", _INDEX, claim=Claim.INDEX),
-    Piece("shard_bin", "model", f"{_SHARD}.bin", TORCH),
-)
-_CONSOLIDATED = Piece(
-    "sharded",
-    "sharded",
-    f"sharded/shard-{{node:05d}}-{_SHARD}.safetensors",
-    SAFETENSORS,
-    required=False,
-    loaded=False,
-)
-"""What consolidation made the others of: nobody loads it again."""
-_STATES = (
-    ("optimizer", "optimizer|optimizer_state|optimizer_states|optim", True),
-    ("training", "training_state|train_state|trainer_state", True),
-    ("rest", "scheduler|lr_scheduler|scaler|rng_state|rng_states|random_states", False),
-)
-"""By role: what loops of one's own call a file of the state beside the model, and whether all saves have it
-where one has.
-"""
-_BESIDE = tuple(
-    Piece(role, role, f"<{names}>.<pt|pth|bin>", TORCH, required=required, claim=Claim.FOLLOWS)
-    for role, names, required in _STATES
-)
-SHARDED_SAFETENSORS = Layout(
-    name="sharded-safetensors",
-    title="Sharded safetensors or torch model",
-    pieces=(
-        *(p for home, mark in NUMBERED for p in nest(home, (*_MODEL, _CONSOLIDATED), mark or "_step")),
-        *nest("", _MODEL, where=Where.HERE),
-        *(p for home, mark in NUMBERED for p in nest(home, _BESIDE, mark)),
-    ),
-    resume=resume_directory,  # from_pretrained(path)
-    check=_check_sets,
-    lost=weights_of_a_trainer,
-    complete=Complete(needs=("index",)),
-    purpose=Purpose.MODELS,
-    reshardable=True,
-    reference=(
-        "huggingface_hub serialization: save_torch_state_dict writes the shards, then the index; torch "
-        "distributed/checkpoint/hf_storage.py (consolidation from sharded/); torchtitan (step-N), torchtune "
-        "(epoch_N)"
-    ),
-    limits=(
-        (
-            "nothing but the directory's name tells the step or epoch, and nothing but the index which shards"
-            " belong together"
-        ),
-        (
-            "of a state beside the model, files of these names: optimizer, optimizer_state, training_state,"
-            " trainer_state, scheduler, scaler, rng_state (.pt, .pth, .bin)"
-        ),
-        (
-            "torchtune writes its recipe_state.pt over at every save: it belongs to the newest epoch alone,"
-            " whichever is chosen"
-        ),
-    ),
-)
-
-# ---- PyTorch's Distributed Checkpoint written as Hugging Face shards:
-# step-N/shard-RRRRR-model-….safetensors, one set per rank and no index
+SHARDED_SAFETENSORS = declare(__name__, "sharded-safetensors", check=_check_sets, lost=weights_of_a_trainer)
 
 
 def _find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
@@ -152,30 +76,7 @@ def _find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
         yield loss(text, c.path, sure=False)
 
 
-_SHARD_OF_RANK = "shard-{node:05d}-{name}-{shard:05d}-of-{of:05d}.safetensors"
-DCP_HF = Layout(
-    name="dcp-hf",
-    title="PyTorch Distributed Checkpoint as safetensors",
-    pieces=(
-        *(Piece(f"shard{mark}", "model", f"{home}/{_SHARD_OF_RANK}", SAFETENSORS) for home, mark in NUMBERED),
-        Piece("shard_any", "model", _SHARD_OF_RANK, SAFETENSORS, where=Where.HERE),
-    ),
-    resume=resume_directory,  # torch.distributed.checkpoint.HuggingFaceStorageReader(path)
-    lost=_find_lost_shards,
-    reshardable=True,
-    purpose=Purpose.MODELS,
-    reference="torch/distributed/checkpoint/hf_storage.py HuggingFaceStorageWriter",
-    limits=(
-        (
-            "there is no index: a lost shard shows by a gap in a tensor, or where the saves beside it have "
-            "one; those of the last of three and more ranks of a lone save only when its loader raises"
-        ),
-    ),
-)
-
-# ---- GGUF models of llama.cpp: model.gguf, or model-0000i-of-0000n.gguf as gguf-split cuts one up
-
-_EXPORT = "an export: it holds no optimizer, and nothing tells the step at which it was made"
+DCP_HF = declare(__name__, "dcp-hf", lost=_find_lost_shards)
 
 
 def _check_gguf(parts: Rows) -> Found:
@@ -206,60 +107,11 @@ def _check_splits(splits: Rows, of: int) -> Found:
         yield splits[0][0].path, Flaw("missing-tensor", f"{text}: not of one model")
 
 
-GGUF = Layout(
-    name="gguf",
-    title="GGUF models",
-    pieces=(
-        Piece("split", "model", "{prefix}-{shard:05d}-of-{of:05d}.gguf", ("gguf",), kind=Kind.RELEASE),
-        Piece("model", "model", "{prefix}.gguf", ("gguf",), kind=Kind.RELEASE),
-    ),
+GGUF = declare(
+    __name__,
+    "gguf",
     resume=lambda c, path: Resume(path or min(p.path for p in c.parts)),  # llama.cpp asks for the first split
     check=_check_gguf,
-    reshardable=True,
-    reference="llama.cpp: tools/gguf-split; src/llama-model-loader.cpp (llama_split_path)",
-    limits=(_EXPORT,),
 )
-
-# ---- ONNX models: model.onnx, and model.onnx.data or other files beside it that hold its tensors
-
-_DATA = Piece(
-    "data", "data", "{prefix}.onnx<.data|_data>", kind=Kind.RELEASE, claim=Claim.DESCRIBED, loaded=False
-)
-ONNX = Layout(
-    name="onnx",
-    title="ONNX models",
-    pieces=(Piece("model", "model", "{prefix}.onnx", ("onnx",), kind=Kind.RELEASE), _DATA),
-    resume=resume_file,
-    reshardable=True,
-    reference="onnx 1.23: onnx/external_data_helper.py; torch.onnx.export (.onnx.data), optimum (.onnx_data)",
-    limits=(_EXPORT,),
-)
-
-# ---- TensorFlow SavedModels: a directory with saved_model.pb and variables/, or one for each version (1/,
-# 2/), as TensorFlow Serving and the exporters of estimators have them
-
-_VALUES, _BUNDLE = "variables/variables", ("tf_bundle",)
-_HASHES = Piece("hashes", "fingerprint", "fingerprint.pb", ("tf_fingerprint",), required=False, loaded=False)
-_OF_SAVED_MODEL = (
-    Piece("graph", "graph", "saved_model.pb", ("saved_model",)),
-    Piece("index", "index", f"{_VALUES}.index", _BUNDLE),
-    Piece("data", "model", f"{_VALUES}.data-{{shard:05d}}-of-{{of:05d}}", _BUNDLE),
-    replace(_HASHES, claim=Claim.COMPANION),
-    Piece("asset", "asset", "assets/{name}", loaded=False, claim=Claim.DESCRIBED),
-)
-SAVED_MODEL = Layout(
-    name="saved-model",
-    title="TensorFlow SavedModel",
-    pieces=(
-        *nest("{generation}", _OF_SAVED_MODEL, kind=Kind.RELEASE),
-        *nest("{name}", _OF_SAVED_MODEL, "_named", kind=Kind.RELEASE),
-    ),
-    resume=resume_directory,  # tf.saved_model.load(path)
-    complete=Complete(needs=("graph",)),
-    reshardable=True,
-    reference="tensorflow/python/saved_model/save.py; tensorflow_serving: the highest version is served",
-    limits=(
-        "the number of a version is no step of training: exporters count up, or take the time",
-        "an export: of the optimizer it holds what its writer left in, and most leave nothing",
-    ),
-)
+ONNX = declare(__name__, "onnx")
+SAVED_MODEL = declare(__name__, "saved-model")

@@ -7,16 +7,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from msgspec.structs import replace
-
 from ckpt_tools.layouts.common.counters import borrowed, named_steps, steps_taken
 from ckpt_tools.layouts.common.layout import (
     Beside,
-    Complete,
     Counting,
     Flaws,
     Found,
-    Layout,
     Metadata,
     Rows,
     Saves,
@@ -25,33 +21,15 @@ from ckpt_tools.layouts.common.layout import (
     loss,
     name_home,
     names_in,
-    resume_directory,
     whole,
 )
 from ckpt_tools.layouts.common.lost_files import without_names
-from ckpt_tools.layouts.common.piece import (
-    JSON,
-    SAFETENSORS,
-    TELLS_STEP,
-    TORCH,
-    Changes,
-    Claim,
-    Piece,
-    nest,
-)
-from ckpt_tools.layouts.files import OBJECTS
+from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
-
-# ---- SpeechBrain's Checkpointer: a directory CKPT+<time>+NN for each save, with CKPT.yaml and a file
-# <name>.ckpt for each object that is recovered
-
-_TEXT = ("text_member",)
-_SAVED_AT = re.compile(r"CKPT\+([0-9]{4}-[0-9]{2}-[0-9]{2}\+[0-9]{2}-[0-9]{2}-[0-9]{2})\+[0-9]+")
-"""Such a directory; the number after the second is the first that no other has."""
 
 
 def _read_speechbrain(part: Part, metadata: Metadata) -> Steps:
@@ -111,44 +89,13 @@ def _find_lost_of_speechbrain(c: Checkpoint, beside: Saves) -> Flaws:
         yield loss(text, c.path, sure=False)
 
 
-_HOOKS = (*_TEXT, *TORCH)
-"""A recipe saves its own by a hook."""
-_OF_SPEECHBRAIN = (
-    Piece("meta", "metadata", "CKPT.yaml", _TEXT),
-    Piece("brain", "progress", "brain.ckpt", _HOOKS, required=False, content=TELLS_STEP),
-    # what recipes call their EpochCounter
-    Piece("counter", "counter", "<counter|epoch_counter|epoch|epochs>.ckpt", _HOOKS, required=False),
-    Piece("data", "data", "dataloader-{name}.ckpt", _HOOKS, required=False),
-    Piece("model", "model", "<model|modules>.ckpt", TORCH, required=False),
-    Piece("optimizer", "optimizer", "<optimizer|opt>.ckpt", TORCH, required=False),
-    Piece("state", "state", "{name}.ckpt", _HOOKS, required=False),
-)
-SPEECHBRAIN = Layout(
-    name="speechbrain",
-    title="SpeechBrain Checkpointer",
-    pieces=tuple(nest("CKPT+{name}", _OF_SPEECHBRAIN)),
-    resume=resume_directory,  # what Checkpointer.find_checkpoint() is to find
+SPEECHBRAIN = declare(
+    __name__,
+    "speechbrain",
     steps=_read_speechbrain,
     check=_check_speechbrain,
     lost=_find_lost_of_speechbrain,
-    complete=Complete(needs=("metadata",)),
-    # of EpochCounter; between two epochs it is the one under way
-    counting=Counting(first_epoch=1, dated=_SAVED_AT),
-    reshardable=True,
-    reference=(
-        "speechbrain 1.1.2: utils/checkpoints.py Checkpointer; core.py Brain._save(), "
-        "_save_intra_epoch_ckpt(); utils/epoch_loop.py EpochCounter"
-    ),
-    limits=(
-        "recover_if_possible() takes the newest unixtime there is: move a damaged one away, or give a view",
-        "CKPT.yaml is written first: of a lone save that died nothing tells that files are missing",
-        "what a recoverable's own hook writes must be a file of torch or a text",
-    ),
 )
-
-# ---- the Checkpoint of elements, as DreamerV3 saves: a directory 20261126T200327F714468/ for each save, with
-# <name>.pkl of each object, the empty done, and latest beside it, which names it
-
 _DREAMED = re.compile(r"(20[0-9]{6}T[0-9]{6}F[0-9]{6})(?:-[0-9]{12,18})?")
 """timestamp(millis=True), and the step where the Checkpoint was given one."""
 _ACTIONS = "counters.actions"
@@ -198,38 +145,17 @@ def _find_lost_of_elements(c: Checkpoint, beside: Saves) -> Flaws:
     yield from without_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
 
 
-_OF_ELEMENTS = (
-    Piece("step", "progress", "step.pkl", OBJECTS, content=TELLS_STEP, unasked=True),
-    Piece("replay", "data", "replay[_<train|eval>].pkl", OBJECTS, unasked=True),
-    Piece("agent", "model", "agent.pkl", OBJECTS, unasked=True),
-    Piece("shard", "model", "{name}-{shard:04d}.pkl", OBJECTS, unasked=True),
-    Piece("state", "model", "{name}.pkl", OBJECTS, unasked=True),
-    Piece("done", "done", "done", loaded=False, claim=Claim.INSIDE, changes=Changes.MARK),
-)
-ELEMENTS = Layout(
-    name="elements",
-    title="elements (DreamerV3)",
-    pieces=tuple(nest("20{name}T{name}F{name}[-{step:012d}]", _OF_ELEMENTS)),
-    resume=resume_directory,  # Checkpoint.load(path)
+ELEMENTS = declare(
+    __name__,
+    "elements",
     steps=_read_elements,
     check=_check_elements,
     lost=_find_lost_of_elements,
     # empty, and the last file of a save
     beside=Beside(traces=(re.compile(rf"(?:^|/){_DREAMED.pattern}/done$"),)),
     tracker=Tracker(file="latest", read=_read_latest, name=name_home),
-    complete=Complete(commit="done", needs=("model",)),
     counting=Counting(dated=_DREAMED),
-    reshardable=True,
-    reference="elements 3.22 checkpoint.py Checkpoint; danijar/dreamerv3 embodied/run/train.py, jax/agent.py",
-    limits=(
-        "Checkpoint.load() follows latest, not the plan: give it the path, or write the name into latest",
-        "of a lone save nothing tells that the last shard of an object is missing",
-        "the chunks of the replay are in a directory of their own, and not checked",
-    ),
 )
-
-# ---- LeRobot: checkpoints/000300/ with pretrained_model/ and training_state/; last is a link to the newest
-
 _OPTIMIZER = ("optimizer_state.safetensors", "optimizer_param_groups.json")
 """What each optimizer is saved as; several have a directory each."""
 _PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safetensors")
@@ -277,55 +203,7 @@ def _find_lost_of_lerobot(c: Checkpoint, beside: Saves) -> Flaws:
             yield loss(f"there is no {other}, which is saved with {file}", c.path)
 
 
-_AROUND = "policy_<preprocessor|postprocessor>"
-"""What is done to data before and after the policy."""
-_STATISTICS = Piece("statistics", "statistics", f"{_AROUND}_step_{{layer}}_{{name}}.safetensors", SAFETENSORS)
-_POLICY = (
-    Piece("model", "model", "model.safetensors", SAFETENSORS),
-    Piece("adapter", "model", "adapter_model.safetensors", SAFETENSORS),
-    Piece("config", "config", "train_config.json", JSON),
-    Piece("policy", "policy", "<config|adapter_config>.json", JSON),
-    Piece("processor", "processor", f"{_AROUND}.json", JSON),
-    replace(_STATISTICS, changes=Changes.CONSTANT),  # of the data
-)
-_OF_OPTIMIZER = (
-    Piece("optimizer", "optimizer", _OPTIMIZER[0], SAFETENSORS),
-    Piece("groups", "groups", _OPTIMIZER[1], JSON),
-)
-_STATE = (
-    Piece("progress", "progress", "training_step.json", JSON, content=TELLS_STEP),
-    Piece("rng", "rng", "rng_state.safetensors", SAFETENSORS),
-    *_OF_OPTIMIZER,
-    *nest("{name}", _OF_OPTIMIZER, "_each"),
-    Piece("scheduler", "scheduler", "scheduler_state.json", JSON),
-)
-LEROBOT = Layout(
-    name="lerobot",
-    title="LeRobot",
-    pieces=(
-        *nest("{step:06d}/pretrained_model", _POLICY),
-        *nest("{step:06d}/training_state", _STATE),
-    ),
-    resume=resume_directory,
-    check=_check_lerobot,
-    lost=_find_lost_of_lerobot,
-    complete=Complete(commit="groups", needs=("model", "config", "policy", "progress", "rng", "optimizer")),
-    reshardable=True,
-    reference=(
-        "lerobot 0.4.4: utils/train_utils.py save_checkpoint(), load_training_state(); optim/optimizers.py, "
-        "optim/schedulers.py; configs/train.py TrainPipelineConfig.validate(); "
-        "processor/pipeline.py from_pretrained(), which opens each state_file"
-    ),
-    limits=(
-        "lerobot-train is given a file of the choice: --config_path=PATH/pretrained_model/train_config.json",
-        "of a lone checkpoint nothing tells that a processor without a state, with all its files, is lost",
-        "nothing but its directory tells of which save a model or an optimizer is",
-    ),
-)
-
-# ---- torchtune: epoch_N/ holds the model after an epoch, recipe_state/recipe_state.pt the optimizer and the
-# counters of the last one alone, written over at the end of every save
-
+LEROBOT = declare(__name__, "lerobot", check=_check_lerobot, lost=_find_lost_of_lerobot)
 _RECIPE = "recipe"
 _ADAPTER = "adapter_model.pt"
 """What training goes on from, beside the same adapter for other programs and the model with it merged in."""
@@ -372,39 +250,10 @@ def _resume_torchtune(checkpoint: Checkpoint, _path: str | None) -> Resume:
     return Resume(checkpoint.path, ("resume_from_checkpoint=True", f"output_dir={home}", files))
 
 
-_SAVED = Piece(_RECIPE, "recipe", "<recipe_state>/recipe_state.pt", TORCH, Kind.RELEASE, required=False)
-_SHARD = "model-{shard:05d}-of-{of:05d}"
-_TEXTS = "<config|generation_config|adapter_config|tokenizer|tokenizer_config>.json"
-_INDEX = "<model.safetensors|pytorch_model.bin>.index.json"
-_OF_TORCHTUNE = (
-    Piece("shard", "model", f"{_SHARD}.safetensors", SAFETENSORS),
-    Piece("bin", "model", f"{_SHARD}.bin", TORCH),
-    Piece("old", "model", "<hf|tune>_model_{shard:04d}_{name}.pt", TORCH),
-    Piece("index", "index", _INDEX, ("safetensors_index",)),
-    Piece("adapter", "adapter", "adapter_model.safetensors", SAFETENSORS, required=False),
-    Piece("adapter_pt", "adapter", "adapter_model.<pt|bin>", TORCH, required=False),
-    Piece("config", "config", _TEXTS, JSON, required=False, loaded=False),
-)
-"""Models are torchtune's where a recipe's state lies beside them; others are sharded safetensors."""
-TORCHTUNE = Layout(
-    name="torchtune",
-    title="torchtune",
-    pieces=(
-        replace(_SAVED, content=TELLS_STEP),  # no checkpoint by itself
-        *nest("epoch_{epoch}", _OF_TORCHTUNE, claim=Claim.COMPANION),
-    ),
+TORCHTUNE = declare(
+    __name__,
+    "torchtune",
     resume=_resume_torchtune,
     steps=_read_torchtune,
     lacks=_find_other_recipes,
-    counting=Counting(first_epoch=0),
-    reshardable=True,
-    reference=(
-        "torchtune 0.6.1: training/checkpointing/_checkpointer.py save_checkpoint() (model, adapter, then "
-        "recipe_state/, but not after the last epoch), _utils.py get_model_checkpoint_path(), "
-        "get_adapter_checkpoint_path(); recipes/full_finetune_single_device.py (epochs_run)"
-    ),
-    limits=(
-        "nothing in a model tells its epoch: only its directory's name does",
-        "torchtune itself loads the adapter of the epoch_N of the highest N, unless it is given another",
-    ),
 )

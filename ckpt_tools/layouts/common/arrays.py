@@ -6,21 +6,12 @@ from collections import Counter
 
 from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, names_in, whole
 from ckpt_tools.layouts.common.lost_files import lost
-from ckpt_tools.layouts.common.piece import Changes, Claim, Piece
+from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model.checkpoint import Checkpoint
 
 ROLE = "array"
 LIST = "list"
 """The role of files that list the arrays, where there are such."""
-
-
-def array(name: str, path: str, *, sure: bool) -> Piece:
-    """What describes an array in the directory ``path``. Unless it is ``sure`` by its name, what else lies in
-    the checkpoint's directory says that it is one.
-    """
-    claim = Claim.SURE if sure else Claim.INSIDE
-    path = f"{path}/.zarray"
-    return Piece(name, ROLE, path, ("zarr",), claim=claim, changes=Changes.CONSTANT)
 
 
 def is_array(piece: Piece) -> bool:

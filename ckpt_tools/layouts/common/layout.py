@@ -72,7 +72,7 @@ def resume_with(*arguments: str, file: bool = False) -> Callable[[Checkpoint, st
     return resume
 
 
-resume_directory, resume_file = resume_with(), resume_with(file=True)
+resume_file = resume_with(file=True)
 
 
 def read_number(data: bytes) -> int | None:

@@ -115,7 +115,7 @@ class Content(Struct, frozen=True):
 
 
 UNTOLD = Content()
-TELLS_STEP = Content(step=True)
+TELLS_STEP = Content(step=True)  # for plug-ins (docs/plugins.md)
 
 
 class Piece(Struct, frozen=True, dict=True):
@@ -181,11 +181,3 @@ def nest(home: str, pieces: Iterable[Piece], mark: str = "", **changed: Any) -> 
     for p in pieces:
         template = f"{home}/{p.template}" if home else p.template
         yield replace(p, name=f"{p.name}{mark}", template=template, **changed)
-
-
-def prove(proof: str, *, unasked: bool = False) -> Piece:
-    """A piece without a name and a template yet: a whole checkpoint in a file of torch, which has the entry
-    ``proof`` whatever it is called; others may have the same names.
-    """
-    content = Content(step=True, proof=proof)
-    return Piece("", "model", "", TORCH, readers=COPIES, unasked=unasked, claim=Claim.WEAK, content=content)

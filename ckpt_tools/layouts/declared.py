@@ -1,0 +1,191 @@
+"""Layouts that ``layouts/data/FILE.toml`` declares; what only one framework needs is a function in
+``layouts/FILE.py``, which ``declare`` is given.
+
+``pieces`` is a text with a line for each piece, ``NAME ROLE TEMPLATE WORD…``, or for a set of them in a
+directory ("." for none), ``DIRECTORY @SET WORD…``: ``FILE.SET`` is one of another file. A word is a format,
+or the value of a field of ``Piece``, ``KEY=TEXT`` what its content tells. Behind a set ``KEY=TEXT`` takes the
+place of ``(KEY)`` in it, ``mark=TEXT`` is put behind the names of its pieces. ``deep=1-6`` stands for six
+pieces: in each ``#`` is a number, and ``…`` as many directories. ``[text]`` says what else a ``(KEY)`` stands
+for, ``[homes]`` which directories, each with its own mark, a word in the place of one does.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from functools import cache, partial
+from typing import Any
+
+from ckpt_tools.layouts.common.counters import borrowed, named_steps, read_steps
+from ckpt_tools.layouts.common.layout import (
+    Beside,
+    Compared,
+    Complete,
+    Counting,
+    Layout,
+    Purpose,
+    Ranks,
+    Tracker,
+    check_all,
+    name_home,
+    read_last_name,
+    read_number,
+    resume_with,
+)
+from ckpt_tools.layouts.common.piece import (
+    JSON,
+    TORCH,
+    Changes,
+    Claim,
+    Content,
+    Piece,
+    Readers,
+    Stage,
+    Where,
+    nest,
+)
+from ckpt_tools.model.part import Kind
+
+_ENUMS: Mapping[type[Enum], str]
+_ENUMS = {Claim: "claim", Stage: "stage", Changes: "changes", Where: "where", Kind: "kind"}
+_WORDS: Mapping[str, tuple[str, Any]] = {
+    **{one.name.lower().replace("_", "-"): (field, one) for of, field in _ENUMS.items() for one in of},
+    "optional": ("required", False),
+    "required": ("required", True),
+    "not-loaded": ("loaded", False),
+    "unasked": ("unasked", True),
+}
+_READERS = ("own", "shared", "sharded", "single", "survivable", "everyone-saves")
+_FORMATS = {"torch": TORCH, "json": JSON}
+_TRACKERS: Mapping[str, Mapping[str, Any]] = {
+    "number": {"read": read_number},
+    "name": {"read": read_last_name, "name": name_home},
+}
+"""How a tracker is read, and what it says when it names a checkpoint."""
+_TABLES = {"complete": Complete, "counting": Counting, "ranks": Ranks, "beside": Beside}
+_PATTERNS = ("dated", "written", "shares", "traces", "listed")
+
+
+@cache
+def read_data(file: str) -> dict[str, Any]:
+    """Return what a file of ``layouts/data`` says."""
+    if sys.version_info >= (3, 11):
+        import tomllib as toml
+    else:
+        import tomli as toml
+    data = toml.loads((pkgutil.get_data("ckpt_tools.layouts", f"data/{file}.toml") or b"").decode())
+    text = dict[str, str]()
+    for key, value in data.get("text", {}).items():
+        text[key] = _fill(value, text)
+    for table in data.values():
+        if "pieces" in table:
+            table["pieces"] = _fill(table["pieces"], text)
+    sets = {name: _fill(rows, text) for name, rows in data.get("sets", {}).items()}
+    homes = {name: [_fill(home, text) for home in of] for name, of in data.get("homes", {}).items()}
+    return {**data, "text": text, "sets": sets, "homes": homes}
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with what stands for each ``(KEY)``; one of another file is a ``(FILE.KEY)``."""
+
+    def look_up(m: re.Match[str]) -> str:
+        return str((read_data(m[1][:-1])["text"] if m[1] else values).get(m[2], m[0]))
+
+    return re.sub(r"\((\w+\.)?(\w+)\)", look_up, text)
+
+
+def read_pieces(file: str, text: str) -> Iterator[Piece]:
+    """Yield the pieces of a text of a file. Raises KeyError for a set that there is not."""
+    for line in filter(None, map(str.split, text.splitlines())):
+        first, second, *words = line
+        if first == "#":
+            continue
+        if second[0] != "@":
+            yield from _read_row(first, second, *words)
+            continue
+        other, _, name = second[1:].rpartition(".")
+        given = dict(word.split("=", 1) for word in words if "=" in word)
+        changed = _read_words([word for word in words if "=" not in word])
+        inside = tuple(read_pieces(other or file, _fill(read_data(other or file)["sets"][name], given)))
+        for home in read_data(file)["homes"].get(first, [first]):
+            directory, _, mark = home.partition(" ")
+            mark = given.get("mark", "") + mark
+            yield from nest(directory if directory != "." else "", inside, mark, **changed)
+
+
+def _read_row(name: str, role: str, template: str, *words: str) -> Iterator[Piece]:
+    if not words or not words[-1].startswith("deep="):
+        yield Piece(name, role, template, **_read_words(words))
+        return
+    least, most = map(int, words[-1].removeprefix("deep=").split("-"))
+    for deep in range(least, most + 1):
+        path = template.replace("…", "{name}/" * deep).removesuffix("/")
+        yield Piece(name.replace("#", str(deep)), role, path, **_read_words(words[:-1]))
+
+
+def _read_words(words: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of a piece that words tell."""
+    fields, readers, content = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    for word in words:
+        key, _, value = word.partition("=")
+        if word in _WORDS:
+            fields |= dict([_WORDS[word]])
+        elif word in _READERS:
+            readers[word.replace("-", "_")] = True
+        elif key == "over":
+            readers["replicated_over"] = tuple(value.split(","))
+        elif word == "tells-step":
+            content["step"] = True
+        elif key in ("state-told", "tensors-in"):
+            content[key.replace("-", "_")] = tuple(value.split(","))
+        elif value:
+            content[key.replace("-", "_")] = value.encode() if key == "state-word" else value
+        else:
+            fields["formats"] = (*fields.get("formats", ()), *_FORMATS.get(word, (word,)))
+    if readers:
+        readers.pop("own", None)
+        fields["readers"] = Readers(**readers)
+    return {**fields, "content": Content(**content)} if content else fields
+
+
+def declare(module: str, name: str, **given: Any) -> Layout:
+    """Return the layout ``name`` of the data of a ``module``, with the fields that are ``given``."""
+    file = module.rpartition(".")[2]
+    table = _freeze(read_data(file)[name])
+    made = {
+        "pieces": tuple(read_pieces(file, table.pop("pieces"))),
+        "resume": resume_with(*table.pop("resume", ()), file=table.pop("resume_file", False)),
+    }
+    checks = [partial(named_steps, **one) for one in table.pop("check", ())]
+    if keys := table.pop("borrowed", None):
+        checks.append(partial(borrowed, keys=keys))
+    if checks:
+        made["check"] = check_all(*checks)
+    if steps := table.pop("steps", None):
+        made["steps"] = partial(read_steps, **steps)
+    if tracker := table.pop("tracker", None):
+        made["tracker"] = Tracker(**{**tracker, **_TRACKERS[tracker["read"]]})
+    made |= {field: kind(**table.pop(field)) for field, kind in _TABLES.items() if field in table}
+    for field, of in (("compared", Compared), ("purpose", Purpose)):
+        if field in table:
+            made[field] = of[table.pop(field).upper()]
+    return Layout(**{"name": name, **made, **table, **given})
+
+
+def _freeze(value: Any) -> Any:
+    """Return a value of a file with tuples and patterns in it."""
+    if isinstance(value, list):
+        return tuple(map(_freeze, value))
+    if not isinstance(value, dict):
+        return value
+    fields = {key: _freeze(of) for key, of in value.items()}
+    for key in fields.keys() & _PATTERNS:
+        of = fields[key]
+        if key == "listed":
+            fields[key] = of[0], re.compile(of[1])
+        else:
+            fields[key] = tuple(map(re.compile, of)) if isinstance(of, tuple) else re.compile(of)
+    return fields
