@@ -100,7 +100,6 @@ HELD = {
         "test_trust.py::test_another_owner",
         "test_orders.py::test_trust_is_never_read_from_a_file",
         "test_orders.py::test_a_volume_of_a_pod",
-        "test_orders.py::test_a_server_that_calls_root_nobody",
         "test_trust.py::test_a_trusted_directory_vouches_for_what_lies_in_it_and_not_for_what_its_links_reach",
     ),
     "O7": (
