@@ -47,10 +47,18 @@ def plans(tmp_path: Path) -> Path:
     return tmp_path / "plans"
 
 
-def refused(asker: Asker, *argv: object, because: str, flag: str, say: str = "--trust dir=") -> None:
+def refused(asker: Asker, argv: Sequence[object], because: str, flag: str, say: str = "--trust dir=") -> None:
     code, _, err = asker.execute(*argv)
     assert code == 2, err
     assert because in err and flag in err and say in err, err
+
+
+def of_somebody(asker: Asker, argv: Sequence[object], flag: str) -> None:
+    refused(asker, argv, f"belongs to uid {SOMEBODY}", flag, f"--trust owner={SOMEBODY}")
+
+
+def of_everybody(asker: Asker, argv: Sequence[object], flag: str) -> None:
+    refused(asker, argv, "may be written by everybody", flag)
 
 
 def started(asker: Asker, *argv: object) -> str:
@@ -69,11 +77,7 @@ def test_a_directory_of_decisions_that_everybody_may_write(
     plans.chmod(0o777)
     asked = ("hook", root, "--plan-dir", plans)
     refused(
-        asker,
-        *asked,
-        because=f"{plans} may be written by everybody (mode 0777)",
-        flag="--plan-dir",
-        say=f"--trust dir={plans}",
+        asker, asked, f"{plans} may be written by everybody (mode 0777)", "--plan-dir", f"--trust dir={plans}"
     )
     assert list(plans.rglob("*.json")) == []  # nothing was decided
     started(asker, *asked, "--trust-dir", plans)
@@ -87,16 +91,10 @@ def test_a_note_that_others_could_have_taken_away_is_not_missed(
 ) -> None:
     """Without the note of an earlier start a lost mount looks like a first launch."""
     words = ("--", "train") if command == "run" else ()
-    asked = (
-        command,
-        empty,
-        "--plan-dir",
-        plans,
-        "--allow=none",
-        *(("--rank", "0") if command == "latest" else ()),
-    )
+    rank = ("--rank", "0") if command == "latest" else ()
+    asked = (command, empty, "--plan-dir", plans, "--allow=none", *rank)
     plans.chmod(0o777)
-    refused(asker, *asked, *words, because="may be written by everybody", flag="--plan-dir")
+    of_everybody(asker, (*asked, *words), "--plan-dir")
     plans.chmod(0o755)
     started(asker, *asked, *words)
 
@@ -108,13 +106,7 @@ def test_a_planted_note_of_an_earlier_start(asker: Asker, empty: Path, plans: Pa
     note.chmod(0o644)
     owners.give(note)
     asked = ("plan", empty, "--plan-dir", plans, "--allow=none")
-    refused(
-        asker,
-        *asked,
-        because=f"belongs to uid {SOMEBODY}",
-        flag="--plan-dir",
-        say=f"--trust owner={SOMEBODY}",
-    )
+    of_somebody(asker, asked, "--plan-dir")
     assert asker.execute(*asked, "--trust-owner", SOMEBODY)[0] == 4
     with pytest.raises(Untrusted):
         latest(str(empty), Selection(plan_dir=str(plans), allow_none=True))
@@ -142,13 +134,7 @@ def test_a_decision_that_somebody_planted_in_a_sticky_directory(
     for path in (*plans.rglob("*"),):
         owners.give(path)
     asked = ("hook", root, "--plan-dir", plans, "--job", "j")
-    refused(
-        asker,
-        *asked,
-        because=f"belongs to uid {SOMEBODY}",
-        flag="--plan-dir",
-        say=f"--trust owner={SOMEBODY}",
-    )
+    of_somebody(asker, asked, "--plan-dir")
 
 
 def test_a_sticky_directory_of_decisions_does_for_many_users(asker: Asker, root: Path, plans: Path) -> None:
@@ -175,18 +161,8 @@ def test_what_is_made_is_for_us_to_write_whatever_the_umask(asker: Asker, root: 
         place = plans / ("".join(flags) or "own")
         before = os.umask(0)
         try:
-            started(
-                asker,
-                "hook",
-                root,
-                "--plan-dir",
-                place / "deep",
-                "--view",
-                place / "view",
-                "--job",
-                "j",
-                *flags,
-            )
+            places = ("--plan-dir", place / "deep", "--view", place / "view")
+            started(asker, "hook", root, *places, "--job", "j", *flags)
         finally:
             os.umask(before)
         found = {stat.S_IMODE(p.lstat().st_mode) for p in place.rglob("*") if not p.is_symlink()}
@@ -214,12 +190,10 @@ def test_a_decision_in_the_environment(
 ) -> None:
     started(asker, *asked)
     plan.chmod(0o666)
-    refused(asker, *asked, because=f"{plan} may be written by everybody", flag="CKPT_PLAN", say="chmod o-w")
+    refused(asker, asked, f"{plan} may be written by everybody", "CKPT_PLAN", "chmod o-w")
     plan.chmod(0o644)
     owners.give(plan)
-    refused(
-        asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="CKPT_PLAN", say=f"--trust owner={SOMEBODY}"
-    )
+    of_somebody(asker, asked, "CKPT_PLAN")
     started(asker, *asked, "--trust-owner", SOMEBODY)
 
 
@@ -229,16 +203,10 @@ def test_a_decision_that_is_no_file(
 ) -> None:
     plan.rename(plan.with_name("kept"))
     os.mkfifo(plan)
-    refused(asker, *asked, because="no regular file", flag="CKPT_PLAN", say="file of your own")
+    refused(asker, asked, "no regular file", "CKPT_PLAN", "file of your own")
     reading, writing = os.pipe()
     monkeypatch.setenv("CKPT_PLAN", f"/dev/fd/{reading}")
-    refused(
-        asker,
-        *asked,
-        because="is a pipe or a socket",
-        flag="CKPT_PLAN",
-        say="write it into a file of your own",
-    )
+    refused(asker, asked, "is a pipe or a socket", "CKPT_PLAN", "write it into a file of your own")
     os.close(reading)
     os.close(writing)
 
@@ -247,13 +215,7 @@ def test_a_decision_without_end(asker: Asker, plan: Path) -> None:
     os.truncate(plan, 8 << 30)  # most of it a hole
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ckpt_tools.settings.checked_json.MOST", 1 << 16)
-        refused(
-            asker,
-            *READING[0],
-            because="larger than 65,536 bytes",
-            flag="CKPT_PLAN",
-            say="file that was meant",
-        )
+        refused(asker, READING[0], "larger than 65,536 bytes", "CKPT_PLAN", "file that was meant")
     plan.write_text("[" * 100_000)
     assert asker.execute(*READING[0])[0] == 5
 
@@ -268,12 +230,12 @@ def test_a_view_that_others_could_exchange(
     (tmp_path / "open").mkdir()
     asked = ("hook", root, "--plan-dir", plans, "--view", tmp_path / "open/view")
     (tmp_path / "open").chmod(0o777)
-    refused(asker, *asked, because="may be written by everybody", flag="--view")
+    of_everybody(asker, asked, "--view")
     assert list((tmp_path / "open").iterdir()) == []
     (tmp_path / "open").chmod(0o1777)
     started(asker, *asked)
     owners.give(tmp_path / "open/view")
-    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag="--view", say="--trust owner=")
+    of_somebody(asker, asked, "--view")
 
 
 def test_a_view_that_was_exchanged_since(
@@ -284,7 +246,7 @@ def test_a_view_that_was_exchanged_since(
     monkeypatch.setenv("CKPT_PLAN", str(next(plans.glob("*/j.0/1.json"))))
     started(asker, *READING[1])
     (tmp_path / "view").chmod(0o777)
-    refused(asker, *READING[1], because="may be written by everybody", flag="the view", say="chmod o-w")
+    refused(asker, READING[1], "may be written by everybody", "the view", "chmod o-w")
 
 
 # ---- lists and keys
@@ -308,19 +270,19 @@ def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owner
     asked = ("plan", root, flag, file, "--save-interval", "10")
     started(asker, *asked)
     file.chmod(0o622)
-    refused(asker, *asked, because=f"{file} may be written by everybody", flag=flag, say="chmod o-w")
+    refused(asker, asked, f"{file} may be written by everybody", flag, "chmod o-w")
     file.unlink()
     os.mkfifo(file)
-    refused(asker, *asked, because="no regular file", flag=flag, say="file of your own")
+    refused(asker, asked, "no regular file", flag, "file of your own")
     file.unlink()
     file.touch()
     file.chmod(0o600)
     os.truncate(file, 1 << 40)
-    refused(asker, *asked, because="is larger than", flag=flag, say="file that was meant")
+    refused(asker, asked, "is larger than", flag, "file that was meant")
     os.truncate(file, 0)
     file.write_bytes(data)
     owners.give(file)
-    refused(asker, *asked, because=f"belongs to uid {SOMEBODY}", flag=flag, say=f"--trust owner={SOMEBODY}")
+    of_somebody(asker, asked, flag)
     started(asker, *asked, "--trust-owner", f"7,{SOMEBODY}")
 
 
@@ -336,26 +298,14 @@ def test_strategy_files_beside_the_checkpoints_and_elsewhere(
     said = "--strategy-dir"
     refused(
         asker,
-        "plan",
-        root,
-        said,
-        elsewhere,
-        because="may be written by everybody",
-        flag=f"{said}: ",
-        say=f"--trust dir={elsewhere}",
+        ("plan", root, said, elsewhere),
+        "may be written by everybody",
+        f"{said}: ",
+        f"--trust dir={elsewhere}",
     )
     elsewhere.chmod(0o755)
     owners.give(elsewhere / "src_strategy_0.ckpt")
-    refused(
-        asker,
-        "plan",
-        root,
-        said,
-        elsewhere,
-        because=f"belongs to uid {SOMEBODY}",
-        flag=f"{said}: ",
-        say="--trust owner=",
-    )
+    of_somebody(asker, ("plan", root, said, elsewhere), f"{said}: ")
     for words in ((elsewhere, "--trust-owner", SOMEBODY), (root,)):
         assert "damaged or no strategy file" in asker.execute("plan", root, said, *words)[2]
 
@@ -370,7 +320,7 @@ def test_the_variable_is_named_where_it_was_the_variable(
     (tmp_path / name).write_bytes(data)
     (tmp_path / name).chmod(0o666)
     monkeypatch.setenv(variable, str(tmp_path / name))
-    refused(asker, "plan", root, because="may be written by everybody", flag=variable)
+    of_everybody(asker, ("plan", root), variable)
 
 
 def test_a_key_that_others_can_read(asker: Asker, root: Path, tmp_path: Path) -> None:
@@ -385,12 +335,10 @@ def test_a_key_that_others_can_read(asker: Asker, root: Path, tmp_path: Path) ->
     ):
         refused(
             asker,
-            *command,
+            (*command, "--key-file", key),
+            "may be used by others than its owner (mode 0640)",
             "--key-file",
-            key,
-            because="may be used by others than its owner (mode 0640)",
-            flag="--key-file",
-            say=f"chmod 600 {key}",
+            f"chmod 600 {key}",
         )
 
 
@@ -510,13 +458,10 @@ def test_the_warning_is_on_stderr_and_the_command_goes_on(
     assert code == 0 and err.count("ckpt: warning: ") == 1 and "ckpt.toml is not read" in err
     refused(
         asker,
-        "plan",
-        root,
+        ("plan", root, "--config", project / "ckpt.toml"),
+        "may be written by everybody",
         "--config",
-        project / "ckpt.toml",
-        because="may be written by everybody",
-        flag="--config",
-        say="chmod o-w",
+        "chmod o-w",
     )
 
 
@@ -605,7 +550,7 @@ def test_a_group_of_everybody_in_the_container(
     monkeypatch.setattr("pwd.getpwuid", unknown)
     plans.chmod(0o775)
     asked = ("hook", root, "--plan-dir", plans)
-    refused(asker, *asked, because="may be written by the group", flag="--plan-dir", say="--trust group")
+    refused(asker, asked, "may be written by the group", "--plan-dir", "--trust group")
     started(asker, *asked, "--trust=group")
 
 
@@ -651,7 +596,7 @@ def test_a_decision_leads_to_what_was_planned(
     body = json.loads(plan.read_text())
     text = json.dumps({**body, "resume": {**body["resume"], **resume}}).replace("{root}", str(root))
     plan.write_text(text)
-    refused(asker, *READING[0], because=wrong, flag="CKPT_PLAN", say="see who wrote this file")
+    refused(asker, READING[0], wrong, "CKPT_PLAN", "see who wrote this file")
 
 
 def test_a_configuration_of_brackets(asker: Asker, root: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,20 @@ def plans(tmp_path: Path) -> Path:
     return tmp_path / "plans"
 
 
+def start(
+    root: Path, plans: Path, *more: object, words: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """``ckpt run`` of a command that says what it sees, and its ``words``."""
+    return ckpt("run", root, "--plan-dir", plans, *more, "--", *SAY, *words, env=env)
+
+
+def worker(
+    root: Path, plans: Path, rank: int, *more: object, world: int = 2, restart: int = 0, job: str = "j"
+) -> subprocess.CompletedProcess[str]:
+    """The same in a worker of torchrun."""
+    return start(root, plans, "--worker", *more, env=torchrun_env(rank, world, restart, job))
+
+
 def said(done: subprocess.CompletedProcess[str]) -> tuple[list[str], dict[str, str]]:
     assert done.returncode == 0, done.stderr
     words, env = json.loads(done.stdout)
@@ -55,9 +70,7 @@ def said(done: subprocess.CompletedProcess[str]) -> tuple[list[str], dict[str, s
 
 
 def test_the_command_is_told_what_to_resume_from(root: Path, plans: Path) -> None:
-    words, env = said(
-        ckpt("run", root, "--plan-dir", plans, "--", *SAY, "--at={ckpt.step}", "{ckpt.args}", "{ckpt.path}/x")
-    )
+    words, env = said(start(root, plans, words=["--at={ckpt.step}", "{ckpt.args}", "{ckpt.path}/x"]))
     assert words == ["--at=20", "--load", str(root), "--ckpt-step", "20", f"{root}/x"]
     plan = json.loads(ckpt("plan", root, "--json").stdout)
     assert env["CKPT_PATH"] == str(root) and env["CKPT_STEP"] == "20" and env["CKPT_RESUME"] == "1"
@@ -73,23 +86,10 @@ def test_the_command_is_told_what_to_resume_from(root: Path, plans: Path) -> Non
 
 def test_first_launch(tmp_path: Path, plans: Path) -> None:
     (tmp_path / "run").mkdir()
-    assert ckpt("run", tmp_path / "run", "--plan-dir", plans, "--", *SAY).returncode == 3
+    assert start(tmp_path / "run", plans).returncode == 3
     inherited = {"CKPT_STEP": "99", "CKPT_PATH": "/old", "CKPT_EPOCH": "3"}
-    words, env = said(
-        ckpt(
-            "run",
-            tmp_path / "run",
-            "--allow=none",
-            "--plan-dir",
-            plans,
-            "--",
-            *SAY,
-            "a",
-            "{ckpt.args}",
-            "{ckpt.step}b",
-            env=inherited,
-        )
-    )
+    wanted = ["a", "{ckpt.args}", "{ckpt.step}b"]
+    words, env = said(start(tmp_path / "run", plans, "--allow=none", words=wanted, env=inherited))
     assert words == ["a", "b"]
     # nothing shines through
     assert (env["CKPT_RESUME"], env["CKPT_STEP"], env["CKPT_PATH"], env["CKPT_EPOCH"]) == ("0", "", "", "")
@@ -98,7 +98,7 @@ def test_first_launch(tmp_path: Path, plans: Path) -> None:
 def test_the_layouts_own_variables(tmp_path: Path, plans: Path) -> None:
     shutil.copytree(LAYOUT_TREES / "deepspeed", tmp_path / "all")
     tree = next(p.parent for p in sorted((tmp_path / "all").rglob("latest")))
-    done = ckpt("run", tree, "--plan-dir", plans, "--", *SAY)
+    done = start(tree, plans)
     if done.returncode == 2:  # several runs or topologies are for other tests
         pytest.fail(done.stderr)
     _, env = said(done)
@@ -114,20 +114,14 @@ def test_a_command_that_cannot_be_started_changes_no_signal(tmp_path: Path) -> N
 
 
 def test_exit_codes_signals_and_streams_are_the_commands_own(root: Path, plans: Path) -> None:
-    start = ["run", root, "--plan-dir", plans, "--"]
-    done = ckpt(*start, "sh", "-c", "echo out; echo err >&2; exit 37")
+    shell = ["run", str(root), "--plan-dir", str(plans), "--", "sh", "-c"]
+    done = ckpt(*shell, "echo out; echo err >&2; exit 37")
     assert (done.returncode, done.stdout) == (37, "out\n") and "err" in done.stderr
-    assert ckpt(*start, "sh", "-c", "kill -KILL $$").returncode == -signal.SIGKILL
-    ignored = ckpt(*start, "sh", "-c", "grep SigIgn /proc/self/status").stdout.split()[1]
+    assert ckpt(*shell, "kill -KILL $$").returncode == -signal.SIGKILL
+    ignored = ckpt(*shell, "grep SigIgn /proc/self/status").stdout.split()[1]
     # Python ignores it; its child must not inherit that
     assert int(ignored, 16) & (1 << (signal.SIGPIPE - 1)) == 0
-    words = [
-        *CKPT,
-        *map(str, start),
-        "sh",
-        "-c",
-        "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done",
-    ]
+    words = [*CKPT, *shell, "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=CLEAN) as process:
         assert process.stdout and process.stdout.readline() == b"ready\n"
         process.terminate()
@@ -148,7 +142,7 @@ def test_a_command_that_cannot_start(root: Path, plans: Path, tmp_path: Path) ->
     ("word", "hint"), [("x{ckpt.args}", "word of its own"), ("{ckpt.epochs}", "say {ckpt.path}")]
 )
 def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, hint: str) -> None:
-    done = ckpt("run", root, "--plan-dir", plans, "--", *SAY, word)
+    done = start(root, plans, words=[word])
     assert done.returncode == 2 and hint in done.stderr and done.stdout == ""
 
 
@@ -158,38 +152,36 @@ def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, 
 def test_checkpoints_exist_and_none_is_usable(root: Path, plans: Path) -> None:
     for step in (10, 20):
         broken(root, step)
-    done = ckpt("run", root, "--plan-dir", plans, "--allow=none", "--", *SAY)
+    done = start(root, plans, "--allow=none")
     assert done.returncode == 4 and done.stdout == "" and "hint:" in done.stderr
     for step in (10, 20):  # which files, for who reads this at night
         assert f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt: truncated" in done.stderr
     # the error and its hint
-    assert ckpt("run", root, "--plan-dir", plans, "-q", "--", *SAY).stderr.count("\n") == 2
-    _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow=fresh", "--", *SAY))
+    assert start(root, plans, "-q").stderr.count("\n") == 2
+    _, env = said(start(root, plans, "--allow=fresh"))
     assert env["CKPT_RESUME"] == "0"
 
 
 def test_a_lost_mount_is_no_first_launch(root: Path, plans: Path) -> None:
-    said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
+    said(start(root, plans))
     shutil.rmtree(root)
-    done = ckpt("run", root, "--plan-dir", plans, "--allow=none", "--allow=fresh", "--", *SAY)
+    done = start(root, plans, "--allow=none", "--allow=fresh")
     assert done.returncode == 5 and "mounted" in done.stderr and done.stdout == "", done.stderr
     for more in (("--allow=missing",), ()):  # the directory is gone, or is the empty mount point
         if not more:
             root.mkdir()
-        done = ckpt("run", root, "--plan-dir", plans, "--allow=none", *more, "--", *SAY)
+        done = start(root, plans, "--allow=none", *more)
         assert done.returncode == 4 and "step 20" in done.stderr and "mounted" in done.stderr, done.stderr
-    _, env = said(ckpt("run", root, "--plan-dir", plans, "--allow=none", "--allow=fresh", "--", *SAY))
+    _, env = said(start(root, plans, "--allow=none", "--allow=fresh"))
     assert env["CKPT_RESUME"] == "0"
 
 
 def test_a_root_that_cannot_be_looked_at_is_not_none(root: Path, plans: Path, tmp_path: Path) -> None:
-    assert (
-        ckpt("run", tmp_path / "no/such/dir", "--plan-dir", plans, "--allow=none", "--", *SAY).returncode == 5
-    )
+    assert start(tmp_path / "no/such/dir", plans, "--allow=none").returncode == 5
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    assert ckpt("run", loop, "--plan-dir", plans, "--allow=none", "--", *SAY).returncode == 5
-    done = ckpt("run", root, "--require-mount", "--plan-dir", plans, "--", *SAY)
+    assert start(loop, plans, "--allow=none").returncode == 5
+    done = start(root, plans, "--require-mount")
     mounted = os.stat(root).st_dev != os.stat("/").st_dev
     assert done.returncode == (0 if mounted else 5), done.stderr
     if not mounted:
@@ -202,7 +194,7 @@ def test_a_checkpoint_still_being_written_is_passed_over(root: Path, plans: Path
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     os.utime(root / "iter_0000030/mp_rank_00/model_optim_rng.pt")
-    done = ckpt("run", root, "--plan-dir", plans, "--", *SAY)
+    done = start(root, plans)
     _, env = said(done)
     assert env["CKPT_STEP"] == "20" and "iter_0000030" in done.stderr
 
@@ -210,21 +202,19 @@ def test_a_checkpoint_still_being_written_is_passed_over(root: Path, plans: Path
 def test_a_tracker_that_sides_with_step_is_a_question(root: Path, plans: Path) -> None:
     for path in root.glob("iter_0000010/*/*"):
         os.utime(path)  # older step, newer file
-    done = ckpt("run", root, "--plan-dir", plans, "--", *SAY)
+    done = start(root, plans)
     assert done.returncode == 2 and "--order" in done.stderr and done.stdout == ""
-    assert said(ckpt("run", root, "--plan-dir", plans, "--order", "step", "--", *SAY))[1]["CKPT_STEP"] == "20"
-    assert (
-        said(ckpt("run", root, "--plan-dir", plans, "--order", "mtime", "--", *SAY))[1]["CKPT_STEP"] == "10"
-    )
+    assert said(start(root, plans, "--order", "step"))[1]["CKPT_STEP"] == "20"
+    assert said(start(root, plans, "--order", "mtime"))[1]["CKPT_STEP"] == "10"
     (root / "latest_checkpointed_iteration.txt").write_text("10")  # and from what did it go on?
-    assert ckpt("run", root, "--plan-dir", plans, "--", *SAY).returncode == 2
+    assert start(root, plans).returncode == 2
 
 
 def test_a_clock_in_the_future_is_said(root: Path, plans: Path) -> None:
     ahead = time.time() + 7200
     for path in root.glob("iter_0000020/*/*"):
         os.utime(path, (ahead, ahead))
-    done = ckpt("run", root, "--plan-dir", plans, "--", *SAY)
+    done = start(root, plans)
     assert said(done)[1]["CKPT_STEP"] == "20" and "mtime-in-future" in done.stderr
 
 
@@ -245,27 +235,22 @@ def test_disk_full_leaves_no_half_decision(root: Path, plans: Path) -> None:
     done = subprocess.run(line, env=CLEAN, capture_output=True, text=True, preexec_fn=small, check=False)
     assert done.returncode == 5 and "could not be written" in done.stderr and "--plan-dir" in done.stderr
     assert list(plans.rglob("*.json*")) == []
-    said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
+    said(start(root, plans))
 
 
 @pytest.mark.parametrize("delay", [0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
 def test_a_decider_killed_at_any_point_leaves_a_whole_decision_or_none(
     root: Path, plans: Path, delay: float
 ) -> None:
+    line = [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"]
     env = {**CLEAN, **torchrun_env(0, 2, job="j")}
-    process = subprocess.Popen(
-        [*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "sleep", "30"],
-        env=env,
-        stderr=subprocess.DEVNULL,
-    )
+    process = subprocess.Popen(line, env=env, stderr=subprocess.DEVNULL)
     time.sleep(delay)
     process.kill()
     process.wait()
     for path in plans.rglob("*.json"):
         json.loads(path.read_text())
-    _, seen = said(
-        ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, job="j"))
-    )
+    _, seen = said(worker(root, plans, 1))
     assert seen["CKPT_STEP"] == "20"
 
 
@@ -299,15 +284,10 @@ def test_the_lock_dies_with_its_holder(tmp_path: Path) -> None:
 def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path) -> None:
     """Where somebody has started by it, a new one could mix with it; where nobody has, it is made anew."""
 
-    def start(rank: int) -> subprocess.CompletedProcess[str]:
-        return ckpt(
-            "run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(rank, 2, job="j")
-        )
-
-    seen = said(start(0))[1]
+    seen = said(worker(root, plans, 0))[1]
     plan = Path(seen["CKPT_PLAN"])
     plan.write_text("{")
-    done = start(1)
+    done = worker(root, plans, 1)
     assert (
         done.returncode == 5
         and str(plan) in done.stderr
@@ -315,7 +295,7 @@ def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path)
         and "rm -r" in done.stderr
     )
     shutil.rmtree(plan.with_suffix(".taken"))  # as if it had been cut off before anybody took it
-    again = said(start(1))[1]
+    again = said(worker(root, plans, 1))[1]
     assert again["CKPT_STEP"] == "20" and again["CKPT_PLAN"] != seen["CKPT_PLAN"]
     for text in ("", "[1]", '{"schema": "other"}', "\0"):
         (tmp_path / "x.json").write_text(text)
@@ -390,19 +370,14 @@ def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: 
 
 
 def test_a_lost_mount_and_a_damaged_note(root: Path, plans: Path) -> None:
-    said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
+    said(start(root, plans))
     shutil.rmtree(root)
     root.mkdir()
     (note,) = plans.rglob("last.json")
     note.write_text("{")
-    done = ckpt("run", root, "--plan-dir", plans, "--allow=none", "--", *SAY)
+    done = start(root, plans, "--allow=none")
     assert done.returncode == 5 and str(note) in done.stderr and done.stdout == ""
-    assert (
-        said(ckpt("run", root, "--plan-dir", plans, "--allow=none", "--allow=fresh", "--", *SAY))[1][
-            "CKPT_RESUME"
-        ]
-        == "0"
-    )
+    assert said(start(root, plans, "--allow=none", "--allow=fresh"))[1]["CKPT_RESUME"] == "0"
 
 
 # -- one job, one decision -----------------------------------------------------------------------------------
@@ -412,19 +387,7 @@ def workers(
     root: Path, plans: Path, world: int, restart: int = 0, job: str = "j", *more: str
 ) -> list[dict[str, str]]:
     def one(rank: int) -> dict[str, str]:
-        return said(
-            ckpt(
-                "run",
-                root,
-                "--worker",
-                "--plan-dir",
-                plans,
-                *more,
-                "--",
-                *SAY,
-                env=torchrun_env(rank, world, restart, job),
-            )
-        )[1]
+        return said(worker(root, plans, rank, *more, world=world, restart=restart, job=job))[1]
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(one, range(world)))
@@ -433,13 +396,9 @@ def workers(
 def test_workers_of_a_generation_share_a_decision_and_the_next_one_decides_anew(
     root: Path, plans: Path
 ) -> None:
-    first = said(
-        ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(0, 2, 0, "j"))
-    )[1]
+    first = said(worker(root, plans, 0))[1]
     megatron(root, steps=(30,))
-    late = said(
-        ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, 0, "j"))
-    )[1]
+    late = said(worker(root, plans, 1))[1]
     assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
     assert {w["CKPT_STEP"] for w in workers(root, plans, 2, restart=1)} == {"30"}
 
@@ -454,34 +413,23 @@ def test_a_rank_that_comes_twice_is_of_a_later_generation(root: Path, plans: Pat
 
 def test_a_decision_of_a_launcher_that_is_gone_is_not_followed(root: Path, plans: Path) -> None:
     """The same rendezvous id, restart count 0, and a generation that died before all of its ranks had come."""
-    start = " ".join([*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "true"])
-    subprocess.run(
-        ["sh", "-c", f"{start}; true"],
-        env={**CLEAN, **torchrun_env(0, 2, 0, "j")},
-        check=True,
-        stderr=subprocess.DEVNULL,
-    )
+    line = " ".join([*CKPT, "run", str(root), "--worker", "--plan-dir", str(plans), "--", "true"])
+    env = {**CLEAN, **torchrun_env(0, 2, 0, "j")}
+    subprocess.run(["sh", "-c", f"{line}; true"], env=env, check=True, stderr=subprocess.DEVNULL)
     megatron(root, steps=(30,))
-    assert (
-        said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(1, 2, 0, "j")))[
-            1
-        ]["CKPT_STEP"]
-        == "30"
-    )
+    assert said(worker(root, plans, 1))[1]["CKPT_STEP"] == "30"
 
 
 @pytest.mark.parametrize("workers", [16, pytest.param(64, marks=pytest.mark.exhaustive)])
 def test_many_workers_at_once(workers: int, tmp_path: Path, plans: Path) -> None:
     root = megatron(tmp_path / "many", world=8)
 
-    def start(rank: int) -> dict[str, str]:
+    def one(rank: int) -> dict[str, str]:
         env = {**torchrun_env(rank, workers, 0, "j"), "CKPT_WORLD_SIZE": f"{workers}"}
-        return said(
-            ckpt("run", root, "--worker", "--plan-dir", plans, "--replica-groups", "all", "--", *SAY, env=env)
-        )[1]
+        return said(start(root, plans, "--worker", "--replica-groups", "all", env=env))[1]
 
     with ThreadPoolExecutor(workers) as pool:
-        seen = list(pool.map(start, range(workers)))
+        seen = list(pool.map(one, range(workers)))
     assert len({(s["CKPT_PLAN"], s["CKPT_STEP"], s["CKPT_FINGERPRINT"]) for s in seen}) == 1
     decision = read(seen[0]["CKPT_PLAN"])
     assert len(list(Path(decision.path).parent.glob("*.json"))) == 1  # decided once
@@ -518,19 +466,8 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
 
 
 def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> None:
-    said(ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env=torchrun_env(0, 2, 0, "j")))
-    done = ckpt(
-        "run",
-        root,
-        "--worker",
-        "--plan-dir",
-        plans,
-        "--max-step",
-        10,
-        "--",
-        *SAY,
-        env=torchrun_env(1, 2, 0, "j"),
-    )
+    said(worker(root, plans, 0))
+    done = worker(root, plans, 1, "--max-step", 10)
     assert done.returncode == 2 and "different questions" in done.stderr
 
 
@@ -540,18 +477,8 @@ def test_layouts_of_the_users_own_are_the_same_question_in_every_process(root: P
     config.write_text(
         '[[layout]]\nname = "ours"\n[[layout.piece]]\nrole = "model"\ntemplate = "{step}/w.bin"\n'
     )
-    words = [
-        *CKPT,
-        "run",
-        str(root),
-        "--worker",
-        "--plan-dir",
-        str(plans),
-        "--config",
-        str(config),
-        "--",
-        "true",
-    ]
+    asked = ["run", str(root), "--worker", "--plan-dir", str(plans), "--config", str(config)]
+    words = [*CKPT, *asked, "--", "true"]
     for rank in range(2):
         env = {**CLEAN, **torchrun_env(rank, 2, 0, "j")}
         done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
@@ -559,9 +486,9 @@ def test_layouts_of_the_users_own_are_the_same_question_in_every_process(root: P
 
 
 def test_a_worker_without_a_launcher(root: Path, plans: Path) -> None:
-    done = ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY)
+    done = start(root, plans, "--worker")
     assert done.returncode == 2 and "ckpt launchers" in done.stderr
-    done = ckpt("run", root, "--worker", "--plan-dir", plans, "--", *SAY, env={"RANK": "1"})
+    done = start(root, plans, "--worker", env={"RANK": "1"})
     assert done.returncode == 2 and "RANK" in done.stderr
 
 
@@ -593,20 +520,8 @@ def test_restarts_may_come_from_the_environment_and_scripts_may_have_such_option
     root: Path, plans: Path
 ) -> None:
     assert ckpt("run", root, "--", "torchrun", "train.py", env={"PET_MAX_RESTARTS": "2"}).returncode == 2
-    done = ckpt(
-        "run",
-        root,
-        "--plan-dir",
-        plans,
-        "--",
-        "torchrun",
-        "--standalone",
-        "--nproc-per-node=2",
-        "train.py",
-        "--max_restarts",
-        "3",
-        env={"PATH": "/nowhere"},
-    )
+    line = ["torchrun", "--standalone", "--nproc-per-node=2", "train.py", "--max_restarts", "3"]
+    done = ckpt("run", root, "--plan-dir", plans, "--", *line, env={"PATH": "/nowhere"})
     assert done.returncode == 127  # it would have been started
 
 
@@ -627,9 +542,8 @@ def nodes(
 ) -> list[dict[str, str]]:
     def one(n: int) -> dict[str, str]:
         line = ["torchrun", "--nnodes=2", f"--node-rank={n}", "--nproc-per-node=1", rdzv, "train.py"]
-        return said(ckpt("run", root, "--plan-dir", plans, "--timeout", "1000", *more, "--", *line, env=env))[
-            1
-        ]
+        asked = ["run", root, "--plan-dir", plans, "--timeout", "1000", *more]
+        return said(ckpt(*asked, "--", *line, env=env))[1]
 
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(one, range(2)))
@@ -650,12 +564,8 @@ def test_an_id_of_this_start_alone_needs_no_meeting(
     meanwhile: test_same_start.py).
     """
     line = ["torchrun", "--nnodes=2", "--nproc-per-node=1", "train.py"]
-    first = said(
-        ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 0, "--", *line, env=torchrun)
-    )[1]
-    late = said(
-        ckpt("run", root, "--plan-dir", plans, "--job", "start-1", "--node", 1, "--", *line, env=torchrun)
-    )[1]
+    asked = ["run", root, "--plan-dir", plans, "--job", "start-1", "--node"]
+    first, late = (said(ckpt(*asked, n, "--", *line, env=torchrun))[1] for n in range(2))
     assert late["CKPT_PLAN"] == first["CKPT_PLAN"] and late["CKPT_STEP"] == "20"
 
 
@@ -675,14 +585,8 @@ def test_scripts_with_set_e(root: Path, plans: Path) -> None:
     )
 
     def bash(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["bash", "-c", script, "x", *more],
-            env=CLEAN,
-            capture_output=True,
-            text=True,
-            timeout=1000,
-            check=False,
-        )
+        line = ["bash", "-c", script, "x", *more]
+        return subprocess.run(line, env=CLEAN, capture_output=True, text=True, timeout=1000)
 
     assert bash().stdout == f"step 20 resume 1 path {root}\n"
     for step in (10, 20):
@@ -720,20 +624,9 @@ def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_p
 
 def test_on_a_terminal_and_without_one(root: Path, plans: Path) -> None:
     ours, theirs = pty.openpty()
-    start = [
-        *CKPT,
-        "run",
-        str(root),
-        "--plan-dir",
-        str(plans),
-        "--",
-        "sh",
-        "-c",
-        "test -t 1 && test -t 2 && echo terminal",
-    ]
-    done = subprocess.run(
-        start, stdin=theirs, stdout=theirs, stderr=theirs, env=CLEAN, timeout=1000, check=False
-    )
+    line = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--", "sh", "-c"]
+    line.append("test -t 1 && test -t 2 && echo terminal")
+    done = subprocess.run(line, stdin=theirs, stdout=theirs, stderr=theirs, env=CLEAN, timeout=1000)
     os.close(theirs)
     assert done.returncode == 0
     text = os.read(ours, 100_000).decode()
@@ -748,7 +641,7 @@ def test_the_tree_is_not_touched(root: Path, plans: Path) -> None:
         return sorted((str(p), p.stat().st_mtime_ns, p.stat().st_size) for p in [root, *root.rglob("*")])
 
     before = state()
-    said(ckpt("run", root, "--plan-dir", plans, "--", *SAY))
+    said(start(root, plans))
     workers(root, plans, 2)
     assert state() == before
 
