@@ -5,20 +5,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kill_points import STOPS, Commands, Stop, files_of
+from kill_points import files_of, step
 from places import FIXTURES
 from run_helpers import broken, ckpt, megatron, one_file_per_rank
 
 from ckpt_tools import guard
-from ckpt_tools.api import plan
-from ckpt_tools.errors import CkptError, NoCheckpoint
-from ckpt_tools.guard.prune.pins import pin
-from ckpt_tools.guard.quarantine import quarantine
 from ckpt_tools.model.selection import Selection
 
 
@@ -36,14 +31,6 @@ def gone(said: dict[str, tuple[str, str]]) -> list[str]:
 
 def steps(root: Path) -> list[int]:
     return sorted(int(path.name[5:]) for path in root.glob("iter_*"))
-
-
-def step(root: Path) -> int | str | None:
-    try:
-        chosen = plan(root, Selection(settle=0)).checkpoint
-    except CkptError as e:
-        return type(e).__name__
-    return chosen.step if chosen else None
 
 
 def test_what_no_flag_keeps_goes(tmp_path: Path) -> None:
@@ -170,140 +157,6 @@ def test_pins(tmp_path: Path) -> None:
     (root / ".ckpt/pins/broken.json").write_text("{")
     pruned(root, "--keep", "1", "--apply", code=5)
     assert steps(root) == [10, 20, 30]
-
-
-# ---- killed, or failing, at any call that writes
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    made = Commands()
-    yield made
-    made.close()
-
-
-TREES = {"directories": megatron, "files": one_file_per_rank}
-
-
-@pytest.mark.share(4)
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("tree", TREES)
-def test_stopped_at_any_call(tree: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:
-    line = ["--keep", "2", "--settle", "0s", "--apply"]
-
-    def prepared(name: str) -> Path:
-        return TREES[tree](tmp_path / name, steps=(10, 20, 30))
-
-    root = prepared("first")
-    was = step(root)
-    calls = commands.run(["prune", str(root), *line], root).calls
-    promised = files_of(root, state=False)
-    assert {"rename", "fsync", "unlink"} <= {call.split()[0] for call in calls}, calls
-    for nth in range(1, len(calls) + 1):
-        if not stop.at(nth):
-            continue
-        root = prepared(f"{nth}")
-        run = commands.run(["prune", str(root), *line], root, nth, stop.errno)
-        assert run.code == -9 if not stop.errno else run.code in (0, 5), (run.calls[-1:], run)
-        assert step(root) == was, run.calls[-1:]
-        assert promised.items() <= files_of(root, state=False).items(), run.calls[-1:]
-        again = commands.run(["prune", str(root), *line], root)
-        assert again.code == 0, (run.calls[-1:], again)
-        assert files_of(root, state=False) == promised, run.calls[-1:]
-        assert step(root) == was
-        assert not [path for path in files_of(root) if "trash" in path], run.calls[-1:]
-        shutil.rmtree(root)
-
-
-# ---- what was interrupted is judged anew
-
-
-def set_back(root: Path) -> None:
-    shutil.rmtree(max(root.glob("iter_*")))
-    (root / "latest_checkpointed_iteration.txt").unlink(missing_ok=True)
-
-
-def save_anew(root: Path) -> None:
-    megatron(root.parent / "other", steps=(25,))
-    shutil.rmtree(root / "iter_0000025", ignore_errors=True)
-    shutil.move(root.parent / "other/iter_0000025", root)
-    shutil.rmtree(root.parent / "other")
-
-
-def pinned(root: Path) -> None:
-    with suppress(NoCheckpoint):  # it is away
-        pin(str(root), [str(root / "iter_0000010")])
-
-
-def put_away(root: Path) -> None:
-    quarantine(str(root), [str(root / "iter_0000010")], apply=True)
-
-
-def flipped(root: Path) -> None:
-    path = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
-    times, data = path.stat(), bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 8
-    path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-
-
-OLDEST = "@/iter_0000010"
-HAPPENED: dict[str, Callable[[Path], None]] = {
-    "nothing": lambda _: None,
-    "set back": set_back,
-    "a new save": save_anew,
-    "a pin": pinned,
-}
-INTERRUPTED: dict[str, tuple[Callable[[Path], None], list[str]]] = {
-    "prune": (lambda _: None, ["prune", "@", "--keep", "2", "--settle", "0s", "--apply"]),
-    "quarantine": (lambda _: None, ["quarantine", OLDEST, "--root", "@", "--settle", "0s", "--apply"]),
-    "restore": (put_away, ["quarantine", OLDEST, "--root", "@", "--restore", "--apply"]),
-    "undo": (put_away, ["undo", "@", "--apply"]),
-    "repair": (flipped, ["repair", "@", "--accept-odds", "0.001", "--apply"]),
-}
-NEXT = {
-    "prune": ["prune", "@", "--keep", "1000", "--settle", "0s", "--apply"],
-    "pin": ["pin", OLDEST, "--root", "@"],
-    "undo": ["undo", "@", "--apply"],
-    "repair": ["repair", "@", "--tracker", "--apply"],
-}
-
-
-@pytest.mark.share(20)
-@pytest.mark.parametrize("after", NEXT)
-@pytest.mark.parametrize("happened", HAPPENED)
-@pytest.mark.parametrize("command", INTERRUPTED)
-def test_nothing_interrupted_is_simply_finished(
-    command: str, happened: str, after: str, commands: Commands, tmp_path: Path
-) -> None:
-    """Killed at any call that writes; then something happens; then any command: what plan chooses is there, what
-    was pinned is there, and a policy that keeps all loses nothing. Of the calls each case takes its share.
-    """
-    prepare, line = INTERRUPTED[command]
-
-    def made(home: Path) -> tuple[Path, list[str]]:
-        root = megatron(home / "run", steps=(10, 20, 30))
-        prepare(root)
-        return root, [word.replace("@", str(root), 1) for word in line]
-
-    root, words = made(tmp_path / "first")
-    calls = commands.run(words, root).calls
-    first = 1 + ([*HAPPENED].index(happened) + [*NEXT].index(after)) % 4
-    for nth in range(first, len(calls) + 1, 4):
-        root, words = made(tmp_path / f"{nth}")
-        run = commands.run(words, root, nth)
-        assert run.code == -9
-        begun_to_remove = (root / ".ckpt/going").exists()
-        HAPPENED[happened](root)
-        was, there = step(root), steps(root)
-        said = commands.run([word.replace("@", str(root), 1) for word in NEXT[after]], root)
-        assert said.code in (0, 3), (run.calls[-1:], said)
-        assert step(root) == was or was not in steps(root), (run.calls[-1:], said)
-        assert set(there) <= set(steps(root)), (run.calls[-1:], said)
-        if command == "prune" and not begun_to_remove:
-            assert 10 in steps(root), (run.calls[-1:], said)
-        if (after == "pin" and said.code == 0) or (happened == "a pin" and 10 in there):
-            assert 10 in steps(root)
 
 
 def test_a_checkpoint_that_is_written_while_prune_plans_stays(

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kill_points import STOPS, Commands, Stop, bytes_of, files_of
+from kill_points import files_of, step
 from run_helpers import broken, ckpt, megatron, one_file_per_rank
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan
-from ckpt_tools.errors import CkptError, NoneUsable
-from ckpt_tools.guard.quarantine import quarantine
+from ckpt_tools.errors import NoneUsable
 from ckpt_tools.model.selection import Selection
 
 TRACKER = "latest_checkpointed_iteration.txt"
-FRESH = Selection(allow_none=True, allow_missing=True)
-
-
-def step(root: Path, selection: Selection | None = None) -> int | str | None:
-    """What a job resumes from: the step, or the class of the error."""
-    try:
-        chosen = plan(root, selection or Selection(settle=0)).checkpoint
-    except CkptError as e:
-        return type(e).__name__
-    return chosen.step if chosen else None
 
 
 def put_away(path: Path, *words: str) -> dict:
@@ -147,57 +133,3 @@ def test_what_lies_there_is_listed(tmp_path: Path) -> None:
     (row,) = json.loads(done.stdout)["changes"]
     assert done.returncode == 0 and row["to"] == str(root / "iter_0000020")
     assert Path(row["path"]).is_dir() and row["state"] == "in-quarantine"
-
-
-# ---- killed, or failing, at any call that writes
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    made = Commands()
-    yield made
-    made.close()
-
-
-LINES = {
-    "quarantine": ["quarantine", "run/iter_0000020", "--apply", "--settle", "0s"],
-    "restore": ["quarantine", "run/iter_0000020", "--restore", "--apply"],
-    "undo": ["undo", "run", "--apply"],
-}
-
-
-POINTED = hashlib.sha256(b"10").hexdigest()
-"""The tracker as quarantine has written it: nobody misses it when that is undone."""
-
-
-def prepared(command: str, home: Path) -> tuple[list[str], Path]:
-    root = megatron(home / "run")
-    if command != "quarantine":
-        quarantine(str(root), [str(root / "iter_0000020")], apply=True)
-    return [str(home / word) if word.startswith("run") else word for word in LINES[command]], root
-
-
-@pytest.mark.share(6)
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("command", LINES)
-def test_stopped_at_any_call(command: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:
-    words, root = prepared(command, tmp_path / "first")
-    contents, was = bytes_of(root) - ({POINTED} if command == "undo" else set()), step(root)
-    calls = commands.run(words, root).calls
-    promised, after = step(root), files_of(root, state=False)
-    assert {"rename", "fsync", "write"} <= {call.split()[0] for call in calls} and promised != was
-    for nth in range(1, len(calls) + 1):
-        if not stop.at(nth):
-            continue
-        words, root = prepared(command, tmp_path / f"{nth}")
-        run = commands.run(words, root, nth, stop.errno)
-        assert run.code == -9 if not stop.errno else run.code in (0, 5), (run.calls[-1:], run)
-        assert contents <= bytes_of(root), run.calls[-1:]
-        # a tracker that names the older one beside the newer one is a question until the next command
-        assert step(root) in (was, promised, "UsageError"), run.calls[-1:]
-        if not stop.errno or run.code == 5:
-            again = commands.run(words, root)
-            assert again.code in (0, 3), (run.calls[-1:], again)  # 3: the killed one was finished before
-        assert files_of(root, state=False) == after, run.calls[-1:]
-        assert step(root) == promised
-        shutil.rmtree(tmp_path / f"{nth}")

@@ -6,18 +6,16 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kill_points import STOPS, Commands, Stop, bytes_of, files_of
+from kill_points import files_of
 from places import FIXTURES
 from run_helpers import ckpt, megatron
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
 from ckpt_tools.guard.repair import repair
-from ckpt_tools.model.selection import Selection
 
 FILE = "iter_0000020/mp_rank_00/model_optim_rng.pt"
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -223,54 +221,6 @@ def test_usage(root: Path, tmp_path: Path) -> None:
     assert ckpt("repair", str(tmp_path / "gone")).returncode == 5
     (tmp_path / "empty").mkdir()
     assert ckpt("repair", str(tmp_path / "empty")).returncode == 3
-
-
-# ---- killed, or failing, at any call that writes
-
-
-@pytest.fixture(scope="module")
-def commands() -> Iterator[Commands]:
-    made = Commands()
-    yield made
-    made.close()
-
-
-def step(root: Path) -> int | None:
-    made = plan(root, Selection(settle=0, allow_fresh=True)).checkpoint
-    return made.step if made else None
-
-
-@pytest.mark.share(4)
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("what", ["bit", "tracker"])
-def test_stopped_at_any_call(what: str, stop: Stop, commands: Commands, tmp_path: Path) -> None:
-    words = ["--tracker"] if what == "tracker" else [*ODDS]
-
-    def prepared(home: Path) -> Path:
-        root = megatron(home / "run", steps=(20,), world=1, tracker=what != "tracker")
-        if what == "bit":
-            flip(root / FILE)
-        return root
-
-    root = prepared(tmp_path / "first")
-    contents, was = bytes_of(root), step(root)
-    calls = commands.run(["repair", str(root), *words, "--apply"], root).calls
-    promised, after = step(root), files_of(root, state=False)
-    assert {"rename", "fsync", "write"} <= {call.split()[0] for call in calls}
-    for nth in range(1, len(calls) + 1):
-        if not stop.at(nth):
-            continue
-        root = prepared(tmp_path / f"{nth}")
-        line = ["repair", str(root), *words, "--apply"]
-        run = commands.run(line, root, nth, stop.errno)
-        assert run.code == -9 if not stop.errno else run.code in (0, 5), (run.calls[-1:], run)
-        assert contents <= bytes_of(root), run.calls[-1:]
-        assert (root / FILE).is_file() and step(root) in (was, promised), run.calls[-1:]
-        assert commands.run(line, root).code == 0
-        assert files_of(root, state=False) == after, run.calls[-1:]
-        assert (root / ".ckpt/repaired.json").exists() == (what == "bit")
-        assert not (root / ".ckpt/incoming").exists()
-        shutil.rmtree(tmp_path / f"{nth}")
 
 
 # ---- the odds

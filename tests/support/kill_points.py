@@ -20,6 +20,10 @@ from places import ROOT, SUPPORT
 from run_helpers import CLEAN
 from typing_extensions import Self
 
+from ckpt_tools.api import plan
+from ckpt_tools.errors import CkptError
+from ckpt_tools.model.selection import Selection
+
 
 @dataclass(frozen=True)
 class Stop:
@@ -69,6 +73,15 @@ class Run:
     @property
     def body(self) -> dict[str, Any]:
         return json.loads(self.out) if self.out.lstrip().startswith("{") else {}
+
+
+def step(root: Path) -> int | str | None:
+    """What a job resumes from: the step, or the class of the error."""
+    try:
+        chosen = plan(root, Selection(settle=0)).checkpoint
+    except CkptError as e:
+        return type(e).__name__
+    return chosen.step if chosen else None
 
 
 class Commands:

@@ -1,5 +1,5 @@
 """The journal: every step is done or not, and nobody else's orders count. What an interrupted command leaves is tried
-with the commands themselves, at every call that writes (tests/cli/test_{prune,quarantine,repair}.py).
+with the commands themselves, at every call that writes (tests/cli/test_stopped.py).
 """
 
 from __future__ import annotations
