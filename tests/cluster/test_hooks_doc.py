@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import run_helpers
-from hook_job import Job, free_port
+from hook_job import MPI, Job, free_port
 from places import DOCS
 from slurm_cluster import needs
 
@@ -23,17 +23,14 @@ from ckpt_tools.settings import resolve
 PAGE = (DOCS / "hooks.md").read_text()
 BLOCKS = dict(re.findall(r"<!-- tested: ([\w-]+) -->\n```sh\n(.*?)```", PAGE, re.DOTALL))
 ARGS = ["--load", "{root}", "--ckpt-step", "10"]
-PROCESSES = {
-    "bare": 1,
-    "own-loop": 1,
-    "script": 1,
-    "srun": 2,
-    "torchrun": 2,
-    "torchrun-restarts": 2,
-    "msrun": 3,
-    "mpi": 2,
-}
+PROCESSES = dict.fromkeys(("bare", "own-loop", "script"), 1)
+PROCESSES |= dict.fromkeys(("srun", "torchrun", "torchrun-restarts", "mpi"), 2) | {"msrun": 3}
 """Blocks that start a training, and how many processes of it."""
+THEIRS = (
+    "--max-restarts --max_restarts --no-python --nnodes --nproc-per-node --standalone --rdzv-id --load --save"
+    " --ckpt-step --kill-on-bad-exit --worker_num --local_worker_num --master_port --log_dir --join"
+)
+"""Flags of others that the page names."""
 
 
 @pytest.fixture
@@ -44,21 +41,10 @@ def job(tmp_path: Path) -> Job:
 def run(job: Job, name: str, **more: str) -> subprocess.CompletedProcess[str]:
     if name == "mpi":
         needs("mpirun")
-    mpi = {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    }
     stand_ins = ["srun"] if shutil.which("msrun") else ["srun", "msrun"]
-    env = {
-        "ROOT": str(job.root),
-        "PLANS": str(job.tmp / "plans"),
-        "PORT": str(free_port()),
-        **mpi,
-        **({"SLURM_JOB_ID": "7"} if name == "srun" else {}),
-        **more,
-    }
-    return job.bash(BLOCKS[name], job.env(*stand_ins, **env))
+    env = {"ROOT": str(job.root), "PLANS": str(job.tmp / "plans"), "PORT": str(free_port())}
+    env |= {"SLURM_JOB_ID": "7"} if name == "srun" else {}
+    return job.bash(BLOCKS[name], job.env(*stand_ins, **env, **MPI, **more))
 
 
 def test_every_block_of_shell_is_run() -> None:
@@ -93,20 +79,17 @@ def test_a_block_never_starts_at_0_where_there_is_a_checkpoint(job: Job, name: s
         assert "would not learn of it" in done.stderr + logs and job.told == []
 
 
-@pytest.mark.share(6)
+@pytest.mark.share(12)
 @pytest.mark.parametrize("name", PROCESSES)
-def test_a_block_starts_fresh_on_a_first_launch(job: Job, name: str) -> None:
-    done = run(job, name)
-    assert done.returncode == 0, done.stderr
-    assert all(t["args"] == [] for t in job.resumed(PROCESSES[name], ""))
-
-
-@pytest.mark.share(6)
-@pytest.mark.parametrize("name", PROCESSES)
-def test_a_block_stops_when_none_is_usable(job: Job, name: str) -> None:
+@pytest.mark.parametrize("held", ["none", "unusable"])
+def test_a_block_starts_fresh_or_stops(job: Job, name: str, held: str) -> None:
     """With the exit codes that the page says: ckpt's own, but for launchers that have only one of their own."""
-    job.holds("unusable")
+    job.holds(held)
     done = run(job, name)
+    if held == "none":
+        assert done.returncode == 0, done.stderr
+        assert all(t["args"] == [] for t in job.resumed(PROCESSES[name], ""))
+        return
     assert done.returncode == (1 if name in ("torchrun-restarts", "msrun") else 4), done.stderr
     logs = "".join(log.read_text() for log in job.cwd.glob("msrun_log/worker_*.log"))
     assert "none is usable" in done.stderr + logs
@@ -151,26 +134,9 @@ def test_the_decision_can_be_looked_at(job: Job) -> None:
 
 
 def test_what_the_page_names_is_there() -> None:
-    known = set(
-        re.findall(
-            r"--[a-z][a-z-]+",
-            "".join(run_helpers.ckpt(*c, "--help").stdout for c in (("run",), ("hook",), ("plan",))),
-        )
-    )
-    others = {
-        "--max-restarts",
-        "--max_restarts",
-        "--no-python",
-        "--nnodes",
-        "--nproc-per-node",
-        "--standalone",
-        "--rdzv-id",
-        "--load",
-        "--save",
-        "--ckpt-step",
-        "--kill-on-bad-exit",
-    }
-    others |= {"--worker_num", "--local_worker_num", "--master_port", "--log_dir", "--join"}
+    helps = "".join(run_helpers.ckpt(command, "--help").stdout for command in ("run", "hook", "plan"))
+    known = set(re.findall(r"--[a-z][a-z-]+", helps))
+    others = set(THEIRS.split())
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", PAGE))
     assert used - others <= known, used - others - known
     table = PAGE.partition("## Which form")[2].partition("\n**")[0]

@@ -18,6 +18,9 @@ import warm
 from places import SUPPORT
 
 BIN = Path(sys.executable).parent
+MPI = dict.fromkeys(
+    ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"), "1"
+)
 TRAIN = """\
 import json, os, sys, time
 seen = {k: v for k, v in os.environ.items() if k.startswith(("CKPT_", "TORCHRUN_"))}
