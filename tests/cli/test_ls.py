@@ -254,15 +254,6 @@ def test_long_checkpoints_are_cut_unless_verbose(tmp_path, capfd):
     assert ls(capfd, tmp_path, "--tree", "-v")[1].count("net-1_4.ckpt") == ranks
 
 
-def test_names_cannot_steer_the_terminal(tmp_path, capfd):
-    shutil.copyfile(
-        FIXTURES / "layouts/mindspore/pangu/tree/rank_0/pangu0-1_4.ckpt", tmp_path / "n\x1b[2Jet-1_4.ckpt"
-    )
-    out = ls(capfd, tmp_path, "--tree")[1]
-    assert "\x1b" not in out
-    assert r"n\x1b[2Jet-1_4.ckpt" in out
-
-
 def test_a_tree_of_nothing(tmp_path, capfd):
     code, out, _ = ls(capfd, tmp_path, "--tree")
     assert (code, out) == (3, "\n0 checkpoints\n")

@@ -143,18 +143,6 @@ def test_a_sticky_directory_of_decisions_does_for_many_users(asker: Asker, root:
     started(asker, "hook", root, "--plan-dir", plans, "--job", "j", "--node", "0", "--nodes", "1")
 
 
-@pytest.mark.parametrize("planted", ["link", "fifo"])
-def test_a_lock_that_is_none(asker: Asker, root: Path, plans: Path, tmp_path: Path, planted: str) -> None:
-    lock = decided(asker, root, plans).with_name("lock")
-    lock.unlink()
-    if planted == "link":
-        lock.symlink_to(tmp_path / "victim")
-    else:
-        os.mkfifo(lock)
-    code, _, err = asker.execute("hook", root, "--plan-dir", plans, "--job", "j")
-    assert code in (2, 5) and not (tmp_path / "victim").exists(), err
-
-
 @pytest.mark.slow
 def test_what_is_made_is_for_us_to_write_whatever_the_umask(asker: Asker, root: Path, plans: Path) -> None:
     for flags, modes in (((), {0o755, 0o644}), (("--trust=group",), {0o775, 0o664})):
@@ -197,45 +185,7 @@ def test_a_decision_in_the_environment(
     started(asker, *asked, "--trust-owner", SOMEBODY)
 
 
-@pytest.mark.parametrize("asked", READING, ids=["hook", "latest"])
-def test_a_decision_that_is_no_file(
-    asker: Asker, plan: Path, monkeypatch: pytest.MonkeyPatch, asked: Sequence[str]
-) -> None:
-    plan.rename(plan.with_name("kept"))
-    os.mkfifo(plan)
-    refused(asker, asked, "no regular file", "CKPT_PLAN", "file of your own")
-    reading, writing = os.pipe()
-    monkeypatch.setenv("CKPT_PLAN", f"/dev/fd/{reading}")
-    refused(asker, asked, "is a pipe or a socket", "CKPT_PLAN", "write it into a file of your own")
-    os.close(reading)
-    os.close(writing)
-
-
-def test_a_decision_without_end(asker: Asker, plan: Path) -> None:
-    os.truncate(plan, 8 << 30)  # most of it a hole
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ckpt_tools.settings.checked_json.MOST", 1 << 16)
-        refused(asker, READING[0], "larger than 65,536 bytes", "CKPT_PLAN", "file that was meant")
-    plan.write_text("[" * 100_000)
-    assert asker.execute(*READING[0])[0] == 5
-
-
 # ---- --view
-
-
-@pytest.mark.slow
-def test_a_view_that_others_could_exchange(
-    asker: Asker, root: Path, plans: Path, tmp_path: Path, owners: Owners
-) -> None:
-    (tmp_path / "open").mkdir()
-    asked = ("hook", root, "--plan-dir", plans, "--view", tmp_path / "open/view")
-    (tmp_path / "open").chmod(0o777)
-    of_everybody(asker, asked, "--view")
-    assert list((tmp_path / "open").iterdir()) == []
-    (tmp_path / "open").chmod(0o1777)
-    started(asker, *asked)
-    owners.give(tmp_path / "open/view")
-    of_somebody(asker, asked, "--view")
 
 
 def test_a_view_that_was_exchanged_since(
@@ -441,13 +391,6 @@ def test_a_configuration_of_another_user(project: Path, owners: Owners) -> None:
     assert searched(project / "b").values == {} and searched(project / "b").refused
 
 
-def test_the_search_of_root_in_the_tree_of_a_user(project: Path, owners: Owners) -> None:
-    """A nightly job of root that starts below a user's home."""
-    owners.give(project)
-    found = searched(project / "b")
-    assert found.values == {} and f"{project} belongs to uid {SOMEBODY}" in str(found.refused)
-
-
 @pytest.mark.slow
 def test_the_warning_is_on_stderr_and_the_command_goes_on(
     asker: Asker, root: Path, project: Path, monkeypatch: pytest.MonkeyPatch
@@ -597,8 +540,3 @@ def test_a_decision_leads_to_what_was_planned(
     text = json.dumps({**body, "resume": {**body["resume"], **resume}}).replace("{root}", str(root))
     plan.write_text(text)
     refused(asker, READING[0], wrong, "CKPT_PLAN", "see who wrote this file")
-
-
-def test_a_configuration_of_brackets(asker: Asker, root: Path, tmp_path: Path) -> None:
-    (tmp_path / "ckpt.toml").write_text("a = " + "[" * 100_000)
-    assert asker.execute("plan", root, "--config", "ckpt.toml")[0] == 2
