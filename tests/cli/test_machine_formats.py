@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from one_question import Asker
-from places import DOCS, FIXTURES, LAYOUT_TREES
+from places import DOCS, LAYOUT_TREES
 from progress_lines import FIELDS
 from run_helpers import CLEAN, broken, ckpt, megatron
 from small_runs import lost, plain
@@ -377,16 +377,6 @@ def test_nothing_of_it_is_loaded_for_the_usual_formats(tmp_path: Path) -> None:
         loaded = set(done.stderr.splitlines()[-1].split())
         assert "ckpt_tools.cli.output" in loaded
         assert not loaded & {f"ckpt_tools.output.{name}" for name in (*MACHINES, "observed")}
-
-
-def test_the_demo_as_real_processes() -> None:
-    done = ckpt("verify", FIXTURES / "demo", "--format", "junit")
-    assert done.returncode == 1 and read.junit(done.stdout).get("failures") == "3"
-    done = ckpt("plan", FIXTURES / "demo", "--order", "step", "--format", "csv")
-    assert done.returncode == 0 and [r["rank"] for r in read.rows(done.stdout)] == ["0", "1", "2", "3", ""]
-    assert (
-        json.loads(ckpt("plan", FIXTURES / "demo", "--order", "step", "--json").stdout)["resume_step"] == 10
-    )
 
 
 # -- docs/machines.md ----------------------------------------------------------------------------------------

@@ -180,18 +180,6 @@ def test_a_report_of_nothing_is_a_whole_one(asker: Asker, tmp_path: Path) -> Non
     assert "1 file of no known format" in said["next"]["sentence"]
 
 
-@pytest.mark.parametrize("place", ["none/r.html", ".", "file/r.html", "r" * 300])
-def test_a_file_that_cannot_be_written_is_said_before_anything_is_read(
-    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    megatron(tmp_path / "run")
-    (tmp_path / "file").write_text("")
-    monkeypatch.setattr("ckpt_tools.api.verify", lambda *_, **__: pytest.fail("it was read"))
-    code, out, err = asker.execute("report", "run", "-o", place)
-    assert code == 5 and out == "" and "cannot be written" in err and "hint: " in err
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "run"]
-
-
 @pytest.mark.slow
 def test_a_pipe_gets_it_as_it_is(asker: Asker, tmp_path: Path) -> None:
     megatron(tmp_path / "run")
@@ -208,15 +196,6 @@ def test_without_jinja_it_says_what_to_install(
     code, _, err = asker.execute("report", "run", "-o", "r.html")
     assert code == 2 and "ckpt-tools[report]" in err and not (tmp_path / "r.html").exists()
     assert asker.execute("report", "run", "--json")[0] == 0  # that needs none
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_findings_are_bounded() -> None:
-    found = tuple(finding("truncated", f"file {i} ends early", path=f"/data/{i}") for i in range(100_000))
-    said = data.document(Gathered(("/data",), 0.0, sample.verification(findings=found, files=())))
-    assert len(said["findings"]) == data.FINDINGS
-    assert [c["count"] for c in said["codes"]] == [100_000]
-    assert len(page.render(said)) < 3 * MEGABYTES
 
 
 @pytest.mark.slow

@@ -163,11 +163,6 @@ def test_tables_show_markup_in_names_as_it_is():
     assert "ends [bold]early\\x07" in out
 
 
-def test_colour_is_only_there_when_asked_for():
-    assert "\x1b[" not in verification.render(sample.verification(), View(color=False))
-    assert "\x1b[" in verification.render(sample.verification(), View(color=True))
-
-
 def test_table_without_a_terminal_is_never_wrapped():
     path = "/data/" + "x" * 300
     files = (FileReport(None, sample.report(path)),)
@@ -182,18 +177,6 @@ def test_verify_table_says_what_it_rests_on():
     assert "3 files not recognised" in out
     assert out.count("hint (truncated)") == 1
     assert ">99 %" in out  # 0.996 is not everything
-
-
-def test_a_long_verify_table_hides_only_what_is_ok():
-    files = (
-        *(FileReport(None, sample.report(f"/data/f{i}")) for i in range(60)),
-        FileReport(None, sample.report("/data/bad", Verdict.BROKEN)),
-    )
-    result = replace(sample.verification(), files=files)
-    assert "f59" not in verification.render(result)
-    assert "bad" in verification.render(result)
-    assert "60 ok files not listed" in verification.render(result)
-    assert "f59" in verification.render(result, View(verbose=True))
 
 
 def test_plan_table_tells_the_whole_story():
