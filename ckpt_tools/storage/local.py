@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 import tempfile
@@ -228,13 +229,12 @@ class DirectSource(LocalSource):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self.direct = self.fd
-        with suppress(OSError):  # refused, or there is no /proc
-            # The file that is open, not whatever has its name by now.
-            self.direct = os.open(
-                f"/proc/self/fd/{self.fd}",
-                os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_DIRECT", 0),
-            )
+        with suppress(OSError):  # refused
+            self._set_direct(True)
+
+    def _set_direct(self, on: bool) -> None:
+        flag, flags = getattr(os, "O_DIRECT", 0), fcntl.fcntl(self.fd, fcntl.F_GETFL)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | flag if on else flags & ~flag)
 
     def read(self, offset: int, length: int) -> bytes:
         data = bytearray(length)
@@ -258,16 +258,12 @@ class DirectSource(LocalSource):
     def _pages(self, view: memoryview, start: int) -> int:
         """Read whole pages. A read that ends within a page has met the end of the file."""
         try:
-            return patiently(os.preadv, self.direct, [view], start)
+            return patiently(os.preadv, self.fd, [view], start)
         except OSError as e:
             if e.errno not in _REFUSED:
                 raise
+            self._set_direct(False)
             return patiently(os.preadv, self.fd, [view], start)
-
-    def close(self) -> None:
-        if self.direct != self.fd:
-            os.close(self.direct)
-        super().close()
 
 
 _BLOCK = 8 << 20

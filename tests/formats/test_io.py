@@ -5,12 +5,15 @@ whatever happens to who reads it.
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
 import mmap
 import os
 import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import xxhash
@@ -180,10 +183,16 @@ def test_direct_leaves_the_cache_as_it_was(path: str) -> None:
 
 
 @linux
-@pytest.mark.parametrize("refused", [False, True])
-def test_direct_reads_any_range(tmp_path: Path, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("refused", ["", "fcntl", "preadv"])
+def test_direct_reads_any_range(tmp_path: Path, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, *more: Any) -> Any:
+        if refused == "fcntl" or real_fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real_preadv(fd, *more)
+
+    real_fcntl, real_preadv = fcntl.fcntl, os.preadv
     if refused:
-        monkeypatch.setattr(os, "O_DIRECT", os.O_DIRECTORY)  # which is refused for a file
+        monkeypatch.setattr(fcntl if refused == "fcntl" else os, refused, refuse)
     data = os.urandom(3 * MIB + 123)
     (tmp_path / "x").write_bytes(data)
     with DirectSource(str(tmp_path / "x")) as source:

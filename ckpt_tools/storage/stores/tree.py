@@ -79,9 +79,6 @@ class Entry:
     def is_symlink(self) -> bool:
         return False
 
-    def inode(self) -> int:
-        return self.stat().st_ino
-
     def __fspath__(self) -> str:
         return self.path
 
