@@ -500,7 +500,7 @@ PRUNE: dict[str, Case] = {
     "settle": Case(many, ("--keep", "1"), ONE),
     "plan_dir": Case(many, ONE, (*ONE, "--plan-dir", "none")),
     "apply": Case(quarantine_locked, ONE, (*ONE, "--apply")),
-    "state_dir": Case(quarantine_locked, (*ONE, "--apply"), (*ONE, "--apply", "--state-dir", "elsewhere")),
+    "state_dir": Case(quarantine_locked, (*ONE, "--apply"), (*ONE, "--apply", "--state-dir", f"run/{FILE}")),
     **without(many, *ONE),
     **trusting(many, always=ONE),
 }
@@ -776,6 +776,8 @@ class Seen(Asker):
             "ThreadPoolExecutor",
             self._noting(threads, "threads"),
         )
+        flags = fcntl.fcntl
+        monkeypatch.setattr(fcntl, "fcntl", lambda fd, *more: self._set(flags, fd, *more))
         monkeypatch.setattr(os, "open", lambda path, *more, **named: self._opened(real, path, *more, **named))
         # the trees are of this second
         monkeypatch.setattr(import_module("ckpt_tools.storage").Identity, "settled", lambda *_: True)
@@ -792,9 +794,12 @@ class Seen(Asker):
 
         return call
 
-    def _opened(self, real: Callable[..., int], path: Any, *more: Any, **named: Any) -> int:
-        if str(path).startswith("/proc/self/fd/"):
+    def _set(self, real: Callable[..., int], fd: int, *more: int) -> int:
+        if more[-1] & os.O_DIRECT:
             self.calls.append("past the cache")
+        return real(fd, *more)
+
+    def _opened(self, real: Callable[..., int], path: Any, *more: Any, **named: Any) -> int:
         if self.unreadable and str(path).endswith(FILE):
             raise PermissionError(13, "Permission denied", path)
         return real(path, *more, **named)
