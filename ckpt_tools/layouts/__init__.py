@@ -185,7 +185,7 @@ class Layouts(Struct, frozen=True, dict=True):
     def trace(self, path: str) -> Layout | None:
         """The layout whose framework alone writes to such a ``path``."""
         traces = ((one, pattern) for one in self.in_order for pattern in one.beside.traces)
-        return next((one for one, pattern in traces if pattern.search(path)), None)
+        return next((one for one, pattern in traces if re.search(pattern, path)), None)
 
     @cached_property
     def unneeded(self) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,6 @@ from collections import defaultdict
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import (
-    Beside,
     Flaws,
     Found,
     Metadata,
@@ -168,13 +167,9 @@ DCP = declare(
     resume=lambda c, _path: Resume(_directory(c)),  # torch.distributed.checkpoint.load(checkpoint_id=…)
     steps=_read_steps,
     check=_check,
-    # torchtitan's place of each replica in its data, with torchft
-    beside=Beside(shares=re.compile(r"ft-replicat-.+")),
 )
 
 _SNAPSHOT_WORDS = ("global_step", "step", "iteration", "current_step", "num_steps_completed")
-_OTHERS = "metrics|params|tags|artifacts|inputs|outputs"
-"""Directories that MLflow has below that of its experiment, 0/."""
 
 
 def _read_snapshot(part: Part, metadata: Metadata) -> Steps:
@@ -189,15 +184,7 @@ def _check_snapshots(parts: Rows) -> Found:
     return borrowed(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"}, growing=False)
 
 
-TORCHSNAPSHOT = declare(
-    __name__,
-    "torchsnapshot",
-    steps=_read_snapshot,
-    check=_check_snapshots,
-    beside=Beside(
-        traces=(re.compile(rf"(?:^|/)(?:0|replicated|sharded)/(?!(?:.+/)?(?:{_OTHERS})/)(?:[^/]+/)+[^/.]+$"),)
-    ),
-)
+TORCHSNAPSHOT = declare(__name__, "torchsnapshot", steps=_read_snapshot, check=_check_snapshots)
 
 
 def _resume_paddle(checkpoint: Checkpoint, _path: str | None) -> Resume:

@@ -11,9 +11,7 @@ for, ``[homes]`` which directories, each with its own mark, a word in the place 
 
 from __future__ import annotations
 
-import pkgutil
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache, partial
@@ -48,6 +46,7 @@ from ckpt_tools.layouts.common.piece import (
     nest,
 )
 from ckpt_tools.model.part import Kind
+from ckpt_tools.model.tables import read_table
 
 _ENUMS: Mapping[type[Enum], str]
 _ENUMS = {Claim: "claim", Stage: "stage", Changes: "changes", Where: "where", Kind: "kind"}
@@ -66,17 +65,12 @@ _TRACKERS: Mapping[str, Mapping[str, Any]] = {
 }
 """How a tracker is read, and what it says when it names a checkpoint."""
 _TABLES = {"complete": Complete, "counting": Counting, "ranks": Ranks, "beside": Beside}
-_PATTERNS = ("dated", "written", "shares", "traces", "listed")
 
 
 @cache
 def read_data(file: str) -> dict[str, Any]:
     """Return what a file of ``layouts/data`` says."""
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
-    data = toml.loads((pkgutil.get_data("ckpt_tools.layouts", f"data/{file}.toml") or b"").decode())
+    data = read_table("ckpt_tools.layouts", f"data/{file}.toml")
     text = dict[str, str]()
     for key, value in data.get("text", {}).items():
         text[key] = _fill(value, text)
@@ -182,10 +176,8 @@ def _freeze(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     fields = {key: _freeze(of) for key, of in value.items()}
-    for key in fields.keys() & _PATTERNS:
-        of = fields[key]
-        if key == "listed":
-            fields[key] = of[0], re.compile(of[1])
-        else:
-            fields[key] = tuple(map(re.compile, of)) if isinstance(of, tuple) else re.compile(of)
+    for key in fields.keys() & {"dated", "written", "shares"}:
+        fields[key] = re.compile(fields[key])
+    if "listed" in fields:
+        fields["listed"] = fields["listed"][0], re.compile(fields["listed"][1])
     return fields

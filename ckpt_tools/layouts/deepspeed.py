@@ -12,7 +12,6 @@ from functools import partial
 
 from ckpt_tools.layouts.common.counters import borrowed
 from ckpt_tools.layouts.common.layout import (
-    Beside,
     Flaws,
     Found,
     Rows,
@@ -208,8 +207,6 @@ DEEPSPEED = declare(
     lost=_find_lost,
     lacks=partial(lacking, name=_name_unlisted),
     tracker=Tracker(file="latest", read=_read_tag, name=name_home, early=True),
-    # scripts that the engine puts beside its saves
-    beside=Beside(stateless=("zero_to_fp32.py", "zero_to_torch.py")),
 )
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import pkgutil
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
@@ -35,6 +33,7 @@ from ckpt_tools.layouts.common.templates import outline, read_path
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.tables import read_table
 
 _FORMATS = (
     *("torch_zip", "torch_legacy", "torch_tar", "mindspore_ckpt", "safetensors", "npz", "npy", "eqx"),
@@ -82,12 +81,7 @@ def _piece(name: str, template: str, kind: Kind = Kind.PERIODIC) -> Piece:
 
 @cache
 def _declared() -> Mapping[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
-    text = pkgutil.get_data(__name__, "loops.toml") or b""
-    return toml.loads(text.decode())
+    return read_table("ckpt_tools.layouts", "loops.toml")
 
 
 @cache

@@ -7,7 +7,6 @@ from __future__ import annotations
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
 from ckpt_tools.layouts.common.layout import (
-    Beside,
     Flaws,
     Found,
     Rows,
@@ -98,11 +97,4 @@ def _find_unread(c: Checkpoint) -> frozenset[str]:
     return frozenset(p.path for p in c.parts if p.piece in ("model_index", "bin_index"))
 
 
-HF_TRAINER = declare(
-    __name__,
-    "hf-trainer",
-    check=_check,
-    lost=_find_lost,
-    unread=_find_unread,
-    beside=Beside(best="best_model_checkpoint"),
-)
+HF_TRAINER = declare(__name__, "hf-trainer", check=_check, lost=_find_lost, unread=_find_unread)

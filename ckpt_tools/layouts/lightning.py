@@ -4,12 +4,9 @@ and names of the user's own.
 
 from __future__ import annotations
 
-import re
-
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import (
-    Beside,
     Flaws,
     Found,
     Rows,
@@ -66,7 +63,6 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
 LIGHTNING = declare(
     __name__,
     "lightning",
-    beside=Beside(best="best_model_path", traces=(re.compile(r"\.ckpt/latest$"),)),
     steps=lambda _part, metadata: (whole(metadata.get("global_step")), whole(metadata.get("epoch")), None),
     check=_check,
     lost=_find_lost,

@@ -4,7 +4,6 @@ that have them inside: NeMo 2, NeMo-RL, and ms-swift.
 
 from __future__ import annotations
 
-import re
 from functools import partial
 
 from msgspec.structs import replace
@@ -12,7 +11,6 @@ from msgspec.structs import replace
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, told_otherwise
 from ckpt_tools.layouts.common.layout import (
-    Beside,
     Flaws,
     Found,
     Metadata,
@@ -119,7 +117,6 @@ MEGATRON_CORE = declare(
     resume=_resume,
     check=_check_core,
     lost=_find_lost_of_core,
-    beside=Beside(written=re.compile(".*")),  # zarr.create(…, write_empty_chunks=True)
     tracker=replace(TRACKER, state_copy="latest_train_state.pt"),
 )
 NEMO = declare(

@@ -9,7 +9,6 @@ from collections import defaultdict
 
 from ckpt_tools.layouts.common.counters import borrowed, named_steps, steps_taken
 from ckpt_tools.layouts.common.layout import (
-    Beside,
     Counting,
     Flaws,
     Found,
@@ -151,8 +150,6 @@ ELEMENTS = declare(
     steps=_read_elements,
     check=_check_elements,
     lost=_find_lost_of_elements,
-    # empty, and the last file of a save
-    beside=Beside(traces=(re.compile(rf"(?:^|/){_DREAMED.pattern}/done$"),)),
     tracker=Tracker(file="latest", read=_read_latest, name=name_home),
     counting=Counting(dated=_DREAMED),
 )

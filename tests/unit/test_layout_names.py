@@ -12,6 +12,7 @@ from counted import calls
 from places import LAYOUT_TREES
 
 from ckpt_tools.cli import dispatch
+from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import BUILT_IN, LAYOUTS, Layouts
 from ckpt_tools.layouts.common.templates import DATE, FIELD, METRIC, TEXTS, TOKENS, compile_name
 
@@ -21,6 +22,13 @@ PIECES = [(layout, piece) for layout in LAYOUTS for piece in layout.pieces]
 def test_no_two_pieces_of_a_layout_have_one_name() -> None:
     for layout in LAYOUTS:
         assert len({piece.name for piece in layout.pieces}) == len(layout.pieces), layout.name
+
+
+def test_no_word_of_a_piece_is_mistaken_for_a_format() -> None:
+    """In layouts/data a word that is no field's value is one."""
+    odd = {f for _, piece in PIECES for f in piece.formats} - FORMATS.keys()
+    assert not odd
+    assert not [piece.template for _, piece in PIECES if "(" in piece.template]  # nor is a key left
 
 
 KNOWN = {"tmp": "_tmp", METRIC: "2.5", DATE: "2025-01-31", **dict.fromkeys(TEXTS, "x")}

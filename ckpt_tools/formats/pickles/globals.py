@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.pickles.dangerous_globals import dangerous
-from ckpt_tools.formats.pickles.known_globals import known, only_made, read_names
+from ckpt_tools.formats.pickles.known_globals import NAMES, known, only_made
 from ckpt_tools.formats.pickles.stubs import Global
 from ckpt_tools.formats.pickles.unlisted import suspects
 from ckpt_tools.model.finding import Finding
@@ -23,23 +23,7 @@ from ckpt_tools.model.report import Unlisted
 
 _TYPES = ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short")
 ALLOWED = (
-    read_names("""
-        : _codecs.encode builtins.bytearray builtins.complex builtins.set collections.Counter
-            collections.OrderedDict
-        torch.: Size Tensor device nn.parameter.Parameter serialization._get_layout storage.TypedStorage
-            storage.UntypedStorage _tensor._rebuild_from_type_v2 ComplexDoubleStorage ComplexFloatStorage
-            cuda.ComplexDoubleStorage cuda.ComplexFloatStorage QInt32Storage QInt8Storage QUInt2x4Storage
-            QUInt4x2Storage QUInt8Storage bfloat16 bits16 bits1x8 bits2x4 bits4x2 bits8 bool complex128
-            complex32 complex64 float16 float32 float64 qint32 qint8 quint2x4 quint4x2 quint8
-            per_channel_affine per_channel_affine_float_qparams per_channel_symmetric per_tensor_affine
-            per_tensor_symmetric
-        torch._utils._rebuild_: device_tensor_from_cpu_tensor device_tensor_from_numpy meta_tensor_no_storage
-            nested_tensor parameter parameter_with_state qtensor sparse_tensor tensor tensor_v2 tensor_v3
-            wrapper_subclass
-        torch.float: 4_e2m1fn_x2 8_e4m3fn 8_e4m3fnuz 8_e5m2 8_e5m2fnuz 8_e8m0fnu
-        torch.int: 1 2 3 4 5 6 7 8 16 32 64
-        torch.uint: 1 2 3 4 5 6 7 8 16 32 64
-    """)
+    NAMES["allowed"]
     | frozenset(f"torch.{d}{t}{k}" for d in ("", "cuda.") for t in _TYPES for k in ("Storage", "Tensor"))
     | frozenset(f"torch.{d}sparse.{t}Tensor" for d in ("", "cuda.") for t in _TYPES if t != "Bool")
 )

@@ -184,7 +184,7 @@ class Beside(Struct, frozen=True):
     unneeded: tuple[tuple[str, str], ...] = ()
     asked: Callable[[Checkpoint], Iterable[str]] = nothing  # names that its loader may ask for
     # fit paths to which its framework alone writes, where the rest of a checkpoint is gone
-    traces: tuple[re.Pattern[str], ...] = ()
+    traces: tuple[re.Pattern[str] | str, ...] = ()
     # fits the paths, below a checkpoint, of arrays of which each chunk is a file after the first step
     written: re.Pattern[str] | None = None
     shares: re.Pattern[str] | None = None  # fits a directory in which a replica keeps what only it needs
