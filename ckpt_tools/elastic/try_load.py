@@ -14,11 +14,6 @@ C = TypeVar("C")
 T = TypeVar("T")
 
 
-def _single(candidates: object) -> bool:
-    """Whether it is one path, whose letters are no candidates."""
-    return isinstance(candidates, (str, bytes)) or hasattr(candidates, "__fspath__")
-
-
 class Attempt(Struct, Generic[C], frozen=True):
     """A candidate that did not load, and why."""
 
@@ -56,7 +51,8 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
             "leave it out, or say 1 or more",
         )
     trail: list[Attempt[C]] = []
-    left = iter(cast("Iterable[C]", (candidates,)) if _single(candidates) else candidates)
+    is_path = isinstance(candidates, (str, bytes)) or hasattr(candidates, "__fspath__")
+    left = iter(cast("Iterable[C]", (candidates,)) if is_path else candidates)
     for candidate in islice(left, max_attempts):
         try:
             return Loaded(loader(candidate), candidate, tuple(trail))

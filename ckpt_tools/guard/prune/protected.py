@@ -24,6 +24,7 @@ from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import opened, trust
+from ckpt_tools.storage.links import within
 from ckpt_tools.storage.retry import is_directory, is_file
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url, real_path
@@ -124,7 +125,11 @@ def _find_claim(
     s: Session, e: Entry, pins: Collection[str], decided: Collection[str], links: Mapping[str, str]
 ) -> str:
     """What somebody else has set that names the checkpoint, or a part of it."""
-    is_within = partial(_is_within, {real_path(path) for path in e.group.paths})
+    own = {real_path(path) for path in e.group.paths}
+
+    def is_within(path: str) -> bool:
+        return any(within(path, one) for one in own)
+
     if any(is_within(path) or e.group.is_below(path) for path in pins):
         return "it is pinned"
     if any(map(is_within, decided)):
@@ -138,10 +143,6 @@ def _find_newest(entries: Sequence[Entry], run: tuple[str, str]) -> Iterator[str
     if good := [e for e in entries if e.run == run and e.good]:
         yield max(good, key=lambda e: e.newness).name
         yield max(good, key=lambda e: (e.checkpoint.mtime_ns, e.newness)).name  # stores tell whole seconds
-
-
-def _is_within(own: Collection[str], path: str) -> bool:
-    return path in own or any(path.startswith(f"{one}/") for one in own)
 
 
 def find_need(e: Entry, staying: Sequence[Entry]) -> str:
