@@ -22,6 +22,11 @@ from ckpt_tools.cli.hook_install import snippets
 Manifest = dict[str, Any]
 ROOTS = ["/data/run-7", '/data/it\'s: a "run" # 50 %']
 WHOLE = {"type": "integer", "minimum": 0}
+ACTIONS = "AbortJob RestartJob RestartTask RestartPod TerminateJob CompleteJob"
+EVENTS = (
+    "* PodPending PodRunning PodFailed PodEvicted Unknown TaskCompleted OutOfSync CommandIssued JobUpdated"
+    " TaskFailed"
+)
 POLICIES = {
     "type": "array",
     "items": {
@@ -29,24 +34,8 @@ POLICIES = {
         "additionalProperties": False,
         "required": ["action"],
         "properties": {
-            "action": {
-                "enum": ["AbortJob", "RestartJob", "RestartTask", "RestartPod", "TerminateJob", "CompleteJob"]
-            },
-            "event": {
-                "enum": [
-                    "*",
-                    "PodPending",
-                    "PodRunning",
-                    "PodFailed",
-                    "PodEvicted",
-                    "Unknown",
-                    "TaskCompleted",
-                    "OutOfSync",
-                    "CommandIssued",
-                    "JobUpdated",
-                    "TaskFailed",
-                ]
-            },
+            "action": {"enum": ACTIONS.split()},
+            "event": {"enum": EVENTS.split()},
             "exitCode": {"type": "integer", "not": {"const": 0}},
             "timeout": {"type": "string"},
         },
@@ -144,21 +133,8 @@ def test_the_train_job_is_valid(root: str) -> None:
     whole(job)
     (patch,) = job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     spec = patch["template"]["spec"]["template"]["spec"]
-    kubernetes(
-        pod(
-            {
-                "spec": {
-                    **spec,
-                    "containers": [
-                        {
-                            **spec["containers"][0],
-                            **{k: job["spec"]["trainer"][k] for k in ("env", "command", "args", "image")},
-                        }
-                    ],
-                }
-            }
-        )
-    )
+    trainer = {k: job["spec"]["trainer"][k] for k in ("env", "command", "args", "image")}
+    kubernetes(pod({"spec": {**spec, "containers": [{**spec["containers"][0], **trainer}]}}))
 
 
 @pytest.mark.parametrize(
@@ -169,10 +145,13 @@ def test_a_misspelt_field_is_seen(name: str, wrong: str) -> None:
     """The checks above can fail."""
     job = manifests(name)[-1]
     job["spec"] |= yaml.safe_load(wrong)
+    checks = {
+        "kubernetes": kubernetes,
+        "volcano": lambda j: jsonschema.validate(j, VOLCANO),
+        "kubeflow": whole,
+    }
     with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError, AssertionError)):
-        {"kubernetes": kubernetes, "volcano": lambda j: jsonschema.validate(j, VOLCANO), "kubeflow": whole}[
-            name
-        ](job)
+        checks[name](job)
 
 
 # ---- the shell inside
@@ -197,14 +176,8 @@ def run(job: Job, container: Manifest, index: int, env: dict[str, str]) -> subpr
     ]
     for word in words[2:]:
         subprocess.run(["bash", "-n"], input=word, text=True, check=True)
-    return subprocess.run(
-        words,
-        cwd=job.cwd,
-        env=job.env("torchrun", **own, **env),
-        capture_output=True,
-        text=True,
-        timeout=1000,
-    )
+    full = job.env("torchrun", **own, **env)
+    return subprocess.run(words, cwd=job.cwd, env=full, capture_output=True, text=True, timeout=1000)
 
 
 def pods(job: Job, name: str) -> list[list[int]]:
@@ -216,28 +189,15 @@ def pods(job: Job, name: str) -> list[list[int]]:
     for i in range(2):
         if name == "kubernetes":
             spec = manifest["spec"]["template"]["spec"]
-            containers, env = (
-                spec["initContainers"] + spec["containers"],
-                {
-                    "JOB_UID": "1c6e",
-                    "JOB_COMPLETION_INDEX": str(i),
-                },
-            )
+            containers = spec["initContainers"] + spec["containers"]
+            env = {"JOB_UID": "1c6e", "JOB_COMPLETION_INDEX": str(i)}
         elif name == "volcano":
             containers = manifest["spec"]["tasks"][0]["template"]["spec"]["containers"]
-            env = {
-                "GROUP": "train-1c6e",
-                "VERSION": "0",
-                "VC_TASK_INDEX": str(i),
-                "VK_TASK_INDEX": str(i),
-                "VC_WORKER_NUM": "2",
-            }
-            env["VC_WORKER_HOSTS"] = "train-worker-0.train,train-worker-1.train"
+            env = {"GROUP": "train-1c6e", "VERSION": "0", "VC_TASK_INDEX": str(i), "VK_TASK_INDEX": str(i)}
+            env |= {"VC_WORKER_NUM": "2", "VC_WORKER_HOSTS": "train-worker-0.train,train-worker-1.train"}
         else:
-            containers, env = (
-                [manifest["spec"]["trainer"]],
-                {"JOB_UID": "1c6e", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": str(i)},
-            )
+            containers = [manifest["spec"]["trainer"]]
+            env = {"JOB_UID": "1c6e", "PET_NNODES": "2", "PET_NPROC_PER_NODE": "8", "PET_NODE_RANK": str(i)}
             env |= {"PET_MASTER_ADDR": "train-node-0-0.train", "PET_MASTER_PORT": "29400"}
         for container in containers:
             done = run(job, container, i, env)

@@ -45,38 +45,14 @@ class Agents:
         self.out.mkdir()
 
     def start(self, name: str, *ckpt: str, **env: str) -> subprocess.Popen[bytes]:
-        rendezvous = [
-            "--rdzv-backend=c10d",
-            f"--rdzv-endpoint=127.0.0.1:{self.port}",
-            "--rdzv-id=pods",
-            "--local-addr=127.0.0.1",
-        ]
-        conf = "--rdzv-conf=keep_alive_interval=1,keep_alive_max_attempt=2,is_host=" + (
-            "1" if name == "a" else "0"
+        conf = f"keep_alive_interval=1,keep_alive_max_attempt=2,is_host={int(name == 'a')}"
+        words = (
+            "--nnodes=2 --nproc-per-node=1 --max-restarts=3 --rdzv-backend=c10d --rdzv-id=pods"
+            f" --rdzv-endpoint=127.0.0.1:{self.port} --local-addr=127.0.0.1 --rdzv-conf={conf} --no-python"
         )
-        line = [
-            str(BIN / "torchrun"),
-            "--nnodes=2",
-            "--nproc-per-node=1",
-            "--max-restarts=3",
-            *rendezvous,
-            conf,
-            "--no-python",
-        ]
-        worker = [
-            *CKPT,
-            "run",
-            "--worker",
-            "--timeout",
-            "1000",
-            *ckpt,
-            "--",
-            sys.executable,
-            "-c",
-            WORKER,
-            str(self.out),
-            name,
-        ]
+        line = [str(BIN / "torchrun"), *words.split()]
+        script = [sys.executable, "-c", WORKER, str(self.out), name]
+        worker = [*CKPT, "run", "--worker", "--timeout", "1000", *ckpt, "--", *script]
         # With a shared store, torch 2.13 does not tell a node that joins later where the first one is.
         full = {**CLEAN, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", **env}
         with (self.out / f"log-{name}").open("ab") as log:

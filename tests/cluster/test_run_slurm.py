@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hook_job
@@ -54,12 +54,19 @@ def job(tmp_path: Path) -> Job:
     return found
 
 
-def batch(slurm: Slurm, job: Job, script: str, *options: str, **env: str) -> Batch:
+Submit = Callable[..., Batch]
+
+
+@pytest.fixture
+def batch(slurm: Slurm, job: Job) -> Submit:
     """The script as users write them, in a job of one node and two tasks unless ``options`` say otherwise."""
-    given = {"ROOT": str(job.root), "PLANS": str(job.tmp / "plans"), **env}
-    return slurm.submit(
-        f"#!/bin/bash\nset -euo pipefail\n{script}", job.cwd, job.env(**given), options or ("-N1", "-n2")
-    )
+
+    def submit(script: str, *options: str, **env: str) -> Batch:
+        given = {"ROOT": str(job.root), "PLANS": str(job.tmp / "plans"), **env}
+        text = f"#!/bin/bash\nset -euo pipefail\n{script}"
+        return slurm.submit(text, job.cwd, job.env(**given), options or ("-N1", "-n2"))
+
+    return submit
 
 
 # ---- decided in the batch script, read in the tasks
@@ -68,13 +75,13 @@ PROLOG = "printf '#!/bin/bash\\nexec ckpt hook --read --format slurm\\n' >prolog
 
 
 @pytest.mark.exhaustive
-def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> None:
+def test_tasks_read_what_the_batch_script_decided(batch: Submit, job: Job) -> None:
     one_file_per_rank(job.root)
     script = (
         f'eval "$(ckpt hook "$ROOT" --by-rank --allow none --format shell)"\n{PROLOG}unset CKPT_STEP CKPT_PATH\nsrun'
         ' -n2 --task-prolog="$PWD/prolog" python train.py'
     )
-    run = batch(slurm, job, script)
+    run = batch(script)
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "20")
     assert len({t["CKPT_PLAN"] for t in told}) == 1
@@ -85,7 +92,9 @@ def test_tasks_read_what_the_batch_script_decided(slurm: Slurm, job: Job) -> Non
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("snippet", [False, True])
-def test_a_file_replaced_after_the_decision_stops_its_task(slurm: Slurm, job: Job, snippet: bool) -> None:
+def test_a_file_replaced_after_the_decision_stops_its_task(
+    batch: Submit, slurm: Slurm, job: Job, snippet: bool
+) -> None:
     """Slurm starts no task whose prolog fails, and shows its stderr to nobody. The snippet does not leave the
     other task alone, which would wait for it.
     """
@@ -101,10 +110,8 @@ def test_a_file_replaced_after_the_decision_stops_its_task(slurm: Slurm, job: Jo
         )
     else:
         run = batch(
-            slurm,
-            job,
             f'eval "$(ckpt hook "$ROOT" --by-rank)"\n{PROLOG}{replace}\nsrun --task-prolog="$PWD/prolog" python'
-            " train.py",
+            " train.py"
         )
     # the highest code of the tasks
     assert run.wait() in ("5:0", *(["143:0", "137:0"] if snippet else [])), run.said
@@ -120,9 +127,9 @@ def test_a_file_replaced_after_the_decision_stops_its_task(slurm: Slurm, job: Jo
         'ckpt run "$ROOT" --allow none -- srun python train.py',
     ],
 )
-def test_none_usable_ends_the_job_before_srun(slurm: Slurm, job: Job, form: str) -> None:
+def test_none_usable_ends_the_job_before_srun(batch: Submit, job: Job, form: str) -> None:
     job.holds("unusable")
-    run = batch(slurm, job, form)
+    run = batch(form)
     assert run.wait() == "4:0", run.said
     assert run.show()["JobState"] == "FAILED" and "none is usable" in run.said
     assert job.told == [] and not (job.cwd / "srun-was-reached").exists()
@@ -136,8 +143,8 @@ def test_none_usable_ends_the_job_before_srun(slurm: Slurm, job: Job, form: str)
         'ckpt run "$ROOT" --allow none -- srun python train.py {ckpt.args}',
     ],
 )
-def test_first_launch(slurm: Slurm, job: Job, form: str) -> None:
-    run = batch(slurm, job, form)
+def test_first_launch(batch: Submit, job: Job, form: str) -> None:
+    run = batch(form)
     assert run.wait() == "0:0", run.said
     assert all(t["args"] == [] for t in job.resumed(2, ""))
 
@@ -183,16 +190,16 @@ def test_the_snippets_for_two_nodes(slurm: Slurm, job: Job, name: str) -> None:
 
 
 @pytest.mark.exhaustive
-def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(slurm: Slurm, job: Job) -> None:
+def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(
+    batch: Submit, job: Job
+) -> None:
     one_file_per_rank(job.root)
     more = (
         "import os, sys; sys.path.insert(0, os.environ['HELPERS']); import pathlib, run_helpers as h;"
         " h.one_file_per_rank(pathlib.Path(sys.argv[1]), [30])"
     )
     step = 'srun -n2 ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- python train.py latest'
-    run = batch(
-        slurm, job, f'{step}\npython -c {shlex.quote(more)} "$ROOT"\nFAIL=7 {step}', HELPERS=str(SUPPORT)
-    )
+    run = batch(f'{step}\npython -c {shlex.quote(more)} "$ROOT"\nFAIL=7 {step}', HELPERS=str(SUPPORT))
     assert run.wait() == "7:0", run.said
     first, second = ([t for t in job.told if t["step_id"] == s] for s in "01")
     for told, step in ((first, "20"), (second, "30")):
@@ -206,12 +213,10 @@ def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(sl
     assert all([p.name for p in plan.parent.glob("*.json")] == ["1.json"] for plan in plans)  # one each
 
 
-def test_around_srun_it_is_decided_once(slurm: Slurm, job: Job) -> None:
+def test_around_srun_it_is_decided_once(batch: Submit, job: Job) -> None:
     job.holds("older")
     run = batch(
-        slurm,
-        job,
-        'ckpt run "$ROOT" --plan-dir "$PLANS" -- srun -n2 python train.py --at={ckpt.step} {ckpt.args}',
+        'ckpt run "$ROOT" --plan-dir "$PLANS" -- srun -n2 python train.py --at={ckpt.step} {ckpt.args}'
     )
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "10")
@@ -220,7 +225,7 @@ def test_around_srun_it_is_decided_once(slurm: Slurm, job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_ranks_of_mpirun_on_two_nodes_of_the_job(slurm: Slurm, job: Job) -> None:
+def test_ranks_of_mpirun_on_two_nodes_of_the_job(batch: Submit, job: Job) -> None:
     """mpirun has srun start a daemon on each node: Slurm's numbers there are those of the daemons, not of the
     ranks.
     """
@@ -232,7 +237,7 @@ def test_ranks_of_mpirun_on_two_nodes_of_the_job(slurm: Slurm, job: Job) -> None
     )
     step = f'{mpirun} --plan-dir "$PLANS" -- python train.py latest'
     script = f'{step}\n{step}\n{mpirun} -- python train.py || exit "$?"'
-    run = batch(slurm, job, script, "-N2", "--ntasks-per-node=1", SLURM_GPUS_ON_NODE="1")
+    run = batch(script, "-N2", "--ntasks-per-node=1", SLURM_GPUS_ON_NODE="1")
     assert run.wait() == "2:0" and "each would decide alone" in run.said, run.said
     told = job.resumed(8, "20", plans=2)  # one of each mpirun
     files = {(t["rank"], t["node"], *t["latest"]) for t in told}
@@ -243,15 +248,12 @@ def test_ranks_of_mpirun_on_two_nodes_of_the_job(slurm: Slurm, job: Job) -> None
     assert len({Path(t["CKPT_PLAN"]).parent for t in told}) == 2
 
 
-def test_a_signal_to_the_job_reaches_the_command(slurm: Slurm, job: Job) -> None:
+def test_a_signal_to_the_job_reaches_the_command(batch: Submit, slurm: Slurm, job: Job) -> None:
     """``scancel`` on the step: ckpt run has become the command, and is not in between."""
     megatron(job.root, world=1)
     script = "trap 'touch saved-before-the-end; exit 3' TERM; touch ready; while :; do sleep 0.1; done"
     run = batch(
-        slurm,
-        job,
-        f'srun -n1 ckpt run "$ROOT" --worker -- bash -c {shlex.quote(script)}',
-        SLURM_GPUS_ON_NODE="1",
+        f'srun -n1 ckpt run "$ROOT" --worker -- bash -c {shlex.quote(script)}', SLURM_GPUS_ON_NODE="1"
     )
     run.wait(until=job.cwd / "ready")
     slurm.run("scancel", "--signal=TERM", f"{run.number}.0")
@@ -262,13 +264,13 @@ def test_a_signal_to_the_job_reaches_the_command(slurm: Slurm, job: Job) -> None
 # ---- what is no rank
 
 
-def test_the_batch_script_is_no_rank(slurm: Slurm, job: Job) -> None:
+def test_the_batch_script_is_no_rank(batch: Submit, job: Job) -> None:
     one_file_per_rank(job.root)
     said = (
         'ckpt latest "$ROOT" && exit 1 || echo "exit $?"\nckpt launchers\nckpt run "$ROOT" --worker -- true'
         ' && exit 1 || echo "exit $?"\n'
     )
-    run = batch(slurm, job, said)
+    run = batch(said)
     assert run.wait() == "0:0", run.said
     assert run.said.count("exit 2\n") == 2
     assert (
@@ -277,14 +279,10 @@ def test_the_batch_script_is_no_rank(slurm: Slurm, job: Job) -> None:
     ), run.said
 
 
-def test_one_task_per_node_is_a_question(slurm: Slurm, job: Job) -> None:
+def test_one_task_per_node_is_a_question(batch: Submit, job: Job) -> None:
     one_file_per_rank(job.root)
     run = batch(
-        slurm,
-        job,
-        'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- python train.py',
-        "-N2",
-        "--ntasks-per-node=1",
+        'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- python train.py', "-N2", "--ntasks-per-node=1"
     )
     assert run.wait() == "2:0"
     assert "one task per node" in run.said and '--rank "$SLURM_PROCID"' in run.said and job.told == []
@@ -294,11 +292,11 @@ def test_one_task_per_node_is_a_question(slurm: Slurm, job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_two_nodes_with_a_shared_directory(slurm: Slurm, job: Job) -> None:
+def test_two_nodes_with_a_shared_directory(batch: Submit, job: Job) -> None:
     one_file_per_rank(job.root)
     rank = '--rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"'  # as the message of the test before says
     step = f'srun bash -c \'ckpt run "$ROOT" --worker {rank} --plan-dir "$PLANS" -- python train.py\''
-    run = batch(slurm, job, step, "-N2", "--ntasks-per-node=1")
+    run = batch(step, "-N2", "--ntasks-per-node=1")
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "20")
     assert {t["node"]: t["CKPT_PATH"] for t in told} == {
@@ -310,7 +308,7 @@ def test_two_nodes_with_a_shared_directory(slurm: Slurm, job: Job) -> None:
         port
     ) > 1023  # srun's, on both nodes
     job.notes.unlink()
-    run = batch(slurm, job, step.replace('--plan-dir "$PLANS"', ""), "-N2", "--ntasks-per-node=1")
+    run = batch(step.replace('--plan-dir "$PLANS"', ""), "-N2", "--ntasks-per-node=1")
     assert (
         run.wait() == "2:0"
         and "each would decide alone" in run.said
@@ -337,7 +335,7 @@ AGREE = "srun bash -c 'ckpt run \"$DISKS/$SLURMD_NODENAME\" --agree --timeout 10
         (2, '--worker --plan-dir "$PLANS"'),
     ],
 )
-def test_nodes_with_disks_of_their_own_agree(slurm: Slurm, job: Job, tasks: int, options: str) -> None:
+def test_nodes_with_disks_of_their_own_agree(batch: Submit, job: Job, tasks: int, options: str) -> None:
     """By a starter on each node (through torch, and through files), and by the ranks themselves. Rank 3's
     newest file is damaged, which only n2 can see.
     """
@@ -345,28 +343,20 @@ def test_nodes_with_disks_of_their_own_agree(slurm: Slurm, job: Job, tasks: int,
     broken(job.tmp / "disks/n2", 20, rank=3)
     meet = f"127.0.0.1:{free_ports(1)[0]}"
     run = batch(
-        slurm,
-        job,
-        AGREE.format(options),
-        "-N2",
-        f"--ntasks-per-node={tasks}",
-        DISKS=str(job.tmp / "disks"),
-        MEET=meet,
+        AGREE.format(options), "-N2", f"--ntasks-per-node={tasks}", DISKS=str(job.tmp / "disks"), MEET=meet
     )
     assert run.wait() == "0:0", run.said
     told = job.resumed(2 * tasks, "10", plans=2)
     assert {t["CKPT_PATH"] for t in told if t["node"] == "n2"} == {str(job.tmp / "disks/n2")}
 
 
-def test_one_nodes_disk_is_lost(slurm: Slurm, job: Job) -> None:
+def test_one_nodes_disk_is_lost(batch: Submit, job: Job) -> None:
     """All nodes fail, none starts."""
     disks(job)
     lost = job.tmp / "disks/n1"
     lost.rename(job.tmp / "lost")
     lost.mkdir()
     run = batch(
-        slurm,
-        job,
         AGREE.format('--world-size 4 --allow none --plan-dir "$PLANS"'),
         "-N2",
         "--ntasks-per-node=1",
@@ -405,15 +395,13 @@ if os.environ.get("SLURM_RESTART_COUNT", "0") == "0":
 
 
 @pytest.mark.exhaustive
-def test_requeued_in_the_middle_of_a_save(slurm: Slurm, job: Job) -> None:
+def test_requeued_in_the_middle_of_a_save(batch: Submit, slurm: Slurm, job: Job) -> None:
     """``scontrol requeue`` kills the tasks. The second run has the same job id and begins with the same step
     id, and must not take the first one's decision.
     """
     job.holds("found")
     (job.cwd / "saves.py").write_text(SAVES)
     run = batch(
-        slurm,
-        job,
         'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- sh -c "python train.py {ckpt.step} && exec'
         ' python saves.py"',
         HELPERS=str(SUPPORT),
@@ -433,7 +421,7 @@ def test_requeued_in_the_middle_of_a_save(slurm: Slurm, job: Job) -> None:
 
 
 @pytest.mark.exhaustive
-def test_training_killed_in_a_save_and_requeued_ends_with_the_same_weights(slurm: Slurm, job: Job) -> None:
+def test_training_killed_in_a_save_and_requeued_ends_with_the_same_weights(batch: Submit, job: Job) -> None:
     """Each task is a rank of a real training with torch. Rank 1 dies in the save of step 6, the script has
     itself requeued, and goes on from step 4.
     """
@@ -453,7 +441,7 @@ def test_training_killed_in_a_save_and_requeued_ends_with_the_same_weights(slurm
         "FAULT": "0:6:kill-in-save",
         "FAULT_RANK": "1",
     }
-    run = batch(slurm, job, f'{step} || scontrol requeue "$SLURM_JOB_ID"', **env)
+    run = batch(f'{step} || scontrol requeue "$SLURM_JOB_ID"', **env)
     assert run.wait() == "0:0", run.said
     assert run.show()["Restarts"] == "1"
     for rank in range(2):

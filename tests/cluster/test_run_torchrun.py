@@ -29,15 +29,8 @@ class Job:
         self.root, self.log, self.plans, self.processes = tmp / "ckpt", tmp / "log", tmp / "plans", processes
         self.root.mkdir()
         self.log.mkdir()
-        self.script = [
-            str(SUPPORT / "training_script.py"),
-            "--save",
-            str(self.root),
-            "--steps",
-            str(STEPS),
-            "--notes",
-            str(self.log),
-        ]
+        script = str(SUPPORT / "training_script.py")
+        self.script = [script, "--save", str(self.root), "--steps", str(STEPS), "--notes", str(self.log)]
 
     def torchrun(self, *options: str, home: str | Path = "") -> list[str]:
         """That of a process which has torch already, unless the ``home`` of another is given."""
@@ -48,15 +41,15 @@ class Job:
         return [str(BIN / "ckpt"), "run", str(self.root), "--plan-dir", str(self.plans), *options]
 
     def start(self, *words: str, fault: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        full = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "FAULT": fault,
-            "FAULT_RANK": str(self.processes - 1),
-            "PYTHON_EXEC": warm.python_with_torch(),
-            **env,
-        }
+        own = {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": warm.python_with_torch()}
+        own |= {"FAULT": fault, "FAULT_RANK": str(self.processes - 1)}
+        full = {**os.environ, **own, **env}
         return subprocess.run(words, env=full, capture_output=True, text=True, timeout=1000)
+
+    def worker(self) -> list[str]:
+        """The words behind those of torchrun, for a worker that asks by itself."""
+        ours = self.ckpt("--worker", "--allow=none", "--settle", "0")
+        return [*ours, "--", warm.python_with_torch(), *self.script, "{ckpt.args}"]
 
     @property
     def starts(self) -> list[dict[str, Any]]:
@@ -98,16 +91,8 @@ def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(
     step 2.
     """
     job = Job(tmp_path, processes)
-    worker = job.ckpt("--worker", "--allow=none", "--settle", "0")
-    done = job.start(
-        *job.torchrun("--max-restarts=2", "--no-python"),
-        *worker,
-        "--",
-        warm.python_with_torch(),
-        *job.script,
-        "{ckpt.args}",
-        fault="0:6:corrupt-and-kill",
-    )
+    line = [*job.torchrun("--max-restarts=2", "--no-python"), *job.worker()]
+    done = job.start(*line, fault="0:6:corrupt-and-kill")
     assert done.returncode == 0, done.stderr
     assert [(s["generation"], s["resumed"]) for s in job.starts] == [(0, 0), (1, 2)], done.stderr
     assert job.starts[0]["CKPT_RESUME"] == "0" and job.starts[1]["CKPT_RESUME"] == "1"
@@ -134,14 +119,7 @@ def test_new_launch_resumes_and_ends_with_the_same_weights(processes: int, tmp_p
 def test_relaunch_under_the_same_id_decides_anew(tmp_path: Path) -> None:
     """A requeued job often keeps its rendezvous id and begins again with restart count 0."""
     job = Job(tmp_path, 2)
-    line = [
-        *job.torchrun("--rdzv-id=same", "--no-python"),
-        *job.ckpt("--worker", "--allow=none", "--settle", "0"),
-        "--",
-        warm.python_with_torch(),
-        *job.script,
-        "{ckpt.args}",
-    ]
+    line = [*job.torchrun("--rdzv-id=same", "--no-python"), *job.worker()]
     assert job.start(*line, fault="0:4:kill-in-save").returncode == 1
     assert job.start(*line).returncode == 0
     assert [s["resumed"] for s in job.starts] == [0, 2]
@@ -153,21 +131,8 @@ def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) 
     done = job.start(*job.ckpt("--allow=none"), "--", *line)
     assert done.returncode == 2 and done.stdout == ""
     hint = done.stderr.rpartition("decision with: ")[2].strip()
-    path = f"{BIN}:{os.environ['PATH']}"
-    assert (
-        subprocess.run(
-            ["bash", "-c", hint],
-            env={
-                **os.environ,
-                "PATH": path,
-                "OMP_NUM_THREADS": "1",
-                "PYTHON_EXEC": warm.python_with_torch(),
-            },
-            timeout=1000,
-            check=False,
-        ).returncode
-        == 0
-    )
+    done = job.start("bash", "-c", hint, PATH=f"{BIN}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
     assert [s["CKPT_RESUME"] for s in job.starts] == ["0"]
 
 
