@@ -23,12 +23,11 @@ import safetensors.torch
 from fixture_trees import CASES, QUESTIONS, selection, setup
 from msgspec.structs import replace
 from real_loaders import dcp_home, load_dcp, load_torch, tensors
-from run_helpers import ckpt
+from run_helpers import SAY, ckpt
 
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job import Decision, Taken
-from ckpt_tools.job.decision import body_of
+from ckpt_tools.job.decision import Decision, body_of
 from ckpt_tools.job.view import build
 from ckpt_tools.job.view_tree import MARKER, find_name_for
 from ckpt_tools.layouts import LAYOUTS, user
@@ -237,28 +236,6 @@ def test_the_name_of_another_rank(
         rank=int(m[1]) if (m := re.search(r"/rank_(\d+)/", path)) else 3,
     )
     assert find_name_for(layout.piece(piece), part, rank, more.get("at")) == expected
-
-
-@pytest.mark.slow
-def test_a_substituted_rank_has_its_own_name(tmp_path: Path) -> None:
-    root, made = tree("mindio-ttp", "tft", tmp_path)
-    told = build(made, str(tmp_path / "v"))
-    home = "tft_saved_checkpoints-step_11"
-    assert links(tmp_path / "v") == {
-        f"{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt": str(root / home / f"rank_{of}" / f"ttp_rank_{of}-3_1.ckpt")
-        for r, of in enumerate((2, 1, 2, 1))
-    }
-    assert told["resume"]["path"] is None and told["view"]["checkpoint"] == str(tmp_path / "v" / home)
-    body = {**body_of(made), **told}
-    decision = Decision("/plan.json", body)
-    assert (
-        Taken(decision, 3).paths
-        == [str(tmp_path / "v" / home / "rank_3" / "ttp_rank_3-3_1.ckpt")]
-        == [decision.path_of(3)]
-    )
-    assert decision.path_of(None) == str(tmp_path / "v" / home)
-    # what is re-checked
-    assert [f.path for f in decision.files(3)] == [str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")]
 
 
 @pytest.mark.slow
@@ -595,12 +572,6 @@ def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return ckpt("run", *words, env=env)
 
 
-SHOW = (
-    "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if"
-    " k.startswith('CKPT_')}]))"
-)
-
-
 @pytest.mark.slow
 def test_the_command_is_told_the_view(tmp_path: Path) -> None:
     """The newest checkpoint is broken: the view holds the one before it alone, and the tracker says so."""
@@ -611,7 +582,7 @@ def test_the_command_is_told_the_view(tmp_path: Path) -> None:
         f.truncate(1000)
     before, view = picture(root), tmp_path / "v"
     options = [str(root), "--view", str(view), "--plan-dir", str(tmp_path / "plans"), "--settle", "0"]
-    done = run(*options, "--", sys.executable, "-c", SHOW, "{ckpt.args}", "at={ckpt.path}")
+    done = run(*options, "--", *SAY, "{ckpt.args}", "at={ckpt.path}")
     assert done.returncode == 0, done.stderr
     words, env = json.loads(done.stdout)
     assert (
@@ -639,31 +610,17 @@ def test_the_command_is_told_the_view(tmp_path: Path) -> None:
 def test_a_failed_rank_finds_its_replica_under_its_own_name(tmp_path: Path) -> None:
     root, _ = tree("mindio-ttp", "tft", tmp_path)
     view, home = tmp_path / "v", "tft_saved_checkpoints-step_11"
-    options = [
-        str(root),
-        "--view",
-        str(view),
-        "--plan-dir",
-        str(tmp_path / "plans"),
-        "--replica-groups",
-        "0,2;1,3",
-        "--fault-ranks",
-        "0,3",
-        "--world-size",
-        "4",
-    ]
-    done = run(*options, "--", sys.executable, "-c", SHOW, "{ckpt.path}")
+    options = [str(root), "--view", str(view), "--plan-dir", str(tmp_path / "plans"), "--world-size", "4"]
+    options += ["--replica-groups", "0,2;1,3", "--fault-ranks", "0,3"]
+    done = run(*options, "--", *SAY, "{ckpt.path}")
     assert done.returncode == 0, done.stderr
     words, env = json.loads(done.stdout)
     assert words == [str(view / home)] and env["CKPT_RESUME"] == "1"
-    assert os.readlink(view / home / "rank_3" / "ttp_rank_3-3_1.ckpt") == str(
-        root / home / "rank_1" / "ttp_rank_1-3_1.ckpt"
-    )
+    names = [f"{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt" for r in range(4)]
+    assert links(view) == {name: str(root / names[of]) for name, of in zip(names, (2, 1, 2, 1), strict=True)}
     decided = {"CKPT_PLAN": env["CKPT_PLAN"]}
     latest = [ckpt("latest", "--rank", r, env=decided) for r in range(4)]
-    assert [r.stdout for r in latest] == [
-        f"{view}/{home}/rank_{r}/ttp_rank_{r}-3_1.ckpt\n" for r in range(4)
-    ], latest
+    assert [r.stdout for r in latest] == [f"{view / name}\n" for name in names], latest
     body = json.loads(ckpt("latest", "--rank", 3, "--json", env=decided).stdout)
-    assert body["view"]["ranks"] == {"3": [str(view / home / "rank_3" / "ttp_rank_3-3_1.ckpt")]}
-    assert body["ranks"][0]["files"][0]["path"] == str(root / home / "rank_1" / "ttp_rank_1-3_1.ckpt")
+    assert body["view"]["ranks"] == {"3": [str(view / names[3])]} and body["resume"]["path"] is None
+    assert body["ranks"][0]["files"][0]["path"] == str(root / names[1])  # what is re-checked

@@ -158,14 +158,10 @@ def test_what_is_there_is_not_fetched_again(uploaded: Bucket, proxy: Proxy, tmp_
 
 def test_each_byte_comes_once(uploaded: Bucket, proxy: Proxy, tmp_path: Path) -> None:
     """The bodies are verified on their way: what is planned first is their structure alone."""
-    answer(stage(uploaded.through(proxy.endpoint), tmp_path / "ssd", "--json"))
+    staged = answer(stage(uploaded.through(proxy.endpoint), tmp_path / "ssd", "--json"))
     whole = [s for s in proxy.seen if s.method == "GET" and f"{NEWEST}/mp_rank_00" in s.path]
+    assert {row["level"] for row in staged["files"]} == {"content"}
     assert len(whole) <= 3  # its end and its beginning for the plan, then all of it
-
-
-def test_the_levels_say_what_was_verified(uploaded: Bucket, tmp_path: Path) -> None:
-    rows = answer(stage(uploaded, tmp_path / "ssd", "--json"))["files"]
-    assert {row["level"] for row in rows} == {"content"}
 
 
 def test_a_script_is_told(uploaded: Bucket, tmp_path: Path) -> None:
@@ -237,16 +233,9 @@ def test_a_layout_whose_ranks_look_for_all_files_is_staged_whole(s3: Bucket, tmp
 def test_workers_of_a_node_stage_once(uploaded: Bucket, proxy: Proxy, tmp_path: Path) -> None:
     bucket, home = uploaded.through(proxy.endpoint), tmp_path / "ssd"
     line = [*CKPT, "run", f"{bucket.url}/run", *ORDER, "--stage", str(home), "--worker", "--", *SAY]
-    workers = [
-        subprocess.Popen(
-            line,
-            env={**CLEAN, **environment(bucket), **torchrun_env(rank, 2)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    envs = [{**CLEAN, **environment(bucket), **torchrun_env(rank, 2)} for rank in range(2)]
+    piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen(line, env=env, **piped) for env in envs]
     ended = [w.communicate() for w in workers]
     assert [w.returncode for w in workers] == [0, 0], ended
     assert {json.loads(out)[1]["CKPT_PATH"] for out, _ in ended} == {str(only(home))}
@@ -472,6 +461,14 @@ def test_room_is_looked_for_before(
     assert not list((tmp_path / "ssd").glob("*/*.pt"))
 
 
+ASKED = (
+    "--rank 1 --world-size 2 --order step --exclude logs --jobs 3 --settle 7s --tp 2 --replicas all --max-age 3h"
+    " --strict --budget 5s --allow=none --allow=missing --allow=unreadable --same-save x --trust-global a.*"
+    " --io direct --max-attempts 2 --prove-replicas --save-interval 10 --fault-ranks 1 --resume-from step"
+    " --prefer periodic --run r --no-cache"
+)
+
+
 def test_it_asks_what_plan_asks(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -487,34 +484,7 @@ def test_it_asks_what_plan_asks(
         raise CannotLook("that is all")
 
     monkeypatch.setattr(api, "plan", plan)
-    words = ["--rank", "1", "--world-size", "2", "--order", "step", "--exclude", "logs", "--jobs", "3"]
-    words += [
-        "--settle",
-        "7s",
-        "--tp",
-        "2",
-        "--replicas",
-        "all",
-        "--max-age",
-        "3h",
-        "--strict",
-        "--budget",
-        "5s",
-    ]
-    words += ["--seal-dir", str(tmp_path), "--allow=none", "--allow=missing", "--allow=unreadable"]
-    words += ["--plan-dir", str(tmp_path), "--same-save", "x", "--trust-global", "a.*", "--io", "direct"]
-    words += ["--max-attempts", "2", "--prove-replicas", "--save-interval", "10", "--fault-ranks", "1"]
-    words += [
-        "--resume-from",
-        "step",
-        "--prefer",
-        "periodic",
-        "--key-file",
-        str(run),
-        "--run",
-        "r",
-        "--no-cache",
-    ]
+    words = [*ASKED.split(), "--seal-dir", str(tmp_path), "--plan-dir", str(tmp_path), "--key-file", str(run)]
     for level in ("structure", "content", "values"):
         for line in (["plan", "local://run"], ["stage", "local://run", str(tmp_path / "ssd")]):
             assert execute([*line, *words, "--level", level]) == 5
