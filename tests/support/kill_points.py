@@ -84,25 +84,26 @@ def step(root: Path) -> int | str | None:
     return chosen.step if chosen else None
 
 
-class Commands:
-    """A process that runs one command after the other, each in a copy of itself."""
+class Child:
+    """A process with the shim, which answers each line by one, until it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *words: str) -> None:
         env = {**CLEAN, "LD_PRELOAD": shim(), "PYTHONPATH": str(ROOT), "CKPT_NO_CACHE": "1", "CKPT_JOBS": "1"}
-        line = [sys.executable, str(SUPPORT / "kill_points_child.py")]
-        self.process = subprocess.Popen(
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True
-        )
+        line = [sys.executable, str(SUPPORT / "kill_points_child.py"), *words]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(line, env=env, text=True, **pipes)
 
-    def run(self, words: Sequence[str], directory: Path, nth: int = 0, errno: int = 0) -> Run:
-        """``nth`` counts the calls that write at or below ``directory``, from 1; with 0 the command runs
-        undisturbed. It is killed before that call is made, or, with an ``errno``, the call fails.
-        """
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, value: object) -> str:
         assert self.process.stdin and self.process.stdout
-        told = {"words": list(words), "directory": str(directory), "nth": nth, "errno": errno}
-        self.process.stdin.write(json.dumps(told) + "\n")
+        self.process.stdin.write(json.dumps(value) + "\n")
         self.process.stdin.flush()
-        return Run(**json.loads(self.process.stdout.readline()))
+        return self.process.stdout.readline()
 
     def close(self) -> None:
         assert self.process.stdin and self.process.stdout
@@ -111,37 +112,32 @@ class Commands:
         self.process.stdout.close()
 
 
-class Traced:
+class Commands(Child):
+    """A process that runs one command after the other, each in a copy of itself."""
+
+    def run(self, words: Sequence[str], directory: Path, nth: int = 0, errno: int = 0) -> Run:
+        """``nth`` counts the calls that write at or below ``directory``, from 1; with 0 the command runs
+        undisturbed. It is killed before that call is made, or, with an ``errno``, the call fails.
+        """
+        told = {"words": list(words), "directory": str(directory), "nth": nth, "errno": errno}
+        return Run(**json.loads(self.ask(told)))
+
+
+class Traced(Child):
     """The same, with strace: killed at the n-th system call of any kind, of any of its threads."""
 
     def __init__(self) -> None:
-        line = [sys.executable, str(SUPPORT / "kill_points_child.py"), "wait"]
-        env = {**CLEAN, "LD_PRELOAD": shim(), "PYTHONPATH": str(ROOT), "CKPT_NO_CACHE": "1", "CKPT_JOBS": "1"}
-        self.process = subprocess.Popen(
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        super().__init__("wait")
 
     def run(self, words: Sequence[str], nth: int) -> int:
         """How a command ended (negative: by that signal): one thread of it, or the only one, was killed as it
         made its n-th call; with 0 none is.
         """
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps(list(words)) + "\n")
-        self.process.stdin.flush()
-        pid = int(self.process.stdout.readline())  # a copy, stopped
+        pid = int(self.ask(list(words)))  # a copy, stopped
         inject = [] if not nth else ["-e", f"inject=all:signal=KILL:when={nth}"]
         line = ["strace", "-f", "-o", "/dev/null", *inject, "-p", str(pid)]
         tracer = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
-        assert tracer.stderr
+        assert tracer.stderr and self.process.stdout
         said = tracer.stderr.readline()
         assert "attached" in said, said
         os.kill(pid, signal.SIGCONT)
