@@ -11,7 +11,6 @@ import os
 import stat as modes
 from collections.abc import Iterable, Sequence
 from threading import RLock
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -23,21 +22,12 @@ from ckpt_tools.storage.urls import joined
 _FILE, _DIRECTORY = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
 
 
-class _Facts(NamedTuple):
-    """What is known of an object but its name: a million of them are kept."""
-
-    size: int
-    mtime_ns: int
-    etag: str
-    version: str
-
-
 class _Directory(Struct):
     """The objects in one directory, and the directories; ``whole`` when that is all it has, ``deep`` where it
     was listed with all that lies below it.
     """
 
-    objects: dict[str, _Facts] = field(default_factory=dict)
+    objects: dict[str, Object] = field(default_factory=dict)
     below: dict[str, None] = field(default_factory=dict)
     whole: bool = False
     deep: bool = False
@@ -47,31 +37,31 @@ class _Directory(Struct):
         """What Hadoop writes for a directory is an empty object of its name, as consoles write one."""
         name = of.key.rpartition("/")[2]
         if not of.is_folder:
-            self.objects[name] = _facts(of)
+            self.objects[name] = of
         elif name := name.removesuffix(FOLDER):
-            self.objects.setdefault(name, _facts(of))
+            self.objects.setdefault(name, of._replace(key=of.key.removesuffix(FOLDER)))
 
 
 class Entry:
     """One name in a directory of a store, with what ``os.DirEntry`` answers."""
 
-    __slots__ = ("_facts", "_home", "_tree", "name")
+    __slots__ = ("_home", "_of", "_tree", "name")
 
-    def __init__(self, tree: Tree, home: str, name: str, facts: _Facts | None) -> None:
-        """``facts`` are None of a directory. A million entries are kept: what can be worked out is not."""
-        self._tree, self._home, self.name, self._facts = tree, home, name, facts
+    def __init__(self, tree: Tree, home: str, name: str, of: Object | None) -> None:
+        """``of`` is None of a directory. A million entries are kept: what can be worked out is not."""
+        self._tree, self._home, self.name, self._of = tree, home, name, of
 
     @property
     def path(self) -> str:
         return joined(self._home, self.name)
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:  # noqa: ARG002 - as of the system
-        if self._facts is None:
+        if self._of is None:
             return self._tree.stat_directory(self.path)
-        return _stat(self.path, self._facts)
+        return stat_of(self.path, self._of)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
-        return self._facts is None
+        return self._of is None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:  # noqa: ARG002
         return not self.is_dir()
@@ -215,7 +205,7 @@ class Tree:
                     here.objects.pop(name, None)
             return
         with self._lock:
-            self._directories.setdefault(home, _Directory()).objects[name] = _facts(of)
+            self._directories.setdefault(home, _Directory()).objects[name] = of
         self.heard(of)
 
     def count(self, key: str) -> int | None:
@@ -238,9 +228,9 @@ class Tree:
 
     def version(self, key: str) -> str:
         """The version of an object that has the ETag that was listed; "" where nobody has told it."""
-        facts = self._file(key)
+        of = self._file(key)
         etag, version = self._versions.get(key, ("", ""))
-        return version if facts is not None and etag == facts.etag else ""
+        return version if of is not None and etag == of.etag else ""
 
     def _listed(self, key: str) -> _Directory | None:
         """A directory with all that is in it; None where there is none."""
@@ -270,16 +260,16 @@ class Tree:
         here = self._listed(key)
         url = joined(self.store.url, key)
         if here is None:
-            if key and (facts := self._file(key)) is not None:
-                if not facts.size:  # it may stand for a directory
+            if key and (of := self._file(key)) is not None:
+                if not of.size:  # it may stand for a directory
                     return []
                 raise NotADirectoryError(errno.ENOTDIR, "it is an object, not a directory", url)
             raise FileNotFoundError(errno.ENOENT, "nothing there has such a name", url)
         out = [
-            Entry(self, url, name, facts)
-            for name, facts in here.objects.items()
+            Entry(self, url, name, of)
+            for name, of in here.objects.items()
             # an empty object that stands for a directory, as consoles make them
-            if not (name in here.below and facts.size == 0)
+            if not (name in here.below and of.size == 0)
         ]
         out += (Entry(self, url, name, None) for name in here.below)
         return sorted(out, key=lambda e: e.name)
@@ -292,9 +282,9 @@ class Tree:
             with self._lock:
                 here = self._directories.get(home)
                 both = here.objects.get(name) if here is not None else None
-            return _stat(url, both) if both is not None and both.size else self.stat_directory(url)
-        if (facts := self._file(key)) is not None:
-            return _stat(url, facts)
+            return stat_of(url, both) if both is not None and both.size else self.stat_directory(url)
+        if (of := self._file(key)) is not None:
+            return stat_of(url, of)
         if not self._has(key):
             try:
                 if next(iter(self.store.objects(key)), None) is not None:  # one page tells
@@ -308,17 +298,17 @@ class Tree:
         """Its time is that of the newest object that is known below it."""
         with self._lock:
             newest = max(self._newest(self._key(url)), 0)
-        return _result(_DIRECTORY, url, _Facts(0, newest, "", ""))
+        return _result(_DIRECTORY, url, Object("", 0, newest, ""))
 
     def object(self, key: str) -> Object:
         """The object of a key, as it was listed if it was."""
-        facts = self._file(key)
-        if facts is None:
+        of = self._file(key)
+        if of is None:
             url = joined(self.store.url, key)
             if self.is_directory(key):
                 raise IsADirectoryError(errno.EISDIR, "it is a directory", url)
             raise FileNotFoundError(errno.ENOENT, "there is no such object", url)
-        return Object(key, *facts)
+        return of
 
     def is_directory(self, key: str) -> bool:
         """Whether a directory was listed under this key, or in the one above it."""
@@ -336,30 +326,29 @@ class Tree:
             here = self._directories.get(home)
             return here is not None and name in here.objects and name not in here.below
 
-    def _file(self, key: str) -> _Facts | None:
+    def _file(self, key: str) -> Object | None:
         home, _, name = key.rpartition("/")
         with self._lock:
             here = self._directories.get(home)
-            if here is not None and (facts := here.objects.get(name)) is not None:
-                return facts
+            if here is not None and (of := here.objects.get(name)) is not None:
+                return of
             if (here is not None and here.whole) or any(_below(key, top) for top in self._whole):
                 return None
         try:
             of = self.store.head(key)
         except FileNotFoundError:
             return None
-        facts = _facts(of)
         self.heard(of)
         with self._lock:
-            self._directories.setdefault(home, _Directory()).objects[name] = facts
-        return facts
+            self._directories.setdefault(home, _Directory()).objects[name] = of
+        return of
 
     def _newest(self, key: str) -> int:
         here = self._directories.get(key)
         if here is None:
             return -1
         if here.mtime_ns < 0 or not here.whole:
-            times: Iterable[int] = (facts.mtime_ns for facts in here.objects.values())
+            times: Iterable[int] = (of.mtime_ns for of in here.objects.values())
             below = (self._newest(_inside(key, name)) for name in here.below)
             here.mtime_ns = max((*times, *below), default=-1)
         return here.mtime_ns
@@ -386,10 +375,6 @@ def _directory(objects: Sequence[Object], names: Sequence[str]) -> _Directory:
     return here
 
 
-def _facts(of: Object) -> _Facts:
-    return _Facts(*of[1:])
-
-
 def _inside(home: str, name: str) -> str:
     return f"{home}/{name}" if home else name
 
@@ -405,28 +390,22 @@ def _below(key: str, top: str) -> bool:
 
 def stat_of(url: str, of: Object) -> os.stat_result:
     """What ``os.stat`` would say of an object."""
-    return _stat(url, _Facts(*of[1:]))
+    return _result(_FILE, url, of)
 
 
-def _stat(url: str, facts: _Facts) -> os.stat_result:
-    return _result(_FILE, url, facts)
-
-
-def _result(mode: int, url: str, facts: _Facts) -> os.stat_result:
+def _result(mode: int, url: str, of: Object) -> os.stat_result:
     """Device and inode together are a digest of name and ETag, or else version, and of what a query asks for
     beside the name: another object has others. Listings tell no versions, so an object would be another one
     as soon as it is asked for.
     """
     from xxhash import xxh3_128_intdigest
 
-    of = f"{url}\0{facts.etag or facts.version}{signed.asked_of(url)}"
-    digest = xxh3_128_intdigest(of.encode("utf-8", "surrogatepass"))
+    said = f"{url}\0{of.etag or of.version}{signed.asked_of(url)}"
+    digest = xxh3_128_intdigest(said.encode("utf-8", "surrogatepass"))
     device, inode = digest >> 65, digest & (1 << 63) - 1
-    ns = facts.mtime_ns
+    ns = of.mtime_ns
     # An ETag of a cloud store shows each change. That of a web server is often made of size and second.
-    changed_ns = (
-        0 if facts.etag and not facts.etag.startswith(WEAK) and url.partition(":")[0] in CLOUDS else ns
-    )
+    changed_ns = 0 if of.etag and not of.etag.startswith(WEAK) and url.partition(":")[0] in CLOUDS else ns
     nanoseconds = (ns, ns, changed_ns)
     times = (*(t // 10**9 for t in nanoseconds), *(t / 1e9 for t in nanoseconds), *nanoseconds)
-    return os.stat_result((mode, inode, device, 1, 0, 0, facts.size, *times))
+    return os.stat_result((mode, inode, device, 1, 0, 0, of.size, *times))
