@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -22,15 +21,10 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import is_file, is_link, there
 
 LISTED = 16
 """Files that are said by name."""
-_HINT = (
-    "a copy or a file system has spelled its name anew (macOS, unzip, rsync --iconv): rename it as it was"
-    " sealed, or copy it again with its name as it is"
-)
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
 _CLAIMS = 4
@@ -274,7 +268,7 @@ class Seals:
         beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
         # a file without state beside others is no reason to resume from an older checkpoint
         stateless = bool(beside) and known.seal.checkpoint.layout is None
-        for f in _say_gone(known.base, absent, known.path if stateless else ""):
+        for f in _say_gone(absent, known.path if stateless else ""):
             if present or beside:
                 self._say(known, f, [*present, *beside])
             else:  # what lies in its directory now is not what was sealed there
@@ -357,46 +351,14 @@ def _find_other_counters(known: Known, same: Same) -> list[str]:
     return differ
 
 
-# ---- What to say of files that a seal names and that are not there: gone, or respelled.
-
-
-def _say_gone(base: str, names: Sequence[str], stateless: str) -> Iterator[Finding]:
+def _say_gone(names: Sequence[str], stateless: str) -> Iterator[Finding]:
     """Say which sealed files are not there; ``stateless`` is the seal of one that holds no state."""
-    listed, missing = cache(_list_by_sound), partial(finding, "seal-missing")
+    missing = partial(finding, "seal-missing")
     if stateless:
         hint = f"bring it back; if it was removed on purpose, remove its seal, {stateless}, as well"
         missing = partial(missing, severity=Severity.WARNING, hint=hint)
     for name in names[:LISTED]:
-        why = f"{name[:200]!r} was sealed and is not there"
-        if how := _find_spelling(base, name, listed):
-            yield missing(f"{why}; {how}", hint=_HINT)
-        else:
-            yield missing(why)
+        yield missing(f"{name[:200]!r} was sealed and is not there")
     if more := names[LISTED:]:
         others = ranges.names(name[:200] for name in more)
         yield missing(f"{len(more):,} more files were sealed and are not there: {others}")
-
-
-def _list_by_sound(directory: str) -> dict[str, str]:
-    """Return the names in a directory by what is one on a disk of macOS or Windows."""
-    try:
-        return {unicodedata.normalize("NFC", name).casefold(): name for name in names_of(directory)}
-    except OSError:  # who listed the tree has said so
-        return {}
-
-
-def _find_spelling(base: str, name: str, listed: Callable[[str], dict[str, str]]) -> str:
-    """Return how a name is spelled now, where it differs in nothing else; "" where nothing is called so."""
-    found = list[str]()
-    for part in name.split("/"):
-        sound = unicodedata.normalize("NFC", part).casefold()
-        now = listed("/".join([base.rstrip("/"), *found])).get(sound)
-        if now is None:
-            return ""
-        found.append(now)
-    spelled = "/".join(found)
-    if spelled == name:  # something else lies in its place
-        return ""
-    if unicodedata.normalize("NFC", spelled) == unicodedata.normalize("NFC", name):
-        return "a file is whose name reads the same and is spelled in other bytes (Unicode NFC or NFD)"
-    return f"{spelled[:200]!r} is, which differs in small and capital letters"

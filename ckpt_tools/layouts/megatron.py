@@ -9,6 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
+from ckpt_tools.layouts.common.arrays import lost_arrays
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, told_otherwise
 from ckpt_tools.layouts.common.layout import (
     Flaws,
@@ -22,7 +23,6 @@ from ckpt_tools.layouts.common.layout import (
     read_number,
     whole,
 )
-from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity, Verdict
@@ -62,20 +62,12 @@ def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
 TRACKER = Tracker(file="latest_checkpointed_iteration.txt", read=read_tracker)
 MEGATRON = declare(__name__, "megatron", resume=_resume, tracker=TRACKER, check=_check_legacy)
 
-_ARRAY = "array"
-
 
 def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
     """Arrays of the format ``zarr``, which nothing lists; and the counters of Megatron-Bridge, without which
     its loader asks Megatron-LM's arguments, which it never saved.
     """
-
-    def arrays(o: Checkpoint) -> frozenset[str]:
-        return frozenset(p.path.removeprefix(f"{o.path}/") for p in o.parts if p.piece.startswith(_ARRAY))
-
-    for path in lost(c, beside, arrays):
-        text = f"there is no array {path.removesuffix('/.zarray')!r}, which the run's other checkpoints have"
-        yield loss(text, c.path)
+    yield from lost_arrays(c, beside)
     roles = {p.role for p in c.parts}
     if not beside and "run_config" in roles and "train_state" not in roles:
         text = (

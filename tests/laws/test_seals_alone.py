@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -132,27 +131,6 @@ def test_what_lies_in_the_place_of_a_sealed_file_is_said(what: str, tmp_path: Pa
     said = {(one.report.path, f.code, f.severity) for one in found.files for f in one.report.findings}
     assert {row for row in said if row[1].startswith("seal-")} == {(seal, "seal-missing", Severity.WARNING)}
     assert chosen and plan(root).checkpoint == chosen
-
-
-@pytest.mark.parametrize("spell", ["NFC", "NFD", "upper"])
-@pytest.mark.parametrize("part", ["home", "file"])
-def test_a_name_that_was_spelled_anew_is_told(part: str, spell: str, tmp_path: Path) -> None:
-    """As a copy through a disk of macOS or Windows spells it: nothing is lost, and no file is good unread."""
-    root = megatron(tmp_path / "run") / "iter_0000020"
-    named = "mod\u00e9l" if spell == "NFD" else "mode\u0301l"
-    (root / named).mkdir()
-    shutil.copy(root / "mp_rank_00/model_optim_rng.pt", root / named / f"{named}.pt")
-    guard.seal(root, settle=0)
-    new = named.upper() if spell == "upper" else unicodedata.normalize(spell, named)
-    path = root / named if part == "home" else root / named / f"{named}.pt"
-    path.rename(path.with_name(path.name.replace(named, new)))
-    found = verify(root, settle=0)
-    (said,) = [
-        f for one in found.files for f in one.report.findings if f.code == "seal-missing" and f.path == ""
-    ]
-    assert found.verdict is Verdict.BROKEN
-    assert ("capital letters" if spell == "upper" else "NFC or NFD") in said.message
-    assert "spelled its name anew" in said.hint
 
 
 INSTEAD: dict[str, Callable[[Path], object]] = {

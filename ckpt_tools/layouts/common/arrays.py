@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, names_in, whole
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -33,8 +33,13 @@ def fewer_than_listed(parts: Rows) -> Found:
 
 
 def lost_arrays(c: Checkpoint, beside: Saves) -> Flaws:
-    """Arrays that the saves ``beside`` it have, all of them."""
-    for path in lost(c, beside, lambda o: names_in(o, ROLE, LIST)):
+    """Arrays, and lists of them, that all the saves ``beside`` it have."""
+
+    def names(o: Checkpoint) -> frozenset[str]:
+        told = (p.path for p in o.parts if p.role == LIST or p.name == ".zarray")
+        return frozenset(path.removeprefix(f"{o.path}/") for path in told)
+
+    for path in lost(c, beside, names):
         name = path.removesuffix("/.zarray")
         what = path if name == path else f"array {name!r}"
         yield loss(f"there is no {what}, which the run's other checkpoints have", c.path)
