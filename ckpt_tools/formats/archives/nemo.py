@@ -177,19 +177,4 @@ def _find_payload(source: Source) -> int:
     return at + (2 if flags & 2 else 0)
 
 
-FORMAT = own_format(
-    name="nemo",
-    magic=magic,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    protects=(
-        "every tar header by its sum; torch archives inside by their CRC-32s; a compressed .nemo by gzip's"
-        " CRC-32"
-    ),
-    limits=(
-        "model_config.yaml, tokenizers and other artifacts have no checksum, and are not read",
-        "of weights in DCP's files only the names and the pickles are looked at",
-        "of a compressed .nemo (before NeMo 1.7) gzip's checksum is looked at, and pickles up to 64 MiB",
-    ),
-    reference="NeMo nemo/core/connectors/save_restore_connector.py; POSIX.1-2008 pax; RFC 1952",
-)
+FORMAT = own_format(name="nemo", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure})

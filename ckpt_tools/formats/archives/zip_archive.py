@@ -70,22 +70,4 @@ def _check_arrays(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     return (f for f in hdf5.structure(source, anatomy) if f.code != "not-checksummed")
 
 
-FORMAT = own_format(
-    name="zip_archive",
-    magic=magic,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    protects="a CRC-32 per record over its uncompressed payload; headers exist twice",
-    limits=(
-        (
-            "what records hold is not read, but names in pickles, torch's tensors, Keras' model.weights.h5"
-            " and code in its config.json"
-        ),
-        "Stable-Baselines3 keeps code as text in its JSON, which loading runs: it is not looked at",
-        (
-            "attributes, comments and the version of the writer are in the directory only, so a flipped bit"
-            " in them cannot be seen"
-        ),
-    ),
-    reference="PKWARE APPNOTE 6.3.10; keras/src/saving/saving_lib.py",
-)
+FORMAT = own_format(name="zip_archive", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
@@ -14,6 +15,7 @@ from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Guard, Level, Region, Report, Scalar, Unlisted
 from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.model.tables import read_table
 from ckpt_tools.model.tensor import Box, Stats, Tensor
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
 
@@ -194,9 +196,17 @@ class Format(Struct, frozen=True):
 
 
 def own_format(name: str, **told: Any) -> Format:
-    """A format of this package: what it says about names is in named.py."""
+    """A format of this package: the rest of it is in named.py, and in the formats.toml of its family."""
     row = ROWS[name]
+    if "protects" not in told:
+        told |= _read_family(row.family)[name]
+        told["limits"] = tuple(told["limits"])
     return Format(name, row.suffixes, names=row.names, state=row.state, index=row.describes, **told)
+
+
+@cache
+def _read_family(family: str) -> dict[str, Any]:
+    return read_table(f"ckpt_tools.formats.{family}", "formats.toml")
 
 
 def structure(source: Source, anatomy: Anatomy, check: Check) -> Iterator[Finding]:

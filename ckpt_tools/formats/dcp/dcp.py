@@ -315,34 +315,8 @@ FORMAT = own_format(
     name="dcp",
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
-    protects=(
-        "each entry of a data file is a torch.save archive with a CRC-32 per record; .metadata gives each its"
-        " place, shape and type, and has no checksum"
-    ),
-    limits=(
-        (
-            "two entries of equal type and shape that changed places, or a whole data file of another step,"
-            " look right"
-        ),
-        (
-            ".metadata: a name that is stored once and repeated by reference, ids, paths of the save and"
-            " deprecated tensor properties are not checked"
-        ),
-        (
-            "entries changed by a transform (compression) are checked by length; safetensors entries have no"
-            " checksum"
-        ),
-        (
-            "without collectives each rank has its own .metadata: whether the ranks together fill a tensor is"
-            " not checked"
-        ),
-    ),
     loader=None,
     unasked=True,
-    reference=(
-        "torch/distributed/checkpoint/filesystem.py, metadata.py, default_planner.py of torch 2.13;"
-        " Megatron-core 0.16: strategies/filesystem_async.py"
-    ),
     index_of=_index_of,
     names_its_save=True,
 )

@@ -247,14 +247,6 @@ FORMAT = own_format(
     magic=lambda head: _BEGIN.match(head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
-    protects="nothing; every tensor must have the size that its type and shape say, inside or beside",
-    limits=(
-        "a flipped bit in a tensor, a name or an attribute is not seen",
-        "a cut between two fields behind the first opset_import is not seen: protobuf has no end mark",
-        "how many texts or numbers of varying length a tensor holds is not counted",
-        "in a file of external data, bytes that the model does not name may be anything: saving anew appends",
-    ),
-    reference="onnx 1.23: onnx/onnx.proto, onnx/external_data_helper.py",
     loader="",
     index_of=_index_of,
 )

@@ -229,16 +229,5 @@ FORMAT = own_format(
     name="hdf5",
     magic=lambda head: head.startswith(headers.MAGIC),
     checks={Level.STRUCTURE: structure},
-    protects=(
-        "the superblock names the end of the file; structures of libver 'v108' and later carry a lookup3,"
-        " chunks a Fletcher-32 where the writer asked for it, deflated chunks zlib's Adler-32"
-    ),
-    limits=(
-        "no checksum covers arrays without fletcher32, nor the structures that libver 'earliest' writes",
-        "elements of variable length and references are not followed",
-        "of attributes only the place is checked, and code in Keras' configuration of a model",
-        "szip, lzf, scale-offset and n-bit are not decoded",
-    ),
-    reference="HDF5 File Format Specification 3.0; H5checksum.c, H5HF*.c, H5B2*.c, H5FA*.c, H5EA*.c",
     loader="",
 )

@@ -128,12 +128,6 @@ FORMAT = own_format(
     name="keras_shards",
     magic=begins_so,
     checks={Level.STRUCTURE: _structure},
-    protects="nothing by a checksum; groups and sizes of variables are compared with those in the shards",
-    limits=(
-        "a shard exchanged for the same one of another save of the model cannot be seen",
-        "nobody but its own reader knows which variables a group has that is spread over several files",
-    ),
-    reference="keras 3.15.1: keras/src/saving/saving_lib.py ShardedH5IOStore",
     loader=None,
     distinct=False,  # indexes of safetensors begin so as well
 )

@@ -104,21 +104,5 @@ def _find_items(top: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 
 FORMAT = own_format(
-    name="json_member",
-    magic=_magic,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    protects="nothing; the text must be well-formed",
-    limits=(
-        (
-            "a change that leaves well-formed JSON is not seen: another digit, another letter in a text, a"
-            " cut that takes only the last line end"
-        ),
-        "files of more than 64 MiB are not read",
-    ),
-    loader=None,
-    reference=(
-        "transformers 5.23: trainer_callback.py; megatron-core 0.16: dist_checkpointing/core.py;"
-        " orbax-checkpoint 0.12.8: metadata/checkpoint.py"
-    ),
+    name="json_member", magic=_magic, distinct=False, checks={Level.STRUCTURE: _structure}, loader=None
 )

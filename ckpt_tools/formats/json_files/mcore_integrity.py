@@ -101,14 +101,5 @@ FORMAT = own_format(
     magic=opens_object,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
-    protects="a SHA-256 for each file that was in the directory when it was written, as a whole",
-    limits=(
-        (
-            "files that it does not list are not covered, and it does not cover itself: who changes a file"
-            " and its digest is not seen"
-        ),
-        "a set of files that was replaced together with its integrity.json looks right",
-    ),
     loader=None,
-    reference="megatron/core/dist_checkpointing/integrity.py of Megatron-LM, 2026-04 and later",
 )

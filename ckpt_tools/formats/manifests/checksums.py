@@ -254,13 +254,6 @@ FORMAT = own_format(
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
-    protects="a digest of each file that it lists, as a whole",
-    limits=(
-        "files that it does not list are not covered, and it does not cover itself",
-        "a file that was written anew on purpose after it differs from it as well: write the checksums anew",
-        "where neither names nor lines tell the algorithm, 64 digits are taken for SHA-256, 128 for SHA-512",
-    ),
     loader=None,
-    reference="coreutils src/digest.c 9.x, b3sum 1.x, openssl dgst",
     ours=_is_ours,
 )

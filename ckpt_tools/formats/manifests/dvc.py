@@ -94,11 +94,5 @@ FORMAT = own_format(
     magic=lambda head: re.match(rb"\w+:", head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
-    protects="an MD5 and the size of each file that it stands for",
-    limits=(
-        "files of a directory are compared where DVC's own cache is beside the .dvc file",
-        "what a DVC before 3 wrote is not compared: it reads texts with other line ends",
-    ),
     loader=None,
-    reference="dvc 3.67: dvc/schema.py, dvc_data/hashfile/tree.py",
 )

@@ -35,8 +35,5 @@ FORMAT = own_format(
     magic=lambda _: False,  # any content: the path tells
     distinct=False,
     checks={Level.STRUCTURE: nothing},
-    protects="every file of a snapshot, as a whole, by the name of its blob",
-    limits=("a blob that no snapshot leads to is looked at only when it is named",),
     loader=None,
-    reference="huggingface_hub 2.4: file_download.py",
 )

@@ -50,8 +50,5 @@ FORMAT = own_format(
     magic=lambda head: re.match(rb"[0-9a-f]{40}\r?\n", head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
-    protects="each file that was downloaded, as a whole, by its etag",
-    limits=("a file whose time is later than its download is not compared, and a copy without times is one",),
     loader=None,
-    reference="huggingface_hub 2.4: _local_folder.py",
 )

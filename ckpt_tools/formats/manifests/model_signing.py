@@ -166,11 +166,5 @@ FORMAT = own_format(
     magic=opens_object,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
-    protects="a SHA-256, BLAKE2b or BLAKE3 of each file of the model, as a whole or by shards",
-    limits=(
-        "without CKPT_VERIFY_KEY the signature is not checked: who changes all digests too is not seen",
-        "files that are not in it are not covered",
-    ),
     loader=None,
-    reference="model_signing 1.1: _signing/signing.py and manifest.py",
 )

@@ -38,12 +38,5 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="ollama",
-    magic=opens_object,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    protects="a SHA-256 and the size of each blob of a model",
-    limits=("a blob of no model is not looked at",),
-    loader=None,
-    reference="ollama 0.12: manifest/manifest.go, manifest/layer.go",
+    name="ollama", magic=opens_object, distinct=False, checks={Level.STRUCTURE: _structure}, loader=None
 )

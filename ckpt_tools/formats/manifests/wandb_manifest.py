@@ -48,8 +48,5 @@ FORMAT = own_format(
     magic=opens_object,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
-    protects="an MD5 and the size of each file of an artifact",
-    limits=("files that it does not list, and those that it keeps elsewhere (ref), are not covered",),
     loader=None,
-    reference="wandb 0.31: sdk/artifacts/artifact_manifests/artifact_manifest_v1.py",
 )

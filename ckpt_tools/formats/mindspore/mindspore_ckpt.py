@@ -193,30 +193,8 @@ FORMAT = own_format(
     magic=_magic,
     misnamed=Severity.ERROR,
     checks={Level.STRUCTURE: _structure},
-    protects=(
-        "with crc_check=True a CRC-32 in the last 17 bytes covers every byte before it, map parameters and"
-        " random_op excepted; without it, nothing but lengths, dims and types, which fix each other"
-    ),
-    limits=(
-        "without the CRC trailer a flipped bit in a tensor's content or name cannot be seen",
-        (
-            "a file cut at the border of two records, or by exactly the 17 bytes of the trailer, is whole in"
-            " itself; its tensors then differ from those of other steps"
-        ),
-        "parameters removed by remove_redundancy leave no trace",
-        (
-            "with map parameters or random_op records, either reading of the CRC is accepted: with them (the"
-            " loader's) or without (the writer's)"
-        ),
-        (
-            "files saved with parameters offloaded to disk carry a CRC that leaves those out: they fail here"
-            " as they fail in MindSpore with crc_check=True"
-        ),
-        "a tensor with a zero in its shape is dropped by the writer",
-    ),
     loader="mindspore",
     crosscheck=_find_lost_trailers,
     final_mode=FINAL_MODE,
     hides_cuts=True,
-    reference="MindSpore 2.10: mindspore/train/serialization.py, checkpoint.proto",
 )

@@ -307,29 +307,5 @@ def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme)
 
 
 FORMAT = own_format(
-    name="mindspore_encrypted",
-    magic=_magic,
-    final_mode=FINAL_MODE,
-    checks={Level.STRUCTURE: _structure},
-    protects="AES-GCM: with the key, a tag per block over all its bytes; AES-CBC and SM4-CBC: nothing",
-    limits=(
-        "without the key only the framing is checked, and names, steps and tensors are not known",
-        (
-            "without a tag (CBC, and all of MindSpore 1.x) a flipped bit in a tensor's content or name cannot"
-            " be seen even with the key"
-        ),
-        (
-            "nothing protects the number and order of blocks: a file of several blocks that lost whole ones"
-            " in the middle has a valid framing"
-        ),
-        (
-            "a key that leaves noise is said to be wrong: in a file that is damaged from end to end the right"
-            " one does as well"
-        ),
-        "one bit tells the magic of a CBC file of one block from that of MindSpore 1.x",
-    ),
-    reference=(
-        "MindSpore 2.10: mindspore/train/serialization.py, _encrypt; mindspore/core/utils/crypto.cc; blocks"
-        " decrypted with an independent library"
-    ),
+    name="mindspore_encrypted", magic=_magic, final_mode=FINAL_MODE, checks={Level.STRUCTURE: _structure}
 )

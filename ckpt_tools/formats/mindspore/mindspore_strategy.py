@@ -100,20 +100,6 @@ FORMAT = own_format(
     magic=_magic,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
-    protects="nothing",
-    limits=(
-        "a flipped bit in a name or a number that still makes sense cannot be seen",
-        "a protobuf file cut at the border of two layouts, or of two groups, is whole in itself",
-        (
-            "the JSON form is recognised by names such as src_strategy_0.json only, or when it is named"
-            " itself; --strategy-dir reads any"
-        ),
-        "a group file whose first group has a long name and few ranks is taken for a checkpoint",
-    ),
-    reference=(
-        "MindSpore 2.10: node_strategy.proto, strategy_checkpoint_info.cc,"
-        " mindspore/parallel/_parallel_serialization.py"
-    ),
     loader=None,
     rank_groups=_rank_groups,
 )

@@ -62,15 +62,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield lost
 
 
-FORMAT = own_format(
-    name="msgpack",
-    magic=_magic,
-    ours=_ours,
-    checks={Level.STRUCTURE: _structure},
-    protects="nothing; every length must fit the others and the end of the file",
-    limits=(
-        "a flipped bit in an array, a number or a name cannot be seen",
-        "of files that do not begin with a map with names, or with an array of flax', nothing is looked at",
-    ),
-    reference="github.com/msgpack/msgpack/blob/master/spec.md; flax 0.12 flax/serialization.py",
-)
+FORMAT = own_format(name="msgpack", magic=_magic, ours=_ours, checks={Level.STRUCTURE: _structure})

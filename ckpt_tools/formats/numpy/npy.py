@@ -132,15 +132,4 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from read_arrays(source, 0, anatomy)
 
 
-FORMAT = own_format(
-    name="npy",
-    magic=magic,
-    checks={Level.STRUCTURE: _structure},
-    protects="nothing: the length of the file follows from type and shape",
-    limits=(
-        "a flipped bit in an element, or one that makes another type of the same size, cannot be seen",
-        "a file of several arrays that is cut between two of them looks whole",
-    ),
-    hides_cuts=True,
-    reference="numpy/lib/_format_impl.py of NumPy 2.4",
-)
+FORMAT = own_format(name="npy", magic=magic, checks={Level.STRUCTURE: _structure}, hides_cuts=True)

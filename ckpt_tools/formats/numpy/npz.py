@@ -116,17 +116,4 @@ def _deflated(source: Source, r: Record, name: str, anatomy: Anatomy) -> Iterato
     anatomy.tensors.append(tensor_of(array.header, name, None))
 
 
-FORMAT = own_format(
-    name="npz",
-    magic=magic,
-    checks={Level.STRUCTURE: _structure},
-    protects="a CRC-32 per array over its uncompressed bytes; headers of the archive exist twice",
-    limits=(
-        "the numbers of deflated arrays are compared with their checksums, and not looked at otherwise",
-        (
-            "attributes, comments and the version of the writer are in the directory only, so a flipped bit"
-            " in them cannot be seen"
-        ),
-    ),
-    reference="numpy/lib/_npyio_impl.py (_savez) of NumPy 2.4; PKWARE APPNOTE 6.3.10",
-)
+FORMAT = own_format(name="npz", magic=magic, checks={Level.STRUCTURE: _structure})

@@ -78,14 +78,5 @@ def _read_tensor(reader: Reader, at: int, name: str) -> Tensor:
 
 
 FORMAT = own_format(
-    name="paddle_tensors",
-    magic=_magic,
-    checks={Level.STRUCTURE: _structure},
-    protects="nothing; every length is compared with the file's",
-    limits=(
-        "a cut behind a whole tensor looks right, since nothing says how many there are",
-        "the names of the tensors are in the program (.pdmodel, .json), which is not read",
-    ),
-    reference="paddle/fluid/framework/tensor_util.cc, dense_tensor_serialize.cc of Paddle 3.3",
-    hides_cuts=True,
+    name="paddle_tensors", magic=_magic, checks={Level.STRUCTURE: _structure}, hides_cuts=True
 )

@@ -154,16 +154,5 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="joblib",
-    magic=magic,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    protects="the checksum of zlib, gzip, bz2 or xz over what the file decodes into; .lzma has none",
-    limits=(
-        "the whole file is decoded to see what its pickle names, up to 64 times its size or 64 MiB",
-        "lz4 is not read, nor arrays in files of their own, as joblib before 0.10 kept them",
-        "where a name is said to stand is an offset of what the file decodes into",
-    ),
-    unasked=True,
-    reference="joblib 1.6: joblib/compressor.py, numpy_pickle.py, numpy_pickle_compat.py (Z-files)",
+    name="joblib", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure}, unasked=True
 )

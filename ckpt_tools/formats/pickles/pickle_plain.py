@@ -86,18 +86,4 @@ def read_plain(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pic
     return pickled
 
 
-FORMAT = own_format(
-    name="pickle_plain",
-    magic=magic,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    protects="nothing",
-    limits=(
-        "a flipped bit in a value cannot be seen",
-        (
-            "protocols 0 and 1 are told from text by their first opcodes; several pickles in one file count"
-            " as data after the first"
-        ),
-    ),
-    reference="CPython Lib/pickletools.py, Lib/pickle.py; torch/storage.py (_load_from_bytes)",
-)
+FORMAT = own_format(name="pickle_plain", magic=magic, distinct=False, checks={Level.STRUCTURE: _structure})

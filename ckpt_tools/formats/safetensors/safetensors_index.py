@@ -262,27 +262,5 @@ def _read_sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weight
 
 
 FORMAT = own_format(
-    name="safetensors_index",
-    magic=begins_so,
-    checks={Level.STRUCTURE: _structure},
-    protects="nothing by a checksum; every name in the map is compared with the names in the shards",
-    limits=(
-        (
-            "which of two shards holds the right values of a tensor cannot be seen, nor a shard exchanged for"
-            " one of another step"
-        ),
-        (
-            "total_size is compared when all shards were looked at; writers disagree on what it counts, so"
-            " only a flipped bit in it is a warning"
-        ),
-        "tied tensors are expected only where the map names them",
-        (
-            "param_name_map.json of MindSpore's unify_safetensors and indexes of other formats (.h5,"
-            " .msgpack) are not read"
-        ),
-    ),
-    reference=(
-        "huggingface_hub 2.4: serialization/_torch.py; torch 2.13: distributed/checkpoint/hf_storage.py"
-    ),
-    loader=None,
+    name="safetensors_index", magic=begins_so, checks={Level.STRUCTURE: _structure}, loader=None
 )

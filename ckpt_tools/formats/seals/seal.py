@@ -111,15 +111,4 @@ def compare(
             anatomy.sums.append(Sum(sworn, expected, (Extent(0, size),), 0, hash=made, code=CODE))
 
 
-FORMAT = own_format(
-    name="seal",
-    magic=_magic,
-    checks={Level.STRUCTURE: _structure},
-    protects="every byte of every file that it names; a digest at its end covers the seal itself",
-    limits=(
-        "who changes a file and its seal can make both fit: it guards against accidents, not attackers",
-        "a seal that was lost, or files that it does not name, say nothing",
-    ),
-    loader=None,
-    reference="docs/seals.md",
-)
+FORMAT = own_format(name="seal", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None)

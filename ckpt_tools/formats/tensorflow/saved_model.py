@@ -104,13 +104,5 @@ FORMAT = own_format(
     name="saved_model",
     magic=lambda head: _BEGIN.match(head) is not None,
     checks={Level.STRUCTURE: _structure},
-    protects="nothing; the values of its variables carry checksums of their own",
-    limits=(
-        "a flipped bit in a node or a signature is not seen",
-        "of an asset only that it is there, and that it holds more than zeros",
-        "a cut between two graphs of one file is not seen: protobuf has no end mark",
-        "saved_model.pbtxt and saved_model.cpb are not read",
-    ),
-    reference="TensorFlow 2.21: core/protobuf/saved_model.proto, meta_graph.proto, saved_object_graph.proto",
     loader="",
 )

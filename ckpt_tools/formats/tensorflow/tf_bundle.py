@@ -273,24 +273,7 @@ FORMAT = own_format(
     name="tf_bundle",
     magic=_magic,
     checks={Level.STRUCTURE: _structure},
-    protects=(
-        "a CRC-32C over every block of the index and over every tensor; together they leave no byte out, and"
-        " the footer has only one right content"
-    ),
-    limits=(
-        "a shard cannot be looked at without its index; without one it counts as a save that never finished",
-        "blocks compressed with Snappy are not read; no TensorFlow writes them",
-        (
-            "a shard that was exchanged for that of another step shows by its checksums only (level content),"
-            " unless its size differs"
-        ),
-        "the graph beside a TensorFlow 1 checkpoint (X.meta) carries no checksum and is not looked at",
-    ),
     loader="tensorflow",
-    reference=(
-        "TensorFlow 2.21: tensorflow/core/util/tensor_bundle/tensor_bundle.cc,"
-        " core/protobuf/tensor_bundle.proto, core/lib/io/table_builder.cc"
-    ),
     index_of=_index_of,
     ours=_ours,
     beside=check_state,

@@ -132,11 +132,5 @@ FORMAT = own_format(
     magic=lambda head: _BEGIN.match(head) is not None,
     distinct=False,
     checks={Level.STRUCTURE: _structure},
-    protects="the index of the variables, by FarmHash's Fingerprint64 of its bytes",
-    limits=(
-        "the hashes of saved_model.pb are of a form of it that only TensorFlow makes: they are not compared",
-        f"of an index of more than {_MOST >> 20} MiB nothing is compared",
-    ),
-    reference="TensorFlow 2.21: core/protobuf/fingerprint.proto, cc/saved_model/fingerprinting.cc",
     loader=None,
 )

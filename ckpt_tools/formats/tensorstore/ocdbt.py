@@ -302,21 +302,4 @@ FORMAT = own_format(
     magic=lambda head: head.startswith(MANIFEST),
     checks={Level.STRUCTURE: _structure},
     loader=None,
-    protects=(
-        "a CRC-32C over the manifest and over every node, with the values that lie inside them (Orbax: those"
-        " up to 1 KiB); no other value"
-    ),
-    limits=(
-        "values outside the nodes have no checksum",
-        (
-            "a changed bit in zstd data is seen only where it breaks decoding (with the zstandard package):"
-            " one in twenty in float weights, more in regular data"
-        ),
-        (
-            "without the zstandard package only lengths and checksums are checked, because the tree cannot be"
-            " read"
-        ),
-        "bytes of data files that no node refers to are not checked",
-    ),
-    reference="tensorstore 0.1.86: kvstore/ocdbt/index.rst, kvstore/ocdbt/format",
 )

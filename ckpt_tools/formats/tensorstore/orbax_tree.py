@@ -97,9 +97,4 @@ FORMAT = own_format(
     distinct=False,
     checks={Level.STRUCTURE: _structure},
     loader=None,
-    protects="nothing; every leaf is named twice in it, and its arrays must be there",
-    limits=(
-        "a changed bit that leaves well-formed JSON is seen only in the names of leaves and in known words",
-    ),
-    reference="orbax-checkpoint 0.12.8: metadata/tree.py, tree/utils.py",
 )

@@ -378,24 +378,4 @@ FORMAT = own_format(
     distinct=False,
     checks={Level.STRUCTURE: _structure},
     loader=None,
-    protects=(
-        "chunks with the crc32c codec, indexes of shards (Orbax writes them with zarr v3), the content of"
-        " gzip, zlib and bz2 data; nothing else"
-    ),
-    limits=(
-        (
-            "a changed bit in zstd data is seen only where it breaks decoding (with the zstandard package):"
-            " one in twenty in float weights, more in regular data"
-        ),
-        "raw and blosc chunks are checked by size only",
-        (
-            "a chunk file that is not there stands for the fill value, so a lost one is seen only through"
-            " Orbax's _METADATA"
-        ),
-        "a changed fill value, and other metadata that does not change sizes, is not seen",
-    ),
-    reference=(
-        "zarr specification v2 and v3; tensorstore 0.1.86: driver/zarr, driver/zarr3,"
-        " kvstore/zarr3_sharding_indexed"
-    ),
 )

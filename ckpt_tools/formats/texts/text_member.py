@@ -92,15 +92,5 @@ def _read_scalar(text: str) -> Scalar:
 
 
 FORMAT = own_format(
-    name="text_member",
-    magic=_magic,
-    distinct=False,
-    checks={Level.STRUCTURE: _structure},
-    protects="nothing; every byte must be text",
-    limits=(
-        "a change that leaves text is not seen, nor a cut in a lone number, or at the end of a line",
-        "files of more than 64 MiB are not read",
-    ),
-    loader=None,
-    reference="speechbrain 1.1.2: utils/checkpoints.py, core.py, utils/epoch_loop.py, dataio/encoder.py",
+    name="text_member", magic=_magic, distinct=False, checks={Level.STRUCTURE: _structure}, loader=None
 )

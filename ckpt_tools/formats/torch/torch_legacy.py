@@ -251,23 +251,5 @@ def _find_lost_tail(source: Source, nbytes: int) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="torch_legacy",
-    magic=legacy_magic,
-    checks={Level.STRUCTURE: _structure},
-    protects=(
-        "nothing: the length follows from the pickles, every storage repeats its number of elements, and the"
-        " other pickles are known bit for bit"
-    ),
-    limits=(
-        "a flipped bit in a tensor, or in a number or a name of the pickle, cannot be seen",
-        (
-            "pickles of Python 2 and of protocols 0 and 1 are read, but not compared bit for bit with what is"
-            " usual"
-        ),
-    ),
-    loader="torch",
-    reference=(
-        "torch/serialization.py (_legacy_save, _legacy_load) and torch/csrc/generic/serialization.cpp of"
-        " torch 2.13"
-    ),
+    name="torch_legacy", magic=legacy_magic, checks={Level.STRUCTURE: _structure}, loader="torch"
 )

@@ -236,14 +236,4 @@ def _make_tensor(key: int, storage: Any, numbers: tuple[int, ...], places: Place
     return Tensor("", place.dtype, shape, nbytes, place.offset + first * item, str(storage))
 
 
-FORMAT = own_format(
-    name="torch_tar",
-    magic=magic,
-    checks={Level.STRUCTURE: _structure},
-    protects="a sum over each tar header; the members' items must fill them exactly",
-    limits=("a flipped bit in a tensor, a number or a name of a pickle cannot be seen",),
-    reference=(
-        "torch/serialization.py (legacy_load) of torch 2.13 and its writer in torch 0.1; CPython"
-        " Lib/tarfile.py; POSIX.1-2008 pax"
-    ),
-)
+FORMAT = own_format(name="torch_tar", magic=magic, checks={Level.STRUCTURE: _structure})

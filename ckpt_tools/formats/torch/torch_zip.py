@@ -319,32 +319,4 @@ def _find_places(
     return places
 
 
-FORMAT = own_format(
-    name="torch_zip",
-    magic=magic,
-    checks={Level.STRUCTURE: limited(_check)},
-    protects=(
-        "a CRC-32 per record over its payload; the second half of .data/serialization_id over those CRCs;"
-        " headers exist twice"
-    ),
-    limits=(
-        "set_crc32_options(False) and skip_data leave payloads without a checksum: structure only",
-        (
-            "the first half of .data/serialization_id digests the record names in an order that only Linux"
-            " has; elsewhere it proves nothing"
-        ),
-        (
-            "TorchScript: its code is searched for operators that open files, and not parsed; archives of"
-            " torch before 1.3, torch.package and torch.export: the container only"
-        ),
-        (
-            "tensors of whole pickled objects are listed by the attribute paths in the pickle, which are not"
-            " always those of state_dict()"
-        ),
-    ),
-    loader="torch",
-    reference=(
-        "torch/serialization.py, torch/_utils.py, caffe2/serialize/inline_container.cc of torch 2.13; PKWARE"
-        " APPNOTE 6.3.10"
-    ),
-)
+FORMAT = own_format(name="torch_zip", magic=magic, checks={Level.STRUCTURE: limited(_check)}, loader="torch")

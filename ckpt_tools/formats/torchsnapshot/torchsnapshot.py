@@ -189,18 +189,5 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 FORMAT = own_format(
-    name="torchsnapshot",
-    magic=_magic,
-    checks={Level.STRUCTURE: _structure},
-    protects=(
-        "objects, and tensors of types that NumPy lacks, are torch.save archives with a CRC-32 for each"
-        " record; other tensors are compared by their sizes"
-    ),
-    limits=(
-        "a changed element of a tensor is not seen, nor is a file of another snapshot with the same sizes",
-        "the YAML of torchsnapshot before 0.1 is not read: such a snapshot cannot be judged",
-    ),
-    loader=None,
-    unasked=True,
-    reference="torchsnapshot 0.1.0: manifest.py, manifest_ops.py, flatten.py, serialization.py, batcher.py",
+    name="torchsnapshot", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None, unasked=True
 )
