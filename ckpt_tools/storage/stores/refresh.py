@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.stores.mounts import tree_of
 from ckpt_tools.storage.stores.store import PAGE, Object
+from ckpt_tools.storage.threads import Threads
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 FEW = 8
 """Objects that are asked for one by one where nobody knows how many others lie beside them."""
 _THREADS = 16
+Asked = tuple[Sequence[str], Callable[[], None]]
+"""The objects that a request is about, and the request."""
 
 
 def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
@@ -28,17 +30,17 @@ def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
     for the others then is told what they are now.
     """
     stores, failed = _by_store(urls)
-    asked = list[_Asked]()
+    asked = list[Asked]()
     for tree, keys in stores.items():
         homes = defaultdict(list)
         for key, url in keys.items():
             homes[key.rpartition("/")[0]].append(url)
         if (pages := _count_pages(tree, top := _common(homes))) is not None and pages <= len(keys):
-            asked.append(_Asked([*keys.values()], partial(tree.refresh_and_compare, top)))
+            asked.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
         elif pages is None and len(keys) > FEW:
-            asked += [_Asked(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
+            asked += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
         else:
-            asked += [_Asked([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
+            asked += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
     return failed | _ask(asked)
 
 
@@ -47,12 +49,12 @@ def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
     not be listed, and why.
     """
     stores, failed = _by_store(directories)
-    asked = list[_Asked]()
+    asked = list[Asked]()
     for tree, keys in stores.items():
         if (pages := _count_pages(tree, top := _common(keys))) is not None and pages < len(keys):
-            asked.append(_Asked([*keys.values()], partial(tree.refresh_and_compare, top)))
+            asked.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
         else:
-            asked += [_Asked([url], partial(tree.refresh_directory, key)) for key, url in keys.items()]
+            asked += [([url], partial(tree.refresh_directory, key)) for key, url in keys.items()]
     return failed | _ask(asked)
 
 
@@ -114,15 +116,16 @@ def listing_of(url: str) -> str:
 
 def learn_versions(urls: Sequence[str]) -> None:
     """See that the versions of these objects are known, where their store keeps any."""
-    rest = list[_Asked]()
+    rest = list[str]()
     for url in dict.fromkeys(urls):
         with suppress(OSError):
             if not object_of(url).version:
-                rest.append(_Asked([url], partial(_hear, url)))
-    first = 1 if rest and tree_of(rest[0].urls[0])[0].versioned is None else 0  # it tells of all others
-    _ask(rest[:first])
-    if rest and tree_of(rest[0].urls[0])[0].versioned is not False:
-        _ask(rest[first:])
+                rest.append(url)
+    first = 1 if rest and tree_of(rest[0])[0].versioned is None else 0  # it tells of all others
+    asked = [([url], partial(_hear, url)) for url in rest]
+    _ask(asked[:first])
+    if rest and tree_of(rest[0])[0].versioned is not False:
+        _ask(asked[first:])
 
 
 def object_of(url: str) -> Object:
@@ -136,27 +139,20 @@ def _hear(url: str) -> None:
     tree.heard(tree.store.head(key))
 
 
-class _Asked(NamedTuple):
-    """One request, and the objects that it is about."""
-
-    urls: Sequence[str]
-    request: Callable[[], None]
-
-    def answer(self) -> Mapping[str, OSError]:
-        """What could not be asked about."""
-        try:
-            self.request()
-        except OSError as e:
-            return dict.fromkeys(self.urls, e)
-        return {}
-
-
-def _ask(asked: Sequence[_Asked]) -> dict[str, OSError]:
-    """What failed, by URL; many requests at a time."""
-    if len(asked) == 1:
-        return dict(asked[0].answer())
+def _ask(asked: Iterable[Asked]) -> dict[str, OSError]:
+    """Make requests, many at a time; what failed, by URL."""
     failed: dict[str, OSError] = {}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for found in pool.map(_Asked.answer, asked):
-            failed.update(found)
+
+    def answer(urls: Sequence[str], request: Callable[[], None]) -> None:
+        try:
+            request()
+        except OSError as e:
+            failed.update(dict.fromkeys(urls, e))
+
+    pool = Threads(_THREADS)
+    try:
+        for done in [pool.submit(answer, *one) for one in asked]:
+            done.result()
+    finally:
+        pool.close(wait=False)
     return failed
