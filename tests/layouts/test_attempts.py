@@ -11,6 +11,7 @@ from described_layouts import HOUR, START
 from small_files import mindspore, saved, tensor
 
 from ckpt_tools.api import plan, verify
+from ckpt_tools.model.selection import Selection
 
 
 @pytest.mark.slow
@@ -86,3 +87,21 @@ def test_a_file_of_another_step_accuses_no_good_one(tmp_path: Path) -> None:
     }
     wrong = {os.path.relpath(path, tmp_path): codes for path, codes in found.items() if codes}
     assert wrong == {"iter_0000020/mp_rank_01/model_optim_rng.pt": {"step-mismatch"}}
+
+
+def test_one_number_of_ranks_that_count_restarts_differently_is_of_two_attempts(tmp_path: Path) -> None:
+    """Rank 1 died before its first save: what it calls 2 since then are the saves that others call 3. Files of one
+    number were loaded together, of which one was of the attempt after that of the others.
+    """
+    for attempt, steps in enumerate(((1, 6), (10, 20, 30), (10, 20, 30))):
+        for rank in (0, 1, 2):
+            count = attempt if rank == 1 else attempt + (attempt > 0)
+            for step in steps:
+                path = tmp_path / f"rank_{rank}/net{f'_{count}' if count else ''}-1_{step}.ckpt"
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(mindspore(True, rank, epoch_num=1, step_num=step))
+                os.utime(path, (START + attempt * HOUR + 60 * step + rank,) * 2)
+    made = plan(str(tmp_path), Selection(world_size=3))
+    loaded = {int(os.stat(f.path).st_mtime - START) // HOUR for r in made.by_rank for f in r.files}
+    assert len(loaded) == 1
+    assert "generation-mismatch" in {f.code for r in made.rejected for f in r.findings}

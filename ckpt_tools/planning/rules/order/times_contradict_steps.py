@@ -16,10 +16,8 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     doubt = "which checkpoint is the newest is in doubt: "
     if not f.differ and f.tracked is not None:
         newest, other = f.newest, f.tracked
-        text = (
-            f"{doubt}{f.named} was written after {newest.path} ({newest.label}),"
-            f" and names {other.path} ({other.label})"
-        )
+        written = f"{doubt}{f.named} was written after {newest.path} ({newest.label})"
+        text = f"{written}, and names {other.path} ({other.label})"
         hint = f"say --order tracker to resume from {other.label}, or --order mtime to resume from"
         yield Hit(newest.path, text, f"{hint} {newest.label}")
     if not f.differ:

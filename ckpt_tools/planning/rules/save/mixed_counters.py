@@ -23,10 +23,16 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield files of one save that several jobs, or several attempts of one, wrote."""
     for files in find_sizes_by_save(facts).values():
         yield from _find_two_jobs(files)
+    others, last = facts.expected.checkpoints, dict[int | None, int]()
+    for p in (p for o in others if facts.layouts.of(o).counting.restarts for p in o.parts):
+        last[p.rank] = max(last.get(p.rank, 0), p.generation or 0)
+    apart = len({*last.values()}) > 1  # some ranks died before their first save: they count one less
+    saved = Counter((o.epoch, o.step, o.step_in_epoch) for o in others)
     for c in facts.saves:
         layout = facts.layouts.of(c)
         yield from _find_unlike_counters(c.parts, facts.reports)
-        yield from _find_restarts(c, facts.expected.checkpoints, layout)
+        doubt = apart and bool(c.generation) and saved[c.epoch, c.step, c.step_in_epoch] > 1
+        yield from _find_restarts(c, others, layout, doubt)
         if not c.unfinished and not layout.complete.by_name:
             yield from _find_two_forms(c, layout)
 
@@ -44,30 +50,32 @@ def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) 
             if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
                 told[p.piece, key][n].append(p)
     for (_, key), values in told.items():
-        if len(values) > 1:
-            yield from _find_minority(key, values)
+        yield from _find_minority(key, values) if len(values) > 1 else ()
 
 
 def _find_minority(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[Hit]:
     """The files whose counter is not the one that most have; ``values`` maps what it is to the files."""
     (first, most), (second, next_most) = Counter({n: len(ps) for n, ps in values.items()}).most_common(2)
     for n, odd in values.items():
-        if n == first and most > next_most:
-            continue
         other = second if n == first else first
         text = f"its {key} is {n}, that of other files of its checkpoint {other}: two attempts wrote them"
-        for p in odd:
+        for p in odd if n != first or most == next_most else ():
             yield Hit(p.path, text, severity=Severity.ERROR, code="mixed-attempts", of_file=True)
 
 
-def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) -> Iterator[Hit]:
-    """Yield that names count different restarts: a note if they were written together after a crash."""
-    if len({p.generation for p in c.parts}) < 2 or all(layout.piece(p.piece).readers.single for p in c.parts):
+def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, doubt: bool) -> Iterator[Hit]:
+    """Yield that names count different restarts, or may where in ``doubt``: a note if written together."""
+    alike = len({p.generation for p in c.parts}) < 2
+    single = all(layout.piece(p.piece).readers.single for p in c.parts)
+    if single or (alike and not doubt):
         return
-    spread = max(p.mtime_ns for p in c.parts) - min(p.mtime_ns for p in c.parts)
+    times = sorted(p.mtime_ns for p in c.parts)
+    spread = times[-1] - times[0]
     apart = (abs(o.mtime_ns - c.mtime_ns) for o in others if o.key != c.key and not o.unfinished)
-    severity = Severity.NOTE if spread < min(apart, default=0) else Severity.WARNING
-    yield Hit(c.path, f"{label(c)} joins files of different restarts", severity=severity)
+    together = spread < min(apart, default=0) or (alike and not spread)
+    if not (alike and together):
+        severity = Severity.NOTE if together else Severity.WARNING
+        yield Hit(c.path, f"{label(c)} joins files of different restarts", severity=severity)
 
 
 def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
@@ -80,13 +88,9 @@ def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
             yield Hit(where(checkpoint), text, severity=Severity.ERROR, code="mixed-attempts")
 
 
-Job = tuple[tuple[str, int], ...]
-"""What tells jobs apart: the world size, tp and pp, as far as files say."""
-
-
 def _find_two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Iterator[Hit]:
-    """Yield files that a job of another size wrote than most of their checkpoint."""
-    jobs: dict[Job, list[Part]] = defaultdict(list)
+    """Yield files that a job of another size (world, tp, pp) wrote than most of their checkpoint."""
+    jobs: dict[tuple[tuple[str, int], ...], list[Part]] = defaultdict(list)
     for part, said in files:
         job = tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))
         jobs[job].append(part)
@@ -115,10 +119,8 @@ def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> I
     """Yield that files of a larger job lie in the directory of a save, by the ``sizes`` its files tell."""
     if lost := left_over(c, layout, sizes):
         of = ranges.words(ranges.ranges({dict(p.coords)["dp"] for p in lost}))
-        text = (
-            f"its files say that there were {sizes['dp']} data parallel ranks: the {lost[0].role} files of "
-            f"ranks {of} are left over from a larger job"
-        )
+        job = f"its files say that there were {sizes['dp']} data parallel ranks"
+        text = f"{job}: the {lost[0].role} files of ranks {of} are left over from a larger job"
         hint = "no rank loads them; what counts the files of a save stumbles over them: move them away"
         yield finding_of(RULE, Hit(where(c), text, hint, code="mixed-attempts"))
 
