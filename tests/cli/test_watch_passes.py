@@ -92,7 +92,7 @@ def test_a_damaged_index_is_damage_and_hides_nothing_else(
 ) -> None:
     path = tmp_path / "run"
     saves = described_tree("dcp", path)
-    index = next(path / f.path for f in saves[1].files if f.path.endswith(".metadata"))
+    index = next(path / f for f in saves[1].files if f.endswith(".metadata"))
     index.write_bytes(index.read_bytes()[:-40])
     told = {step: state for step, state, _ in watch(path).checkpoints()}
     assert told == {80: "good", 90: "bad", 100: "good", 110: "good"}

@@ -6,11 +6,14 @@ without a word.
 from __future__ import annotations
 
 import os
+import random
 import shutil
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 import small_files
 from examples import examples
 from fixture_trees import CASES, materialise
@@ -110,6 +113,7 @@ def home_of(root: Path, said: Said) -> Path | None:
 
 
 cases = st.sampled_from(CASES)
+SCANDIR = os.scandir
 
 
 def trained(step: int) -> bytes:
@@ -145,6 +149,30 @@ def test_files_of_other_programs_change_nothing(case: Path, name: str, deep: boo
         if old:
             os.utime(where / name, (1_500_000_000,) * 2)
         os.utime(where, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert ask(root) == before
+
+
+class Shuffled:
+    """What ``os.scandir`` says, in another order."""
+
+    def __init__(self, chance: random.Random, path: str | int) -> None:
+        with SCANDIR(path) as entries:
+            self.entries = list(entries)
+        chance.shuffle(self.entries)
+
+    def __enter__(self) -> Iterator[os.DirEntry[str]]:
+        return iter(self.entries)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@given(cases, st.integers(0, 9))
+@examples(100)
+def test_the_order_in_which_a_directory_is_listed_changes_nothing(case: Path, seed: int) -> None:
+    with brief_directory() as made, pytest.MonkeyPatch.context() as patch:
+        root, before = copy_of(case, made)
+        patch.setattr(os, "scandir", partial(Shuffled, random.Random(seed)))
         assert ask(root) == before
 
 

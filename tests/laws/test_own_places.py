@@ -81,6 +81,7 @@ def check(asked: Path, root: Path, places: Places) -> None:
             assert own or {a: stands.get(a) for a in at} == at, (asked, flags, rank, path)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "/".join(case.parts[-3:-1]))
 def test_no_file_is_planned_for_another_place(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path / "run")

@@ -72,6 +72,7 @@ def told(error: CkptError) -> list[Finding]:
     return [*(f for r in error.plan.rejected for f in r.findings), *error.plan.warnings]
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("case", TREES)
 def test_files_of_later_ranks_alone_are_another_nodes_save(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)
@@ -135,6 +136,7 @@ def test_only_a_young_save_is_waited_for(
         assert "unfinished-save" in out and ("wait if its job" in out) == young
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("case", TREES)
 def test_saves_without_all_their_hidden_files_are_neither_chosen_nor_good(case: Path, tmp_path: Path) -> None:
     root = materialise(case, tmp_path)

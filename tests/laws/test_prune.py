@@ -10,8 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from described import LAYOUTS as DESCRIBED_LAYOUTS
-from described_layouts import HOUR, START, described_tree, trackers
+from described_layouts import HOUR, LAYOUTS, START, described_tree, trackers
 from examples import examples
 from fixture_trees import CASES, materialise
 from hypothesis import event, given
@@ -131,7 +130,7 @@ def test_whatever_happened_to_a_tree(case: Path, harms: list[tuple[str, int]], d
         event("removed" if went(done) else "nothing to remove")
 
 
-DESCRIBED = list(product(DESCRIBED_LAYOUTS, (False, True)))
+DESCRIBED = list(product(LAYOUTS, (False, True)))
 
 
 @given(
@@ -145,13 +144,12 @@ DESCRIBED = list(product(DESCRIBED_LAYOUTS, (False, True)))
 def test_what_is_sound_and_not_kept_goes_and_nothing_else(
     tree: tuple[str, bool], cut: set[int], last: int, every: int | None, damaged: bool
 ) -> None:
-    """Held against the policy in four lines, over the saves that random trees are made of."""
+    """Held against the policy in four lines, over the saves of small trees."""
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
         saves = described_tree(tree[0], root, several=tree[1])
         for n, save in enumerate(saves):
-            for file in save.files:
-                path = root / file.path
+            for path in (root / name for name in save.files):
                 if n in cut:
                     path.write_bytes(path.read_bytes()[:-40])
                 os.utime(path, (START + n * HOUR, START + n * HOUR))
@@ -166,8 +164,8 @@ def test_what_is_sound_and_not_kept_goes_and_nothing_else(
         gone = {*sound} - kept | (cut if damaged else set())
         was = answer(root)
         prune(str(root), Policy(keep_last=last, keep_every=every), damaged=damaged, apply=True, selection=NOW)
-        there = {n for n, save in enumerate(saves) if all((root / f.path).exists() for f in save.files)}
-        none = {n for n, save in enumerate(saves) if not any((root / f.path).exists() for f in save.files)}
+        there = {n for n, save in enumerate(saves) if all((root / f).exists() for f in save.files)}
+        none = {n for n, save in enumerate(saves) if not any((root / f).exists() for f in save.files)}
         assert none == gone and there == {*range(len(saves))} - gone
         assert answer(root) == was and was[0] == 0
         event(f"{len(gone)} of {len(saves)} went")

@@ -1,22 +1,29 @@
-"""One tree of every layout that the generator of random trees knows, with times of its own."""
+"""Small trees of four saves of some layouts, as their frameworks write them, and what gives files their times."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
-from described import LAYOUTS
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
-from oracle import Save, Tree
+import small_files
 
 from ckpt_tools.layouts import LAYOUTS as ALL_LAYOUTS
 
 START = 1_760_000_000
-MINUTE = 60
-HOUR = 60 * MINUTE
+HOUR = 3600
 STEPS = (80, 90, 100, 110)
 """The names of the last two sort before those of the first two, unless they have leading zeros."""
+Files = Mapping[str, bytes]
+
+
+class Save(NamedTuple):
+    """The step or epoch of a save, and its files by their paths below the tree."""
+
+    step: int
+    files: Files
 
 
 def put(path: Path, data: bytes, at: float) -> None:
@@ -25,34 +32,79 @@ def put(path: Path, data: bytes, at: float) -> None:
     os.utime(path, (at, at))
 
 
-def _simplest(layout: str, several: bool) -> Tree:
-    """What the first example draws, of which each value is the simplest."""
-    made = list[Tree]()
+def megatron(step: int, n: int, *, every_rank: bool = False) -> Files:
+    """Along each of three axes there are ``n`` ranks; tensor parallel ones are neighbours."""
+    place = f"iter_{step:07d}/mp_rank_{{:02d}}{'_{:03d}' if n > 1 else ''}/model_optim_rng{{}}.pt"
+    return {
+        place.format(t, *([p] if n > 1 else []), f"_{rank}" if every_rank else ""): small_files.megatron(
+            step, rank, n, n, n**3
+        )
+        for rank, (p, d, t) in enumerate(product(range(n), repeat=3))
+        if every_rank or d == 0
+    }
 
-    @settings(max_examples=1, phases=[Phase.generate], derandomize=True, database=None)
-    @given(st.data())
-    def first(data: st.DataObject) -> None:
-        class Drawn:
-            def draw(self, strategy: st.SearchStrategy[object], label: str | None = None) -> object:
-                counted = several and label in ("tp", "pp", "dp", "mp", "world", "files")
-                return 2 if counted else data.draw(strategy, label)
 
-        made.append(LAYOUTS[layout](Drawn(), STEPS))  # type: ignore[arg-type]
+def ascend(step: int, n: int) -> Files:
+    return megatron(step, n, every_rank=True)
 
-    first()
-    return made[0]
+
+def deepspeed(step: int, n: int) -> Files:
+    home, zero = f"global_step{step}", "zero_pp_rank_{}_mp_rank_{:02d}_optim_states.pt"
+    models = {
+        f"{home}/mp_rank_{m:02d}_model_states.pt": small_files.deepspeed_model(step, n, n, m)
+        for m in range(n)
+    }
+    return models | {
+        f"{home}/{zero.format(d, m)}": small_files.deepspeed_zero(step, n, d * n + m)
+        for m, d in product(range(n), repeat=2)
+    }
+
+
+def trainer(step: int, _n: int) -> Files:
+    return {f"checkpoint-{step}/{name}": data for name, data in small_files.trainer(step).items()}
+
+
+def dcp(step: int, n: int) -> Files:
+    return {f"step-{step}/{name}": data for name, data in small_files.dcp(step, n).items()}
+
+
+def lightning(step: int, _n: int) -> Files:
+    return {f"epoch={step // 10}-step={step}.ckpt": small_files.lightning(step // 10, step)}
+
+
+def sample(epoch: int, _n: int) -> Files:
+    name = "model_best" if epoch == 1 else "checkpoint"
+    return {f"rank_0/{name}.pth.tar": small_files.sample(epoch)}
+
+
+def mindspore(step: int, n: int, *, crc: bool = False) -> Files:
+    return {
+        f"rank_{r}/net-1_{step}.ckpt": small_files.mindspore(
+            crc, r % max(1, n // 2), epoch_num=1, step_num=step
+        )
+        for r in range(n)
+    }
+
+
+def mindio(step: int, _n: int) -> Files:
+    return mindspore(step, 4, crc=True)
+
+
+LAYOUTS: dict[str, Callable[[int, int], Files]] = {
+    f.__name__: f for f in (megatron, ascend, deepspeed, trainer, dcp, lightning, sample, mindspore, mindio)
+}  # fmt: skip
 
 
 def described_tree(layout: str, root: Path, several: bool = False) -> list[Save]:
-    """Four saves of a layout, the first arrangement that the generator of random trees makes, or one with
-    ``several`` files; no tracker.
+    """Write the saves of a layout, of one rank along each axis or of ``several``; there is no tracker. A job of
+    ``sample`` overwrites its last file, and copies its best one: that of epoch 1.
     """
-
-    made = _simplest(layout, several)
-    for s in made.saves:
-        for f in s.files:
-            put(root / f.path, f.data, START)
-    return made.saves
+    steps = (1, 7) if layout == "sample" else STEPS
+    saves = [Save(step, LAYOUTS[layout](step, 2 if several else 1)) for step in steps]
+    for save in saves:
+        for path, data in save.files.items():
+            put(root / path, data, START)
+    return saves
 
 
 def trackers(root: Path) -> list[Path]:

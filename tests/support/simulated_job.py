@@ -237,16 +237,18 @@ class Job:
 
     def excused(self, path: str) -> bool:
         """Whether a crash really lost something at or below ``path``: in a file, or of a save of which it is
-        a part.
+        a part, also while ranks removed theirs one after the other.
         """
         path = os.path.relpath(path, self.root)
+        if path == ".":
+            return not any(map(self.usable, self.saves))
         mine = [p for p in self.content if p == path or p.startswith(f"{path}/")]
         if any(not self.content[p][1] for p in mine):
             return True
         return any(
             p == path or p.startswith(f"{path}/") or os.path.dirname(p) == path
             for s in self.saves
-            if s.id in self.hurt
+            if s.id in self.hurt or (self.there(s) and not self.all_there(s))
             for p in s.files
         )
 
