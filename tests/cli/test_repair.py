@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kill_points import files_of
 from places import FIXTURES
-from run_helpers import ckpt, megatron
+from run_helpers import ckpt, codes_of, megatron
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
@@ -40,10 +40,7 @@ def said(root: Path, *words: str, code: int = 0) -> dict:
 
 
 def codes(root: Path) -> set[str]:
-    seen = verify(root)
-    return {
-        f.code for f in (*seen.findings, *(f for r in seen.files for f in r.report.findings)) if f.severity
-    }
+    return codes_of(verify(root))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import small_files
 from blake3 import blake3
 from fixture_trees import materialise
 from places import FORMAT_FILES, LAYOUT_TREES
-from run_helpers import ckpt, megatron
+from run_helpers import ckpt, flip, megatron
 
 from ckpt_tools import Change, diff, guard
 from ckpt_tools.api import plan, verify
@@ -40,13 +40,6 @@ def codes(root: Path, **more: object) -> dict[str, set[str]]:
         for f in found.files
     }
     return {name: got for name, got in rows.items() if got}
-
-
-def flip(path: Path, at: int = -1) -> None:
-    data, times = bytearray(path.read_bytes()), path.stat()
-    data[at] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ what it would have, and the next command ends or takes back what was begun.
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 from kill_points import STOPS, Commands, Stop, bytes_of, files_of, step
-from run_helpers import megatron, one_file_per_rank
+from run_helpers import flip, megatron, one_file_per_rank
 
 from ckpt_tools.errors import NoCheckpoint
 from ckpt_tools.guard.prune.pins import pin
@@ -47,10 +46,7 @@ def newest_away(root: Path) -> None:
 
 def flipped(root: Path) -> None:
     path = min(root.glob("iter_*/mp_rank_00/model_optim_rng.pt"))
-    times, data = path.stat(), bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 8
-    path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    flip(path, path.stat().st_size // 2, 8)
 
 
 def untold(root: Path) -> None:

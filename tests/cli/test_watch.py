@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from run_helpers import OLD, broken, broken_body, ckpt, megatron, one_file_per_rank
+from run_helpers import OLD, broken, broken_body, ckpt, flip, megatron, one_file_per_rank
 from watching import Watching, once, states, watching
 
 SOON = ("--settle", "0s", "--rescan", "1s")
@@ -122,12 +122,7 @@ def test_old_ones_are_verified_again_least_recently_checked_first(tmp_path: Path
 
 
 def broken_body_of(root: Path, step: int) -> None:
-    """Bytes rot where no time shows it."""
-    path = root / f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt"
-    info, data = path.stat(), bytearray(path.read_bytes())
-    data[1024] ^= 1
-    path.write_bytes(data)
-    os.utime(path, ns=(info.st_atime_ns, info.st_mtime_ns))
+    flip(root / f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt", 1024)
 
 
 SAVE = """

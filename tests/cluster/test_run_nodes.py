@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from run_helpers import CKPT, CLEAN, megatron
+from two_nodes import free_port
 
 BIN = Path(sys.executable).parent
 # Writes what it sees, and lives until it is told to end: torchrun restarts it when it fails.
@@ -29,12 +29,6 @@ while not (out / "end").exists():
     if (out / f"fail-{os.getpid()}").exists():
         sys.exit(1)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 class Agents:

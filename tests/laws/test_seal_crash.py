@@ -17,7 +17,7 @@ import pytest
 from fixture_trees import pairs
 from injected import Fault, Victim, words_of
 from kill_points import Commands, Traced, files_of
-from run_helpers import CKPT, CLEAN, megatron
+from run_helpers import CKPT, CLEAN, codes_of, megatron
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
@@ -25,7 +25,6 @@ from ckpt_tools.cli.seal import exit_code
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, aside
 from ckpt_tools.guard import sealing
-from ckpt_tools.model.answers import Verification
 
 
 def one(root: Path) -> Path:
@@ -34,11 +33,6 @@ def one(root: Path) -> Path:
 
 def seal_of(root: Path) -> Path:
     return root / f"iter_0000010/{NAME}"
-
-
-def codes(found: Verification) -> set[str]:
-    rows = (f for row in found.files for f in row.report.findings)
-    return {f.code for f in (*rows, *found.findings) if f.severity}
 
 
 def age(root: Path, name: str = "*.tmp") -> list[Path]:
@@ -172,7 +166,7 @@ class Place:
             assert new.items() <= self.seals().items()
         assert_nothing_else(self.kept, self.top)
         more = {"seal_dir": str(away_of(self.top))} if "away" in self.way.name else {}
-        said = codes(verify(self.top / "run", **more))
+        said = codes_of(verify(self.top / "run", **more))
         wrong = {f"seal-{word}" for word in ("broken", "extra", "mismatch", "missing", "incomplete")}
         assert not said & (wrong | {"unfinished-save"}) - self.partial, said
         assert [c.step for c in scan(self.top / "run").checkpoints] == [10]
@@ -291,7 +285,7 @@ def test_64_ranks_seal_into_one_directory(processes: int, tmp_path: Path) -> Non
     ]
     assert [rank.wait(600) for rank in ranks] == [0] * processes
     assert len(list((home / FRAGMENTS).iterdir())) == 64
-    assert not codes(verify(home)) & {"seal-broken", "seal-incomplete", "seal-mismatch"}
+    assert not codes_of(verify(home)) & {"seal-broken", "seal-incomplete", "seal-mismatch"}
     assert [x.state for x in guard.seal(home, merge=True).checkpoints] == ["merged"]
     assert not (home / FRAGMENTS).exists()
 
@@ -326,7 +320,7 @@ def test_two_that_seal_one_tree_leave_one_seal(tmp_path: Path) -> None:
     root = one(tmp_path / "run")
     both = [subprocess.Popen([*CKPT, "seal", str(root), "--again"], env=CLEAN) for _ in range(2)]
     assert [p.wait(600) for p in both] == [0, 0]
-    assert not codes(verify(root)) & {"seal-broken", "seal-mismatch", "seal-extra"}
+    assert not codes_of(verify(root)) & {"seal-broken", "seal-mismatch", "seal-extra"}
     assert not list(root.rglob("*.tmp"))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from counted import at_most
-from run_helpers import CKPT, CLEAN, megatron
+from run_helpers import CKPT, CLEAN, codes_of, megatron
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
@@ -85,9 +85,7 @@ def place(root: Path, data: bytes, name: str = NAME) -> Path:
 
 
 def codes(root: Path) -> set[str]:
-    found = verify(root)
-    rows = (f for one in found.files for f in one.report.findings)
-    return {f.code for f in (*rows, *found.findings) if f.severity}
+    return codes_of(verify(root))
 
 
 @pytest.mark.share(3)
