@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 LISTED = 32
 """Candidates that a node names, at most: the newest ones."""
-_NAMED = 4
-"""Files on other nodes that findings name, at most."""
+_STRANGE, _NAMED = 256, 4
+"""Files for ranks of other nodes that a node tells of, and that findings name, at most."""
 _UP = "^"
 """What stands for .. in names: links may lead out of ROOT."""
 
@@ -104,18 +105,15 @@ class Order(Struct, frozen=True):
 
 
 class Judged(Struct, frozen=True):
-    """What a node, or the first one for all, says of a checkpoint: the ranks that it ``lacks`` files of."""
+    """What a node, or the first one for all, says of a checkpoint: the ranks that a node ``lacks`` files of,
+    and (role, ranks, path) of those that it has and that ranks of other nodes load.
+    """
 
     ok: bool
     read: bool
     findings: list[Finding]
-    lacks: list[int]
-
-
-class Strange(Struct, frozen=True):
-    """Files on a node whose ranks run elsewhere: (host, role, rank, path)."""
-
-    rows: list[tuple[str, str, int, str]]
+    lacks: list[int] = []
+    strange: list[tuple[str, list[int], str]] = []
 
 
 class Loads(Struct, frozen=True):
@@ -389,11 +387,11 @@ class _Node:
             bad, reports = (Verdict.BROKEN, Verdict.UNKNOWN), self.planner.session.reports
             sound = [p for p in c.parts if p.path not in reports or reports[p.path].verdict not in bad]
             lacks = set(self.ranks) - {r for p in sound for r in self._ranks_of(p)}
-        said = Judged(mine.usable, mine.read, list(mine.findings), sorted(lacks))
+        said = Judged(mine.usable, mine.read, list(mine.findings), sorted(lacks), self._find_strange(c))
         answer = self.meeting.exchange(said, self._conclude, Judged)
         if answer.ok:
             return replace(mine, read=answer.read)
-        return Judgement(False, (*answer.findings, *self._find_elsewhere(c, answer.lacks)), answer.read)
+        return Judgement(False, tuple(answer.findings), answer.read)
 
     def _conclude(self, values: Sequence[Judged]) -> Judged:
         rows = [
@@ -402,8 +400,19 @@ class _Node:
             if not v.ok
             for f in v.findings
         ]
-        lacks = sorted({r for v in values for r in v.lacks})
-        return Judged(all(v.ok for v in values), any(v.read for v in values), rows, lacks)
+        lacks = {r for v in values for r in v.lacks}
+        elsewhere = [
+            finding(
+                "on-other-node",
+                f"the {role} file of rank {min(lost)} lies on {self.hosts[i]}, where that rank does not run",
+                path=path,
+            )
+            for i, v in enumerate(values)
+            for role, ranks, path in v.strange
+            if (lost := lacks & {*ranks})
+        ]
+        rows += elsewhere[:_NAMED]
+        return Judged(all(v.ok for v in values), any(v.read for v in values), rows)
 
     def _ranks_of(self, p: Part) -> Sequence[int]:
         """Return the ranks that load a part: the one in its name, or those at its coordinates."""
@@ -412,23 +421,10 @@ class _Node:
         place, topology = set(p.coords), self.planner.topology
         return [r for r in range(topology.world_size) if place <= topology.coordinates(r).items()]
 
-    def _find_elsewhere(self, c: Checkpoint, lacks: Sequence[int]) -> tuple[Finding, ...]:
-        """Return findings about the first files that lie on another node than their ranks run on."""
-        theirs = set(lacks) - set(self.ranks)
-        here = [(p, set(self._ranks_of(p)) & theirs) for p in c.parts if p.size > 0]
-        host = self.hosts[self.meeting.me]
-        rows = [(host, p.role, min(ranks), p.path) for p, ranks in here if ranks][:_NAMED]
-        found = self.meeting.exchange(
-            Strange(rows), lambda values: Strange([row for v in values for row in v.rows]), Strange
-        ).rows
-        return tuple(
-            finding(
-                "on-other-node",
-                f"the {role} file of rank {rank} lies on {host}, where that rank does not run",
-                path=path,
-            )
-            for host, role, rank, path in found[:_NAMED]
-        )
+    def _find_strange(self, c: Checkpoint) -> list[tuple[str, list[int], str]]:
+        own, parts = {*self.ranks}, (p for p in c.parts if p.size > 0)
+        rows = ((p.role, sorted({*self._ranks_of(p)} - own), p.path) for p in parts)
+        return list(islice((row for row in rows if row[1]), _STRANGE))
 
     # ---- what all ranks load
 
