@@ -150,7 +150,7 @@ def declare(module: str, name: str, **given: Any) -> Layout:
     file = module.rpartition(".")[2]
     table = _freeze(read_data(file)[name])
     made = {
-        "pieces": tuple(read_pieces(file, table.pop("pieces"))),
+        "pieces": tuple(read_pieces(file, table.pop("pieces", ""))),
         "resume": resume_with(*table.pop("resume", ()), file=table.pop("resume_file", False)),
     }
     checks = [partial(named_steps, **one) for one in table.pop("check", ())]

@@ -14,22 +14,19 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, borrowed, number, told_otherwise
 from ckpt_tools.layouts.common.layout import (
-    Counting,
     Flaws,
     Found,
-    Layout,
     Metadata,
-    Purpose,
     Rows,
     Saves,
     Steps,
     Tracker,
     loss,
-    resume_file,
 )
 from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, holds_of, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
 from ckpt_tools.layouts.common.templates import outline, read_path
+from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
@@ -302,11 +299,10 @@ def name_saved(checkpoint: Checkpoint) -> str:
 
 _TEXTS = ("latest", "latest.txt", "last.txt", "last_checkpoint.txt", "latest_ckpt.txt")
 """What training loops call such a text, beside ``latest_checkpoint.txt``."""
-FILES = Layout(
-    name="files",
-    title="Files of people's own training loops",
+FILES = declare(
+    __name__,
+    "files",
     pieces=tuple(_list_pieces()),
-    resume=resume_file,
     steps=_read_steps,
     check=_check,
     lacks=_find_lacks,
@@ -322,16 +318,5 @@ FILES = Layout(
         name=name_saved,
         any_file=True,
         always=False,
-    ),
-    purpose=Purpose.ANYTHING,
-    counting=Counting(by_epoch=True),
-    reshardable=True,
-    reference="the public training scripts that layouts/loops.toml names",
-    limits=(
-        "only names that 'ckpt layouts files' lists are known: describe others in ckpt.toml",
-        "saves in one directory are one run; files of one number there are one save, and each rank loads all",
-        "what a file is, its content tells: a model, an optimizer's state, or counters alone",
-        "that optimizers and schedules belong to the same step only where they count",
-        "a file that no layout knows, and that no text beside it lists, is not missed",
     ),
 )
