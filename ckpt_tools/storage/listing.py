@@ -100,10 +100,13 @@ def walk(
     ``threads`` calls ask for the stats that will be used: on a network each takes a while.
     """
     if is_url(root):
-        from ckpt_tools.storage.stores.mounts import list_below
+        from ckpt_tools.storage.stores.mounts import tree_of
 
-        if (refused := list_below(root)) is not None:
-            yield root, refused
+        try:
+            tree, key = tree_of(root)
+            tree.list_below(key)
+        except OSError as e:
+            yield root, e
             return
         threads = 1  # all of it is in memory now
     seen, stack, pool = set[tuple[int, int]](), [root], Threads(threads)

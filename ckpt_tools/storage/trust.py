@@ -37,13 +37,9 @@ class Untrusted(UsageError):
     ``unfit``: it is ours, and nothing that can be read: no file, or far too large.
     """
 
-    unfit = False
-
-
-def _unfit(message: str, hint: str) -> Untrusted:
-    error = Untrusted(message, hint)
-    error.unfit = True
-    return error
+    def __init__(self, message: str, hint: str = "", *, unfit: bool = False) -> None:
+        super().__init__(message, hint)
+        self.unfit = unfit
 
 
 @contextmanager
@@ -143,10 +139,10 @@ class _Way:
         self._require(owner(info, self.trust), f"the link {here}" if to else here, info)
         self.check_places(self.steps[-1:])
         if not to:
-            raise _unfit(f"{here} is no regular file", "name a file of your own")
+            raise Untrusted(f"{here} is no regular file", "name a file of your own", unfit=True)
         if ":[" in to and not to.startswith("/"):
             hint = "write it into a file of your own, and name that"
-            raise _unfit(f"{here} is a pipe or a socket", hint)
+            raise Untrusted(f"{here} is a pipe or a socket", hint, unfit=True)
         is_volume = os.path.basename(here) == _KUBERNETES and info.st_uid == 0
         self.mounted = self.mounted or is_volume
 
@@ -222,7 +218,7 @@ def read(path: str, limit: int, trust: Trust = OURS, *, private: bool = False) -
         while len(data) <= limit and (part := file.read(limit + 1 - len(data))):
             data += part
     if len(data) > limit:
-        raise _unfit(f"{path} is larger than {limit:,} bytes", "name the file that was meant")
+        raise Untrusted(f"{path} is larger than {limit:,} bytes", "name the file that was meant", unfit=True)
     return data
 
 

@@ -54,16 +54,6 @@ def tree_of(url: str) -> tuple[Tree, str]:
         return tree, key
 
 
-def list_below(url: str) -> OSError | None:
-    """List all that lies below a URL, unless that is known; what kept it from that."""
-    try:
-        tree, key = tree_of(url)
-        tree.list_below(key)
-    except OSError as e:
-        return e
-    return None
-
-
 def refresh(url: str) -> None:
     """Forget what the store of a URL has, and list what lies below it now. Raises OSError."""
     tree, key = tree_of(url)
