@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 import yaml
 from places import FIXTURES, FORMAT_FILES, ROOT
+from run_helpers import ckpt
 
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 HOOK = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]
@@ -68,11 +70,7 @@ class Job:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     """With what the first step would have installed."""
-    ckpt = tmp_path / "bin/ckpt"
-    ckpt.parent.mkdir()
-    ckpt.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -P -m ckpt_tools "$@"\n')
-    ckpt.chmod(0o755)
-    return Job(tmp_path, {"path": str(DEMO)}, {"install": {"ckpt": str(ckpt)}})
+    return Job(tmp_path, {"path": str(DEMO)}, {"install": {"ckpt": f"{warm.commands()}/ckpt"}})
 
 
 def test_no_input_is_ever_part_of_a_script() -> None:
@@ -199,8 +197,7 @@ def test_the_hook_refuses_what_is_damaged() -> None:
     tree = sorted(p for p in DEMO.rglob("*") if re.search(HOOK["files"], p.name))
     sound = [p for p in tree if "iter_0000010/mp_rank_01" in str(p)]
     for files, code in ((tree, 1), (sound, 0)):
-        command = [sys.executable, "-P", "-m", "ckpt_tools", *words[1:], *files]
-        assert subprocess.run(command, cwd=ROOT, capture_output=True).returncode == code
+        assert ckpt(*words[1:], *files, cwd=ROOT).returncode == code
     assert len(tree) == 8 and len(sound) == 2
 
 

@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import warm
 from fixture_trees import CASES, materialise
 from run_helpers import CKPT, CLEAN, broken, megatron, one_file_per_rank
 
@@ -43,7 +44,8 @@ def terminal(*words: str, width: int = 80, cwd: Path | None = None) -> tuple[int
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     env = {k: v for k, v in CLEAN.items() if k not in ("COLUMNS", "LINES")}  # those of whoever runs the tests
     env["NO_COLOR"] = "1"
-    process = subprocess.Popen([*CKPT, *words], stdout=its, stderr=subprocess.DEVNULL, env=env, cwd=cwd)
+    line = [f"{warm.commands()}/ckpt", *words]
+    process = subprocess.Popen(line, stdout=its, stderr=subprocess.DEVNULL, env=env, cwd=cwd)
     os.close(its)
     seen = b""
     try:
