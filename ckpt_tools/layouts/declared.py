@@ -12,10 +12,12 @@ for, ``[homes]`` which directories, each with its own mark, a word in the place 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import cache, partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import borrowed, named_steps, read_steps
 from ckpt_tools.layouts.common.layout import (
@@ -43,7 +45,6 @@ from ckpt_tools.layouts.common.piece import (
     Readers,
     Stage,
     Where,
-    nest,
 )
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.tables import read_table
@@ -91,33 +92,33 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"\((\w+\.)?(\w+)\)", look_up, text)
 
 
-def read_pieces(file: str, text: str) -> Iterator[Piece]:
-    """Yield the pieces of a text of a file. Raises KeyError for a set that there is not."""
-    for line in filter(None, map(str.split, text.splitlines())):
-        first, second, *words = line
+def read_pieces(file: str, text: str) -> list[Piece]:
+    """Return the pieces of a text of a file. Raises KeyError for a set that there is not."""
+    found = list[Piece]()
+    for first, second, *words in filter(None, map(str.split, text.splitlines())):
         if first == "#":
             continue
         if second[0] != "@":
-            yield from _read_row(first, second, *words)
+            found += _read_row(first, second, *words)
             continue
         other, _, name = second[1:].rpartition(".")
         given = dict(word.split("=", 1) for word in words if "=" in word)
         changed = _read_words([word for word in words if "=" not in word])
-        inside = tuple(read_pieces(other or file, _fill(read_data(other or file)["sets"][name], given)))
+        inside = read_pieces(other or file, _fill(read_data(other or file)["sets"][name], given))
         for home in read_data(file)["homes"].get(first, [first]):
-            directory, _, mark = home.partition(" ")
-            mark = given.get("mark", "") + mark
-            yield from nest(directory if directory != "." else "", inside, mark, **changed)
+            directory, _, end = home.partition(" ")
+            above, mark = "" if directory == "." else f"{directory}/", given.get("mark", "") + end
+            found += [replace(p, name=p.name + mark, template=above + p.template, **changed) for p in inside]
+    return found
 
 
-def _read_row(name: str, role: str, template: str, *words: str) -> Iterator[Piece]:
+def _read_row(name: str, role: str, template: str, *words: str) -> list[Piece]:
     if not words or not words[-1].startswith("deep="):
-        yield Piece(name, role, template, **_read_words(words))
-        return
+        return [Piece(name, role, template, **_read_words(words))]
     least, most = map(int, words[-1].removeprefix("deep=").split("-"))
-    for deep in range(least, most + 1):
-        path = template.replace("…", "{name}/" * deep).removesuffix("/")
-        yield Piece(name.replace("#", str(deep)), role, path, **_read_words(words[:-1]))
+    fields = _read_words(words[:-1])
+    paths = {n: template.replace("…", "{name}/" * n).removesuffix("/") for n in range(least, most + 1)}
+    return [Piece(name.replace("#", str(n)), role, path, **fields) for n, path in paths.items()]
 
 
 def _read_words(words: Sequence[str]) -> dict[str, Any]:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from functools import cached_property
-from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.templates import compile_name
 from ckpt_tools.model.part import Kind
@@ -174,10 +171,3 @@ class Piece(Struct, frozen=True, dict=True):
     @property
     def file(self) -> re.Pattern[str]:
         return compile_name(self.file_template)
-
-
-def nest(home: str, pieces: Iterable[Piece], mark: str = "", **changed: Any) -> Iterator[Piece]:
-    """Yield the pieces of a set that lies in the directory ``home``, with ``mark`` behind their names."""
-    for p in pieces:
-        template = f"{home}/{p.template}" if home else p.template
-        yield replace(p, name=f"{p.name}{mark}", template=template, **changed)
