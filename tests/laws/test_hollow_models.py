@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fixture_trees import CASES, TREES, materialise, overwrite
+from fixture_trees import TREES, materialise, overwrite, tree_of
 from places import FORMAT_FILES
 from safetensors.torch import load_file, save
 from small_files import saved
@@ -83,10 +83,6 @@ def test_a_model_without_tensors_is_never_loaded_without_a_word(case: Path, tmp_
         overwrite(path, before, 0)
 
 
-def tree(name: str, tmp_path: Path) -> Path:
-    return materialise(next(case for case in CASES if "/".join(case.parts[-3:-1]) == name), tmp_path)
-
-
 def found(path: Path) -> dict[str, str]:
     """The codes and texts of the errors about one file, verified with what is beside it."""
     files = verify([str(path.parents[1])]).files
@@ -122,7 +118,7 @@ def one_zeroed(name: str, t: torch.Tensor) -> torch.Tensor:
 def test_weights_that_are_gone_are_named_and_the_save_before_is_taken(
     to: Callable[[str, torch.Tensor], torch.Tensor], code: str, named: str, tmp_path: Path
 ) -> None:
-    root = tree("hf-trainer/adapters", tmp_path)
+    root = tree_of("hf-trainer/adapters", tmp_path)
     newest = root / "checkpoint-6/adapter_model.safetensors"
     assert not found(newest)
     change(newest, to)
@@ -132,14 +128,14 @@ def test_weights_that_are_gone_are_named_and_the_save_before_is_taken(
 
 
 def test_zeros_that_every_save_has_are_no_damage(tmp_path: Path) -> None:
-    root = tree("hf-trainer/adapters", tmp_path)
+    root = tree_of("hf-trainer/adapters", tmp_path)
     for path in root.glob("*/adapter_model.safetensors"):
         change(path, zeroed)
     assert not any(found(path) for path in root.glob("*/adapter_model.safetensors"))
 
 
 def test_an_optimizer_without_a_state_is_missed_where_an_older_save_has_one(tmp_path: Path) -> None:
-    root = tree("hf-trainer/adapters", tmp_path)
+    root = tree_of("hf-trainer/adapters", tmp_path)
     empty = saved({"state": {}, "param_groups": [{"lr": 0.1, "params": [0]}]})
     paths = [root / f"checkpoint-{step}/optimizer.pt" for step in (2, 4, 6)]
     overwrite(paths[0], empty, 0)  # saved before the first step
@@ -151,7 +147,7 @@ def test_an_optimizer_without_a_state_is_missed_where_an_older_save_has_one(tmp_
 
 
 def test_an_export_is_known_by_its_name(tmp_path: Path) -> None:
-    root = tree("hf-trainer/adapters", tmp_path)
+    root = tree_of("hf-trainer/adapters", tmp_path)
     for path in (root / "adapter_model.bin", tmp_path / "alone/adapter_model.bin"):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(saved({}))
@@ -162,7 +158,7 @@ def test_an_export_is_known_by_its_name(tmp_path: Path) -> None:
 
 
 def test_other_tensors_are_named_and_nothing_is_said_of_ranks(tmp_path: Path) -> None:
-    root = tree("hf-trainer/adapters", tmp_path)
+    root = tree_of("hf-trainer/adapters", tmp_path)
     newest = root / "checkpoint-6/adapter_model.safetensors"
     change(newest, lambda name, t: t[:, :4].contiguous() if "lora_A" in name else t)
     text = found(newest)["signature-changed"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fixture_trees import CASES, damage, materialise, overwrite
+from fixture_trees import damage, overwrite, tree_of
 from own_pickles import setting
 
 from ckpt_tools.api import plan, scan
@@ -74,10 +74,6 @@ def rows(table: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     return [(name, lost) for name, losses in table.items() for lost in losses]
 
 
-def tree(name: str, target: Path) -> Path:
-    return materialise(next(case for case in CASES if "/".join(case.parts[-3:-1]) == name), target)
-
-
 def alone(root: Path) -> list[Path]:
     """The files of the newest save, of which nothing else is left."""
     chosen = plan(str(root)).checkpoint
@@ -105,7 +101,7 @@ def missing(made: LoadPlan) -> list[Any]:
 @pytest.mark.share(6)
 @pytest.mark.parametrize(("name", "pattern"), rows(SHOWN))
 def test_a_file_that_the_others_show_is_missed(name: str, pattern: str, tmp_path: Path) -> None:
-    root = tree(name, tmp_path)
+    root = tree_of(name, tmp_path)
     files = alone(root)
     assert not missing(plan(str(root)))
     lose(files, pattern)
@@ -115,7 +111,7 @@ def test_a_file_that_the_others_show_is_missed(name: str, pattern: str, tmp_path
 
 @pytest.mark.parametrize(("name", "pattern"), rows(WARNED))
 def test_a_file_that_the_others_make_likely_is_told(name: str, pattern: str, tmp_path: Path) -> None:
-    root = tree(name, tmp_path)
+    root = tree_of(name, tmp_path)
     files = alone(root)
     assert not missing(plan(str(root)))
     lose(files, pattern)
@@ -124,7 +120,7 @@ def test_a_file_that_the_others_make_likely_is_told(name: str, pattern: str, tmp
 
 @pytest.mark.parametrize(("name", "lost"), rows(TWO))
 def test_what_is_gone_of_a_second_model_is_told(name: str, lost: str, tmp_path: Path) -> None:
-    root = tree(name, tmp_path)
+    root = tree_of(name, tmp_path)
     save = alone(root)[0].parent
     for copy in ("model_1.safetensors", *TWO[name]):
         shutil.copy2(save / copy.replace("_1", ""), save / copy)
@@ -135,7 +131,7 @@ def test_what_is_gone_of_a_second_model_is_told(name: str, lost: str, tmp_path: 
 
 def test_a_loader_of_data_without_a_sampler_to_save_is_not_missed(tmp_path: Path) -> None:
     """Only the second loader draws at random."""
-    root = tree("accelerate/auto", tmp_path)
+    root = tree_of("accelerate/auto", tmp_path)
     for save in root.glob("checkpoints/*"):
         shutil.copy2(save / "scheduler.bin", save / "sampler_1.bin")
     made = plan(str(root))
@@ -144,7 +140,7 @@ def test_a_loader_of_data_without_a_sampler_to_save_is_not_missed(tmp_path: Path
 
 @pytest.mark.parametrize(("name", "lost"), rows({name: losses for name, (_, losses) in LARGER.items()}))
 def test_a_part_of_a_larger_model_is_missed(name: str, lost: str, tmp_path: Path) -> None:
-    root = tree(name, tmp_path)
+    root = tree_of(name, tmp_path)
     alone(root)
     copies = LARGER[name][0]
     paths = [str(p.relative_to(root)) for p in root.rglob("*")]
@@ -162,7 +158,7 @@ STAGES = ("layer_0{}-model_00-model_states.pt", "layer_0{}-model_states.pt")
 @pytest.mark.parametrize("name", STAGES)
 @pytest.mark.parametrize("lost", [0, 3])
 def test_a_layer_of_which_its_stage_names_parameters_is_missed(name: str, lost: int, tmp_path: Path) -> None:
-    root = tree("deepspeed/pipeline", tmp_path)
+    root = tree_of("deepspeed/pipeline", tmp_path)
     save = alone(root)[0].parent
     for n in range(4):
         (save / STAGES[0].format(n)).rename(save / name.format(n))
@@ -179,7 +175,7 @@ def test_a_layer_of_which_its_stage_names_parameters_is_missed(name: str, lost: 
 
 @pytest.mark.parametrize("name", STAGES)
 def test_a_layer_that_the_saves_beside_have_is_missed(name: str, tmp_path: Path) -> None:
-    root = tree("deepspeed/pipeline", tmp_path)
+    root = tree_of("deepspeed/pipeline", tmp_path)
     for path in list(root.glob("*/layer_*")):
         path.rename(path.with_name(name.format(path.name[7])))
     newest = plan(str(root))
@@ -191,7 +187,7 @@ def test_a_layer_that_the_saves_beside_have_is_missed(name: str, tmp_path: Path)
 
 @pytest.mark.parametrize(("files", "told"), [(2, False), (3, True)])
 def test_a_file_that_no_rank_has_is_told(files: int, told: bool, tmp_path: Path) -> None:
-    root = tree("dcp-hf/two", tmp_path)
+    root = tree_of("dcp-hf/two", tmp_path)
     for number, path in enumerate(alone(root), start=1):
         numbered = path.name.replace("model-00001-of-00001", f"model-{number:05d}-of-{files:05d}")
         path.rename(path.with_name(numbered))
@@ -200,7 +196,7 @@ def test_a_file_that_no_rank_has_is_told(files: int, told: bool, tmp_path: Path)
 
 def test_chunks_in_directories_for_each_axis_are_described(tmp_path: Path) -> None:
     """``dimension_separator`` "/": what describes the chunks lies above their directory."""
-    root = tree("levanter/steps", tmp_path)
+    root = tree_of("levanter/steps", tmp_path)
     alone(root)
     kernel = root / "step-20/model/decoder/kernel"
     (kernel / "0").mkdir()

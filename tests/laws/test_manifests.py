@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from asked_plan import asked
 from counted import calls
-from fixture_trees import CASES, TREES, materialise
+from fixture_trees import TREES, materialise, tree_of
 from places import FORMAT_FILES
 
 from ckpt_tools import Level, errors
@@ -352,7 +352,7 @@ def test_what_dvc_has_not_fetched_is_no_reason_to_start_fresh(tmp_path: Path) ->
         else:
             assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
         (tmp_path / f"{name}.dvc").unlink()
-    root = materialise(next(c for c in CASES if c.parts[-3:-1] == ("hf-trainer", "trainer")), tmp_path)
+    root = tree_of("hf-trainer/trainer", tmp_path)
     (root / "checkpoint-9000.dvc").write_text(text.replace("model.safetensors", "checkpoint-9000"))
     with pytest.raises(errors.UsageError, match=r"checkpoint-9000\.dvc") as doubt:
         plan(str(root))

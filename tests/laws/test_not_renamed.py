@@ -7,14 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, materialise, tree_of
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError, NotRecognised
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
-TREES = {"/".join(case.parts[-3:-1]): case for case in CASES}
 OF_RUNS = {"basicsr", "nanochat", "nvrx-local"}
 """Whose saves lie in a directory that is a whole run's, and may have any name."""
 ENDS = ("{}.tmp", "{}.incomplete", "{}.tmp-9f3a", "{}.partial")
@@ -55,7 +54,7 @@ def test_a_save_that_was_not_renamed_is_not_chosen(layout: str, name: str, tmp_p
 @pytest.mark.parametrize("tree", ["dcp/two", "orbax/standard", "torchsnapshot/steps"])
 def test_the_only_save_left_is_no_first_launch(tree: str, tmp_path: Path) -> None:
     """Who writes aside and renames may have removed the one before."""
-    root = materialise(TREES[tree], tmp_path)
+    root = tree_of(tree, tmp_path)
     whole = plan(str(root)).checkpoint
     assert whole is not None
     alone = tmp_path / "alone" / f"{Path(whole.path).name}.tmp"

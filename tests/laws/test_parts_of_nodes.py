@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, TREES, materialise
+from fixture_trees import TREES, materialise, tree_of
 from two_nodes import run_each
 
 from ckpt_tools import cli
@@ -56,13 +56,9 @@ def leave(root: Path, kept: Iterable[str]) -> None:
             path.unlink()
 
 
-def tree(case: str, target: Path) -> Path:
-    return materialise(next(c for c in CASES if "/".join(c.parts[-3:-1]) == case), target)
-
-
 def second_node(case: str, target: Path) -> Path:
     """What the second node has of all saves."""
-    root = tree(case, target)
+    root = tree_of(case, target)
     leave(root, [p.path for c in scan(str(root)).checkpoints for p in of_later_ranks(c)])
     return root
 
@@ -101,16 +97,16 @@ def test_what_is_missing_is_said_and_how_all_nodes_decide(case: str, tmp_path: P
 
 
 def test_rank_0_being_there_it_is_a_save_that_was_cut(tmp_path: Path) -> None:
-    root = tree("dcp/two", tmp_path)
+    root = tree_of("dcp/two", tmp_path)
     leave(root, [str(root / "step-10/__0_0.distcp")])
     assert plan(str(root), FIRST).checkpoint is None
-    leave(tree("dcp/two", tmp_path / "other"), [str(tmp_path / "other/tree/step-10/__1_0.distcp")])
+    leave(tree_of("dcp/two", tmp_path / "other"), [str(tmp_path / "other/tree/step-10/__1_0.distcp")])
     with pytest.raises(NoneUsable):
         plan(str(tmp_path / "other/tree"), FIRST)
 
 
 def test_two_nodes_with_disks_of_their_own_agree(tmp_path: Path) -> None:
-    disks = [tree("verl/ppo", tmp_path / "0"), second_node("verl/ppo", tmp_path / "1")]
+    disks = [tree_of("verl/ppo", tmp_path / "0"), second_node("verl/ppo", tmp_path / "1")]
     saves = scan(str(disks[0])).checkpoints
     second = {p.path for c in saves for p in of_later_ranks(c)}
     for path in second:
@@ -126,7 +122,7 @@ def test_two_nodes_with_disks_of_their_own_agree(tmp_path: Path) -> None:
 def test_only_a_young_save_is_waited_for(
     young: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    root = tree("dcp/two", tmp_path)
+    root = tree_of("dcp/two", tmp_path)
     (root / "step-20/.metadata").unlink()
     for path in (root / "step-20").iterdir():
         os.utime(path, (time.time() if young else SETTLED,) * 2)
@@ -159,7 +155,7 @@ def test_saves_without_all_their_hidden_files_are_neither_chosen_nor_good(case: 
 def test_hidden_files_that_a_copy_left_out_are_named(
     case: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    root = tree(case, tmp_path)
+    root = tree_of(case, tmp_path)
     for path in [p for p in root.rglob(".*") if p.is_file()]:
         path.unlink()
     for command, code in (("plan", 2), ("verify", 1)):
@@ -168,7 +164,7 @@ def test_hidden_files_that_a_copy_left_out_are_named(
 
 
 def test_the_only_save_may_be_one_that_its_job_died_in(tmp_path: Path) -> None:
-    root = tree("dcp/seed", tmp_path)
+    root = tree_of("dcp/seed", tmp_path)
     for path in root.rglob(".metadata"):
         path.unlink()
     assert plan(str(root), FIRST).checkpoint is None
@@ -177,7 +173,7 @@ def test_the_only_save_may_be_one_that_its_job_died_in(tmp_path: Path) -> None:
 
 def test_a_file_that_a_layout_places_is_no_tracker_of_another(tmp_path: Path) -> None:
     """TensorFlow calls its tracker as T5X calls the index of a save."""
-    root = tree("t5x/steps", tmp_path)
+    root = tree_of("t5x/steps", tmp_path)
     leave(root, [str(root / "checkpoint_20/checkpoint")])
     with pytest.raises(NotRecognised) as caught:
         plan(str(root), FIRST)
@@ -189,7 +185,7 @@ def test_a_file_that_a_layout_places_is_no_tracker_of_another(tmp_path: Path) ->
 
 
 def test_a_tree_of_saves_that_never_finished_is_not_ok(tmp_path: Path) -> None:
-    root = tree("dcp/two", tmp_path)
+    root = tree_of("dcp/two", tmp_path)
     (root / "step-20/.metadata").unlink()
     assert verify([str(root)]).verdict is Verdict.SUSPECT  # the one before it is whole
     shutil.rmtree(root / "step-10")

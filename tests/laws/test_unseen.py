@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import small_files
-from fixture_trees import CASES, TREES, damage, materialise, questions
+from fixture_trees import CASES, NAMED, TREES, damage, materialise, questions, tree_of
 from injected import ERRNOS, OF_DIRECTORIES, OF_FILES, Fault, Victim, broken_law, paths, words_of
 from run_helpers import CKPT, CLEAN, OLD, megatron, one_file_per_rank
 
@@ -32,7 +32,6 @@ FAULTS = 9
 """Of one fixture, about: large trees have hundreds of like paths. Over all fixtures each command meets each
 call and each error; the nightly run tries all of them on each path.
 """
-NAMES = [f"{case.parent.parent.name}/{case.parent.name}" for case in CASES]
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +128,7 @@ def all_hold(victim: Victim, command: str, words: list[str], tried: Iterable[Fau
 def test_what_cannot_be_read_is_of_its_save_and_run(
     case: str, within: str, call: str, victim: Victim, tmp_path: Path
 ) -> None:
-    root = materialise(CASES[NAMES.index(case)], tmp_path)
+    root = tree_of(case, tmp_path)
     words, path = words_of("plan", str(root)), str(root / within)
     unharmed, harmed = victim.ask(words), victim.ask(words, Fault(path, call, errno.EIO))
     assert broken_law("plan", unharmed, harmed, path) is None
@@ -140,7 +139,7 @@ def test_leave_to_go_on_is_none_to_load_a_save_without_its_highest_rank(
     victim: Victim, tmp_path: Path
 ) -> None:
     """Of a lone save nothing else tells how many ranks there were; the step in its name is that of the choice."""
-    root = materialise(CASES[NAMES.index("rank-files/directories")], tmp_path)
+    root = tree_of("rank-files/directories", tmp_path)
     for path in root.iterdir():
         if path.is_file():
             path.unlink()
@@ -152,7 +151,7 @@ def test_leave_to_go_on_is_none_to_load_a_save_without_its_highest_rank(
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("at", range(len(CASES)), ids=NAMES)
+@pytest.mark.parametrize("at", range(len(CASES)), ids=NAMED)
 def test_every_error_of_every_call_on_every_path(
     at: int, command: str, victim: Victim, tmp_path: Path
 ) -> None:
@@ -545,7 +544,7 @@ def test_the_number_of_a_rank_is_no_older_step(
     command: str, rank: int, victim: Victim, tmp_path: Path
 ) -> None:
     """What cannot be listed is ``ckpt_0``; ``ckpt_1`` holds files of step 7."""
-    root = materialise(CASES[NAMES.index("mindspore/v200")], tmp_path)
+    root = tree_of("mindspore/v200", tmp_path)
     fault = Fault(str(root / f"ckpt_{rank}"), "opendir", errno.EIO)
     harmed = victim.ask(words_of(command, str(root)), fault)
     assert harmed.injected and harmed.code == 5 and fault.path in harmed.err

@@ -21,6 +21,8 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 
 CASES = sorted(LAYOUT_TREES.glob("*/*/expected.json"))
+NAMED = {"/".join(case.parts[-3:-1]): case for case in CASES}
+"""Cases by the names of their layout and of their own."""
 TREES = [pytest.param(case, id=f"{case.parent.parent.name}-{case.parent.name}") for case in CASES]
 
 
@@ -36,6 +38,10 @@ def materialise(case: Path, target: Path) -> Path:
         os.utime(root / name, ns=(ns - ahead, ns - ahead))
         os.chmod(root / name, int(expected["modes"][name], 8))
     return root
+
+
+def tree_of(name: str, target: Path) -> Path:
+    return materialise(NAMED[name], target)
 
 
 def below(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import own_pickles
 import small_files
-from fixture_trees import CASES, damage, materialise
+from fixture_trees import damage, tree_of
 from injected import Fault
 from run_helpers import OLD, megatron
 
@@ -35,8 +35,7 @@ class Night:
 
 def fixture(name: str, to: Path) -> Path:
     """A real run of the fixtures, under its own name."""
-    case = next(c for c in CASES if "/".join(c.parts[-3:-1]) == name)
-    os.rename(materialise(case, to), to / RUN)
+    os.rename(tree_of(name, to), to / RUN)
     return to / RUN
 
 
