@@ -35,7 +35,7 @@ __all__ = [
 
 def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = False) -> OpenFile:
     """A file, open for reading: past the page cache where ``io`` is "direct". Of a store, ``hold``: all of it
-    will be read; what is ``certain`` is not other than a checksum that the store keeps of it. Raises OSError.
+    will be read; what is ``certain`` was not changed on its way from there. Raises OSError.
     """
     if is_url(path):
         from ckpt_tools.storage.stores.source import StoreSource

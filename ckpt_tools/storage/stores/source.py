@@ -8,13 +8,14 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from hashlib import md5
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.attempts import ask_again
 from ckpt_tools.storage.local import Identity, ShortRead, counting
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.store import NOT_KEPT, Replaced, other_than
+from ckpt_tools.storage.stores.store import DIFFERENTLY, NOT_KEPT, Replaced, other_than
 from ckpt_tools.storage.stores.tree import stat_of
 from ckpt_tools.storage.threads import Threads, count_cpus
 
@@ -39,8 +40,8 @@ READERS = 4
 
 class StoreSource:
     """An object as it was listed, or as it is now where it was not. ``hold``: all of it will be read.
-    ``certain``: it gives orders, and no checksum in it shows that it came otherwise; where it is read whole,
-    the checksum that the store keeps does.
+    ``certain``: it gives orders, and no checksum in it shows that it came otherwise: a range is read twice,
+    unless the object's ETag is the MD5 of all of it.
     """
 
     def __init__(self, path: str, *, hold: bool = False, certain: bool = False) -> None:
@@ -254,9 +255,13 @@ class StoreSource:
     # ---- requests
 
     def fetch(self, start: int, length: int) -> memoryview:
-        """These bytes; where they are to be ``certain``, no others than the store says it has."""
+        """These bytes; where they are to be ``certain``, those of two readings, as the store has them."""
         data = self._answered(start, length)
-        if self._certain and length == self.size:
+        if not self._certain or self.object.etag.strip('"') == md5(data, usedforsecurity=False).hexdigest():
+            return data
+        if self._answered(start, length) != data:
+            raise OSError(errno.EIO, DIFFERENTLY, self.path)
+        if length == self.size:
             from ckpt_tools.storage.stores.told import contradicts
 
             if contradicts(self.store, self.object, data):
