@@ -18,7 +18,6 @@ from own_plugins import install
 from places import DOCS
 from run_helpers import broken
 from sample_results import field_names
-from small_files import saved, tensor
 from small_runs import FILE, encrypted, flipped, lost, plain, started_before
 
 from ckpt_tools import guard
@@ -54,11 +53,6 @@ def stale(tmp: Path) -> None:
 
 def cut(tmp: Path) -> None:
     broken(plain(tmp), 20)
-
-
-def unplaced(tmp: Path) -> None:
-    (tmp / "run").mkdir()
-    (tmp / "run/.odd.pt.bak0").write_bytes(saved({"model": {"w": tensor(1)}, "optimizer": {}, "step": 3}))
 
 
 def broken_plugin(tmp: Path) -> None:

@@ -36,7 +36,6 @@ from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan
 
-CKPT = [sys.executable, "-m", "ckpt_tools"]
 CLEAN = {k: v for k, v in os.environ.items() if not k.startswith("CKPT_")}
 
 

@@ -62,14 +62,6 @@ class Sparse:
         buffer[:] = self.read(offset, len(buffer))
 
 
-def zeros_crc(n: int) -> int:
-    """CRC-32 of ``n`` zero bytes."""
-    crc, block = 0, bytes(1 << 20)
-    for _ in range(n >> 20):
-        crc = zlib.crc32(block, crc)
-    return zlib.crc32(bytes(n & (1 << 20) - 1), crc)
-
-
 def sparse_archive(
     records: Sequence[tuple[str, bytes | int]], crcs: Mapping[int, int] | None = None
 ) -> Sparse:

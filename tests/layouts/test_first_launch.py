@@ -373,9 +373,6 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-NEW = Selection(allow_none=True, allow_missing=True)
-
-
 def test_a_misspelt_run_is_a_question(runs: Path) -> None:
     for selection in (
         Selection(run="lmm"),

@@ -110,11 +110,6 @@ def answered(root: Path, **asked: Any) -> tuple[LoadPlan | None, str]:
         return None, f"{e}; {e.hint}"
 
 
-def told(made: LoadPlan) -> int | None:
-    assert made.checkpoint is not None
-    return made.checkpoint.step if made.checkpoint.step is not None else made.checkpoint.step_in_epoch
-
-
 # --- the same in every layout, on the trees that its framework wrote
 
 

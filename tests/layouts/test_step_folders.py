@@ -85,7 +85,6 @@ class Case(NamedTuple):
     wanted: Sequence[str] | int
 
 
-PAIR = (("model", weights), ("optim", optimizer))
 BOTH = {**halves("step_100", 100), **halves("step_200", 200)}
 ALONE = {"ckpt-100/state.pt": full(100), "ckpt-200/state.pt": full(200)}
 HALVES = ["step_200/model.pt", "step_200/optimizer.pt"]

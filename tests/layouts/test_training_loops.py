@@ -181,10 +181,6 @@ def test_a_copy_is_no_reason_to_go_back_in_silence(tmp_path: Path, loop: str, ev
     assert chosen == newest
 
 
-def network(*shape: int) -> bytes:
-    return saved({"w": torch.full(shape, float(len(shape)))})
-
-
 @pytest.mark.parametrize("export", ["onnx/inside/tree/model.onnx", "gguf/whole/tree/llama-q8_0.gguf"])
 @pytest.mark.parametrize("name", ["model", "step_3"])
 def test_an_export_beside_states_never_hides_them(tmp_path: Path, export: str, name: str) -> None:

@@ -48,7 +48,6 @@ TOY = Layout(
     limits=(),
     check=named,
 )
-LAYOUTS = Layouts((TOY,))
 
 
 def part(step: int, rank: int | None = 0, /, **more: object) -> Part:
