@@ -191,7 +191,7 @@ def explain_failure(to: Output, tell: Callable[[str], None] | None = None) -> It
         if error.plan is not None and tell:
             from ckpt_tools.output import story
 
-            tell(story.render(error.plan))
+            tell(f"{text_of(error.plan, to)}\n{story.render(error.plan)}")
         elif error.plan is not None:
             report(error.plan, to, f"{error}\n{error.hint}")
         raise
@@ -207,12 +207,11 @@ def report(plan: LoadPlan, to: Output, error: str = "") -> None:
         in_error = len(causes) == 1 and f"{causes[0].path}: {causes[0].message}" in error
         if not in_error and f"{c.label} lacks " not in error:
             why = [_blame(c.path, causes), *(f.message for f in rejected.findings if f.follows)]
-            what = f"{c.path} ({c.kind}, {c.label}) is not usable"
+            what = f"{c.label} was skipped" + (f" ({c.path})" if c.parts else ", which is gone")
             console.problem("warning", f"{what}: {'; so '.join(why)}" if causes else what)
     if len(plan.rejected) > _LOST:
-        console.problem(
-            "warning", f"{len(plan.rejected) - _LOST} older ones are not usable either; --verbose names them"
-        )
+        more = f"{len(plan.rejected) - _LOST:,} older ones were skipped too: 'ckpt plan -v' names them"
+        console.problem("warning", more)
     console.findings(plan.warnings, plan.root)
 
 
@@ -223,5 +222,5 @@ def _blame(home: str, causes: Sequence[Finding]) -> str:
     first = causes[0]
     text = f"{first.path}: {first.code}" if first.path not in ("", home) else first.code
     damaged = {f.path for f in causes if f.severity is Severity.ERROR and f.path not in ("", home)}
-    count = f"{len(damaged):,} of its files cannot be used, the first: " if len(damaged) > 1 else ""
+    count = f"{len(damaged):,} of its files are not usable, the first is " if len(damaged) > 1 else ""
     return f"{count}{text}: {first.message}"

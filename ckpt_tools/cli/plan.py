@@ -11,6 +11,7 @@ from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.words import printable
 from ckpt_tools.storage.urls import absolute
 
 EXAMPLES = """
@@ -52,7 +53,12 @@ def plan(asked: options.Asked) -> int:
         result = _with_arguments(result, asked.resume_args, needed=to.format == "shell")
     if to.format != "table":
         output.report(result, to)
-    text = output.text_of(result, to)
+    if to.format == "table" and to.quiet:
+        from ckpt_tools.output import sentence
+
+        text = f"{printable(sentence.sum_up(result))}\n"
+    else:
+        text = output.text_of(result, to)
     if told:
         from ckpt_tools.output import story
 

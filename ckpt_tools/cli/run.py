@@ -15,6 +15,7 @@ from ckpt_tools.cli.app import AFTER_DASHES
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.sentence import sum_up
 
 if TYPE_CHECKING:
     from ckpt_tools.job import Listener
@@ -102,6 +103,8 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
     from ckpt_tools.job import Listener
 
     def report(plan: LoadPlan) -> None:
+        if not asked.to.quiet:
+            console.problem("note", sum_up(plan))
         output.report(plan, asked.to)
         if asked.explain:
             from ckpt_tools.output import story
@@ -117,7 +120,5 @@ def _what(taken: Any) -> str:
     decision = taken.decision
     chosen = decision.said.checkpoint
     if chosen is None:
-        return f"nothing to resume from: this is a first launch (decision: {decision.path})"
-    where = decision.resume.path or chosen.path
-    step = f"step {decision.step}: " if decision.step is not None else ""
-    return f"resume from {step}{where} (decision: {decision.path})"
+        return f"the job starts from nothing: this is a first launch (decision: {decision.path})"
+    return f"the job starts from {decision.resume.path or chosen.path} (decision: {decision.path})"

@@ -222,4 +222,4 @@ def why_unfinished(c: Checkpoint, layout: Layout) -> str:
 
 def label(c: Checkpoint) -> str:
     """Return a checkpoint as findings call it."""
-    return f"the {c.kind} checkpoint of {c.label}"
+    return f"the {c.kind.adjective}checkpoint of {c.label}"

@@ -26,6 +26,12 @@ class Kind(str, Enum):
     def __str__(self) -> str:
         return self.value
 
+    @property
+    def adjective(self) -> str:
+        """What is said before "checkpoint", with a space behind it; nothing of a regular one."""
+        words = {Kind.PERIODIC: "", Kind.DYING_GASP: "emergency ", Kind.RELEASE: "exported "}
+        return words.get(self, f"{self.value} ")
+
 
 class Folder(NamedTuple):
     """What the files of one piece in one directory have in common. ``directory`` ends with a slash."""

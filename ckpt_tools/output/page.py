@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +14,8 @@ from msgspec import Struct
 from ckpt_tools.findings import filled
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.output.words import printable, wrapped
+from ckpt_tools.model.report import Level
+from ckpt_tools.output.words import percent, printable, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -112,33 +113,38 @@ class Page:
             self.text("")
 
     def findings(self, findings: Sequence[Finding], root: str, listed: Collection[str] = ()) -> None:
-        """Show findings, what follows, and what to do about each code; ``listed`` files are named already."""
+        """Show each finding once, in a block with its place, what is wrong, and below the last block of
+        several with one hint, what to do; ``listed`` files are named already.
+        """
         if not findings:
             return
-        findings = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
+        found = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
         self.gap()
-        rows = _fold([f for f in findings if not f.follows], root, listed, self.view.verbose)
-        rule = ("rule",) if self.view.verbose else ()
-        self.table(("severity", "code", *rule, "where", "what"), rows, below=("what", "where"))
-        for f in findings:
+        causes, said = [f for f in found if not f.follows], Counter[str]()
+        for hint, same in _group_by_hint(causes, root).items():
+            for first, more in _fold(same, listed, self.view.verbose):
+                self._show_finding(first, more, root)
+            said.update({f.code for f in same})
+            few = min(said[f.code] for f in same) <= _HINTS
+            if hint and (few or self.view.verbose):
+                self.text(f"  hint: {hint}", "cyan")
+            elif hint:
+                self.text("  hint: more like these with -v", "dim")
+        for f in found:
             if f.follows:
                 self.text(f"so {f.message}", STYLE[str(f.severity)])
-        self._hints([f for f in findings if f.hint and not f.follows], root)
 
-    def _hints(self, findings: Sequence[Finding], root: str) -> None:
-        """What to do about each code; of many hints about one code the first."""
-        codes_by_hint: dict[str, dict[str, None]] = {}
-        for f in findings:
-            codes_by_hint.setdefault(filled(f.hint, f.path, root), {})[f.code] = None
-        self.text("")
-        said = Counter[str]()
-        for hint, codes in codes_by_hint.items():
-            said.update(list(codes))
-            if min(said[code] for code in codes) <= _HINTS or self.view.verbose:
-                self.text(f"hint ({', '.join(codes)}): {hint}", "dim")
-        for code, count in said.items():
-            if count > _HINTS and not self.view.verbose:
-                self.text(f"hint ({code}): {count - _HINTS:,} more like these (-v)", "dim")
+    def _show_finding(self, f: Finding, more: int, root: str) -> None:
+        place = relative(f.path, root) or "this directory"
+        place = place if f.offset is None else f"{place} at byte {f.offset:,}"
+        place += f" and {more:,} more" if more else ""
+        code = f.code
+        if self.view.verbose:
+            from ckpt_tools.planning.rules.catalogue import find_rule  # imports each rule
+
+            code = " ".join(filter(None, (code, find_rule(f))))
+        self.text(f"{f.severity}: {place}", STYLE[str(f.severity)])
+        self.text(f"  {f.message} [{code}]")
 
     def done(self) -> str:
         return "".join(f"{line.rstrip()}\n" for line in self.file.getvalue().splitlines())
@@ -190,27 +196,26 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
     return wrapped(line.strip(), width, first, rest)
 
 
-def _fold(
-    findings: Sequence[Finding], root: str, listed: Collection[str], with_rules: bool
-) -> list[tuple[str, ...]]:
-    """Return the rows of findings; notes, and much said of ``listed`` files, are one with their number."""
-    if with_rules:
-        from ckpt_tools.planning.rules.catalogue import find_rule  # imports each rule
+def _group_by_hint(findings: Sequence[Finding], root: str) -> dict[str, list[Finding]]:
+    """Return the findings by what to do about them; those without a hint, of which none waits, are last."""
+    groups: dict[str, list[Finding]] = {}
+    for f in findings:
+        hint = "" if f.severity is Severity.NOTE else filled(f.hint, f.path, root)
+        groups.setdefault(hint, []).append(f)
+    return groups
 
+
+def _fold(
+    findings: Sequence[Finding], listed: Collection[str], verbose: bool
+) -> Iterator[tuple[Finding, int]]:
+    """Yield findings, each with how many more say the same: notes, and much said of ``listed`` files."""
     alike = Counter((f.code, f.message) for f in findings if f.path in listed)
     same: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
         many = f.severity is Severity.NOTE or (f.path in listed and alike[f.code, f.message] > _ALIKE)
-        what = f.message if many else f"{f.path}\n{f.offset}\n{f.message}"
+        what = f.message if many and not verbose else f"{f.path}\n{f.offset}\n{f.message}"
         same.setdefault((f.code, what), []).append(f)
-    rows = []
-    for (code, _), (first, *others) in same.items():
-        place = relative(first.path, root)
-        place = place if first.offset is None else f"{place} at byte {first.offset:,}".lstrip()
-        more = f" and {len(others):,} more" if others else ""
-        rule = (find_rule(first),) if with_rules else ()
-        rows.append((str(first.severity), code, *rule, f"{place}{more}", first.message))
-    return rows
+    yield from ((first, len(others)) for first, *others in same.values())
 
 
 def relative(path: str, root: str) -> str:
@@ -229,3 +234,16 @@ def epoch(c: Checkpoint) -> str:
 
 def excluded(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'} hidden by --exclude"
+
+
+_DEPTHS = {
+    Level.PRESENCE: "names and sizes alone",
+    Level.STRUCTURE: "structure, not the contents",
+}
+
+
+def describe_checks(level: Level, coverage: float) -> str:
+    """Return how deeply a file was looked at: a flipped bit is seen where a stored checksum covers it."""
+    if level < Level.CONTENT:
+        return _DEPTHS[level]
+    return f"checksums of {percent(coverage)} of the bytes" if coverage else "no checksum in this format"

@@ -1,67 +1,77 @@
-"""A plan -> what it chose, a table of the files that each rank loads, and why better candidates lost."""
+"""A plan -> a sentence; the file that each rank loads; why better checkpoints were skipped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.output.page import FEW, PLAIN, Page, View, epoch, excluded, relative
-from ckpt_tools.output.words import percent, plural, size
+from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.output.page import FEW, PLAIN, Page, View, describe_checks, epoch, excluded, relative
+from ckpt_tools.output.sentence import sum_up
+from ckpt_tools.output.words import size
 
 
 def render(plan: LoadPlan, view: View = PLAIN) -> str:
     page = Page(view)
-    if plan.checkpoint:
-        page.text(f"resume from {_name(plan.checkpoint)}", "bold green")
-        for name, value in _list_facts(plan, plan.checkpoint):
-            if value:
-                page.text(f"  {name}: {value}", whole=name in ("path", "arguments", "environment"))
-    else:
-        none = "no usable checkpoint" if plan.rejected else "no checkpoint: training would start from scratch"
-        page.text(none, "bold")
+    good = plan.checkpoint is not None and not plan.rejected
+    page.text(sum_up(plan), "bold green" if good else "bold yellow" if plan.checkpoint else "bold")
+    for name, value in _list_facts(plan, plan.checkpoint) if plan.checkpoint else ():
+        if value:
+            page.text(f"  {name}: {value}", whole=name in ("path", "arguments", "environment"))
     if plan.excluded:
         page.text(f"  {excluded(plan.excluded)}")
     if back := plan.rollback:
-        lost = plural(back.origin - back.target, "step")
-        text = f"from step {back.origin} to {back.target} (save interval {back.save_interval}): {lost} back"
+        text = f"from step {back.origin} to {back.target} (save interval {back.save_interval})"
         page.text(f"  rollback: {text}", "yellow")
     _list_loads(page, plan)
     for rejected in plan.rejected:
         c = rejected.checkpoint
         page.text("")
-        place = f": {relative(c.path, plan.root)}" if c.parts else ", which is gone"
-        page.text(f"not {_name(c)}{place}", "yellow")
+        place = f" ({relative(c.path, plan.root)})" if c.parts else ", which is gone"
+        page.text(f"Skipped: {c.label}{place}", "yellow")
         page.findings(rejected.findings, plan.root)
     passed = {rejected.checkpoint.key for rejected in plan.rejected}
     if ahead := [c for c in plan.ahead if c.key not in passed]:
-        names = ", ".join(map(_name, ahead))
+        names = ", ".join(c.label for c in ahead)
+        text = f"Higher steps are there, but were written earlier: {names}. The job will save over them."
         page.text("")
-        page.text(f"newer than the choice: {names}; the resumed job will come to these steps again", "yellow")
+        page.text(text, "yellow")
     page.findings(plan.warnings, plan.root)
     return page.done()
-
-
-def _name(c: Checkpoint) -> str:
-    return f"{c.label} ({c.kind}, {c.layout})"
 
 
 def _list_facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
     yield "path", plan.resume.path or c.path
     yield "epoch", epoch(c) if c.epoch is not None else ""
     yield "run", c.run if c.run != "." else ""
+    yield "layout", f"{c.layout} ({c.kind.adjective}checkpoint)" if c.kind.adjective else c.layout
     yield "arguments", " ".join(plan.resume.args)
     yield "environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items())
-    sizes = [f"{plan.world_size} ranks"] if plan.world_size is not None else []
-    if plan.saved_world_size is not None:
-        sizes.append(f"saved by {plan.saved_world_size}")
-    yield "world", ", ".join(sizes)
-    numbers = plan.topology.items()
-    yield "topology", ", ".join(f"{name}={known.value} ({known.provenance})" for name, known in numbers)
+    yield "ranks", _describe_ranks(plan)
     read = [f"{size(plan.bytes_verified)} read"]
     if plan.bytes_read < plan.bytes_verified:
         read.append(f"{size(plan.bytes_read)} of it now, the rest by earlier runs")
-    yield "checked", ", ".join([*read, f"{plural(plan.attempts, 'checkpoint')} tried"])
+    yield "checked", ", ".join([*read, _describe_checks(plan)])
+
+
+def _describe_ranks(plan: LoadPlan) -> str:
+    words = [f"{plan.world_size:,}"] if plan.world_size is not None else []
+    if plan.saved_world_size not in (None, plan.world_size):
+        words.append(f"saved by {plan.saved_world_size:,}")
+    numbers = [(name, known) for name, known in plan.topology.items() if name != "world_size"]
+    words += (f"{name}={known.value}" for name, known in numbers)
+    return ", ".join(words)
+
+
+def _describe_checks(plan: LoadPlan) -> str:
+    """Return how deeply the files to load were looked at, in words."""
+    files = list({f.path: f for _, f in plan.loads}.values())
+    return describe_checks(min(f.level for f in files), _share_of_checksums(files)) if files else ""
+
+
+def _share_of_checksums(files: Sequence[FileLoad]) -> float:
+    whole = sum(max(0, f.size) for f in files)
+    return sum(max(0, f.size) * f.coverage for f in files) / whole if whole else 1.0
 
 
 def _list_loads(page: Page, plan: LoadPlan) -> None:
@@ -69,15 +79,14 @@ def _list_loads(page: Page, plan: LoadPlan) -> None:
     rows = []
     for rank, f in plan.loads:
         if whole or f.substituted:
-            owner = f"file of rank {f.source_rank}" if f.substituted and f.source_rank is not None else ""
-            about = (f.role, str(f.level), percent(f.coverage), size(f.size), relative(f.path, plan.root))
-            why = ": ".join(filter(None, (owner, f.reason)))
-            rows.append(("all" if rank is None else str(rank), *about, why))
+            owner = f"rank {f.source_rank}'s file" if f.substituted and f.source_rank is not None else ""
+            who = "all" if rank is None else str(rank)
+            more = (f.role, describe_checks(f.level, f.coverage), size(f.size)) if page.view.verbose else ()
+            note = ": ".join(filter(None, (owner, f.reason)))
+            rows.append((who, *more, relative(f.path, plan.root), note))
     if rows:
-        headers = ("rank", "role", "level", "coverage", "size", "file", "why")
+        more = ("role", "checked", "size") if page.view.verbose else ()
         page.text("")
-        page.table(headers, rows, right=("rank", "coverage", "size"), below=("why", "file"))
+        page.table(("rank", *more, "file", "note"), rows, right=("rank", "size"), below=("note", "file"))
     if len(rows) < len(plan.loads):
-        page.text(
-            f"{len(plan.loads) - len(rows):,} ranks' own files not listed (--verbose lists them)", "dim"
-        )
+        page.text(f"{len(plan.loads) - len(rows):,} ranks load their own files (-v lists them)", "dim")

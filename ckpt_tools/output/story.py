@@ -1,4 +1,4 @@
-"""A plan -> its story: what was considered, why each lost, what was substituted, what was not looked at."""
+"""A plan -> what the page with -v adds: what was considered, what was substituted, what was not looked at."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import FileLoad, LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.output.json import outcomes
 from ckpt_tools.output.words import plural, printable
 
 _LISTED = 8
+_WORDS = {"rejected": "skipped, for the reason above", "passed over": "left out by --save-interval"}
 
 
 def render(plan: LoadPlan) -> str:
@@ -35,38 +35,22 @@ def _list_lines(plan: LoadPlan) -> Iterator[str]:
     if unseen := [*_list_unseen_bytes(files), *_list_unseen_files(plan, len(files))]:
         yield "What was not looked at"
         yield from (f"  {line}" for line in unseen)
-    if warnings := [f for f in plan.warnings if f.severity is not Severity.NOTE]:
-        yield "Warnings"
-        yield from (f"  {_describe(plan, f)}" for f in warnings)
 
 
 def _shorten(plan: LoadPlan, path: str) -> str:
     return os.path.relpath(path, plan.root) if path.startswith(plan.root) else path
 
 
-def _describe(plan: LoadPlan, f: Finding) -> str:
-    at = "" if f.offset is None else f" at byte {f.offset}"
-    return f"{f.code}: {f.message}{f' ({_shorten(plan, f.path)}{at})' if f.path else ''}"
-
-
 def _list_candidates(plan: LoadPlan) -> Iterator[str]:
-    rejected = {r.checkpoint.key: r for r in plan.rejected}
     rows = outcomes(plan)
-    yield f"Candidates, best first ({len(rows)})"
+    yield f"Checkpoints, best first ({len(rows):,})"
     silent = Counter[str]()
     for i, (c, outcome) in enumerate(rows, 1):
         if outcome in ("not looked at", "passed over") and i > _LISTED:
             silent[outcome] += 1
-            continue
-        yield f"  {i}. {c.kind} checkpoint {c.label}, {_shorten(plan, c.path)}: {outcome}"
-        if outcome == "rejected":
-            findings = rejected[c.key].findings
-            causes = sorted((f for f in findings if not f.follows), key=lambda f: -f.severity)
-            yield from (f"       {_describe(plan, f)}" for f in causes[:_LISTED])
-            if len(causes) > _LISTED:
-                yield f"       and {plural(len(causes) - _LISTED, 'more finding')}"
-            yield from (f"       so {f.code}: {f.message}" for f in findings if f.follows)
-    yield from (f"  and {n} more: {outcome}" for outcome, n in silent.items())
+        else:
+            yield f"  {i}. {c.label}, {_shorten(plan, c.path)}: {_WORDS.get(outcome, outcome)}"
+    yield from (f"  and {n:,} more: {_WORDS.get(outcome, outcome)}" for outcome, n in silent.items())
     if not rows:
         yield "  none"
 

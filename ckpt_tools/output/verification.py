@@ -6,11 +6,20 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.model.answers import FileReport, Sample, Verification
 from ckpt_tools.model.finding import Severity, Verdict
-from ckpt_tools.model.report import Report
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.output.contents import show_bytes
-from ckpt_tools.output.page import FEW, PLAIN, STYLE, Page, View, known, relative
-from ckpt_tools.output.words import percent, plural, size, span, speed
+from ckpt_tools.output.page import FEW, PLAIN, STYLE, Page, View, describe_checks, known, relative
+from ckpt_tools.output.words import plural, size, span, speed
 
+_DEPTHS = {
+    Level.PRESENCE: "names and sizes alone were looked at",
+    Level.STRUCTURE: "the structure of each file, not its contents",
+    Level.CONTENT: "all contents",
+    Level.VALUES: "all contents, and the numbers in them",
+    Level.LOAD: "all contents, and each file was loaded",
+}
+_FEW = 8
+"""Files with findings that need no table."""
 _WORST_FIRST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
 
 
@@ -42,7 +51,7 @@ def render_part(files: Sequence[FileReport], of: int, root: str, view: View = PL
     page.text(text, STYLE["unknown"])
     listed = _list_files(page, reports, root)
     found = [f.at(r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
-    page.findings(found, root, {r.path for r in listed})
+    page.findings(found, root, {r.path for r in listed} if len(listed) > _FEW else ())
     return page.done()
 
 
@@ -53,41 +62,47 @@ def _list_findings(page: Page, result: Verification) -> int:
     with_notes = page.view.verbose or (not worse and len(found) <= FEW)
     bad = {entry.report.path for entry in result.files if entry.report.verdict is not Verdict.OK}
     listed = [*result.findings, *(found if with_notes else worse)]
-    page.findings(listed, result.root, () if page.view.verbose else bad)
+    page.findings(listed, result.root, () if page.view.verbose or len(bad) <= _FEW else bad)
     return 0 if with_notes else len(found) - len(worse)
 
 
 def _conclude(result: Verification) -> str:
-    s = result.summary
+    s, worst = result.summary, result.verdict
     if not s.files:
-        return f"{result.verdict}: no checkpoint file was found"
-    bad = s.verdicts[str(result.verdict)] if result.verdict is not Verdict.OK else s.files
+        return f"{worst}: no checkpoint file was found"
+    word = Verdict.OK if worst is Verdict.SUSPECT else worst
+    bad = s.verdicts[str(worst)] if word is not Verdict.OK else s.files
     of = f"{bad:,} of " if bad not in (0, s.files) else ""
-    return f"{result.verdict}: {of}{plural(s.files, 'file')}, {size(s.bytes)}"
+    severities = [f.severity for f in (*result.findings, *result.in_files)]
+    counts = [(severities.count(severity), severity) for severity in (Severity.ERROR, Severity.WARNING)]
+    more = [plural(count, str(severity)) for count, severity in counts if count]
+    return ", ".join([f"{word}: {of}{plural(s.files, 'file')}", size(s.bytes), *more])
 
 
 def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Report]:
+    """Show a table of files that are not ok, if they are many: of a few the findings say it all."""
     listed = [r for r in reports if page.view.verbose or r.verdict is not Verdict.OK]
+    if not page.view.verbose and len(listed) <= _FEW:
+        return listed
     listed.sort(key=lambda r: _WORST_FIRST.index(r.verdict))
     rows = [
         (
-            *(str(r.verdict), str(r.level), percent(r.coverage), size(r.size), known(r.format)),
+            *(str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), known(r.format)),
             relative(r.path, root),
         )
         for r in listed
     ]
     if rows:
-        headers = ("verdict", "level", "coverage", "size", "format", "file")
+        headers = ("verdict", "checked", "size", "format", "file")
         page.text("")
-        page.table(headers, rows, right=("coverage", "size"), below=("file",))
+        page.table(headers, rows, right=("size",), below=("file",))
     return listed
 
 
 def _sum_up(result: Verification, now: float) -> Iterator[str]:
     s = result.summary
-    counts = [f"{count:,} {word}" for word, count in s.verdicts.items() if count]
     if s.files:
-        yield ", ".join([*counts, f"{speed(s.bytes_read, s.seconds)} at level {result.level}"])
+        yield f"{speed(s.bytes_read, s.seconds)}, {_DEPTHS[result.level]}"
     if result.sample:
         yield _describe_sample(result.sample, now)
     if s.below_level:

@@ -46,7 +46,7 @@ class Groups:
         if piece.readers.sharded:
             return None
         groups, over = self.selection.replica_groups, piece.readers.replicated_over
-        by_layout = f"equal at every {' and '.join(over)}" if over else ""
+        by_layout = f"the same on all {' and '.join(over)} ranks" if over else ""
         role = piece.role if piece.role in groups else ""
         if role in groups:
             members = next((group for group in groups[role] if rank in group), ())

@@ -11,9 +11,9 @@ from msgspec import Struct
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotNewest, UsageError
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.output.json import Object, fields
-from ckpt_tools.output.report.gathered import Gathered, Start, causes, worst_of
+from ckpt_tools.output.report.gathered import Gathered, Start, worst_of
+from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import plural, printable
 
 _BEGINNINGS: tuple[tuple[type[CkptError], str], ...] = (
@@ -54,36 +54,12 @@ def of_start(start: Start) -> Advice:
     plan = start.plan
     if plan is None or plan.checkpoint is None:
         return Advice(Verdict.UNKNOWN, "Start from the beginning: there is nothing to resume from.")
-    what = f"Resume from {plan.checkpoint.label}"
-    if plan.resume.path in [p.path for p in plan.checkpoint.parts] and plan.checkpoint.parts[1:]:
-        what += f" ({os.path.basename(plan.resume.path or '')})"  # one of several copies
     commands = [("what every rank loads, and why", _command("plan", start, "-v"))]
-    if not plan.rejected:
-        what += ": it is the newest, and every file that it needs is usable"
-        return Advice(Verdict.OK, f"{what}.", tuple(commands))
-    lost = [r.checkpoint.step for r in plan.rejected if not r.checkpoint.unfinished]
-    if lost:
+    if any(not r.checkpoint.unfinished for r in plan.rejected):
         repair = f"ckpt repair {_quoted(start.root)}"
         commands.insert(0, ("whether what is damaged can be repaired", repair))
-    return Advice(
-        Verdict.SUSPECT, f"{what}{_blame(plan.rejected)}{_count_lost(plan, lost)}.", tuple(commands)
-    )
-
-
-def _count_lost(plan: LoadPlan, lost: Sequence[int | None]) -> str:
-    steps = [step for step in lost if step is not None]
-    back = max(steps) - plan.resume_step if steps and plan.resume_step is not None else 0
-    verb = "is" if back == 1 else "are"
-    return f", and {plural(back, 'step')} of training {verb} lost" if back > 0 else ""
-
-
-def _blame(rejected: Sequence[Rejected]) -> str:
-    first = rejected[0]
-    why = next((f.code for f in causes(first.findings)), "not usable")
-    if len(rejected) == 1:
-        return f": {first.checkpoint.label} is not usable ({why})"
-    many = plural(len(rejected), "better checkpoint")
-    return f": {many} cannot be used, the first ({why}) is {first.checkpoint.label}"
+    verdict = Verdict.SUSPECT if plan.rejected else Verdict.OK
+    return Advice(verdict, sum_up(plan), tuple(commands))
 
 
 def _command(name: str, start: Start, *words: str) -> str:

@@ -156,13 +156,10 @@ def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator
 def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
     """Yield ranks without a file that they can load; what follows from damaged files is last."""
     for gap in sorted((gap for gap in gaps if not gap.asked), key=lambda gap: gap.damaged):
-        who, same = ranges.ranks(gap.ranks, gap.world), f"a rank with the same state ({gap.group})"
-        if ranges.size(gap.ranks) == 1:
-            text = f"{who} has no usable {gap.role} file" + (f", nor has {same}" if gap.group else "")
-        else:
-            others = f", nor one of {same}," if gap.group else ""
-            text = f"there is no usable {gap.role} file{others} for {who}"
-        yield Hit(gap.path, text, ranks=gap.ranks, follows=gap.damaged)
+        one = ranges.size(gap.ranks) == 1
+        who = f"rank {ranges.words(gap.ranks)} has" if one else f"ranks {ranges.words(gap.ranks)} have"
+        same = f", and no rank with the same state has one ({gap.group})" if gap.group else ""
+        yield Hit(gap.path, f"{who} no good {gap.role} file{same}", ranks=gap.ranks, follows=gap.damaged)
 
 
 def describe_new_ranks(gap: Gap) -> Finding:

@@ -1,0 +1,89 @@
+"""A plan -> one or a few short sentences: what is resumed, what was skipped and why, what it costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from ckpt_tools.discovery.completeness import label
+from ckpt_tools.model import ranges
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.plan import LoadPlan, Rejected
+from ckpt_tools.output.words import plural
+
+_NAMED = 2
+"""Skipped checkpoints that each have a sentence."""
+
+
+def sum_up(plan: LoadPlan) -> str:
+    """Return what the job resumes from, what was skipped and why, and how many steps are trained again."""
+    said = [_say_choice(plan)]
+    if len(plan.rejected) <= _NAMED:
+        said += (_say_skipped(r) for r in plan.rejected)
+    else:
+        first = _say_skipped(plan.rejected[0])
+        said.append(f"{len(plan.rejected):,} better checkpoints were skipped. {first}")
+    if lost := count_lost_steps(plan):
+        said.append(f"{plural(lost, 'step')} of training {'is' if lost == 1 else 'are'} lost.")
+    return " ".join(said)
+
+
+def _say_choice(plan: LoadPlan) -> str:
+    c = plan.checkpoint
+    if c is None:
+        none = "No checkpoint can be used." if plan.rejected else "There is no checkpoint to resume from."
+        return f"{none} Training would start from nothing."
+    name = c.label
+    if plan.resume.path in [p.path for p in c.parts] and c.parts[1:]:
+        name += f" ({os.path.basename(plan.resume.path or '')})"  # one of several copies
+    newest = "" if plan.rejected or plan.ahead else ", the newest checkpoint"
+    return f"Resume from {name}{newest}."
+
+
+def _say_skipped(rejected: Rejected) -> str:
+    c = rejected.checkpoint
+    name = c.label if (c.step, c.epoch) == (None, None) else f"{c.label[0].upper()}{c.label[1:]}"
+    return f"{name} was skipped: {explain_rejection(rejected)}."
+
+
+def explain_rejection(rejected: Rejected) -> str:
+    """Return why a checkpoint lost, in half a sentence."""
+    c, errors = rejected.checkpoint, [f for f in rejected.findings if f.severity is Severity.ERROR]
+    lost = [f for f in errors if f.ranks]
+    if lost:
+        all_of = tuple(sorted({pair for f in lost for pair in f.ranks}))
+        one = ranges.size(all_of) == 1
+        what = "no good copy" if any(f.follows for f in lost) else "no file"
+        return f"{'rank' if one else 'ranks'} {_join_words(all_of)} {'has' if one else 'have'} {what}"
+    causes = [f for f in errors if not f.follows] or list(rejected.findings)
+    if not c.parts:
+        return "it is gone"
+    if not causes:
+        return "it is not usable"
+    return _blame(c, causes)
+
+
+def _blame(c: Checkpoint, causes: Sequence[Finding]) -> str:
+    first, damaged = causes[0], {f.path: None for f in causes if f.path and f.path != c.path}
+    own = f"{label(c)} "
+    if first.message.startswith(own):
+        return f"it {first.message.removeprefix(own)}"
+    if first.path in damaged:
+        name = os.path.basename(first.path)
+        if len(damaged) == 1:
+            return f"{name} is not usable ({first.code})"
+        return f"{len(damaged):,} of its files are not usable, the first is {name} ({first.code})"
+    return f"{first.message} ({first.code})"
+
+
+def _join_words(of: ranges.Ranges) -> str:
+    before, comma, last = ranges.words(of).rpartition(", ")
+    return f"{before} and {last}" if comma else last
+
+
+def count_lost_steps(plan: LoadPlan) -> int:
+    """Return how many steps lie between the highest step that was skipped and the choice."""
+    steps = [r.checkpoint.step for r in plan.rejected if not r.checkpoint.unfinished]
+    known = [step for step in steps if step is not None]
+    return max(0, max(known) - plan.resume_step) if known and plan.resume_step is not None else 0
