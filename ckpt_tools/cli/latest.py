@@ -37,11 +37,10 @@ def latest(asked: options.Asked) -> int:
         progress(to) as meter,
     ):
         plan = api.latest(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
-    output.report(plan, to)
     if asked.explain:
-        from ckpt_tools.output import story
-
-        console.err(story.render(plan))
+        console.err(output.tell(plan, to))
+    else:
+        output.report(plan, to)
     if to.format == "text":
         from ckpt_tools.output import text
 

@@ -172,6 +172,13 @@ def text_of(document: Verification | LoadPlan, to: Output) -> str:
     return registry.render(to.format, document, to.view)
 
 
+def tell(plan: LoadPlan, to: Output) -> str:
+    """Return all that is known of a plan, for people."""
+    from ckpt_tools.output.plan import render
+
+    return render(plan, replace(to.view, verbose=True))
+
+
 def cache_notes(to: Output) -> Callable[[str], None] | None:
     return None if to.quiet else lambda text: console.problem("warning", text)
 
@@ -183,15 +190,13 @@ def say_broken_plugins(groups: Collection[str] = ()) -> None:
 
 
 @contextmanager
-def explain_failure(to: Output, tell: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Say why each candidate lost before the error says that none is left; or ``tell`` all that led to it."""
+def explain_failure(to: Output, say: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Say why each candidate lost before the error says that none is left; or ``say`` all that led to it."""
     try:
         yield
     except CkptError as error:
-        if error.plan is not None and tell:
-            from ckpt_tools.output import story
-
-            tell(f"{text_of(error.plan, to)}\n{story.render(error.plan)}")
+        if error.plan is not None and say:
+            say(tell(error.plan, to))
         elif error.plan is not None:
             report(error.plan, to, f"{error}\n{error.hint}")
         raise

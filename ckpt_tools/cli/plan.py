@@ -43,8 +43,8 @@ def plan(asked: options.Asked) -> int:
     to = asked.to
     if asked.given["history"]:
         return _history(asked)
-    told = asked.explain and to.format == "table"
-    with output.explain_failure(to, to.out if told else None), progress(to) as meter:
+    tell = to.out if asked.explain and to.format == "table" else None
+    with output.explain_failure(to, tell), progress(to) as meter:
         result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
     # not for CKPT_RANK: each process of a job may have that
     if asked.names_rank and asked.selection.rank is not None:
@@ -59,10 +59,6 @@ def plan(asked: options.Asked) -> int:
         text = f"{printable(sentence.sum_up(result))}\n"
     else:
         text = output.text_of(result, to)
-    if told:
-        from ckpt_tools.output import story
-
-        text += f"\n{story.render(result)}"
     to.out(text)
     # something is worse than it should be: a warning, or a better checkpoint that lost
     worse = result.rejected or result.rollback or worst(result.warnings) is not Verdict.OK

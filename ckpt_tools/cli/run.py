@@ -103,13 +103,11 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
     from ckpt_tools.job import Listener
 
     def report(plan: LoadPlan) -> None:
-        if not asked.to.quiet:
-            console.problem("note", sum_up(plan))
-        output.report(plan, asked.to)
         if asked.explain:
-            from ckpt_tools.output import story
-
-            console.err(story.render(plan))
+            console.err(output.tell(plan, asked.to))
+        elif not asked.to.quiet:
+            console.problem("note", sum_up(plan))
+            output.report(plan, asked.to)
 
     to = asked.to
     with output.explain_failure(to), progress(to) as meter:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import FileLoad, LoadPlan
+from ckpt_tools.model.report import Level
+from ckpt_tools.output.json import outcomes
 from ckpt_tools.output.page import FEW, PLAIN, Page, View, describe_checks, epoch, excluded, relative
 from ckpt_tools.output.sentence import sum_up
-from ckpt_tools.output.words import size
+from ckpt_tools.output.words import plural, size
+
+_LISTED = 8
+"""Checkpoints that nobody looked at and that are listed all the same."""
+_WORDS = {"rejected": "skipped, see above", "passed over": "left out by --save-interval"}
 
 
 def render(plan: LoadPlan, view: View = PLAIN) -> str:
@@ -37,6 +44,10 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
         page.text("")
         page.text(text, "yellow")
     page.findings(plan.warnings, plan.root)
+    if view.verbose:
+        page.text("")
+        for line in _explain(plan):
+            page.text(line)
     return page.done()
 
 
@@ -90,3 +101,58 @@ def _list_loads(page: Page, plan: LoadPlan) -> None:
         page.table(("rank", *more, "file", "note"), rows, right=("rank", "size"), below=("note", "file"))
     if len(rows) < len(plan.loads):
         page.text(f"{len(plan.loads) - len(rows):,} ranks load their own files (-v lists them)", "dim")
+
+
+# ---- with -v: what was considered, who says how many ranks there are, what was not looked at
+
+
+def _explain(plan: LoadPlan) -> Iterator[str]:
+    yield from _list_candidates(plan)
+    if back := plan.rollback:
+        yield f"Rollback: {back.why}"
+    if plan.topology:
+        yield "How many ranks, and who says so"
+        yield from (f"  {name} = {known.value}: {known.provenance}" for name, known in plan.topology.items())
+    files = list({f.path: f for _, f in plan.loads}.values())
+    if unseen := [*_list_unseen_bytes(files), *_list_unseen_files(plan, len(files))]:
+        yield "What was not looked at"
+        yield from (f"  {line}" for line in unseen)
+
+
+def _list_candidates(plan: LoadPlan) -> Iterator[str]:
+    rows = outcomes(plan)
+    yield f"Checkpoints, best first ({len(rows):,})"
+    silent = Counter[str]()
+    for i, (c, outcome) in enumerate(rows, 1):
+        if outcome in ("not looked at", "passed over") and i > _LISTED:
+            silent[outcome] += 1
+        else:
+            yield f"  {i}. {c.label}, {relative(c.path, plan.root)}: {_WORDS.get(outcome, outcome)}"
+    yield from (f"  and {n:,} more: {_WORDS.get(outcome, outcome)}" for outcome, n in silent.items())
+    if not rows:
+        yield "  none"
+
+
+def _list_unseen_bytes(files: Sequence[FileLoad]) -> Iterator[str]:
+    shallow = [f for f in files if f.level < Level.CONTENT]
+    deep = [f for f in files if f.level >= Level.CONTENT]
+    if bare := sum(round(max(0, f.size) * (1 - f.coverage)) for f in deep):
+        why = "no stored checksum covers them, so a flipped bit in them cannot be seen"
+        yield f"{bare:,} of {_add_sizes(files):,} bytes: {why}"
+    if shallow:
+        unread = f"{plural(len(shallow), 'file')} ({_add_sizes(shallow):,} bytes)"
+        yield f"the content of {unread}: --level content reads it"
+    if files and not any(f.level >= Level.VALUES for f in files):
+        yield "the numbers in the tensors: --level values looks for NaN and absurd ones"
+
+
+def _list_unseen_files(plan: LoadPlan, loaded: int) -> Iterator[str]:
+    if rest := sum(outcome == "not looked at" for _, outcome in outcomes(plan)):
+        yield f"{plural(rest, 'other checkpoint')}: 'ckpt verify' looks at all of them"
+    narrowed = plan.by_rank and len(plan.by_rank) != plan.world_size  # 'ckpt latest': the others load theirs
+    if plan.checkpoint and not narrowed and (idle := len(plan.checkpoint.parts) - loaded) > 0:
+        yield f"{plural(idle, 'file')} of the chosen checkpoint that nobody loads"
+
+
+def _add_sizes(files: Sequence[FileLoad]) -> int:
+    return sum(max(0, f.size) for f in files)

@@ -138,5 +138,5 @@ def _roll_back(
         return None
     origin, lost = gasps[0]
     lost_for = "; ".join(f.message for f in lost.findings[:2]) or "not resumable"
-    why = f"the dying-gasp checkpoint at step {origin} is not usable: {lost_for}"
+    why = f"the emergency checkpoint at step {origin} is not usable: {lost_for}"
     return Rollback(origin, step, save_interval, f"{why}; {origin - step} steps are lost")

@@ -1,4 +1,4 @@
-"""The story of a plan (--verbose), word for word: what was considered, why each lost, who stands in for whom,
+"""What people read of a plan: the one sentence, what was considered, why each lost, who stands in for whom,
 and what was not looked at.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import sample_results as sample
-from small_files import dcp, megatron, saved, tensor
+from small_files import megatron, saved, tensor
 
 from ckpt_tools import cli
 from ckpt_tools.api import latest, plan
@@ -21,7 +21,8 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.output import story
+from ckpt_tools.output.page import View
+from ckpt_tools.output.plan import render
 
 DAY = 1_700_000_000
 LATEST = "latest_checkpointed_iteration.txt"
@@ -77,8 +78,13 @@ def failed(root: Path, selection: Selection) -> LoadPlan:
     return caught.value.plan
 
 
-def told(root: Path, **asked: object) -> list[str]:
-    return steady(story.render(plan(str(root), Selection(**asked))), root)  # type: ignore[arg-type]
+def page(made: LoadPlan, *, verbose: bool = True) -> str:
+    return render(made, View(verbose=verbose))
+
+
+def told(root: Path, *, verbose: bool = True, **asked: object) -> list[str]:
+    made = plan(str(root), Selection(**asked))  # type: ignore[arg-type]
+    return steady(page(made, verbose=verbose), root)
 
 
 UNSEEN = """\
@@ -90,124 +96,81 @@ How many ranks, and who says so
   tp = 2: args.tensor_model_parallel_size in the files
   pp = 1: args.pipeline_model_parallel_size in the files
   world_size = {}: world_size in the files"""
-GROUPS = "nor one of a rank with the same state (equal at every dp and cp)"
-GROUP = "nor has a rank with the same state (equal at every dp and cp)"
 
 
 def test_the_newest_is_chosen(tmp_path: Path) -> None:
+    lines = told(shards(tmp_path, 10, 20))
+    assert lines[0] == "Resume from step 20, the newest checkpoint."
+    assert "  arguments: --load ROOT --ckpt-step 20" in lines
     assert (
-        told(shards(tmp_path, 10, 20))
+        lines[-9:]
         == f"""\
-Candidates, best first (2)
-  1. periodic checkpoint step 20, iter_0000020: chosen
-  2. periodic checkpoint step 10, iter_0000010: not looked at
-What is loaded
-  2 ranks load 2 files of their own: 2 looked at to level content
-  the framework is told: --load ROOT --ckpt-step 20
+Checkpoints, best first (2)
+  1. step 20, iter_0000020: chosen
+  2. step 10, iter_0000010: not looked at
 {TOPOLOGY.format(2)}
 {UNSEEN}
-  1 other checkpoint: 'ckpt verify' looks at all of them""".splitlines()
+  1 other checkpoint: 'ckpt verify' looks at all of them""".splitlines()[-9:]
     )
 
 
 def test_a_fallback_names_what_was_found(tmp_path: Path) -> None:
     put(shards(tmp_path, 10, 20), "iter_0000020/mp_rank_01/model_optim_rng.pt", b"PK", 1)
+    lines = told(tmp_path, verbose=False)
+    assert lines[0] == (
+        "Resume from step 10. Step 20 was skipped: rank 1 has no good copy. 10 steps of training are lost."
+    )
     assert (
-        told(tmp_path)
+        lines[-10:]
         == f"""\
-Candidates, best first (2)
-  1. periodic checkpoint step 20, iter_0000020: rejected
-       bad-header: the file does not begin like torch_zip or torch_legacy (iter_0000020/mp_rank_01/model_optim_rng.pt at byte 0)
-       so missing-rank: rank 1 has no usable model file, {GROUP}
-  2. periodic checkpoint step 10, iter_0000010: chosen
-What is loaded
-  2 ranks load 2 files of their own: 2 looked at to level content
-  the framework is told: --load ROOT --ckpt-step 10
-{TOPOLOGY.format(2)}
-{UNSEEN}
-Warnings
-  dangling-tracker: the tracker names 20, which is damaged or not complete ({LATEST})""".splitlines()
+Skipped: step 20 (iter_0000020)
+
+error: iter_0000020/mp_rank_01/model_optim_rng.pt at byte 0
+  the file does not begin like torch_zip or torch_legacy [bad-header]
+  hint: restore this file from a good copy: a backup, where it was downloaded from, or a replica
+so rank 1 has no good model file, and no rank with the same state has one (the same on all dp and cp ranks)
+
+warning: {LATEST}
+  the tracker names 20, which is damaged or not complete [dangling-tracker]
+  hint: a framework that follows this file alone fails or starts from nothing: start it with the arguments that 'ckpt plan' gives""".splitlines()
     )
 
 
 @pytest.mark.slow
-def test_a_rollback_passes_over_what_lies_beyond_its_target(tmp_path: Path) -> None:
+def test_a_rollback_leaves_out_what_lies_beyond_its_target(tmp_path: Path) -> None:
     """Ranks 0 and 2 failed while iteration 30 was saved, which is no multiple of the save interval. Iteration
     40 is one, but lies beyond the target.
     """
     everyone(tmp_path, 10, 20, 30)
-    for rank in range(4):  # before a rollback, so it is the oldest by time
-        put(tmp_path, f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt", state(40, rank), -1)
-    lines = told(tmp_path, save_interval=20, fault_ranks=frozenset({0, 2}), order="mtime")
-    assert (
-        lines[:11]
-        == f"""\
-Candidates, best first (4)
-  1. dying-gasp checkpoint step 30, iter_0000030: rejected
-       fault-rank: rank 0 failed while this checkpoint was saved, so its file is not trusted (iter_0000030/mp_rank_00/model_optim_rng_0.pt)
-       fault-rank: rank 2 failed while this checkpoint was saved, so its file is not trusted (iter_0000030/mp_rank_00/model_optim_rng_2.pt)
-       so missing-rank: there is no usable model file, {GROUPS}, for 2 of 4 ranks: 0, 2
-  2. periodic checkpoint step 20, iter_0000020: chosen
-  3. dying-gasp checkpoint step 10, iter_0000010: not looked at
-  4. periodic checkpoint step 40, iter_0000040: not looked at
-Rollback
-  from step 30 to step 20 (save interval 20): the dying-gasp checkpoint at step 30 is not usable: rank 0 failed while this checkpoint was saved, so its file is \
-not trusted; rank 2 failed while this checkpoint was saved, so its file is not trusted; 10 steps are lost
-What is loaded""".splitlines()
-    )
     for rank in range(4):
-        os.utime(
-            tmp_path / f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt",
-            (DAY + 1.5, DAY + 1.5),
-        )
+        name = f"iter_0000040/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt"
+        put(tmp_path, name, state(40, rank), 1)
+        os.utime(tmp_path / name, (DAY + 1.5, DAY + 1.5))
     lines = told(tmp_path, save_interval=20, fault_ranks=frozenset({0, 2}), order="mtime")
-    assert lines[5:8] == [
-        "  2. periodic checkpoint step 40, iter_0000040: passed over",
-        "  3. periodic checkpoint step 20, iter_0000020: chosen",
-        "  4. dying-gasp checkpoint step 10, iter_0000010: not looked at",
+    assert lines[0].startswith("Resume from step 20. Step 30 was skipped: ranks 0 and 2 have no good copy.")
+    at = lines.index("Checkpoints, best first (4)")
+    assert lines[at + 1 : at + 5] == [
+        "  1. step 30, iter_0000030: skipped, see above",
+        "  2. step 40, iter_0000040: left out by --save-interval",
+        "  3. step 20, iter_0000020: chosen",
+        "  4. step 10, iter_0000010: not looked at",
     ]
-    assert "  1 other checkpoint: 'ckpt verify' looks at all of them" in lines
+    assert lines[at + 5].startswith(
+        "Rollback: the emergency checkpoint at step 30 is not usable: rank 0 failed"
+    )
 
 
 def test_a_substitute_and_its_proof(tmp_path: Path) -> None:
     everyone(tmp_path, 10)
     put(tmp_path, "iter_0000010/mp_rank_01/model_optim_rng_3.pt", state(10, 3)[:-1], 0)
     asked = {"replica_groups": {"": ((0, 2), (1, 3))}, "prove_replicas": True, "fault_ranks": frozenset({2})}
+    text = "\n".join(told(tmp_path, **asked))
     assert (
-        told(tmp_path, **asked)
-        == f"""\
-Candidates, best first (1)
-  1. periodic checkpoint step 10, iter_0000010: chosen
-What is loaded
-  2 ranks load 2 files of their own: 2 looked at to level content
-  rank 2 loads the model file of rank 0, iter_0000010/mp_rank_00/model_optim_rng_0.pt: --replica-groups; its tensors have the names, types and shapes of \
-rank 2's own file iter_0000010/mp_rank_00/model_optim_rng_2.pt; its tensors are bit for bit those of rank 2's file
-  rank 3 loads the model file of rank 1, iter_0000010/mp_rank_01/model_optim_rng_1.pt: --replica-groups; nothing in the files proves or contradicts it
-  the framework is told: --load ROOT --ckpt-step 10
-{TOPOLOGY.format(4)}
-{UNSEEN}
-  2 files of the chosen checkpoint that nobody loads""".splitlines()
-    )
-
-
-def test_a_shared_set(tmp_path: Path) -> None:
-    for step in (10, 20):
-        for name, data in dcp(step).items():
-            put(tmp_path, f"step-{step}/{name}", data, step)
-    assert (
-        told(tmp_path)
-        == f"""\
-Candidates, best first (2)
-  1. periodic checkpoint step 20, step-20: chosen
-  2. periodic checkpoint step 10, step-10: not looked at
-What is loaded
-  3 files by every rank: 3 looked at to level content
-  the framework is told: ROOT/step-20
-How many ranks, and who says so
-  world_size = 1: highest rank on disk
-{UNSEEN}
-  1 other checkpoint: 'ckpt verify' looks at all of them""".splitlines()
-    )
+        "rank 0's file: --replica-groups; its tensors have the names, types and shapes of rank 2's own file"
+        " iter_0000010/mp_rank_00/model_optim_rng_2.pt; its tensors are bit for bit those of rank 2's file"
+    ) in text
+    assert "rank 1's file: --replica-groups; nothing in the files proves or contradicts it" in text
+    assert "  2 files of the chosen checkpoint that nobody loads" in text
 
 
 def test_a_level_that_reads_less_says_what_it_left_out(tmp_path: Path) -> None:
@@ -221,93 +184,63 @@ def test_a_level_that_reads_less_says_what_it_left_out(tmp_path: Path) -> None:
     assert "the numbers" not in "\n".join(told(tmp_path, level=Level.VALUES))
 
 
-def test_none_usable_has_a_story_too(tmp_path: Path) -> None:
+def test_none_usable_is_told_too(tmp_path: Path) -> None:
     shards(tmp_path, 10, 20)
     for step in (10, 20):
         put(tmp_path, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)
-    expected = [
-        "Candidates, best first (2)",
-        *(
-            line
-            for i, step in enumerate((20, 10), 1)
-            for line in (
-                f"  {i}. periodic checkpoint step {step}, iter_{step:07d}: rejected",
-                (
-                    "       bad-header: the file does not begin like torch_zip or torch_legacy"
-                    f" (iter_{step:07d}/mp_rank_01/model_optim_rng.pt at byte 0)"
-                ),
-                f"       so missing-rank: rank 1 has no usable model file, {GROUP}",
-            )
-        ),
+    lines = steady(page(failed(tmp_path, Selection())), tmp_path)
+    assert lines[0].startswith(
+        "No checkpoint can be used. Training would start from nothing. Step 20 was skipped"
+    )
+    assert [line for line in lines if line.startswith("Skipped: ")] == [
+        "Skipped: step 20 (iter_0000020)",
+        "Skipped: step 10 (iter_0000010)",
     ]
-    assert steady(story.render(failed(tmp_path, Selection())), tmp_path) == expected
-    exhausted = steady(story.render(failed(tmp_path, Selection(max_attempts=1))), tmp_path)
-    assert exhausted[:4] == expected[:4]
-    assert exhausted[4:] == [
-        "  2. periodic checkpoint step 10, iter_0000010: not looked at",
-        "What was not looked at",
-        "  1 other checkpoint: 'ckpt verify' looks at all of them",
-        "Warnings",
-        (
-            "  attempts-exhausted: the one checkpoint that was read is not usable; CKPT_MAX_ATTEMPTS=1 stopped"
-            " the search (.)"
-        ),
-    ]
-    assert steady(story.render(failed(tmp_path, Selection(no_fallback=True))), tmp_path)[:5] == exhausted[:5]
+    lines = steady(page(failed(tmp_path, Selection(max_attempts=1))), tmp_path)
+    assert "  2. step 10, iter_0000010: not looked at" in lines
+    assert any("CKPT_MAX_ATTEMPTS=1 stopped the search [attempts-exhausted" in line for line in lines)
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    assert story.render(failed(tmp_path, Selection())) == "Candidates, best first (0)\n  none\n"
-    assert (
-        story.render(plan(str(tmp_path), Selection(allow_none=True)))
-        == "Candidates, best first (0)\n  none\n"
+    expected = (
+        "There is no checkpoint to resume from. Training would start from nothing.\n\n"
+        "Checkpoints, best first (0)\n  none\n"
     )
+    assert page(failed(tmp_path, Selection())) == expected
+    assert page(plan(str(tmp_path), Selection(allow_none=True))) == expected
 
 
 @pytest.mark.slow
-def test_a_long_story_is_cut_in_the_middle_of_nothing(tmp_path: Path) -> None:
-    """Candidates that nobody looked at are counted from the ninth on; those that lost never are."""
+def test_a_long_list_is_cut_in_the_middle_of_nothing(tmp_path: Path) -> None:
+    """Checkpoints that nobody looked at are counted from the ninth on; those that lost never are."""
     shards(tmp_path, *range(1, 15))
     lines = told(tmp_path)
-    assert lines[0] == "Candidates, best first (14)"
-    assert lines[8:10] == [
-        "  8. periodic checkpoint step 7, iter_0000007: not looked at",
+    at = lines.index("Checkpoints, best first (14)")
+    assert lines[at + 8 : at + 10] == [
+        "  8. step 7, iter_0000007: not looked at",
         "  and 6 more: not looked at",
     ]
     for step in range(3, 15):
         put(tmp_path, f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt", b"PK", step)
     lines = told(tmp_path, max_attempts=20)
-    assert sum(line.endswith(": rejected") for line in lines) == 12
-    assert "  13. periodic checkpoint step 2, iter_0000002: chosen" in lines
-    assert "  and 1 more: not looked at" in lines
-
-
-def test_many_findings_of_one_candidate_are_counted(tmp_path: Path) -> None:
-    for rank in range(8):
-        put(tmp_path, f"iter_0000001/mp_rank_{rank:02d}/model_optim_rng.pt", b"PK", 0)
-    lines = steady(story.render(failed(tmp_path, Selection())), tmp_path)
-    assert (
-        lines[-1] == "       so missing-rank: there is no usable model file, nor one of a rank with the same"
-        " state (equal at every dp and cp), for 8 of 8 ranks: 0–7"
+    assert lines[0].startswith(
+        "Resume from step 2. 12 better checkpoints were skipped. Step 14 was skipped: rank 0"
     )
-    assert len(lines) == 2 + 8 + 1
-    put(tmp_path, "iter_0000001/mp_rank_08/model_optim_rng.pt", b"PK", 0)
-    assert steady(story.render(failed(tmp_path, Selection())), tmp_path)[-2] == "       and 1 more finding"
+    assert sum(line.endswith(": skipped, see above") for line in lines) == 12
+    assert "  13. step 2, iter_0000002: chosen" in lines
+    assert "  and 1 more: not looked at" in lines
 
 
 def test_latest_tells_only_of_its_own_rank(tmp_path: Path) -> None:
     shards(tmp_path, 10)
-    lines = steady(story.render(latest(str(tmp_path), Selection(rank=1))), tmp_path)
-    assert "  1 rank loads 1 file of its own: 1 looked at to level content" in lines
+    lines = steady(page(latest(str(tmp_path), Selection(rank=1))), tmp_path)
+    assert sum("model_optim_rng.pt" in line for line in lines) == 1
     assert not any("nobody loads" in line for line in lines)  # rank 0 loads the other
 
 
 def test_names_cannot_steer_a_terminal() -> None:
-    evil = story.render(
-        sample.plan(
-            rejected=(), candidates=(sample.checkpoint(path=f"/data/{sample.NASTY}"),), checkpoint=None
-        )
-    )
+    there = (sample.checkpoint(path=f"/data/{sample.NASTY}"),)
+    evil = page(sample.plan(rejected=(), candidates=there, checkpoint=None))
     assert "\x1b" not in evil
     assert "\\x1b[2J" in evil
 
@@ -321,9 +254,9 @@ def test_every_kind_of_name() -> None:
         (sample.checkpoint(**{**nameless, "epoch": None}), "save 2"),
         (sample.checkpoint(**{**nameless, "epoch": None, "generation": None}), "x"),
     ]
-    lines = story.render(sample.empty_plan(candidates=tuple(c for c, _ in rows))).splitlines()
-    assert [line.partition(". ")[2] for line in lines[1:5]] == [
-        f"best checkpoint {what}, x: not looked at" for _, what in rows
+    lines = page(sample.empty_plan(candidates=tuple(c for c, _ in rows))).splitlines()
+    assert [line.partition(". ")[2] for line in lines if line[:2] == "  " and ". " in line] == [
+        f"{what}, x: not looked at" for _, what in rows
     ]
 
 
@@ -348,12 +281,15 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_plan_tells_it_below_the_table(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code, plain, _ = run(capfd, "plan", str(tree))
-    assert code == 0
+def test_plan_tells_it(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capfd, "plan", str(tree), "-v")
     assert (code, err) == (0, "")
-    assert out == f"{plain}\n{story.render(plan(str(tree)))}"
+    assert out == page(plan(str(tree)))
+
+
+def test_quiet_is_the_one_sentence(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    expected = "Resume from step 20, the newest checkpoint.\n"
+    assert run(capfd, "plan", str(tree), "-q") == (0, expected, "")
 
 
 @pytest.mark.parametrize("form", ["json", "shell"])
@@ -377,7 +313,7 @@ def test_json_has_the_same_facts(tree: Path, capfd: pytest.CaptureFixture[str]) 
 def test_latest_tells_it_on_stderr_only(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capfd, "latest", str(tree), "--rank", "0", "-v")
     assert (code, out) == (0, f"{tree}/iter_0000020/mp_rank_00/model_optim_rng.pt\n")
-    assert err == story.render(latest(str(tree), Selection(rank=0)))
+    assert err == page(latest(str(tree), Selection(rank=0)))
     assert run(capfd, "latest", str(tree), "--rank", "0") == (0, out, "")
 
 
@@ -385,8 +321,8 @@ def test_latest_tells_it_on_stderr_only(tree: Path, capfd: pytest.CaptureFixture
 def test_a_failure_tells_it_as_well(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for step in (10, 20):
         put(tree, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)
-    expected = story.render(failed(tree, Selection()))
-    assert "rejected" in expected
+    expected = page(failed(tree, Selection()))
+    assert "skipped" in expected
     code, out, err = run(capfd, "plan", str(tree), "-v")
     assert (code, out) == (4, expected)
     assert "none is usable" in err
