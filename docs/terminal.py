@@ -27,7 +27,7 @@ def picture(name: str) -> str:
     words = COMMANDS[name].split()[1:]
     env = {**os.environ, "CKPT_NO_CACHE": "1", "FORCE_COLOR": "1", "COLUMNS": str(WIDTH), "TERM": "xterm"}
     done = subprocess.run(
-        [sys.executable, "-c", _ON_A_TERMINAL, *words, "-q"],
+        [sys.executable, "-c", _ON_A_TERMINAL, *words],
         cwd=ROOT,
         capture_output=True,
         text=True,

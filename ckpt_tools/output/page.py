@@ -26,7 +26,7 @@ FEW = 50
 """Rows up to which a list is shown whole; beyond, only what needs attention, unless --verbose."""
 
 _ALIKE = 3
-"""Warnings or errors with the same words up to which each has a row, also where their files are listed."""
+"""Warnings or errors with the same words up to which each has a block of its own."""
 _HINTS = 4
 """Different hints about one code, at most."""
 
@@ -112,38 +112,44 @@ class Page:
         if self.file.tell():
             self.text("")
 
-    def findings(self, findings: Sequence[Finding], root: str, listed: Collection[str] = ()) -> None:
-        """Show each finding once, in a block with its place, what is wrong, and below the last block of
-        several with one hint, what to do; ``listed`` files are named already.
+    def findings(self, findings: Sequence[Finding], root: str, folded: Collection[str] = ()) -> None:
+        """Show each finding once, in a block with its place and what is wrong, and below those with one hint
+        what to do. Of ``folded`` files much that is alike is one block.
         """
         if not findings:
             return
         found = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
         self.gap()
-        causes, said = [f for f in found if not f.follows], Counter[str]()
-        for hint, same in _group_by_hint(causes, root).items():
-            for first, more in _fold(same, listed, self.view.verbose):
+        groups: dict[str, list[tuple[Finding, list[Finding]]]] = {}
+        for first, more in _fold([f for f in found if not f.follows], folded, self.view.verbose):
+            groups.setdefault(filled(first.hint, first.path, root), []).append((first, more))
+        said, left = Counter[str](), 0
+        for hint, rows in groups.items():
+            for first, more in rows:
                 self._show_finding(first, more, root)
-            said.update({f.code for f in same})
-            few = min(said[f.code] for f in same) <= _HINTS
-            if hint and (few or self.view.verbose):
+            code = rows[-1][0].code
+            said[code] += 1
+            if hint and (said[code] <= _HINTS or self.view.verbose):
                 self.text(f"  hint: {hint}", "cyan")
-            elif hint:
-                self.text("  hint: more like these with -v", "dim")
+            left += bool(hint) and said[code] > _HINTS
+        if left and not self.view.verbose:
+            self.text(f"  hint: {left:,} more like these (-v)", "dim")
         for f in found:
             if f.follows:
                 self.text(f"so {f.message}", STYLE[str(f.severity)])
 
-    def _show_finding(self, f: Finding, more: int, root: str) -> None:
-        place = relative(f.path, root) or "this directory"
-        place = place if f.offset is None else f"{place} at byte {f.offset:,}"
-        place += f" and {more:,} more" if more else ""
+    def _show_finding(self, f: Finding, more: Sequence[Finding], root: str) -> None:
+        place = relative(f.path, root) or "."
+        place += "" if f.offset is None else f" at byte {f.offset:,}"
+        named = more[: _ALIKE - 1] if f.severity is not Severity.NOTE else ()
+        place = ", ".join([place, *(relative(o.path, root) for o in named)])
+        place += f" and {len(more) - len(named):,} more" if len(more) > len(named) else ""
         code = f.code
         if self.view.verbose:
             from ckpt_tools.planning.rules.catalogue import find_rule  # imports each rule
 
             code = " ".join(filter(None, (code, find_rule(f))))
-        self.text(f"{f.severity}: {place}", STYLE[str(f.severity)])
+        self.text(f"{f.severity}: {place}", STYLE[str(f.severity)], whole=True)
         self.text(f"  {f.message} [{code}]")
 
     def done(self) -> str:
@@ -196,26 +202,17 @@ def _wrapped(line: str, width: int | None, hang: int = 0) -> list[str]:
     return wrapped(line.strip(), width, first, rest)
 
 
-def _group_by_hint(findings: Sequence[Finding], root: str) -> dict[str, list[Finding]]:
-    """Return the findings by what to do about them; those without a hint, of which none waits, are last."""
-    groups: dict[str, list[Finding]] = {}
-    for f in findings:
-        hint = "" if f.severity is Severity.NOTE else filled(f.hint, f.path, root)
-        groups.setdefault(hint, []).append(f)
-    return groups
-
-
 def _fold(
-    findings: Sequence[Finding], listed: Collection[str], verbose: bool
-) -> Iterator[tuple[Finding, int]]:
-    """Yield findings, each with how many more say the same: notes, and much said of ``listed`` files."""
-    alike = Counter((f.code, f.message) for f in findings if f.path in listed)
+    findings: Sequence[Finding], folded: Collection[str], verbose: bool
+) -> Iterator[tuple[Finding, list[Finding]]]:
+    """Yield findings, each with those that say the same: notes, and much said of ``folded`` files."""
+    alike = Counter((f.code, f.message) for f in findings if f.path in folded)
     same: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
-        many = f.severity is Severity.NOTE or (f.path in listed and alike[f.code, f.message] > _ALIKE)
+        many = f.severity is Severity.NOTE or (f.path in folded and alike[f.code, f.message] > _ALIKE)
         what = f.message if many and not verbose else f"{f.path}\n{f.offset}\n{f.message}"
         same.setdefault((f.code, what), []).append(f)
-    yield from ((first, len(others)) for first, *others in same.values())
+    yield from ((first, others) for first, *others in same.values())
 
 
 def relative(path: str, root: str) -> str:

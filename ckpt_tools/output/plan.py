@@ -20,8 +20,8 @@ _WORDS = {"rejected": "skipped, see above", "passed over": "left out by --save-i
 
 def render(plan: LoadPlan, view: View = PLAIN) -> str:
     page = Page(view)
-    good = plan.checkpoint is not None and not plan.rejected
-    page.text(sum_up(plan), "bold green" if good else "bold yellow" if plan.checkpoint else "bold")
+    style = "bold" if plan.checkpoint is None else "bold yellow" if plan.rejected else "bold green"
+    page.text(sum_up(plan), style)
     for name, value in _list_facts(plan, plan.checkpoint) if plan.checkpoint else ():
         if value:
             page.text(f"  {name}: {value}", whole=name in ("path", "arguments", "environment"))
@@ -31,24 +31,29 @@ def render(plan: LoadPlan, view: View = PLAIN) -> str:
         text = f"from step {back.origin} to {back.target} (save interval {back.save_interval})"
         page.text(f"  rollback: {text}", "yellow")
     _list_loads(page, plan)
-    for rejected in plan.rejected:
-        c = rejected.checkpoint
-        page.text("")
-        place = f" ({relative(c.path, plan.root)})" if c.parts else ", which is gone"
-        page.text(f"Skipped: {c.label}{place}", "yellow")
-        page.findings(rejected.findings, plan.root)
-    passed = {rejected.checkpoint.key for rejected in plan.rejected}
-    if ahead := [c for c in plan.ahead if c.key not in passed]:
-        names = ", ".join(c.label for c in ahead)
-        text = f"Higher steps are there, but were written earlier: {names}. The job will save over them."
-        page.text("")
-        page.text(text, "yellow")
+    _list_skipped(page, plan)
     page.findings(plan.warnings, plan.root)
     if view.verbose:
         page.text("")
         for line in _explain(plan):
             page.text(line)
     return page.done()
+
+
+def _list_skipped(page: Page, plan: LoadPlan) -> None:
+    """Show why each better checkpoint was skipped, and which have higher steps and older times."""
+    for rejected in plan.rejected:
+        c = rejected.checkpoint
+        page.text("")
+        place = f" ({relative(c.path, plan.root)})" if c.parts else ", which is gone"
+        page.text(f"Skipped: {c.label}{place}", "yellow")
+        page.findings(rejected.findings, plan.root)
+    skipped = {rejected.checkpoint.key for rejected in plan.rejected}
+    if ahead := [c.label for c in plan.ahead if c.key not in skipped]:
+        names = ", ".join(ahead)
+        text = f"Higher steps are there, but were written earlier: {names}. The job will save over them."
+        page.text("")
+        page.text(text, "yellow")
 
 
 def _list_facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:

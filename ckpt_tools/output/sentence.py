@@ -14,6 +14,8 @@ from ckpt_tools.output.words import plural
 
 _NAMED = 2
 """Skipped checkpoints that each have a sentence."""
+_RANGES = 8
+"""Ranges of ranks that are named; of more only their number."""
 
 
 def sum_up(plan: LoadPlan) -> str:
@@ -33,7 +35,7 @@ def _say_choice(plan: LoadPlan) -> str:
     c = plan.checkpoint
     if c is None:
         none = "No checkpoint can be used." if plan.rejected else "There is no checkpoint to resume from."
-        return f"{none} Training would start from nothing."
+        return f"{none} Training would start from scratch."
     name = c.label
     if plan.resume.path in [p.path for p in c.parts] and c.parts[1:]:
         name += f" ({os.path.basename(plan.resume.path or '')})"  # one of several copies
@@ -49,19 +51,24 @@ def _say_skipped(rejected: Rejected) -> str:
 
 def explain_rejection(rejected: Rejected) -> str:
     """Return why a checkpoint lost, in half a sentence."""
-    c, errors = rejected.checkpoint, [f for f in rejected.findings if f.severity is Severity.ERROR]
-    lost = [f for f in errors if f.ranks]
-    if lost:
-        all_of = tuple(sorted({pair for f in lost for pair in f.ranks}))
-        one = ranges.size(all_of) == 1
-        what = "no good copy" if any(f.follows for f in lost) else "no file"
-        return f"{'rank' if one else 'ranks'} {_join_words(all_of)} {'has' if one else 'have'} {what}"
-    causes = [f for f in errors if not f.follows] or list(rejected.findings)
-    if not c.parts:
+    errors = [f for f in rejected.findings if f.severity is Severity.ERROR]
+    if of_ranks := [f for f in errors if f.ranks]:
+        return _blame_ranks(of_ranks)
+    if not rejected.checkpoint.parts:
         return "it is gone"
-    if not causes:
-        return "it is not usable"
-    return _blame(c, causes)
+    causes = [f for f in errors if not f.follows] or list(rejected.findings)
+    return _blame(rejected.checkpoint, causes) if causes else "it is not usable"
+
+
+def _blame_ranks(lost: Sequence[Finding]) -> str:
+    of = ranges.ranges(n for f in lost for first, last in f.ranks for n in range(first, last + 1))
+    before, comma, last = ranges.words(of).rpartition(", ")
+    who = f"ranks {f'{before} and {last}' if comma else last} have"
+    if ranges.size(of) == 1:
+        who = f"rank {last} has"
+    elif len(of) > _RANGES:
+        who = f"{ranges.size(of):,} ranks have"
+    return f"{who} {'no good copy' if any(f.follows for f in lost) else 'no file'}"
 
 
 def _blame(c: Checkpoint, causes: Sequence[Finding]) -> str:
@@ -75,11 +82,6 @@ def _blame(c: Checkpoint, causes: Sequence[Finding]) -> str:
             return f"{name} is not usable ({first.code})"
         return f"{len(damaged):,} of its files are not usable, the first is {name} ({first.code})"
     return f"{first.message} ({first.code})"
-
-
-def _join_words(of: ranges.Ranges) -> str:
-    before, comma, last = ranges.words(of).rpartition(", ")
-    return f"{before} and {last}" if comma else last
 
 
 def count_lost_steps(plan: LoadPlan) -> int:

@@ -51,7 +51,7 @@ def render_part(files: Sequence[FileReport], of: int, root: str, view: View = PL
     page.text(text, STYLE["unknown"])
     listed = _list_files(page, reports, root)
     found = [f.at(r.path) for r in bad for f in r.findings if f.severity is not Severity.NOTE]
-    page.findings(found, root, {r.path for r in listed} if len(listed) > _FEW else ())
+    page.findings(found, root, {r.path for r in listed})
     return page.done()
 
 
@@ -62,7 +62,7 @@ def _list_findings(page: Page, result: Verification) -> int:
     with_notes = page.view.verbose or (not worse and len(found) <= FEW)
     bad = {entry.report.path for entry in result.files if entry.report.verdict is not Verdict.OK}
     listed = [*result.findings, *(found if with_notes else worse)]
-    page.findings(listed, result.root, () if page.view.verbose or len(bad) <= _FEW else bad)
+    page.findings(listed, result.root, bad)
     return 0 if with_notes else len(found) - len(worse)
 
 

@@ -22,18 +22,18 @@ from ckpt_tools.output.words import wrapped
 SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     "truncated": {
         "verify": (1, ("broken: 1 of 6 files", "iter_0000030/mp_rank_01/model_optim_rng.pt at byte 700", "from a good copy")),
-        "plan": (0, ("resume from step 20", "not step 30", "rank 1 has no usable model file")),
-        "latest": (0, ("iter_0000030 (periodic, step 30) is not usable: ", f"iter_0000030/{RANK_1}: truncated",)),
+        "plan": (0, ("Resume from step 20", "Step 30 was skipped: rank 1 has no good copy", "rank 1 has no good model file")),
+        "latest": (0, ("step 30 was skipped (", f"iter_0000030/{RANK_1}: truncated",)),
     },
     "torn": {
         "plan": (4, ("2 checkpoints exist, none is usable", "step 300 lacks ranks 1–3; step 200 lacks rank 0", "Nothing was started: bring the files of these ranks back")),
     },
     "gone": {
-        "plan": (0, ("resume from step 20", "not step 30 (periodic, megatron), which is gone", "it was removed or moved")),
+        "plan": (0, ("Resume from step 20", "Step 30 was skipped: it is gone", "Skipped: step 30, which is gone", "it was removed or moved")),
         "verify": (0, ("the tracker names 30, which is not there", "start it with the arguments that 'ckpt plan' gives")),
     },
     "dying-gasp": {
-        "plan": (0, ("resume from step 20", "rollback: from step 25 to 20 (save interval 10): 5 steps back", "for 2 of 4 ranks: 1, 3")),
+        "plan": (0, ("Resume from step 20", "5 steps of training are lost", "rollback: from step 25 to 20 (save interval 10)", "ranks 1, 3 (2 of 4) have no")),
     },
     "unmounted": {
         "verify": (5, ("mnt is empty: check that its file system is mounted",)),
@@ -52,23 +52,23 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     },
     "flipped": {
         "verify": (1, ("broken: 1 of 18 files", "not those that were sealed")),
-        "plan": (0, ("resume from step 15", "not step 20", "checkpoint-20/model.safetensors")),
+        "plan": (0, ("Resume from step 15", "Skipped: step 20", "checkpoint-20/model.safetensors")),
     },
     "smaller": {"plan": (2, ("saved by 2 ranks, to be loaded by 8", "start with the saved world size"))},
     "unknown-code": {
         "plan": (2, ("mycompany.models.Config, which ckpt does not know", "--trust global='mycompany.*'", "--exclude epoch=1-step=16.ckpt")),
     },
     "pointers": {
-        "verify": (1, ("and 7 more", "it is a Git LFS pointer for 4,976,698,672 bytes, not the data", "git lfs pull --include optimizer.pt")),
+        "verify": (1, ("broken: 8 of 16 files", "it is a Git LFS pointer for 4,976,698,672 bytes, not the data", "hint: git lfs pull --include ")),
         "plan": (4, ("2 checkpoints exist, none is usable", "git lfs pull --include model.safetensors; 'ckpt verify ")),
     },
 }  # fmt: skip
 """Of each night, by command: the exit code, and phrases in the order in which they are read."""
 THEN: dict[str, tuple[str, int, str]] = {
-    "full": ("--allow=fresh", 0, "training would start from scratch"),
-    "first": ("--allow=none", 0, "training would start from scratch"),
-    "refused": ("--allow=unreadable", 0, "resume from step 20"),
-    "unknown-code": ("--trust global='mycompany.*'", 0, "resume from step 16"),
+    "full": ("--allow=fresh", 0, "Training would start from scratch"),
+    "first": ("--allow=none", 0, "Training would start from scratch"),
+    "refused": ("--allow=unreadable", 0, "Resume from step 20"),
+    "unknown-code": ("--trust global='mycompany.*'", 0, "Resume from step 16"),
 }
 """What ``plan`` says once the flags are added that it named."""
 

@@ -87,7 +87,7 @@ def test_it_says_what_verify_and_plan_say(asker: Asker) -> None:
     assert start["resume_step"] == planned["resume_step"] and start["arguments"] == planned["resume"]["args"]
     by_step = {c["step"]: c for c in said["checkpoints"]}
     assert by_step[10]["outcome"] == "chosen" and by_step[20]["outcome"] == "rejected"
-    assert said["next"]["sentence"].startswith("Resume from step 10: step 20 is not usable")
+    assert said["next"]["sentence"].startswith("Resume from step 10. Step 20 was skipped: ")
     assert {f["code"] for f in by_step[20]["findings"]} == {"crc-mismatch", "truncated"}
 
 

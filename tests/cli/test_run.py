@@ -631,7 +631,7 @@ def test_on_a_terminal_and_without_one(root: Path, plans: Path) -> None:
     assert done.returncode == 0
     text = os.read(ours, 100_000).decode()
     os.close(ours)
-    assert "terminal" in text and "resume from step 20" in text
+    assert "terminal" in text and "Resume from step 20" in text
     quiet = ckpt("run", root, "--plan-dir", plans, "-q", "--", "true")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "", "")
 

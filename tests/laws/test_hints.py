@@ -88,7 +88,7 @@ def test_what_is_left_out_is_exactly_the_file_that_is_named(tmp_path: Path) -> N
     ranks = (f"llm/kept [[]a]/mp_rank_{rank:02}/model_optim_rng.pt" for rank in (1, 0))
     assert said == tuple(word for name in ranks for word in ("--exclude", name))
     code, out, _ = executed(["plan", str(root), "--allow=none", *said])
-    assert code == 0 and out.startswith("resume from step 200 ")
+    assert code == 0 and out.startswith("Resume from step 200")
 
 
 HALVES = ("lora/lora.safetensors", "optimizer/optimizer.pt", "meta.json")
@@ -126,27 +126,27 @@ def fixed(names: Sequence[str]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("names", "then"),
     [
-        (("final.pt",), "resume from "),
-        (("agent_0.pt",), "resume from step 0 "),
-        (("agent_0.pt", "agent_1.pt"), "resume from step 1 "),
-        (("left.pt", "right.pt"), "resume from "),
+        (("final.pt",), "Resume from "),
+        (("agent_0.pt",), "Resume from step 0"),
+        (("agent_0.pt", "agent_1.pt"), "Resume from step 1"),
+        (("left.pt", "right.pt"), "Resume from "),
         (("net/left.pt", "optim/right.pt"), "several runs"),
-        (("s/net/left.pt", "s/optim/right.pt"), "resume from "),
+        (("s/net/left.pt", "s/optim/right.pt"), "Resume from "),
         (("a/left.pt", "a/right.pt", "b/left.pt", "b/right.pt"), "several runs"),
         (("step_100.pt", "agent_0.pt"), "several runs"),
         (("step_100.pt", "left.pt", "right.pt"), "several runs"),
-        (("student_100.pt", "teacher_100.pt"), "resume from step 100 "),
-        (("student_1.pt", "teacher_1.pt", "student_2.pt", "teacher_2.pt"), "resume from step 2 "),
-        (("acc_0.91.pt", "acc_0.95.pt"), "resume from acc_0.95.pt "),
-        (("net_0.91.pt", "opt_0.91.pt"), "resume from "),
-        (("bert_20260102_030405.pt", "bert_20260102_030505.pt"), "resume from bert_20260102_030505.pt "),
-        (("model[1].pt", "model[2].pt"), "resume from step 2 "),
-        (("agent <1>.pt",), "resume from step 1 "),
-        (("ours_rank0.pt", "ours_rank1.pt"), "resume from "),
-        (("ours_100_rank0.pt", "ours_100_rank1.pt"), "resume from step 100 "),
-        (("ours-1000/w0.pt", "ours-1000/w1.pt"), "resume from step 1000 "),
+        (("student_100.pt", "teacher_100.pt"), "Resume from step 100"),
+        (("student_1.pt", "teacher_1.pt", "student_2.pt", "teacher_2.pt"), "Resume from step 2"),
+        (("acc_0.91.pt", "acc_0.95.pt"), "Resume from acc_0.95.pt"),
+        (("net_0.91.pt", "opt_0.91.pt"), "Resume from "),
+        (("bert_20260102_030405.pt", "bert_20260102_030505.pt"), "Resume from bert_20260102_030505.pt"),
+        (("model[1].pt", "model[2].pt"), "Resume from step 2"),
+        (("agent <1>.pt",), "Resume from step 1"),
+        (("ours_rank0.pt", "ours_rank1.pt"), "Resume from "),
+        (("ours_100_rank0.pt", "ours_100_rank1.pt"), "Resume from step 100"),
+        (("ours-1000/w0.pt", "ours-1000/w1.pt"), "Resume from step 1000"),
         (("step_50/extra/a.pt", "step_100.pt", "run 7/zip.pt"), ""),
-        (("a b/it's.pt",), "resume from "),
+        (("a b/it's.pt",), "Resume from "),
     ],
 )
 def test_pasted_lines_are_an_answer(
@@ -210,7 +210,7 @@ def test_numbered_directories_are_no_runs_to_choose_from(tmp_path: Path) -> None
     """One was offered as --run, with which every later start resumed from it."""
     root = put(tmp_path / "run", {f"snap_{n}/net.pt": state(n) for n in (1200, 1600)})
     code, out, _ = executed(["plan", str(root)])
-    assert code == 0 and out.startswith("resume from step 1600 ")
+    assert code == 0 and out.startswith("Resume from step 1600")
 
 
 @pytest.mark.parametrize(

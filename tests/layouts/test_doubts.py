@@ -45,7 +45,7 @@ def said(findings: Sequence[Finding], root: Path) -> list[tuple[str, str]]:
 def beyond(step: int) -> tuple[str, str]:
     return (
         (
-            f"the periodic checkpoint of step {step} is newer than the choice, but has no metadata file,"
+            f"the checkpoint of step {step} is newer than the choice, but has no metadata file,"
             " which is written last"
         ),
         f"step-{step}",
@@ -114,7 +114,7 @@ def test_a_failure_names_all_of_them(tmp_path: Path, capfd: pytest.CaptureFixtur
     victim = next(p for p in (tmp_path / "step-20").glob("*.distcp"))
     put(victim, victim.read_bytes()[:-40], 1)
     all_of_them = [
-        (f"the periodic checkpoint of step {n} has no metadata file, which is written last", f"step-{n}")
+        (f"the checkpoint of step {n} has no metadata file, which is written last", f"step-{n}")
         for n in (30, 10)
     ]
     with pytest.raises(NoneUsable) as caught:
@@ -131,7 +131,7 @@ def test_a_failure_names_all_of_them(tmp_path: Path, capfd: pytest.CaptureFixtur
 
 def test_nothing_but_unfinished_saves(tmp_path: Path) -> None:
     save(tmp_path, 10, 0, whole=False)
-    wanted = [("the periodic checkpoint of step 10 has no metadata file, which is written last", "step-10")]
+    wanted = [("the checkpoint of step 10 has no metadata file, which is written last", "step-10")]
     with pytest.raises(NoCheckpoint) as caught:
         plan(str(tmp_path))
     assert caught.value.plan is not None and said(caught.value.plan.warnings, tmp_path) == wanted
@@ -192,7 +192,7 @@ def test_a_save_of_seconds_ago_is_said_to_look_unfinished(
     ((text, where),) = said(made.warnings, tmp_path)
     cut = ", 1 of them too short" if ranks == 4 else ""  # where others are not there nobody reads it
     expected = (
-        rf"the periodic checkpoint of step 30 looks unfinished: {ranks} of 4 files{cut}, the last written \d+"
+        rf"the checkpoint of step 30 looks unfinished: {ranks} of 4 files{cut}, the last written \d+"
         r" s ago; the tracker names 20"
     )
     assert re.fullmatch(expected, text) and where == "iter_0000030"

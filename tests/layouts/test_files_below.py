@@ -96,7 +96,7 @@ def test_what_an_engine_saved_below_a_directory_without_a_model_is_asked_about(
         (save / "pytorch_model").rename(save / where)
     with pytest.raises(errors.UsageError):
         plan(str(root), Selection(run=named))
-    assert pasted_lines(root, tmp_path, monkeypatch).startswith("resume from step 8 (periodic, guessed)")
+    assert pasted_lines(root, tmp_path, monkeypatch).startswith("Resume from step 8")
 
 
 def test_files_of_two_layouts_in_one_directory_are_asked_about(
@@ -108,4 +108,4 @@ def test_files_of_two_layouts_in_one_directory_are_asked_about(
             path.rename(save / path.name)
     with pytest.raises(errors.UsageError):
         plan(str(root), Selection(run="."))
-    assert pasted_lines(root, tmp_path, monkeypatch).startswith("resume from step 8 (periodic, guessed)")
+    assert pasted_lines(root, tmp_path, monkeypatch).startswith("Resume from step 8")

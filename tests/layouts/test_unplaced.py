@@ -50,7 +50,7 @@ def test_whatever_it_is_called_it_is_asked_about(name: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_older_is_none(name: str, tmp_path: Path) -> None:
     code, out, _ = executed(["plan", str(tree(tmp_path / "run", name, later=-1))])
-    assert code == 0 and out.startswith("resume from step 200 ")
+    assert code == 0 and out.startswith("Resume from step 200")
 
 
 @pytest.mark.parametrize("beside", ["config.yaml", "train.log", None])
@@ -62,19 +62,19 @@ def test_a_temporary_file_is_a_warning_whatever_lies_beside_it(beside: str | Non
     if beside:
         put(root / beside, b"a line\n", AGO)
     code, out, err = executed(["plan", str(root)])
-    assert code == 0 and out.startswith("resume from step 1 "), err
+    assert code == 0 and out.startswith("Resume from step 1"), err
     assert "last.pt.tmp" in out + err and "a temporary file of a save that never finished" in out + err
 
 
 @pytest.mark.parametrize("name", ["train.log", "curve.png", "events.out.tfevents.1", "notes.txt", "main.py"])
 def test_logs_pictures_and_code_are_none(name: str, tmp_path: Path) -> None:
     code, out, _ = executed(["plan", str(tree(tmp_path / "run", name, held=b"a line\n"))])
-    assert code == 0 and out.startswith("resume from step 200 ")
+    assert code == 0 and out.startswith("Resume from step 200")
 
 
 def test_what_lies_in_the_directory_of_a_save_is_of_that_save(tmp_path: Path) -> None:
     code, out, _ = executed(["plan", str(tree(tmp_path / "run", "iter_0000200/mine/kept"))])
-    assert code == 0 and out.startswith("resume from step 200 ")
+    assert code == 0 and out.startswith("Resume from step 200")
 
 
 @pytest.mark.parametrize("name", ["dernier.pt", "net-300.state", "a[1] b.pt"])
@@ -82,7 +82,7 @@ def test_the_path_that_is_printed_is_left_out(name: str, tmp_path: Path) -> None
     root = tree(tmp_path / "run", name)
     hint = executed(["plan", str(root)])[2].partition("say ")[2].partition(" to resume from")[0]
     code, out, _ = executed(["plan", str(root), *shlex.split(hint)])
-    assert code == 0 and out.startswith("resume from step 200 ")
+    assert code == 0 and out.startswith("Resume from step 200")
 
 
 def test_a_packed_save_is_asked_about(tmp_path: Path) -> None:

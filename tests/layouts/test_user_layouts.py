@@ -337,7 +337,7 @@ def test_a_replica_stands_in_only_where_the_layout_or_a_flag_says_so(tmp_path: P
     if over:
         made = plan(str(tmp_path))
         assert files(made)[1] == ["run/step=10/shard-00000-of-2.pt"]
-        assert "equal at every dp" in made.by_rank[1].files[0].reason
+        assert "the same on all dp" in made.by_rank[1].files[0].reason
         taught({"template": TEMPLATE, "replicated_over": over, "sharded": True})
         with pytest.raises(NoneUsable):
             plan(str(tmp_path))

@@ -137,7 +137,7 @@ def test_what_no_rank_may_stand_in_for() -> None:
     assert codes(made) == ["crc-mismatch", "missing-rank"]
     assert made.findings[0].path == "/run/10/optim_1" and made.findings[0].offset == 3
     assert made.findings[1].ranks == ((1, 1),) and made.findings[1].follows
-    assert made.findings[1].message == "rank 1 has no usable optimizer file"
+    assert made.findings[1].message == "rank 1 has no good optimizer file"
     lost = assigned(models(0, name="optim"), 2)
     assert codes(lost) == ["missing-rank"] and not lost.findings[0].follows
 
@@ -154,7 +154,7 @@ def test_ranks_without_a_file_are_told_once_and_what_follows_last() -> None:
     assert codes(made) == ["crc-mismatch"] * 4 + ["missing-rank"] * 2
     last = [(f.ranks, f.follows) for f in made.findings[-2:]]
     assert last == [(((2, 3),), False), (((0, 3),), True)]
-    assert "nor one of a rank with the same state (equal at every dp)" in made.findings[-1].message
+    assert made.findings[-1].message.endswith("no rank with the same state has one (the same on all dp ranks)")
 
 
 def test_a_file_that_is_not_required_is_missed_only_where_it_is_damaged() -> None:

@@ -236,7 +236,7 @@ def test_a_tracker_that_names_something_incomplete() -> None:
 
 def test_a_tracker_that_names_an_older_one() -> None:
     ten, twenty, thirty = (saved(part(step)) for step in (10, 20, 30))
-    text = "the tracker names 10, but the periodic checkpoint of step 30 is there and complete"
+    text = "the tracker names 10, but the checkpoint of step 30 is there and complete"
     assert tracked(10, ten, thirty, twenty) == [("stale-tracker", text)]
     assert not tracked(30, ten, twenty, thirty)
     assert not tracked(20, ten, twenty, thirty, incomplete=frozenset({thirty.key}))

@@ -172,21 +172,34 @@ def test_table_without_a_terminal_is_never_wrapped():
 
 def test_verify_table_says_what_it_rests_on():
     out = verification.render(sample.verification(), View(verbose=True))
-    assert out.startswith("broken: 1 of 2 files, 2.0 KiB\n")
-    assert "1 ok, 1 broken, 1.5 KiB read in 0.2 s (5.9 KiB/s) at level content" in out
+    assert out.startswith("broken: 1 of 2 files, 2.0 KiB, 2 errors\n")
+    assert "1.5 KiB read in 0.2 s (5.9 KiB/s), all contents" in out
     assert "3 files not recognised" in out
-    assert out.count("hint (truncated)") == 1
+    assert out.count("hint: restore this file") == 1
     assert ">99 %" in out  # 0.996 is not everything
+
+
+def test_a_long_verify_table_hides_only_what_is_ok():
+    files = (
+        *(FileReport(None, sample.report(f"/data/f{i}")) for i in range(60)),
+        *(FileReport(None, sample.report(f"/data/bad{i}", Verdict.BROKEN)) for i in range(9)),
+    )
+    result = replace(sample.verification(), files=files)
+    assert "f59" not in verification.render(result)
+    assert "bad8" in verification.render(result)
+    assert "60 ok files not listed" in verification.render(result)
+    assert "f59" in verification.render(result, View(verbose=True))
 
 
 def test_plan_table_tells_the_whole_story():
     out = plan_table.render(sample.plan())
     for words in (
-        "resume from step 120",
+        "Resume from step 120. Step 160 was skipped: ",
+        "40 steps of training are lost.",
         "rollback: from step 160 to 120",
-        "not step 160 (dying-gasp",
+        "Skipped: step 160",
         "missing-rank",
-        "file of rank 0",
+        "rank 0's file",
         "world-size-inferred",
     ):
         assert words in out

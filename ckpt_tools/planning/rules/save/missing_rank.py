@@ -156,8 +156,8 @@ def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator
 def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
     """Yield ranks without a file that they can load; what follows from damaged files is last."""
     for gap in sorted((gap for gap in gaps if not gap.asked), key=lambda gap: gap.damaged):
-        one = ranges.size(gap.ranks) == 1
-        who = f"rank {ranges.words(gap.ranks)} has" if one else f"ranks {ranges.words(gap.ranks)} have"
+        count, names = ranges.size(gap.ranks), ranges.words(gap.ranks)
+        who = f"rank {names} has" if count == 1 else f"ranks {names} ({count:,} of {gap.world:,}) have"
         same = f", and no rank with the same state has one ({gap.group})" if gap.group else ""
         yield Hit(gap.path, f"{who} no good {gap.role} file{same}", ranks=gap.ranks, follows=gap.damaged)
 
