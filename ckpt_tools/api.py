@@ -136,7 +136,7 @@ def verify(
         require_nothing_untold(roots, stores)
     if by_store and (level is not Level.CONTENT or asked is not None):
         why = "what stores keep checksums of are whole contents: no sample, and no other level"
-        raise UsageError(why, "say --by-store (by_store=True) alone")
+        raise UsageError(why, "add --by-store (by_store=True) alone")
     if by_store and (local := next((root for root in roots if not is_url(root)), None)):
         raise UsageError(f"{local} lies in no store that could be asked", "leave --by-store out")
     from ckpt_tools.planning.verification import Verifier

@@ -68,7 +68,7 @@ def problem(word: str, message: str, hint: str = "", *, also: str = "") -> None:
 
 
 def going(said: str, use: str) -> None:
-    hint = f"say {use}" if use.startswith(("--", "CKPT_")) else use
+    hint = f"use {use}" if use.startswith(("--", "CKPT_")) else use
     problem("warning", f"{said} is accepted until the next release", hint)
 
 

@@ -58,7 +58,7 @@ def diff(
     if depth not in LEVELS:
         raise UsageError(
             f"--level {depth}: diff compares at level structure or content",
-            "say one of them, or leave it out",
+            "use one of them, or leave it out",
         )
     from ckpt_tools.comparison.compare import diff as compare
 

@@ -49,7 +49,7 @@ def layouts(**given: Any) -> int:
     output.say_broken_plugins(("layouts",))
     known = found.layouts or BUILT_IN
     if check and guess:
-        raise UsageError("--check and --guess cannot be combined", "say one of them")
+        raise UsageError("--check and --guess cannot be combined", "use one of them")
     if guess:
         if to.format == "json":
             raise UsageError("--guess prints TOML", "leave --json out")

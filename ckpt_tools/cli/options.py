@@ -267,7 +267,7 @@ def ask(
         def command(**given: Any) -> int:
             if "ranks" in given and given["rank"]:
                 if given["ranks"]:
-                    raise UsageError("--rank and --ranks contradict each other", "say --rank 0-7")
+                    raise UsageError("--rank and --ranks contradict each other", "add --rank 0-7")
                 if not given["rank"].isdigit():
                     given |= {"rank": None, "ranks": given["rank"]}
             to = read_output(formats, given, document)
@@ -317,7 +317,7 @@ def _replace(given: dict[str, Any], name: str, going: Going, flag: str) -> None:
         words = [value if value is True else going.word.replace("{}", value) for value in values]
         before = given.get(going.becomes)
         if before and not going.many and before != words[0]:
-            raise UsageError(f"{flag} {values[0]} contradicts another flag", f"say {use} alone")
+            raise UsageError(f"{flag} {values[0]} contradicts another flag", f"use {use} alone")
         given[going.becomes] = [*(before or ()), *words] if going.many else words[0]
 
 
@@ -353,5 +353,5 @@ def home_of(paths: Sequence[str], root: str | None, *, whole: bool = False) -> s
 def lone(directories: Iterable[str]) -> str:
     homes = set(directories)
     if len(homes) > 1:
-        raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "say --root DIR")
+        raise UsageError(f"these lie in several directories: {', '.join(sorted(homes))}", "add --root DIR")
     return homes.pop()

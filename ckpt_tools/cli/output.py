@@ -67,7 +67,7 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
     """Return how to answer: in the first format by default; a ``kind`` of document has the registry's too."""
     choice, color = given.get("format"), given.get("color")
     if given.get("json") and choice not in (None, "json"):
-        raise UsageError(f"--json and --format {choice} contradict each other", "say one of them")
+        raise UsageError(f"--json and --format {choice} contradict each other", "use one of them")
     choice = "json" if given.get("json") else choice or formats[0]
     if kind and choice not in formats:
         plugins.switch(given.get("no_plugins") or None)

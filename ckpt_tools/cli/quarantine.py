@@ -44,7 +44,7 @@ def quarantine(
     checkpoint; 5 something could not be looked at or moved: nothing is lost.
     """
     if damaged and undo:
-        raise UsageError("--damaged and --undo contradict each other", "say one of them")
+        raise UsageError("--damaged and --undo contradict each other", "use one of them")
     output.say_broken_plugins()
     root = asked.given["home"]
     options.on_this_machine([*paths, root], options.RENAMES, _INSTEAD)

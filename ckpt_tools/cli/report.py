@@ -55,7 +55,7 @@ def report(
     to, found = asked.to, asked.found
     if to.format == "html":  # what cannot be made, or is for nobody, is said before anything is read
         if to.terminal:
-            raise UsageError("an HTML page cannot be shown on a terminal", "say -o report.html")
+            raise UsageError("an HTML page cannot be shown on a terminal", "add -o report.html")
         from ckpt_tools.output.report import page
 
         page.require()

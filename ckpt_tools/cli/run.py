@@ -86,7 +86,7 @@ def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
         line = shlex.join([*ours, "--", *words])
         return f"{line}, {flag}; without '{{ckpt.args}}' if the command reads CKPT_PATH"
     if job_options.worker:
-        return "say --view DIR: it builds one tree of them, which CKPT_PATH names"
+        return "add --view DIR: it builds one tree of them, which CKPT_PATH names"
     launched = line_of(words, os.environ)
     if launched is None:
         return (

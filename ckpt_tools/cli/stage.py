@@ -37,7 +37,7 @@ def stage(asked: options.Asked) -> int:
 
     to, home = asked.to, asked.given["directory"]
     if is_url(home):
-        raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "say ckpt stage URL DIR")
+        raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "use ckpt stage URL DIR")
     copies = Copies(os.path.abspath(home), _ranks(asked), asked.job.get("keep"))
     with listen(asked) as listener:
         copied = bring(asked.found.root, asked.selection, copies, listener)
@@ -72,4 +72,4 @@ def _ranks(asked: options.Asked) -> frozenset[int] | range | None:
     try:
         return frozenset(parsers.rank_set(given, ""))
     except ValueError as e:
-        raise UsageError(f"--rank: {e}", "say --rank 0-7") from e
+        raise UsageError(f"--rank: {e}", "add --rank 0-7") from e

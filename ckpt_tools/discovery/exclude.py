@@ -85,7 +85,13 @@ def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
     a, b = one.label, other.label
     if a == b:
         a, b = (os.path.relpath(c.path, root) for c in (one, other))
-    return f"say {without(root, one, other.path, label=a)}, or {without(root, other, one.path, label=b)}"
+    first, second = without(root, one, other.path, label=a), without(root, other, one.path, label=b)
+    return f"{make_clause(first)}, or {make_clause(second)}"
+
+
+def make_clause(said: str) -> str:
+    """Return what to do as half a sentence: a flag is added."""
+    return f"add {said}" if said.startswith("--") else said
 
 
 def without_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.DirEntry[str]]:

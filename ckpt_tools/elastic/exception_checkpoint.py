@@ -54,7 +54,7 @@ def _check_groups(group_info: Iterable[Iterable[int]], world_size: int | None) -
     try:
         groups = tuple(tuple(_fault_file.rank(r) for r in group) for group in group_info)
     except (TypeError, ValueError) as e:
-        raise UsageError(f"group_info: {e}", "say lists of ranks such as [[0, 2], [1, 3]]") from e
+        raise UsageError(f"group_info: {e}", "use lists of ranks such as [[0, 2], [1, 3]]") from e
     ranks = [r for group in groups for r in group]
     if not all(groups) or len(set(ranks)) != len(ranks):
         raise UsageError(
@@ -193,11 +193,11 @@ class ExceptionCheckpoint:
         see the original fault.
         """
         if self._save_func is None:
-            log.warning("no dying-gasp save: set_config() named no save_func")
+            log.warning("no emergency save: set_config() named no save_func")
             return False
         if self.rank is not None and self.rank not in self._held.saving(self.rank):
             log.info(
-                "no dying-gasp save by rank %d: ranks %s hold the same state and save it",
+                "no emergency save by rank %d: ranks %s hold the same state and save it",
                 self.rank,
                 self._held.saving(self.rank),
             )
@@ -206,7 +206,7 @@ class ExceptionCheckpoint:
             self._save_func(*(self._args() if callable(self._args) else self._args))
         except BaseException as e:
             self.save_error = e
-            log.exception("the dying-gasp save failed; the fault that led to it follows")
+            log.exception("the emergency save failed; the fault that led to it follows")
             return False
         self.saved = True
         return True
@@ -301,7 +301,7 @@ class ExceptionCheckpoint:
         me = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
         if me is None:
             raise UsageError(
-                "the rank is not known, so its files cannot be named", "say rank=, or set CKPT_RANK"
+                "the rank is not known, so its files cannot be named", "pass rank=, or set CKPT_RANK"
             )
         _require_in_world("rank", (me,), self.world_size)
         if tensor_rank is None and self._group_info is not None and len(self._group_info) == 1:
@@ -312,9 +312,8 @@ class ExceptionCheckpoint:
         whose = held.source(me, periodic=periodic or release)  # no dying job wrote a release
         if whose is None:
             raise UsageError(
-                f"no live rank saved the state of rank {me}: the dying-gasp checkpoint cannot be resumed"
-                " from",
-                "load resume_iteration(iteration, save_interval), and say periodic=True for it",
+                f"no live rank saved the state of rank {me}: the emergency checkpoint cannot be resumed from",
+                "load resume_iteration(iteration, save_interval), and pass periodic=True for it",
             )
         step = "release" if release else f"iter_{iteration:07d}"
         common = os.path.join(os.fspath(checkpoints_path), step, directory)
@@ -324,7 +323,7 @@ class ExceptionCheckpoint:
         shard = held.place(me) if data_parallel_rank is None else data_parallel_rank
         if shard is None:
             raise UsageError(
-                "data_parallel_rank is not known", "say data_parallel_rank=, or group_info= in set_config()"
+                "data_parallel_rank is not known", "pass data_parallel_rank=, or group_info= in set_config()"
             )
         return os.path.join(common, "model_rng.pt"), os.path.join(f"{common}_{shard:03d}", "optim.pt")
 
@@ -346,9 +345,9 @@ def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: 
     Source: Megatron-LM megatron/training/checkpointing.py get_checkpoint_name().
     """
     if tensor_rank is None:
-        raise UsageError("tensor_rank is not known", "say tensor_rank= (0 without tensor parallelism)")
+        raise UsageError("tensor_rank is not known", "pass tensor_rank= (0 without tensor parallelism)")
     if staged and pipeline_rank is None:
-        raise UsageError("pipeline_rank is not known", "say pipeline_rank=, or pipeline_parallel=False")
+        raise UsageError("pipeline_rank is not known", "pass pipeline_rank=, or pipeline_parallel=False")
     stage = "" if pipeline_rank is None or staged is False else f"_{pipeline_rank:03d}"
     return f"mp_rank_{tensor_rank:02d}{stage}"
 

@@ -48,7 +48,7 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
     if max_attempts < 1:
         raise UsageError(
             f"max_attempts is {max_attempts}: at least one attempt is needed",
-            "leave it out, or say 1 or more",
+            "leave it out, or use 1 or more",
         )
     trail: list[Attempt[C]] = []
     is_path = isinstance(candidates, (str, bytes)) or hasattr(candidates, "__fspath__")

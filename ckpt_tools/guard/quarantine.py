@@ -112,7 +112,7 @@ def _find_damaged(found: Sequence[Group], root: str, sel: Selection) -> list[Gro
 def _why_it_stays(group: Group, chosen: LoadPlan | None, settle: float, now_ns: int) -> str:
     times = [os.lstat(path).st_mtime_ns for path in group.files if os.path.lexists(path)]
     if (now_ns - max(times, default=0)) / 1e9 < settle:
-        return "written a moment ago, so it may be in use: wait, or say --settle 0s"
+        return "written a moment ago, so it may be in use: wait, or add --settle 0s"
     resumed = chosen.checkpoint if chosen else None
     if resumed and group.checkpoint and group.checkpoint.key == resumed.key:
         return "a job resumes from it all the same, because other files stand in for the damaged ones"
@@ -134,7 +134,7 @@ def _find_below(root: str, away: Sequence[Group]) -> list[str]:
         out.append(os.path.relpath(path, root))
         if out[-1].split("/")[0] in (".", ".."):
             text = f"{path} does not lie below {root}, in which its quarantine would be"
-            raise UsageError(text, f"say --root {os.path.dirname(path)}")
+            raise UsageError(text, f"add --root {os.path.dirname(path)}")
     return out
 
 

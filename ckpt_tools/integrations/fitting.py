@@ -38,6 +38,6 @@ def resume_fitting(root: Path, layouts: tuple[str, ...], call: str, asked: dict[
     if found is not None and found.layout not in layouts:
         text = f"the checkpoint to resume from is of layout {found.layout}, which {call} does not load"
         known = " or ".join(layouts)
-        hint = f"name the directory of its own checkpoints ({known}), or say layout={layouts[0]!r}"
+        hint = f"name the directory of its own checkpoints ({known}), or pass layout={layouts[0]!r}"
         raise UsageError(text, hint)
     return found

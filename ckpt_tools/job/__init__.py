@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _GONE = {
     "CKPT_TRANSFER": "copy the files before the start (rsync, scp), and unset it",
-    "CKPT_SECRET_FILE": "unset it: nodes trust the network of the job, as torch does; or say --meet DIR",
+    "CKPT_SECRET_FILE": "unset it: nodes trust the network of the job, as torch does; or add --meet DIR",
 }
 
 __all__ = ["Listener", "Options", "Taken", "decide", "take"]
@@ -122,7 +122,7 @@ def decide(
     if of.nodes > 1 and not options.agree and options.plan_dir is None:
         raise UsageError(
             f"the job has {of.nodes} nodes, and each would decide alone",
-            "say --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
+            "add --plan-dir DIR on a file system that all of them see, or --agree when each has its own disk",
         )
     selection = replace(
         _with_world_of(line, selection, options), plan_dir=options.plan_dir or directories.decisions(env)
@@ -209,7 +209,7 @@ def _require_common_root(root: str, rank: int | None) -> None:
 def _require_fitting_root(root: str, options: Options) -> None:
     if is_url(root) and options.view:
         text = f"--view builds links, and {root} lies in a store"
-        raise UsageError(text, "say --stage DIR, which brings the files to this machine")
+        raise UsageError(text, "add --stage DIR, which brings the files to this machine")
     if is_url(root) and options.require_mount:
         raise UsageError(
             f"{root} lies in a store: nothing is mounted there",

@@ -100,7 +100,7 @@ def fill_command(
                 )
             if name not in ("path", "step"):
                 raise UsageError(
-                    f"{word!r}: there is no {{ckpt.{name}}}", "say {ckpt.path}, {ckpt.step} or {ckpt.args}"
+                    f"{word!r}: there is no {{ckpt.{name}}}", "use {ckpt.path}, {ckpt.step} or {ckpt.args}"
                 )
             if name == "path" and path is None and decision.found:
                 raise UsageError(

@@ -242,7 +242,7 @@ def agree(
     if ranks is None:
         raise UsageError(
             "which ranks run on this node is unknown",
-            "say --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
+            "add --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
         )
     meeting = rendezvous.join()
     kept = remembering(root, selection.cache, selection.max_age, listener.note, selection.trust)
@@ -315,7 +315,7 @@ class _Node:
             if lost := next((c for i, c in self.mine.items() if i not in known), None):
                 raise CannotLook(
                     f"the first node leaves out {lost.label}, which this node has",
-                    "start again; if it stays so, somebody else writes where the nodes meet: say --meet DIR,"
+                    "start again; if it stays so, somebody else writes where the nodes meet: add --meet DIR,"
                     " a directory that only you can write",
                 )
 

@@ -128,7 +128,7 @@ class Store:
         except ImportError as e:
             raise UsageError(
                 "--agree needs torch, or a directory that all nodes share",
-                "pip install 'ckpt-tools[torch]', or say --meet DIR on a shared file system",
+                "pip install 'ckpt-tools[torch]', or add --meet DIR on a shared file system",
             ) from e
         self.keeper = keeper
         try:
@@ -140,14 +140,14 @@ class Store:
             what = "could not be opened" if keeper else f"did not answer within {timeout:g} s"
             raise CannotLook(
                 f"the store for the agreement at {host}:{port} {what}: {_first_line(e)}",
-                "check that the first node runs, or say --meet HOST:PORT",
+                "check that the first node runs, or add --meet HOST:PORT",
             ) from e
 
     def put(self, key: str, value: bytes) -> None:
         if len(value) > _MOST:
             raise CannotLook(
                 f"the message of this node has {len(value):,} bytes, and torch's store takes {_MOST:,}",
-                "say --meet DIR on a shared file system",
+                "add --meet DIR on a shared file system",
             )
         with _answering():
             self.store.set(key, value)

@@ -97,7 +97,7 @@ class Rendezvous(Struct):
         if not membership.place:
             raise UsageError(
                 "nothing names this job, so its nodes cannot find each other",
-                "give torchrun --rdzv-id, or say --job ID, the same on every node",
+                "give torchrun --rdzv-id, or add --job ID, the same on every node",
             )
         # not below the root's own place: nodes may mount it elsewhere
         place = os.path.join(options.meet or options.plan_dir or "", f"{membership.place}.meeting")
@@ -127,7 +127,7 @@ def find_endpoint(
     elif line and line.endpoint:
         if not _is_port(line.port) or int(line.port) == _PORTS - 1:
             raise UsageError(
-                f"{line.endpoint!r}: there is no other port beside {line.port}", "say --meet HOST:PORT"
+                f"{line.endpoint!r}: there is no other port beside {line.port}", "add --meet HOST:PORT"
             )
         host, number = line.host, int(line.port) + 1
     elif slurm := _find_slurms(env):
@@ -135,7 +135,7 @@ def find_endpoint(
     else:
         raise UsageError(
             "the address where the nodes meet is unknown",
-            "say --meet DIR that all see, or --meet HOST:PORT with a free port of the first node",
+            "add --meet DIR that all see, or --meet HOST:PORT with a free port of the first node",
         )
     return host.removeprefix("[").removesuffix("]"), number, first
 

@@ -46,7 +46,7 @@ def start(
     """
     if options.agree or options.view:
         other = "--agree" if options.agree else "--view"
-        raise UsageError(f"--stage and {other} contradict each other", "say one of them")
+        raise UsageError(f"--stage and {other} contradict each other", "use one of them")
     ranks, rank = membership.ranks, membership.rank
 
     def attempt(asked: Selection) -> tuple[Decision, int | None, Staged | None]:

@@ -57,7 +57,7 @@ def _pet(env: Mapping[str, str]) -> Started | None:
         env,
         f"{seen(env, 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE')}: a pod in which torchrun starts"
         " the ranks, not one of them",
-        _INSIDE + 'say --rank "$PET_NODE_RANK"',
+        _INSIDE + 'add --rank "$PET_NODE_RANK"',
         node=known(env, "PET_NODE_RANK", "kubernetes"),
         nodes=nodes,
         world_size=world,
@@ -116,7 +116,7 @@ def _indexed(env: Mapping[str, str]) -> Started | None:
         env,
         f"{seen(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank only"
         " where each runs one process",
-        _INSIDE + 'say --rank "$JOB_COMPLETION_INDEX"',
+        _INSIDE + 'add --rank "$JOB_COMPLETION_INDEX"',
         node=known(env, "JOB_COMPLETION_INDEX", "kubernetes"),
     )
 
@@ -128,7 +128,7 @@ def _pytorch_job(env: Mapping[str, str]) -> Started | None:
         env,
         f"{seen(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob) or"
         " processes",
-        _INSIDE + 'say --rank "$RANK" --world-size "$WORLD_SIZE"',
+        _INSIDE + 'add --rank "$RANK" --world-size "$WORLD_SIZE"',
     )
 
 

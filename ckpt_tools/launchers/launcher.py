@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ckpt_tools.model.plan import Known
 from ckpt_tools.settings.parsers import MAX_RANK
 
-SAY = "say --rank N (or set CKPT_RANK), and --world-size N"
+SAY = "add --rank N (or set CKPT_RANK), and --world-size N"
 
 
 class Started(Struct, frozen=True):

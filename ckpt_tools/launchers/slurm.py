@@ -24,7 +24,7 @@ _WORDS = (
 )
 _VARIABLES = tuple(_WORDS.split())
 _TASKS = (
-    "start it by srun in every task, or say --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
+    "start it by srun in every task, or add --rank N (and --world-size N); 'ckpt plan' and 'ckpt run' need no"
     " rank"
 )
 _ONE_EACH = (
@@ -39,7 +39,7 @@ _MAY_START_RANKS = (
     ": one task per node, which is a rank, or starts the ranks of its node by torchrun or msrun"
 )
 _IF_EACH_IS_A_RANK = (
-    'if every task is one rank, say --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask inside of'
+    'if every task is one rank, add --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS"; else ask inside of'
     " what it starts"
 )
 _SHELLS = ("bash", "interactive", "sh", "zsh")

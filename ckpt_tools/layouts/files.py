@@ -207,7 +207,7 @@ def _explain(what: str, mine: frozenset[str], beside: _Beside) -> str:
         return ""
     if "scheduler" in mine:
         return (
-            ", with which a schedule is saved: say --exclude GLOB for the schedule if the job never saves one"
+            ", with which a schedule is saved: add --exclude GLOB for the schedule if the job never saves one"
         )
     return ", and a save beside it that may have held one cannot be read"
 

@@ -25,8 +25,8 @@ def render(result: History, view: View = PLAIN) -> str:
         step = "" if s.step is None else f"{s.step:,}"
         rows.append((when, where, step, ", ".join(lost), passed, s.job or ""))
     if rows:
-        headers = ("when", "resumed from", "step", "lost", "passed over", "job")
-        page.table(headers, rows, right=("step",), below=("passed over", "resumed from"))
+        headers = ("when", "resumed from", "step", "lost", "skipped", "job")
+        page.table(headers, rows, right=("step",), below=("skipped", "resumed from"))
     page.text("")
     page.text(f"{plural(len(result.starts), 'start')} of {root}")
     if result.repeats > 1:

@@ -60,7 +60,7 @@ def narrow_to_rank(full: LoadPlan, mine: int) -> LoadPlan:
     if not ranks:
         raise UsageError(
             f"rank {mine} is outside the world of {full.world_size} ranks",
-            "say --world-size N, and --replica-groups all if every rank loads the same file",
+            "add --world-size N, and --replica-groups all if every rank loads the same file",
         )
     files = ranks[0].files
     resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.discovery.exclude import either, without
+from ckpt_tools.discovery.exclude import either, make_clause, without
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.pickles import unlisted
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -95,9 +95,9 @@ def ask_which_is_the_copy(
     first, second = sorted((mine, twin), key=find_when)
     steps = [o.step for o in others if o.step is not None and c.step is not None and o.step < c.step]
     limit = c.step if mine is first else max(steps, default=None)
-    answers = [without(root, c, *filter(None, (twin.home, twin.path)))]
+    answers = [make_clause(without(root, c, *filter(None, (twin.home, twin.path))))]
     if limit is not None:
         how = "it as it is" if mine is first else f"step {limit}"
-        answers.append(f"--max-step {limit} to resume from {how}")
+        answers.append(f"add --max-step {limit} to resume from {how}")
     homes = [p.home or p.path for p in (first, second)]
     return same_content.ask_which_is_the_copy(first.path, second.path, homes, answers)

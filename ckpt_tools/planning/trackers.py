@@ -26,7 +26,7 @@ from ckpt_tools.reading.session import Session, Told
 from ckpt_tools.storage.retry import lstat
 
 _REMOVED = "it was removed or moved, or the disk that it is on is not mounted here"
-_OTHER_ORDERS = "say --order mtime or --order step"
+_OTHER_ORDERS = "add --order mtime or --order step"
 
 
 def find_tracker_findings(
@@ -162,7 +162,7 @@ def settle_unfinished(s: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Find
 def describe_missing(layout: Layout) -> str:
     """What a checkpoint lacks that was finished: the second half of a sentence about it."""
     commit = layout.complete.commit
-    return f"but its {commit} file is gone" if commit else "but pieces of it are gone"
+    return f"but its {commit} file is gone" if commit else "but files of it are gone"
 
 
 def _find_number(name: str, layout: Layout) -> int | None:

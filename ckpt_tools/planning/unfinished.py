@@ -97,10 +97,10 @@ def _describe_tracker(s: Session, c: Checkpoint) -> str:
     tracker = s.tracker(layout.name, c.parts[0].base)
     if tracker is None:
         return f"; there is no {layout.tracker.file}" if layout.tracker.file and layout.tracker.always else ""
-    target = tracker[1]
+    name, target = os.path.basename(tracker[0]), tracker[1]
     if target is None or isinstance(target, Finding):
-        return "; the tracker cannot be read"
-    return f"; the tracker names {target}"
+        return f"; {name} cannot be read"
+    return f"; {name} names {target}"
 
 
 def find_whole_temporary(s: Session) -> str | None:

@@ -11,7 +11,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.exclude import is_set_aside, without, without_all
+from ckpt_tools.discovery.exclude import is_set_aside, make_clause, without, without_all
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_unread, unpacked_state
@@ -63,7 +63,7 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
         if len(hits) > _NAMED:
             aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
         todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else describe_how_to_place(s)
-        raise error_of(unplaced_newer.RULE, replace(hits[0], hint=f"{todo}; or say {aside}"))
+        raise error_of(unplaced_newer.RULE, replace(hits[0], hint=f"{todo}; or {make_clause(aside)}"))
 
 
 def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> None:
@@ -71,7 +71,7 @@ def require_fetched(s: Session, c: Checkpoint, rejected: Sequence[Rejected]) -> 
     found = (f for r in rejected if r.checkpoint.order != c.order for f in r.findings)
     if f := next((f for f in found if f.code == "pointer-not-data" and f.severity is Severity.ERROR), None):
         name = os.path.relpath(f.path, s.root)
-        raise file_verdict.ask_for_data(c, f, name, f"{f.hint}; or say {without(s.root, c, f.path)}")
+        raise file_verdict.ask_for_data(c, f, name, f"{f.hint}; or {make_clause(without(s.root, c, f.path))}")
 
 
 def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:

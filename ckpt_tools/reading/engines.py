@@ -208,7 +208,7 @@ def _dask(address: str) -> Iterator[Engine]:
     except ValueError as e:
         raise UsageError(
             f"{address!r} is no address of a Dask scheduler: {e}",
-            "say --scheduler tcp://HOST:8786, file:FILE.json, mpi or threads",
+            "add --scheduler tcp://HOST:8786, file:FILE.json, mpi or threads",
         ) from e
     except (OSError, TimeoutError) as e:
         raise CannotLook(f"no Dask scheduler answers at {address}: {e}", hint) from e

@@ -54,7 +54,7 @@ class Asked:
             raise UsageError(
                 f"{what} is about reading contents, and level {level}"
                 f" {'reads none' if level < Level.CONTENT else 'needs all of them'}",
-                "say --level content, or leave it out",
+                "add --level content, or leave it out",
             )
         self.share, self.max_duration, self.stopped = share, max_duration, False
         self._ends = None if max_duration is None else time.monotonic() + max_duration

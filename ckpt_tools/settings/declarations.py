@@ -89,13 +89,13 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_RESUME_ARGS", "--resume-args", "how the command takes what was chosen, such as '--resume {path}': {ckpt.args} and CKPT_ARGS are these words, in place of the layout's own; {step} and {epoch} are filled in too", parsers.resume_args, metavar="ARGS"),
     Variable("CKPT_PREFER", "--prefer", "checkpoints of this kind go before all others, such as periodic before a newer dying-gasp", parsers.kind, use="CKPT_PREFER={}"),
     Variable("CKPT_PROVE_REPLICAS", "--prove-replicas", "compare a substitute's tensors with those of another good member of its replica group", parsers.flag, use="CKPT_PROVE_REPLICAS=1"),
-    Variable("CKPT_KIND", "--kind", "only checkpoints of this kind: periodic, dying-gasp, release, best", parsers.kind, set="--kind {}", metavar="KIND", panel=WHICH),
+    Variable("CKPT_KIND", "--kind", "only checkpoints of this kind: periodic (regular saves), dying-gasp (written in the last second by a dying job), release (exported), best", parsers.kind, set="--kind {}", metavar="KIND", panel=WHICH),
     Variable("CKPT_LAYOUT", "--layout", "only checkpoints of this layout ('ckpt layouts' lists them)", parsers.text, set="--layout {}", metavar="NAME", panel=WHICH),
     Variable("CKPT_RUN", "--run", "only checkpoints of this run ('ckpt ls' shows the runs)", parsers.text, metavar="RUN"),
-    Variable("CKPT_PREFIX", "--prefix", "only checkpoints whose file names start with this prefix", parsers.text, use="say --run with the name that 'ckpt ls' shows", set="say CKPT_RUN with the name that 'ckpt ls' shows"),
+    Variable("CKPT_PREFIX", "--prefix", "only checkpoints whose file names start with this prefix", parsers.text, use="add --run with the name that 'ckpt ls' shows", set="set CKPT_RUN with the name that 'ckpt ls' shows"),
     Variable("CKPT_MAX_STEP", "--max-step", "only checkpoints at or below this step", parsers.whole(0), set="--max-step {}", metavar="N"),
-    Variable("CKPT_SAVE_INTERVAL", "--save-interval", "steps between periodic saves; if a dying-gasp checkpoint cannot be used, the job rolls back to a multiple of it", parsers.whole(1), metavar="N", panel=WHICH),
-    Variable("CKPT_FAULT_RANKS", "--fault-ranks", "ranks whose device failed, such as 1,3-5: their dying-gasp files are not used; or a JSON file of them (docs/elastic.md); repeat the flag (or give one per line) for more", fault_file.fault_ranks, reads=fault_file.fault_ranks, metavar="RANKS", panel=REPLICAS),
+    Variable("CKPT_SAVE_INTERVAL", "--save-interval", "steps between regular saves; if an emergency save cannot be used, the job rolls back to a multiple of it", parsers.whole(1), metavar="N", panel=WHICH),
+    Variable("CKPT_FAULT_RANKS", "--fault-ranks", "ranks whose device failed, such as 1,3-5: what they saved in the emergency save is not used; or a JSON file of them (docs/elastic.md); repeat the flag (or give one per line) for more", fault_file.fault_ranks, reads=fault_file.fault_ranks, metavar="RANKS", panel=REPLICAS),
     Variable("CKPT_FAULT_FILE", "--fault-file", "JSON file with such ranks, added to --fault-ranks: [3, 5] or an object (docs/elastic.md)", fault_file.fault_file, reads=fault_file.fault_file, use="--fault-ranks {}, beside the ranks that you name", set="CKPT_FAULT_RANKS={}, with the ranks that you name on further lines"),
     Variable("CKPT_REPLICA_GROUPS", "--replica-groups", "ranks that hold the same state: [ROLE=]0,4;1,5, [ROLE=]FILE, or all (pure data parallelism); repeat the flag (or give one per line) for more roles", parsers.replica_groups, reads=parsers.replica_groups, metavar="GROUPS", panel=REPLICAS),
     Variable("CKPT_REPLICAS", "--replicas", "'all': pure data parallelism, every rank holds the same state", parsers.one_of("all"), use="--replica-groups all, beside the groups that you name", set="CKPT_REPLICA_GROUPS=all, with the groups that you name on further lines"),
@@ -121,7 +121,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_ALLOW_NONE", "--allow-none", "exit 0 with an empty answer when there is no trace of a checkpoint (a first launch)", parsers.flag, use="--allow none", set="CKPT_ALLOW=none", word="none"),
     Variable("CKPT_ALLOW_MISSING", "--allow-missing", "with none: treat a ROOT that does not exist, in a directory that does, or a --run that does not exist, as a first launch too; alone it changes nothing", parsers.flag, use="--allow missing", set="CKPT_ALLOW=missing", word="missing"),
     Variable("CKPT_NO_FALLBACK", "--no-fallback", "exit 6 instead of choosing an older checkpoint when the newest is unusable", parsers.flag, panel=ACCEPTED),
-    Variable("CKPT_SKIP_UNREADABLE", "--skip-unreadable", "pass over a checkpoint that could not be read, instead of exit 5", parsers.flag, use="--allow unreadable", set="CKPT_ALLOW=unreadable", word="unreadable"),
+    Variable("CKPT_SKIP_UNREADABLE", "--skip-unreadable", "skip a checkpoint that could not be read, instead of exit 5", parsers.flag, use="--allow unreadable", set="CKPT_ALLOW=unreadable", word="unreadable"),
     Variable("CKPT_REQUIRE_SEAL", "--require-seal", "treat a file that no seal names as an error (docs/seals.md)", parsers.flag, panel=ACCEPTED),
     Variable("CKPT_SEAL_DIR", "--seal-dir", "directory for the seals of read-only trees, below the absolute path of the sealed directory; docs/seals.md", parsers.path, use="CKPT_SEAL_DIR={}"),
     Variable("CKPT_STATE_DIR", "--state-dir", "directory for the journal of commands that change a tree, instead of ROOT/.ckpt, and for the state of 'ckpt watch'; docs/guarding.md", parsers.path, use="CKPT_STATE_DIR={}"),
@@ -177,7 +177,7 @@ class Words(NamedTuple):
             try:
                 variable = known[parsers.word(word, tuple(known))]
                 if bool(value) == (variable.parse is parsers.flag) or bool(mark) != bool(value):
-                    raise ValueError(f"say {word}{variable.set.partition(word)[2].replace('{}', 'VALUE')}")
+                    raise ValueError(f"use {word}{variable.set.partition(word)[2].replace('{}', 'VALUE')}")
             except ValueError as e:
                 raise UsageError(f"{origin}: {cut(str(e))}", f"{self.flag}: {self.meaning}") from e
             yield (
@@ -203,7 +203,7 @@ class Said(NamedTuple):
 
 # fmt: off
 WORDS = {
-    "allow": Words("CKPT_ALLOW", "--allow", "start although this is so: none (no checkpoint is there: a first launch), missing (with none: nor is ROOT, or the run), unreadable (pass over a checkpoint that could not be read), fresh (none is usable, or an earlier start had one; not for scripts)", metavar="WHAT"),
+    "allow": Words("CKPT_ALLOW", "--allow", "start although this is so: none (no checkpoint is there: a first launch), missing (with none: nor is ROOT, or the run), unreadable (skip a checkpoint that could not be read), fresh (none is usable, or an earlier start had one; not for scripts)", metavar="WHAT"),
     "parallel": Words("CKPT_PARALLEL", "--parallel", "parallel sizes, and how ranks are counted over the axes, fastest first, such as tp=2,pp=4,order=tp-cp-ep-dp-pp; sizes: tp, pp, cp, dp, ep, etp (tp of experts)", metavar="SIZES", panel=REPLICAS),
     "trust": Words("CKPT_TRUST", "--trust", "whose files of orders count beside your own: group, owner=UID, dir=DIR (docs/hooks.md); global='mycompany.*': code of your own that pickles may name; repeat the flag (or give one per line) for more", commas=False, metavar="WHAT", panel=TRUST),
 }
@@ -234,7 +234,7 @@ def _add(found: dict[str, Said], key: str, said: Said) -> None:
     if before is not said and isinstance(before.raw, list) and isinstance(said.raw, list):
         found[key] = said._replace(raw=[*before.raw, *said.raw])
     elif before.raw != said.raw:
-        raise UsageError(f"{before.origin} and {said.origin} contradict each other", "say one of them")
+        raise UsageError(f"{before.origin} and {said.origin} contradict each other", "use one of them")
 
 
 def trusted(flags: Mapping[str, object], env: Mapping[str, str]) -> Trust:

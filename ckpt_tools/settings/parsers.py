@@ -132,7 +132,7 @@ def flag(value: object, _base: str) -> bool:
             return False
     if isinstance(value, bool):
         return value
-    raise ValueError(f"{value!r} is neither true nor false: say 1 or 0")
+    raise ValueError(f"{value!r} is neither true nor false: use 1 or 0")
 
 
 def nearest(given: str, words: Iterable[str], alike: float = 0.5) -> str | None:
@@ -179,7 +179,7 @@ def duration(value: object, _base: str = "") -> float:
         or (len(pieces) > 1 and any(not u for _, u in pieces))
         or seconds == float("inf")
     ):
-        raise ValueError(f"{value!r} is not a duration: say seconds (120) or a unit (90s, 2m, 1h30m)")
+        raise ValueError(f"{value!r} is not a duration: use seconds (120) or a unit (90s, 2m, 1h30m)")
     return min(seconds, _CENTURY)
 
 
@@ -190,7 +190,7 @@ def size(value: object, _base: str = "") -> int:
     spelled = r"\s*([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?:(b?)|([kmgtp])(i?b|))\s*"
     m = re.fullmatch(spelled, value.lower()) if isinstance(value, str) else None
     if m is None or float(m[1]) == 0:
-        raise ValueError(f"{value!r} is not a size: say bytes (1000000) or a unit (200MB, 50GiB)")
+        raise ValueError(f"{value!r} is not a size: use bytes (1000000) or a unit (200MB, 50GiB)")
     return max(1, int(float(m[1]) * (1000 if m[4] == "b" else 1024) ** " kmgtp".index(m[3] or " ")))
 
 
@@ -200,7 +200,7 @@ def _ranks(texts: Iterable[str]) -> list[int]:
         m = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", text)
         first, last = (int(m[1]), int(m[2] or m[1])) if m else (1, 0)
         if first > last:
-            raise ValueError(f"{text!r} is not a rank or a range of ranks: say 1,3-5")
+            raise ValueError(f"{text!r} is not a rank or a range of ranks: use 1,3-5")
         if last > MAX_RANK:
             raise ValueError(f"rank {last} is above {MAX_RANK}")
         ranks.extend(range(first, last + 1))
@@ -212,7 +212,7 @@ def rank_set(value: object, _base: str = "") -> frozenset[int]:
     if isinstance(words, int):
         words = [words]
     if not isinstance(words, list) or any(isinstance(w, bool) for w in words):
-        raise ValueError(f"{value!r} is not a list of ranks: say 1,3-5")
+        raise ValueError(f"{value!r} is not a list of ranks: use 1,3-5")
     return frozenset(_ranks(str(w) for w in words))
 
 
@@ -243,7 +243,7 @@ def _group_file(path: str, trusted: Trust) -> Groups:
     try:
         text = trust.read(path, _GROUP_BYTES, trusted).decode()
     except (OSError, ValueError) as e:
-        hint = "say groups such as '0,4;1,5', or a file of them"
+        hint = "use groups such as '0,4;1,5', or a file of them"
         raise ValueError(f"{path!r} cannot be read ({e}): {hint}") from e
     if text.lstrip()[:1] not in ("[", "{"):
         return {"": _group_text(text, path)}
@@ -292,7 +292,7 @@ def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Grou
     for found in _group_entries(value, base, trusted):
         for role, members in found.items():
             if role == EVERYONE and found is not _ALL:
-                raise ValueError(f"there is no role {role!r}: say all")
+                raise ValueError(f"there is no role {role!r}: use all")
             if role in groups:
                 raise ValueError(f"groups of {f'role {role}' if role else 'every role'} are given twice")
             groups[role] = members
@@ -302,7 +302,7 @@ def replica_groups(value: object, base: str = "", trusted: Trust = OURS) -> Grou
 def names(value: object, _base: str) -> tuple[str, ...]:
     words = [w.strip() for w in value.split(",")] if isinstance(value, str) else value
     if not isinstance(words, list) or not words or not all(isinstance(w, str) and w for w in words):
-        raise ValueError(f"{value!r} is not a list of names: say epoch_num,state_dict")
+        raise ValueError(f"{value!r} is not a list of names: use epoch_num,state_dict")
     return tuple(words)
 
 
@@ -319,7 +319,7 @@ def globs(value: object, _base: str) -> tuple[str, ...]:
     for glob in given:
         pieces = glob.rstrip("/").split("/")
         if glob.startswith(("/", "~")) or {"", ".", ".."} & {*pieces}:
-            raise ValueError(f"{glob!r} is not relative to ROOT: say logs, or data/*.bin")
+            raise ValueError(f"{glob!r} is not relative to ROOT: use logs, or data/*.bin")
         if not re.search(r"[^*?/\[\]!-]", glob):
             raise ValueError(f"{glob!r} would hide every checkpoint: name what is to be hidden")
     return given
@@ -330,7 +330,7 @@ def dotted(value: object, _base: str) -> tuple[str, ...]:
     given = _texts(value, "a pattern of names such as 'mycompany.*'")
     for pattern in given:
         if not re.fullmatch(r"[\w.*?\[\]!<>()-]+", pattern) or not re.match(r"\w", pattern):
-            raise ValueError(f"{pattern!r} is no dotted name, or would trust everybody's: say 'mycompany.*'")
+            raise ValueError(f"{pattern!r} is no dotted name, or would trust everybody's: use 'mycompany.*'")
     return given
 
 
@@ -362,7 +362,7 @@ def uids(value: object, _base: str = "") -> frozenset[int]:
     given = value if isinstance(value, list) else [value]
     words = [word for v in given if isinstance(v, str) for word in re.split(_BETWEEN, v.strip())]
     if not words or not all(re.fullmatch(r"[0-9]{1,10}", word) and int(word) < _UIDS for word in words):
-        hint = "say 1000,65534 ('id -u NAME' tells it)"
+        hint = "use 1000,65534 ('id -u NAME' tells it)"
         raise ValueError(f"{value!r} is not a number of a user, or several: {hint}")
     return frozenset(map(int, words))
 
@@ -399,7 +399,7 @@ def share(value: object, _base: str = "") -> Share:
         part, parts = int(m[1]), int(m[2])
         if not 1 <= part <= parts <= _MOST:
             most = max(1, min(parts, _MOST))
-            raise ValueError(f"{value!r} is no part: say 1/{most} to {most}/{most}")
+            raise ValueError(f"{value!r} is no fraction: use 1/{most} to {most}/{most}")
         return Share(text, part, parts)
     if m := re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text):
         fraction = Fraction(m[1]) / 100
@@ -409,5 +409,5 @@ def share(value: object, _base: str = "") -> Share:
     try:
         return Share(text or str(value), size=size(value))
     except ValueError:
-        hint = "say a part (2/7), percent (10%) or a size (50GiB)"
+        hint = "use a fraction (2/7), percent (10%) or a size (50GiB)"
         raise ValueError(f"{value!r} is no share: {hint}") from None

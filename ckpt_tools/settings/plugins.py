@@ -128,7 +128,7 @@ def _is_off() -> bool:
     try:
         return bool(raw) and parsers.flag(raw, "")
     except ValueError as e:
-        raise UsageError(f"{VARIABLE}: {e}", "say 1 to leave plug-ins out") from e
+        raise UsageError(f"{VARIABLE}: {e}", "use 1 to leave plug-ins out") from e
 
 
 def added(group: str, taken: Collection[str] = ()) -> Mapping[str, Plugin]:

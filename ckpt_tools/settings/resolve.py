@@ -112,7 +112,7 @@ class Settings(Struct, frozen=True):
             raise UsageError(
                 f"{self.origins['rank']} {rank} does not exist among {world_size} ranks"
                 f" ({self.origins['world-size']})",
-                f"ranks count from 0: say --rank 0 to {world_size - 1}",
+                f"ranks count from 0: add --rank 0 to {world_size - 1}",
             )
         if "fault-file" in self.values:
             given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
@@ -122,7 +122,7 @@ class Settings(Struct, frozen=True):
             raise UsageError(
                 f"{self.origins['resume-from']} {given['resume_from']} and {self.origins['order']}"
                 f" {given['order']} contradict each other",
-                "say one of them",
+                "use one of them",
             )
         if given.get("order") == "tracker":  # both say it
             given.pop("order")
@@ -164,7 +164,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
     except OSError as e:
         raise UsageError(
             f"configuration file {path!r} cannot be read: {e.strerror}",
-            "make it readable, or say --config FILE",
+            "make it readable, or add --config FILE",
         ) from e
     project = os.path.basename(path) == "pyproject.toml"
     if project and b"ckpt" not in data:
@@ -177,7 +177,7 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
         table = toml.loads(data.decode("utf-8-sig"))  # some editors begin with a mark
     except (ValueError, RecursionError) as e:
         raise UsageError(
-            f"configuration file {path!r} is not valid TOML: {e}", "correct it, or say --config FILE"
+            f"configuration file {path!r} is not valid TOML: {e}", "correct it, or add --config FILE"
         ) from e
     if not project:
         return table
@@ -206,7 +206,7 @@ def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
             if any(_is_within(path, os.path.join(cwd, root)) for root in roots):
                 if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
                     text = f"{path} is not read, because it lies in the tree that is scanned"
-                    notes += (f"{text}; say --config {name} if you trust it",)
+                    notes += (f"{text}; add --config {name} if you trust it",)
                 continue
             try:
                 for closer in passed:  # only looked at where a file is found: most starts have none
@@ -216,11 +216,11 @@ def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
                 if e.unfit:
                     raise UsageError(
                         f"configuration file {path!r} cannot be read: {e}",
-                        "put a regular file in its place, or say --config FILE",
+                        "put a regular file in its place, or add --config FILE",
                     ) from e
                 if not _configures(path):
                     continue
-                hint = f"say --config {shlex.quote(path)} once it is; {e.hint}"
+                hint = f"add --config {shlex.quote(path)} once it is; {e.hint}"
                 why = f"{path} is not read, because others could have written it: {e}"
                 return _Config(notes=notes, refused=Untrusted(why, hint))
             if table is not None:
@@ -286,7 +286,7 @@ def _check_keys(path: str, table: dict[str, object]) -> None:
         if key in BY_KEY:
             raise UsageError(
                 f"{path}: {key!r} cannot be set in a configuration file",
-                f"say {BY_KEY[key].said} or {BY_KEY[key].exported}".replace("={}", ""),
+                f"use {BY_KEY[key].said} or {BY_KEY[key].exported}".replace("={}", ""),
             )
         meant = nearest(key, allowed)
         hint = f"did you mean {meant!r}?" if meant else f"known keys: {', '.join(allowed)}"

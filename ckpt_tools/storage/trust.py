@@ -182,14 +182,14 @@ class _Way:
         """Return what makes it trusted, the narrowest first."""
         if owner(info, self.trust):
             uid = info.st_uid
-            return f"use one of your own; or, if you trust all that uid {uid} writes, say --trust owner={uid}"
+            return f"use one of your own; or, if you trust all that uid {uid} writes, add --trust owner={uid}"
         place = shlex.quote(path if stat.S_ISDIR(info.st_mode) else os.path.dirname(path))
         who = "o" if info.st_mode & stat.S_IWOTH else "g"
         mend = f"chmod {who}-w {shlex.quote(path)}"
         if info.st_uid != os.geteuid():
             mend = "name one that only you can write"
         group = " or --trust group" if who == "g" else ""
-        return f"{mend}; or, if you trust all who can write there, say --trust dir={place}{group}"
+        return f"{mend}; or, if you trust all who can write there, add --trust dir={place}{group}"
 
 
 def check(path: str, trust: Trust = OURS) -> None:

@@ -371,7 +371,7 @@ def test_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", ["presence", "structure", "values", "load"])
 def test_only_contents_are_sampled(tmp_path: Path, words: tuple[str, str], level: str) -> None:
     code, out, err = ckpt(str(tmp_path), *words, "--level", level)
-    assert (code, out) == (2, "") and f"level {level}" in err and "say --level content" in err
+    assert (code, out) == (2, "") and f"level {level}" in err and "add --level content" in err
 
 
 def test_a_share_that_is_none(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_tracker_that_names_nothing_ends_in_2(
         code, out, err = run(capfd, command, str(tree), "--order", "tracker")
         assert (code, out) == (2, "")
         assert says in err
-        assert "hint: say --order mtime or --order step" in err
+        assert "hint: add --order mtime or --order step" in err
     assert step(tree) == 20
 
 

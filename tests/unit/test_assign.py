@@ -154,7 +154,9 @@ def test_ranks_without_a_file_are_told_once_and_what_follows_last() -> None:
     assert codes(made) == ["crc-mismatch"] * 4 + ["missing-rank"] * 2
     last = [(f.ranks, f.follows) for f in made.findings[-2:]]
     assert last == [(((2, 3),), False), (((0, 3),), True)]
-    assert made.findings[-1].message.endswith("no rank with the same state has one (the same on all dp ranks)")
+    assert made.findings[-1].message.endswith(
+        "no rank with the same state has one (the same on all dp ranks)"
+    )
 
 
 def test_a_file_that_is_not_required_is_missed_only_where_it_is_damaged() -> None:

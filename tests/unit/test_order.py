@@ -109,10 +109,10 @@ def test_what_was_written_as_quickly_as_a_copy_writes_it_was_copied(size: int, n
 
 def test_a_question_names_what_each_answer_leads_to() -> None:
     (hit,) = times_contradict_steps.RULE.check(facts([save(10, 20), save(20, 10)]))  # type: ignore[misc]
-    assert hit.hint == "say --order mtime to resume from step 10, or --order step to resume from step 20"
+    assert hit.hint == "add --order mtime to resume from step 10, or --order step to resume from step 20"
     f = facts([save(10, 20), save(20, 10)], step_flag=False)
     assert [h.hint for h in times_contradict_steps.RULE.check(f)] == [
-        "say --order mtime to resume from step 10, or --exclude X"
+        "add --order mtime to resume from step 10, or --exclude X"
     ]  # type: ignore[misc]
 
 

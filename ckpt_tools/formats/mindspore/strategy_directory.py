@@ -17,7 +17,7 @@ from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import entries_of
 
 _RANK_IN_NAME = re.compile(r"(?:rank|src_strategy)_(\d{1,9})\.\w+$")
-_FIT = "say --world-size N, or name the directory of this run"
+_FIT = "add --world-size N, or name the directory of this run"
 _ONE_RUN = "keep the files of one run only"
 _WHICH = "name the directory that holds src_strategy_0.ckpt and its siblings"
 _JSON_KEY = b'"parallel_layout_item"'
@@ -45,7 +45,7 @@ def strategy_groups(directory: str, world_size: int) -> RankGroups:
             raise _wrong(
                 directory,
                 f"no file is of pipeline stage {stage} (ranks {first} to {last})",
-                "copy the file of one of these ranks there, or say --replica-groups GROUPS",
+                "copy the file of one of these ranks there, or add --replica-groups GROUPS",
             )
     return tuple(
         tuple(stage * count + rank for rank in group) for stage in range(stages) for group in by_stage[stage]
@@ -106,7 +106,7 @@ def _read_files(directory: str) -> Iterator[tuple[str, Strategy]]:
             raise _wrong(
                 directory,
                 f"{entry.name} is damaged or no strategy file: {e}",
-                "remove it if another rank of its stage has a whole one, or say --replica-groups GROUPS",
+                "remove it if another rank of its stage has a whole one, or add --replica-groups GROUPS",
             ) from e
         yield entry.name, known[data]
 

@@ -33,7 +33,7 @@ def strangers(named: Sequence[Unlisted]) -> Iterator[Finding]:
     for u in named[:_MOST]:
         how = "calls" if u.called else "imports"
         why = f"loading the pickle {how} {u.name[:120]}, which ckpt does not know, and its framework"
-        hint = f"if it is yours, say {_FLAG}{quote(pattern(u.name))}; else do not load this file"
+        hint = f"if it is yours, add {_FLAG}{quote(pattern(u.name))}; else do not load this file"
         yield finding("unknown-global", f"{why} loads it without asking", offset=u.offset, hint=hint)
     if len(named) > _MOST:
         why = f"{len(named) - _MOST:,} more that ckpt does not know"
@@ -72,5 +72,5 @@ def question(path: str, left: Sequence[Unlisted]) -> tuple[str, str]:
         f"{path} names {some}, which ckpt does not know; its framework unpickles the file without"
         " asking, and runs what it names"
     )
-    hint = f"if that is your own code, say {patterns}; if not, do not load the file"
+    hint = f"if that is your own code, add {patterns}; if not, do not load the file"
     return text, hint

@@ -38,7 +38,7 @@ class Policy(Struct, frozen=True):
         """Raises UsageError where nothing is said."""
         if self == Policy():
             text = "what to keep is not said: nothing is removed without that"
-            raise UsageError(text, "say for example --keep 3, or --keep daily=7,every=10000")
+            raise UsageError(text, "for example --keep 3, or --keep daily=7,every=10000")
 
     @property
     def keeps(self) -> bool:

@@ -111,7 +111,7 @@ def find_protected(
         elif claim := _find_claim(s, e, *claims):
             out[e.name] = claim
         elif find_age(e, s.now_ns) < selection.settle:
-            out[e.name] = "written a moment ago, so it may be in use: wait, or say --settle 0s"
+            out[e.name] = "written a moment ago, so it may be in use: wait, or add --settle 0s"
         elif e.name in newest:
             out[e.name] = "the newest that is verified"
     return out

@@ -89,7 +89,7 @@ def _judge(bench: Bench, damaged: Damaged, accept_odds: float) -> tuple[Mended |
     except OSError as e:
         raise CannotLook(f"{e.filename or path}: {e.strerror}") from e
     if s.now_ns - os.stat(path).st_mtime_ns < s.options.settle * 1e9:
-        return mended, "written a moment ago, so it may be in use: wait, or say --settle 0s"
+        return mended, "written a moment ago, so it may be in use: wait, or add --settle 0s"
     if mended is None:
         worst = next(f for f in damaged.report.findings if f.severity)
         why = f"{worst.code}: {worst.message}; nothing proves what it held: copy it from a backup"

@@ -70,7 +70,7 @@ def checked(key: str, value: str) -> tuple[str, str]:
         raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
     if secret(name):
         raise ValueError(
-            f"{name} is a credential, or a part of one, and others can see it here: say it in the way of its"
+            f"{name} is a credential, or a part of one, and others can see it here: give it in the way of its"
             f" library ({'; '.join(_OWN_WAY.values())})"
         )
     if re.search(r"://[^/?#]*@", value) or re.search(
@@ -154,7 +154,7 @@ def _retry(given: Mapping[str, str]) -> dict[str, Any]:
     for key in ("max_retries", "backoff_base"):
         if key in given:
             if not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", given[key]):
-                raise UsageError(f"the option {key}={given[key]} is no number", f"say {key}=3")
+                raise UsageError(f"the option {key}={given[key]} is no number", f"use {key}=3")
             out[key] = float(given[key])
     spans = ("retry_timeout", "init_backoff", "max_backoff")
     out |= {key: timedelta(seconds=_seconds(key, given[key])) for key in spans if key in given}
@@ -168,7 +168,7 @@ def _retry(given: Mapping[str, str]) -> dict[str, Any]:
 def _seconds(key: str, text: str) -> float:
     m = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h)?", text)
     if m is None:
-        raise UsageError(f"the option {key}={text} is no time", f"say {key}=30s, or 500ms, 2m")
+        raise UsageError(f"the option {key}={text} is no time", f"use {key}=30s, or 500ms, 2m")
     return float(m[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[m[2] or "s"]
 
 
@@ -255,7 +255,7 @@ def _credentials(session: Any, profile: str) -> Provider:
         raise CannotLook(
             "there are no credentials for S3",
             "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or log in ('aws sso login');"
-            " for a public bucket say CKPT_STORE_OPTION=skip_signature=true",
+            " for a public bucket set CKPT_STORE_OPTION=skip_signature=true",
         )
     from obstore.auth.boto3 import Boto3CredentialProvider
 

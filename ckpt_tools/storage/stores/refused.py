@@ -101,7 +101,7 @@ def not_opened(e: Exception, url: str, given: Mapping[str, Any]) -> OSError | Us
 
 
 _MISSING = {
-    "Account must be specified": "no storage account is named: say CKPT_STORE_OPTION=account_name=NAME, or"
+    "Account must be specified": "no storage account is named: set CKPT_STORE_OPTION=account_name=NAME, or"
     " set AZURE_STORAGE_ACCOUNT_NAME",
     "Missing SecretAccessKey": "AWS_ACCESS_KEY_ID is set, and AWS_SECRET_ACCESS_KEY is not: set both, or"
     " AWS_PROFILE",
@@ -168,7 +168,7 @@ _RIGHTS = {
 """By what is in the library's text, the right that a request needs."""
 
 
-_REGION = "the bucket is in another region: say CKPT_STORE_OPTION=region=REGION"
+_REGION = "the bucket is in another region: set CKPT_STORE_OPTION=region=REGION"
 _NEW = "renew the credentials ('aws sso login', or where the variables come from), then run it again"
 _CODES = {
     "NoSuchBucket": "there is no such bucket: check its name, and the endpoint",
@@ -214,7 +214,7 @@ _SIGNS = {
     "Connection refused": "nothing answers at the store's address (connection refused): check the endpoint",
     "dns error": "the store's address is not known (DNS): check the endpoint and the region",
     "failed to lookup address": "the store's address is not known (DNS): check the endpoint and the region",
-    "builder error": "plain http:// is not allowed to this store: say CKPT_STORE_OPTION=allow_http=true, or"
+    "builder error": "plain http:// is not allowed to this store: set CKPT_STORE_OPTION=allow_http=true, or"
     " https://",
     "operation timed out": "the store did not answer in time",
     "error decoding response body": "the store's answer broke off",

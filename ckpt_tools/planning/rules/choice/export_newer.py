@@ -37,7 +37,7 @@ def describe_left_out(saves: Sequence[Checkpoint], save_interval: int | None) ->
     """Return the regular saves that --save-interval leaves out behind an unusable dying gasp."""
     more = f" and {len(saves) - 1} more" if saves[1:] else ""
     text = f"--save-interval {save_interval} leaves out {saves[0].label}{more}"
-    text += ", not known to be of the last multiple of it before the dying gasp, or of an earlier step"
+    text += ", not known to be of the last multiple of it before the emergency save, or of an earlier step"
     return finding_of(RULE, Hit(saves[0].path, text, severity=Severity.WARNING))
 
 
@@ -54,8 +54,8 @@ RULE = Rule(
     effect=Effect.NOTE,
     answer="nothing, unless training went on from it: --kind, CKPT_PREFER; leave --save-interval out",
     why="""\
-A release, an export or the best so far is no older than the choice, and is passed over. It holds no
-later training state, so resuming from it would lose the optimizer. Behind a dying gasp that cannot be
+A release, an export or the best so far is no older than the choice, and is not chosen. It holds no
+later training state, so resuming from it would lose the optimizer. Behind an emergency save that cannot be
 used, --save-interval passes over what is later than the last regular save at or below it: MindIO TTP's
 and MindSpore's resume scripts go back the same way.
 For: huggingface/transformers trainer.py save_model(), Keras ModelCheckpoint(save_best_only=True).

@@ -41,21 +41,19 @@ def check(facts: TrackerFacts) -> Iterator[Hit]:
     says, path = facts.says, facts.path
     if says is None:
         hint = "" if facts.repaired else _WRITE_IT
-        yield Hit(path, "the tracker is empty, or not what its framework writes", hint, code="bad-tracker")
+        yield Hit(path, "it is empty, or not what its framework writes", hint, code="bad-tracker")
         return
     named = [c for c in facts.saves if facts.layout.tracker.names(c, says)]
     if not named:
-        text = f"the tracker names {says}, which is not there{_explain_number(facts, says)}"
+        text = f"it names {says}, which is not there{_explain_number(facts, says)}"
         yield Hit(path, text, code="dangling-tracker")
         return
     whole = [c for c in facts.saves if c.key not in facts.incomplete]
     if all(c.key in facts.incomplete for c in named):
-        yield Hit(
-            path, f"the tracker names {says}, which is damaged or not complete", code="dangling-tracker"
-        )
+        yield Hit(path, f"it names {says}, which is damaged or not complete", code="dangling-tracker")
     if newest := _find_newest(whole, named):
         hint = _MAY_BE_RIGHT if newest.mtime_ns < facts.written_ns else "" if facts.repaired else _WRITE_IT
-        yield Hit(path, f"the tracker names {says}, but {label(newest)} is there and complete", hint)
+        yield Hit(path, f"it names {says}, but {label(newest)} is there and complete", hint)
 
 
 def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Checkpoint | None:

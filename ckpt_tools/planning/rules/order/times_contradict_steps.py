@@ -18,7 +18,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         newest, other = f.newest, f.tracked
         written = f"{doubt}{f.named} was written after {newest.path} ({newest.label})"
         text = f"{written}, and names {other.path} ({other.label})"
-        hint = f"say --order tracker to resume from {other.label}, or --order mtime to resume from"
+        hint = f"add --order tracker to resume from {other.label}, or --order mtime to resume from"
         yield Hit(newest.path, text, f"{hint} {newest.label}")
     if not f.differ:
         return
@@ -37,7 +37,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
     if f.step_flag:
         by_step = f"--order step to resume from {f.by_step.label}"
     answers = filter(None, (f"--order mtime to resume from {f.by_time.label}", by_step))
-    yield Hit(f.by_time.path, text, f"say {', or '.join(answers)}")
+    yield Hit(f.by_time.path, text, f"add {', or '.join(answers)}")
 
 
 def _describe_time(c: Checkpoint) -> str:

@@ -15,7 +15,7 @@ _WHY = {
     "future": "modification times lie in the future",
     "copied": "all were written as quickly as a copy or an upload writes them",
 }
-_UPLOADED = "a store has the times of the uploads; say --order step if the highest step is meant"
+_UPLOADED = "a store has the times of the uploads; add --order step if the highest step is meant"
 
 
 def check(f: OrderFacts) -> Iterator[Hit]:
@@ -32,7 +32,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         )
         by_step = f"--order step to resume from {newest.label}" if f.step_flag else f.exclude(newest, other)
         answers = ", or ".join(filter(None, (by_step, f.exclude(other, newest))))
-        yield Hit(other.path, text, f"say {answers}" if answers else "name the one that is meant as ROOT")
+        yield Hit(other.path, text, f"add {answers}" if answers else "name the one that is meant as ROOT")
         break
     if ahead := [c for c in f.saves if c.mtime_ns > f.now_ns + SKEW_NS]:
         last = max(ahead, key=lambda c: c.mtime_ns)

@@ -215,7 +215,7 @@ def ask_which_is_the_copy(first: str, second: str, homes: Sequence[str], answers
         " nothing in them tells which is the copy"
     )
     compare = f"'ckpt diff {' '.join(map(quote, homes))}' compares the two"
-    hint = f"restore the one that is the copy, or say {', or '.join(answers)}; {compare}"
+    hint = f"restore the one that is the copy, or {', or '.join(answers)}; {compare}"
     return error_of(RULE, Hit(first, text, hint))
 
 

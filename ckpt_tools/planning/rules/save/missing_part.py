@@ -118,7 +118,7 @@ def describe_nothing_loaded(c: Checkpoint, unknown: Sequence[Part]) -> Finding:
     text = f"{name} is called as a checkpoint, and is in no format that ckpt knows"
     hint = (
         "if it is one, describe all files of a save in ckpt.toml (docs/adding-a-layout.md):"
-        " they are then judged by their names and sizes; if it is none, say --exclude GLOB"
+        " they are then judged by their names and sizes; if it is none, add --exclude GLOB"
     )
     return finding_of(RULE, Hit(c.path, text, hint, code="no-layout"))
 

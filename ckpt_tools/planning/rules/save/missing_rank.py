@@ -174,7 +174,7 @@ RULE = Rule(
     id="save/missing-rank",
     codes=("missing-rank",),
     effect=Effect.REJECT,
-    answer="restore the file of the rank, or say --world-size N if the job was smaller",
+    answer="restore the file of the rank, or add --world-size N if the job was smaller",
     check=check,
     why="""\
 A rank of the save has no file, and nothing shows that another holds the same state. Frameworks

@@ -62,7 +62,7 @@ def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) 
         f"how many ranks the job has is in doubt: several newer saves, the last of them {newest.path}"
         f" ({newest.label}), have files of {size} ranks, and {world} is only the highest rank on disk"
     )
-    hint = f"say --world-size {size} if the job has {size} ranks now, or --world-size {world}"
+    hint = f"add --world-size {size} if the job has {size} ranks now, or --world-size {world}"
     return error_of(RULE, Hit(newest.path, text, f"{hint} to resume from {chosen.label}"))
 
 

@@ -72,7 +72,7 @@ def stop_unread_log(what: str, why: str) -> CkptError:
 
 def stop_damaged_log(what: str, path: str, why: str) -> CkptError:
     """Return that a log says nothing."""
-    hint = f"to start from nothing anyway say --allow fresh; to forget what it said: rm {quote(path)}"
+    hint = f"to start from nothing anyway add --allow fresh; to forget what it said: rm {quote(path)}"
     return stop(f"{what} is damaged: {why}", hint)
 
 

@@ -16,8 +16,8 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
-FRESH = "to start from nothing anyway say --allow fresh"
-BYSTANDERS = "if the files have nothing to do with checkpoints say --exclude GLOB"
+FRESH = "to start from nothing anyway add --allow fresh"
+BYSTANDERS = "if the files have nothing to do with checkpoints add --exclude GLOB"
 _LISTED = 16
 """Files that have a finding of their own; one more finding counts the others."""
 _NUMBER = re.compile(r"\d+")
@@ -73,9 +73,9 @@ def say_tracker(
     if target:
         return Hit(path, f"it leads to {target}, which is not there", code="dangling-tracker")
     if isinstance(says, int | str):
-        text = f"the tracker names {says}, which is not there or was never finished"
+        text = f"it names {says}, which is not there or was never finished"
         return Hit(path, text, code="dangling-tracker")
-    code, text, hint = "bad-tracker", "the tracker is empty, or not what its framework writes", ""
+    code, text, hint = "bad-tracker", "it is empty, or not what its framework writes", ""
     if says:
         code, text, hint = says.code, says.message, says.hint
     if code == "bad-tracker" and writer:

@@ -67,7 +67,7 @@ def find_no_run(root: str, asked: Selection, saves: Sequence[Checkpoint]) -> Ite
     runs = dict.fromkeys((c.layout, c.run) for c in saves)
     there = f"it holds {listed(runs)}" if runs else "it holds other files of checkpoints ('ckpt ls')"
     text = f"nothing in {root} belongs to {requested}: {there}"
-    hint = "correct it; for the first launch of a new run beside others say --allow none,missing"
+    hint = "correct it; for the first launch of a new run beside others add --allow none,missing"
     yield Hit(root, text, hint, error=UsageError)
 
 
@@ -77,12 +77,12 @@ def name_one(runs: Sequence[tuple[str, str]], layouts: Layouts) -> str:
     alike = len({re.sub("[0-9]+", "", name) for name in names}) < len(names)
     flags = ["--run RUN"] * (len(names) > 1) + ["--layout LAYOUT"] * (len(of) > 1)
     if alike or len(runs) > _FEW or any(layouts[layout].is_last_resort for layout in of):
-        return f"say which one with {' and '.join(flags)}"
+        return f"choose one with {' and '.join(flags)}"
     each = []
     for layout, name in sorted(runs, key=lambda run: run[::-1]):
         said = [f"--run {quote(name or '.')}"] * (len(names) > 1)
         each.append(" ".join([*said, *([f"--layout {layout}"] * (len(of) > 1))]))
-    return f"say which one: {', '.join(each)}"
+    return f"choose one: {', '.join(each)}"
 
 
 RULE = Rule(
