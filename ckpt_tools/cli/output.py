@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from ckpt_tools.cli import console
 from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.settings import parsers, plugins
 from ckpt_tools.settings import resolve as config
@@ -204,6 +203,8 @@ def explain_failure(to: Output, say: Callable[[str], None] | None = None) -> Ite
 
 def report(plan: LoadPlan, to: Output, error: str = "") -> None:
     """Say warnings and rejected candidates on stderr, but not what an ``error`` will say."""
+    from ckpt_tools.output.sentence import explain_rejection
+
     if to.quiet:
         return
     for rejected in plan.rejected[:_LOST]:
@@ -211,21 +212,10 @@ def report(plan: LoadPlan, to: Output, error: str = "") -> None:
         causes = sorted((f for f in rejected.findings if not f.follows), key=lambda f: -f.severity)
         in_error = len(causes) == 1 and f"{causes[0].path}: {causes[0].message}" in error
         if not in_error and f"{c.label} lacks " not in error:
-            why = [_blame(c.path, causes), *(f.message for f in rejected.findings if f.follows)]
-            what = f"{c.label} was skipped" + (f" ({c.path})" if c.parts else ", which is gone")
-            console.problem("warning", f"{what}: {'; so '.join(why)}" if causes else what)
+            what = f"{c.label} was skipped" + (f" ({c.path})" if c.parts else "")
+            first = [f"{f.path}: {f.code}: {f.message}" for f in causes[:1]]
+            console.problem("warning", f"{what}: {'; '.join([explain_rejection(rejected), *first])}")
     if len(plan.rejected) > _LOST:
         more = f"{len(plan.rejected) - _LOST:,} older ones were skipped too: 'ckpt plan -v' names them"
         console.problem("warning", more)
     console.findings(plan.warnings, plan.root)
-
-
-def _blame(home: str, causes: Sequence[Finding]) -> str:
-    """Return the first damage, and how many files have some."""
-    if not causes:
-        return ""
-    first = causes[0]
-    text = f"{first.path}: {first.code}" if first.path not in ("", home) else first.code
-    damaged = {f.path for f in causes if f.severity is Severity.ERROR and f.path not in ("", home)}
-    count = f"{len(damaged):,} of its files are not usable, the first is " if len(damaged) > 1 else ""
-    return f"{count}{text}: {first.message}"

@@ -43,6 +43,8 @@ def plan(asked: options.Asked) -> int:
     to = asked.to
     if asked.given["history"]:
         return _history(asked)
+    if asked.explain:
+        to = replace(to, verbose=True)
     tell = to.out if asked.explain and to.format == "table" else None
     with output.explain_failure(to, tell), progress(to) as meter:
         result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))

@@ -14,8 +14,9 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.observed import count_files, describe, is_unseen, name_choice
+from ckpt_tools.output.observed import count_files, describe, is_unseen
 from ckpt_tools.output.page import View, relative
+from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import printable
 
 FAILED, ERROR, SKIPPED = "failure", "error", "skipped"
@@ -100,7 +101,7 @@ def _tell(findings: Iterable[Finding]) -> str:
 
 def _list_loads(plan: LoadPlan, view: View) -> Iterator[Case]:
     failed = FAILED if view.warnings_fail else ""
-    yield Case("ckpt.plan", "choice", told=_line(name_choice(plan)))
+    yield Case("ckpt.plan", "choice", told=_line(sum_up(plan)))
     loads = {"every rank": plan.shared} if plan.shared else {}
     for who, files in {**loads, **{f"rank {r.rank}": r.files for r in plan.by_rank}}.items():
         lines = [

@@ -13,6 +13,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import count_files, describe, observe
 from ckpt_tools.output.page import FEW, View, relative
+from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import percent, printable, size, span
 
 _MEANT = re.compile(r"[\\`*\[\]<>#|&~@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|www(?=\.)", re.IGNORECASE)
@@ -76,18 +77,18 @@ def _show_plan(plan: LoadPlan, view: View) -> Iterator[str]:
     c, root = plan.checkpoint, plan.root
     yield f"### ckpt plan: {text(f'resume from {c.label}') if c else 'start from scratch'}"
     yield ""
+    yield text(sum_up(plan))
+    yield ""
     if c:
         facts = {
             "checkpoint": name(c.path),
-            "kind": text(f"{c.kind}, {c.layout}"),
+            "layout": text(c.layout),
             "path": name(plan.resume.path or c.path),
             "arguments": name(" ".join(plan.resume.args)) if plan.resume.args else "",
             "ranks": str(plan.world_size) if plan.world_size is not None else "",
             "checked": f"{size(plan.bytes_verified)} read",
         }
         yield from list(_table(("", ""), [(k, v) for k, v in facts.items() if v]))[1:]
-    else:
-        yield f"There is no checkpoint in {name(root)}."
     every = view.verbose or len(plan.loads) <= FEW
     listed = plan.loads if every else [(rank, f) for rank, f in plan.loads if f.substituted][:FEW]
     rows = [
@@ -100,17 +101,7 @@ def _show_plan(plan: LoadPlan, view: View) -> Iterator[str]:
     headers = ("rank", "role", "level", "coverage", "size", "file", "why")
     yield from _table(headers, rows, ("rank", "coverage", "size"))
     yield from _count_hidden(len(plan.loads) - len(listed), "file")
-    yield from _name_rejected(plan)
     yield from _show_findings(plan, root, view)
-
-
-def _name_rejected(plan: LoadPlan) -> Iterator[str]:
-    if plan.rejected:
-        yield ""
-        lost = [r.checkpoint for r in plan.rejected]
-        named = "; ".join(f"{text(c.label)} ({name(relative(c.path, plan.root))})" for c in lost[:FEW])
-        more = f" and {len(lost) - FEW:,} more" if len(lost) > FEW else ""
-        yield f"**Not usable:** {named}{more}."
 
 
 def _show_failure(failure: Failure, view: View) -> Iterator[str]:
@@ -121,7 +112,8 @@ def _show_failure(failure: Failure, view: View) -> Iterator[str]:
         yield ""
         yield f"**What to do:** {text(failure.hint)}"
     if failure.plan:
-        yield from _name_rejected(failure.plan)
+        yield ""
+        yield text(sum_up(failure.plan))
         yield from _show_findings(failure, failure.plan.root, view)
 
 

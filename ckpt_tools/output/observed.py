@@ -12,6 +12,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View
+from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import plural, size
 
 
@@ -44,7 +45,7 @@ def observe(document: Verification | LoadPlan | Failure, view: View) -> Observed
     if isinstance(document, Verification):
         title = f"ckpt verify: {document.verdict}"
         return Observed(title, count_files(document), findings, empty=not document.files)
-    return Observed("ckpt plan", name_choice(document), findings)
+    return Observed("ckpt plan", sum_up(document), findings)
 
 
 def is_unseen(f: Finding) -> bool:
@@ -59,14 +60,6 @@ def count_files(v: Verification) -> str:
         return "nothing is recognised"
     counts = ", ".join(f"{n:,} {word}" for word, n in s.verdicts.items() if n)
     return f"{plural(s.files, 'file')}, {size(s.bytes)}" + (f": {counts}" if counts else "")
-
-
-def name_choice(plan: LoadPlan) -> str:
-    """Return ``resume from step 10 (periodic, megatron): /data/run/iter_0000010``."""
-    c = plan.checkpoint
-    if c is None:
-        return "no checkpoint: training would start from scratch"
-    return f"resume from {c.label} ({c.kind}, {c.layout}): {c.path}"
 
 
 def shorten(path: str) -> str:

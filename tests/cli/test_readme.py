@@ -51,7 +51,7 @@ def test_the_demo_has_three_damaged_files() -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "3 broken" in done.stdout
+    assert "broken: 3 of 8 files" in done.stdout
 
 
 @pytest.mark.slow

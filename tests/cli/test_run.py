@@ -139,7 +139,7 @@ def test_a_command_that_cannot_start(root: Path, plans: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("x{ckpt.args}", "word of its own"), ("{ckpt.epochs}", "say {ckpt.path}")]
+    ("word", "hint"), [("x{ckpt.args}", "word of its own"), ("{ckpt.epochs}", "use {ckpt.path}")]
 )
 def test_placeholders_that_cannot_be_filled(root: Path, plans: Path, word: str, hint: str) -> None:
     done = start(root, plans, words=[word])

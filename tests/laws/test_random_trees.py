@@ -33,7 +33,8 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import plan as plan_table
 from ckpt_tools.output import scan as scan_table
-from ckpt_tools.output import story, verification
+from ckpt_tools.output import verification
+from ckpt_tools.output.page import View
 
 T = TypeVar("T")
 SAMPLES = LAYOUT_TREES
@@ -247,7 +248,7 @@ def ask(root: str, question: Selection) -> None:
         except CkptError as e:
             made = e.plan
         if made is not None:
-            for text in (plan_table.render(made), story.render(made), emit_json.render(made)):
+            for text in (plan_table.render(made, View(verbose=True)), emit_json.render(made)):
                 text.encode()
 
 

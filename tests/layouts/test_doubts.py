@@ -20,7 +20,7 @@ from ckpt_tools.errors import NoCheckpoint, NoneUsable, NotRecognised
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.output import story
+from ckpt_tools.output.plan import render
 
 DAY = 1_700_000_000
 
@@ -59,8 +59,10 @@ def test_a_newer_unfinished_save_is_a_warning_and_an_older_one_is_not(tmp_path: 
     made = plan(str(tmp_path))
     assert made.resume_step == 20
     assert said(made.warnings, tmp_path) == [beyond(40), beyond(30)]
-    told = story.render(made).splitlines()
-    assert told[-2:] == [f"  unfinished-save: {text} ({where})" for text, where in (beyond(40), beyond(30))]
+    told = render(made)
+    assert all(
+        f"warning: {where}\n  {text} [unfinished-save]\n" in told for text, where in (beyond(40), beyond(30))
+    )
 
 
 @pytest.mark.parametrize(

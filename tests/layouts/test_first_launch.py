@@ -152,7 +152,7 @@ def test_nothing_is_read_behind_an_objection(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("20")
     (tmp_path / "agent_0.pt").write_bytes(b"x" * 4096)
     monkeypatch.setattr(launching, "find_unplaced_files", lambda *_: pytest.fail("read behind the tracker"))
-    with pytest.raises(errors.NoneUsable, match="the tracker names 20") as refused:
+    with pytest.raises(errors.NoneUsable, match="it names 20") as refused:
         plan(str(tmp_path), FIRST)
     assert refused.value.rule == "tree/first-launch-leftovers"
 

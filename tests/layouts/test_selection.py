@@ -41,7 +41,7 @@ def test_of_several_runs_the_hint_names_the_flag_that_tells_them_apart(case: Pat
         plan(root)
     flags = re.findall(r"--(run|layout) ([^\s,]+)", raised.value.hint)
     runs = re.findall(r"(\S+) \((\S+)\)", str(raised.value))
-    assert raised.value.hint.startswith("say which one: ") and len(flags) == len(runs) > 1
+    assert raised.value.hint.startswith("choose one: ") and len(flags) == len(runs) > 1
     for (flag, value), (name, layout) in zip(flags, runs, strict=True):
         assert value == (name if flag == "run" else layout)
         chosen = plan(root, Selection(**{flag: value})).checkpoint
@@ -54,7 +54,7 @@ def test_runs_that_are_alike_but_for_a_number_may_be_ranks_and_none_is_offered(t
             iteration(tmp_path / f"x_{n}", step, 60 * step)
     with pytest.raises(UsageError, match="holds several runs") as raised:
         plan(tmp_path)
-    assert raised.value.hint == "say which one with --run RUN"
+    assert raised.value.hint == "choose one with --run RUN"
 
 
 def checkpoint_path(root: Path, run: str) -> str:

@@ -80,7 +80,7 @@ def test_what_lies_in_the_directory_of_a_save_is_of_that_save(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["dernier.pt", "net-300.state", "a[1] b.pt"])
 def test_the_path_that_is_printed_is_left_out(name: str, tmp_path: Path) -> None:
     root = tree(tmp_path / "run", name)
-    hint = executed(["plan", str(root)])[2].partition("say ")[2].partition(" to resume from")[0]
+    hint = executed(["plan", str(root)])[2].partition("or add ")[2].partition(" to resume from")[0]
     code, out, _ = executed(["plan", str(root), *shlex.split(hint)])
     assert code == 0 and out.startswith("Resume from step 200")
 

@@ -123,9 +123,9 @@ def test_words_are_settings_of_their_own(here, flags, env, values):
     ("flags", "env", "says"),
     [
         ({"allow": ["nome"]}, {}, "--allow: 'nome' is not one of"),
-        ({"allow": ["none="]}, {}, "--allow: say none"),
+        ({"allow": ["none="]}, {}, "--allow: use none"),
         ({"allow": [""]}, {}, "--allow: '' is not one of"),
-        ({"parallel": ["tp"]}, {}, "--parallel: say tp=VALUE"),
+        ({"parallel": ["tp"]}, {}, "--parallel: use tp=VALUE"),
         ({"parallel": ["tp=x"]}, {}, "--parallel tp: 'x' is not a whole number"),
         ({"parallel": ["tp=2"], "tp": "3"}, {}, "contradict each other"),
         ({}, {"CKPT_ALLOW": "none", "CKPT_ALLOW_NONE": "0"}, "contradict each other"),

@@ -217,18 +217,18 @@ def test_a_tracker_that_says_nothing() -> None:
 
 
 def test_a_tracker_that_names_what_is_not_there() -> None:
-    assert tracked(20, saved(part(10))) == [("dangling-tracker", "the tracker names 20, which is not there")]
+    assert tracked(20, saved(part(10))) == [("dangling-tracker", "it names 20, which is not there")]
     over = "; its first digits name 500, which is: a longer number may have been written over"
     longer = tracked(50000, saved(part(5)), saved(part(500)), saved(part(7)))
-    assert longer == [("dangling-tracker", f"the tracker names 50000, which is not there{over}")]
-    gone = "the tracker names release, which is not there"
+    assert longer == [("dangling-tracker", f"it names 50000, which is not there{over}")]
+    gone = "it names release, which is not there"
     assert tracked("release", saved(part(10))) == [("dangling-tracker", gone)]
     assert "digits" not in tracked(10, saved(part(2, step=None)))[0][1]
 
 
 def test_a_tracker_that_names_something_incomplete() -> None:
     ten, twin = saved(part(10)), saved(part(10, path="/run/b/0.pt"), path="/run/b")
-    text = "the tracker names 10, which is damaged or not complete"
+    text = "it names 10, which is damaged or not complete"
     assert tracked(10, ten, incomplete=frozenset({ten.key})) == [("dangling-tracker", text)]
     assert not tracked(10, ten, twin, incomplete=frozenset({ten.key}))  # one of them is whole
     assert not tracked(10, ten)
@@ -236,7 +236,7 @@ def test_a_tracker_that_names_something_incomplete() -> None:
 
 def test_a_tracker_that_names_an_older_one() -> None:
     ten, twenty, thirty = (saved(part(step)) for step in (10, 20, 30))
-    text = "the tracker names 10, but the checkpoint of step 30 is there and complete"
+    text = "it names 10, but the checkpoint of step 30 is there and complete"
     assert tracked(10, ten, thirty, twenty) == [("stale-tracker", text)]
     assert not tracked(30, ten, twenty, thirty)
     assert not tracked(20, ten, twenty, thirty, incomplete=frozenset({thirty.key}))
