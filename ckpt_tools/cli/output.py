@@ -215,7 +215,6 @@ def report(plan: LoadPlan, to: Output, error: str = "") -> None:
             what = f"{c.label} was skipped" + (f" ({c.path})" if c.parts else "")
             first = [f"{f.path}: {f.code}: {f.message}" for f in causes[:1]]
             console.problem("warning", f"{what}: {'; '.join([explain_rejection(rejected), *first])}")
-    if len(plan.rejected) > _LOST:
-        more = f"{len(plan.rejected) - _LOST:,} older ones were skipped too: 'ckpt plan -v' names them"
-        console.problem("warning", more)
+    if more := plan.rejected[_LOST:]:
+        console.problem("warning", f"{len(more):,} older ones were skipped too: 'ckpt plan -v' names them")
     console.findings(plan.warnings, plan.root)

@@ -156,9 +156,7 @@ class NameReader:
         return [e.path for e in suspects if is_unneeded(e.name)]
 
     def _is_no_file(self, e: os.DirEntry[str], piece: Piece) -> bool:
-        """Return True if an entry is not what a name of little meaning makes it, but a directory (x.ckpt) or,
-        where any name fits, a note.
-        """
+        """Return True if a name of little meaning is that of a directory (x.ckpt) or of a note."""
         noted = e.name in self.layouts.note_names or e.name.endswith(self.layouts.stateless)
         if piece.claim is Claim.DESCRIBED and (noted or TEMPORARY.search(e.name)):
             return True

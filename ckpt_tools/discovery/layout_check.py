@@ -21,9 +21,7 @@ _SHOWN = 5
 
 
 class Miss(NamedTuple):
-    """``fits`` is the part of the path that the template matches,
-    ``expected`` the next piece of the template, ``found`` what stands there.
-    """
+    """The template ``fits`` so much of the path; ``expected`` is its next piece, ``found`` what is there."""
 
     path: str
     fits: str

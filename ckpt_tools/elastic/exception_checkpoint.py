@@ -35,9 +35,7 @@ R = TypeVar("R")
 
 
 class Terminated(SystemExit):
-    """A watched signal arrived. Unhandled it ends the process with 128 + the signal's number, as a shell
-    reports it.
-    """
+    """A watched signal arrived. Unhandled it ends the process with 128 + the signal's number."""
 
 
 def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -> None:
@@ -82,9 +80,7 @@ class Replicas(Struct, frozen=True, dict=True):
         return {rank: group for group in self.groups for rank in group}
 
     def group(self, rank: int) -> tuple[int, ...]:
-        """The ranks with the state of ``rank``. A rank in no group is alone: nothing says that another holds
-        its state.
-        """
+        """The ranks with the state of ``rank``, which is alone if it is in no group."""
         return (rank,) if self.sharded else self._group_of.get(rank, (rank,))
 
     def saving(self, rank: int) -> tuple[int, ...]:
@@ -95,9 +91,7 @@ class Replicas(Struct, frozen=True, dict=True):
         return self.group(rank)[: self.writers]
 
     def place(self, rank: int) -> int | None:
-        """The data parallel rank: Megatron-LM counts the ranks of a group upwards. None when the group is not
-        known.
-        """
+        """The data parallel rank, None if the group is not known: Megatron-LM counts ranks upwards."""
         group = self._group_of.get(rank)
         return None if group is None else sorted(group).index(rank)
 
@@ -115,9 +109,7 @@ class Replicas(Struct, frozen=True, dict=True):
 
     @property
     def resumable(self) -> bool:
-        """Whether the state of every rank was saved by a live one. A group that lost nobody has saved all of
-        its state.
-        """
+        """Whether a live rank saved the state of each: a group that lost nobody saved all of its own."""
         return all(self.source(rank) is not None for rank in self.fault_ranks)
 
 

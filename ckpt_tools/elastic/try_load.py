@@ -22,9 +22,7 @@ class Attempt(Struct, Generic[C], frozen=True):
 
 
 class Loaded(Struct, Generic[C, T], frozen=True):
-    """What the loader returned for ``candidate``. ``trail`` holds the candidates that failed before it, in
-    the order tried.
-    """
+    """What the loader returned for ``candidate``, and the ``trail`` of those that failed before it."""
 
     value: T
     candidate: C

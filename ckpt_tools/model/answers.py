@@ -34,9 +34,7 @@ class Event(Struct, frozen=True):
 
 
 class FileReport(Struct, frozen=True):
-    """A report, with the part that a layout made of the file; ``part`` is None for a file that was recognised
-    by its format alone.
-    """
+    """A report; ``part`` is what a layout made of the file, None for one known by its format alone."""
 
     part: Part | None
     report: Report

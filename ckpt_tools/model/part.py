@@ -29,8 +29,7 @@ class Kind(str, Enum):
     @property
     def adjective(self) -> str:
         """What is said before "checkpoint", with a space behind it; nothing of a regular one."""
-        words = {Kind.PERIODIC: "", Kind.DYING_GASP: "emergency ", Kind.RELEASE: "exported "}
-        return words.get(self, f"{self.value} ")
+        return {"periodic": "", "dying-gasp": "emergency ", "release": "exported "}.get(self, f"{self} ")
 
 
 class Folder(NamedTuple):

@@ -109,9 +109,7 @@ RESUME_WORDS = frozenset(
 
 
 class Rollback(Struct, frozen=True):
-    """A dying-gasp checkpoint at step ``origin`` could not be resumed from; training resumes from ``target``
-    at most.
-    """
+    """The emergency save of step ``origin`` is not usable; training resumes from ``target`` at most."""
 
     origin: int
     target: int

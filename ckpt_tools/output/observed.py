@@ -17,8 +17,7 @@ from ckpt_tools.output.words import plural, size
 
 
 class Observed(Struct, frozen=True):
-    """``title`` and ``sentence`` say what came out; ``findings`` are the worst first, and each has the path
-    of what it is about. Notes are among them only where everything is to be listed.
+    """What came out; the ``findings`` with their paths, worst first, notes only where all is to be listed;
     ``empty`` where nothing was recognised.
     """
 

@@ -113,9 +113,7 @@ class Page:
             self.text("")
 
     def findings(self, findings: Sequence[Finding], root: str, folded: Collection[str] = ()) -> None:
-        """Show each finding once, in a block with its place and what is wrong, and below those with one hint
-        what to do. Of ``folded`` files much that is alike is one block.
-        """
+        """Show each finding once, and what to do below the last with that hint; fold what is alike."""
         if not findings:
             return
         found = sorted(findings, key=lambda f: -f.severity)  # errors first, else in the order found
@@ -233,14 +231,17 @@ def excluded(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'} hidden by --exclude"
 
 
-_DEPTHS = {
+DEPTHS = {
     Level.PRESENCE: "names and sizes alone",
     Level.STRUCTURE: "structure, not the contents",
+    Level.CONTENT: "all contents",
+    Level.VALUES: "all contents, and the numbers in them",
+    Level.LOAD: "all contents, and each file was loaded",
 }
 
 
 def describe_checks(level: Level, coverage: float) -> str:
     """Return how deeply a file was looked at: a flipped bit is seen where a stored checksum covers it."""
     if level < Level.CONTENT:
-        return _DEPTHS[level]
+        return DEPTHS[level]
     return f"checksums of {percent(coverage)} of the bytes" if coverage else "no checksum in this format"

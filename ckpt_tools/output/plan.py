@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import FileLoad, LoadPlan
@@ -14,7 +14,6 @@ from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import plural, size
 
 _LISTED = 8
-"""Checkpoints that nobody looked at and that are listed all the same."""
 _WORDS = {"rejected": "skipped, see above", "passed over": "left out by --save-interval"}
 
 
@@ -49,11 +48,9 @@ def _list_skipped(page: Page, plan: LoadPlan) -> None:
         page.text(f"Skipped: {c.label}{place}", "yellow")
         page.findings(rejected.findings, plan.root)
     skipped = {rejected.checkpoint.key for rejected in plan.rejected}
-    if ahead := [c.label for c in plan.ahead if c.key not in skipped]:
-        names = ", ".join(ahead)
-        text = f"Higher steps are there, but were written earlier: {names}. The job will save over them."
+    if ahead := ", ".join(c.label for c in plan.ahead if c.key not in skipped):
         page.text("")
-        page.text(text, "yellow")
+        page.text(f"Written earlier, with higher steps: {ahead}. The job will save over them.", "yellow")
 
 
 def _list_facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
@@ -81,13 +78,9 @@ def _describe_ranks(plan: LoadPlan) -> str:
 
 def _describe_checks(plan: LoadPlan) -> str:
     """Return how deeply the files to load were looked at, in words."""
-    files = list({f.path: f for _, f in plan.loads}.values())
-    return describe_checks(min(f.level for f in files), _share_of_checksums(files)) if files else ""
-
-
-def _share_of_checksums(files: Sequence[FileLoad]) -> float:
-    whole = sum(max(0, f.size) for f in files)
-    return sum(max(0, f.size) * f.coverage for f in files) / whole if whole else 1.0
+    files = {f.path: f for _, f in plan.loads}.values()
+    covered = sum(max(0, f.size) * f.coverage for f in files) / (_add_sizes(files) or 1)
+    return describe_checks(min((f.level for f in files), default=Level.PRESENCE), covered)
 
 
 def _list_loads(page: Page, plan: LoadPlan) -> None:
@@ -159,5 +152,5 @@ def _list_unseen_files(plan: LoadPlan, loaded: int) -> Iterator[str]:
         yield f"{plural(idle, 'file')} of the chosen checkpoint that nobody loads"
 
 
-def _add_sizes(files: Sequence[FileLoad]) -> int:
+def _add_sizes(files: Iterable[FileLoad]) -> int:
     return sum(max(0, f.size) for f in files)

@@ -15,7 +15,6 @@ from ckpt_tools.output.words import plural
 _NAMED = 2
 """Skipped checkpoints that each have a sentence."""
 _RANGES = 8
-"""Ranges of ranks that are named; of more only their number."""
 
 
 def sum_up(plan: LoadPlan) -> str:
@@ -26,7 +25,9 @@ def sum_up(plan: LoadPlan) -> str:
     else:
         first = _say_skipped(plan.rejected[0])
         said.append(f"{len(plan.rejected):,} better checkpoints were skipped. {first}")
-    if lost := count_lost_steps(plan):
+    steps = [r.checkpoint.step for r in plan.rejected if not r.checkpoint.unfinished]
+    known = [step for step in steps if step is not None]
+    if known and plan.resume_step is not None and (lost := max(known) - plan.resume_step) > 0:
         said.append(f"{plural(lost, 'step')} of training {'is' if lost == 1 else 'are'} lost.")
     return " ".join(said)
 
@@ -64,10 +65,8 @@ def _blame_ranks(lost: Sequence[Finding]) -> str:
     of = ranges.ranges(n for f in lost for first, last in f.ranks for n in range(first, last + 1))
     before, comma, last = ranges.words(of).rpartition(", ")
     who = f"ranks {f'{before} and {last}' if comma else last} have"
-    if ranges.size(of) == 1:
-        who = f"rank {last} has"
-    elif len(of) > _RANGES:
-        who = f"{ranges.size(of):,} ranks have"
+    if (count := ranges.size(of)) == 1 or len(of) > _RANGES:
+        who = f"rank {last} has" if count == 1 else f"{count:,} ranks have"
     return f"{who} {'no good copy' if any(f.follows for f in lost) else 'no file'}"
 
 
@@ -82,10 +81,3 @@ def _blame(c: Checkpoint, causes: Sequence[Finding]) -> str:
             return f"{name} is not usable ({first.code})"
         return f"{len(damaged):,} of its files are not usable, the first is {name} ({first.code})"
     return f"{first.message} ({first.code})"
-
-
-def count_lost_steps(plan: LoadPlan) -> int:
-    """Return how many steps lie between the highest step that was skipped and the choice."""
-    steps = [r.checkpoint.step for r in plan.rejected if not r.checkpoint.unfinished]
-    known = [step for step in steps if step is not None]
-    return max(0, max(known) - plan.resume_step) if known and plan.resume_step is not None else 0

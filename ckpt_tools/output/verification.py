@@ -6,18 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from ckpt_tools.model.answers import FileReport, Sample, Verification
 from ckpt_tools.model.finding import Severity, Verdict
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Report
 from ckpt_tools.output.contents import show_bytes
-from ckpt_tools.output.page import FEW, PLAIN, STYLE, Page, View, describe_checks, known, relative
+from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, STYLE, Page, View, describe_checks, known, relative
 from ckpt_tools.output.words import plural, size, span, speed
 
-_DEPTHS = {
-    Level.PRESENCE: "names and sizes alone were looked at",
-    Level.STRUCTURE: "the structure of each file, not its contents",
-    Level.CONTENT: "all contents",
-    Level.VALUES: "all contents, and the numbers in them",
-    Level.LOAD: "all contents, and each file was loaded",
-}
 _FEW = 8
 """Files with findings that need no table."""
 _WORST_FIRST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
@@ -102,7 +95,7 @@ def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Re
 def _sum_up(result: Verification, now: float) -> Iterator[str]:
     s = result.summary
     if s.files:
-        yield f"{speed(s.bytes_read, s.seconds)}, {_DEPTHS[result.level]}"
+        yield f"{speed(s.bytes_read, s.seconds)}, {DEPTHS[result.level]}"
     if result.sample:
         yield _describe_sample(result.sample, now)
     if s.below_level:
