@@ -30,7 +30,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
     },
     "gone": {
         "plan": (0, ("Resume from step 20", "Step 30 was skipped: it is gone", "Skipped: step 30, which is gone", "it was removed or moved")),
-        "verify": (0, ("the tracker names 30, which is not there", "start it with the arguments that 'ckpt plan' gives")),
+        "verify": (0, ("it names 30, which is not there", "start it with the arguments that 'ckpt plan' gives")),
     },
     "dying-gasp": {
         "plan": (0, ("Resume from step 20", "5 steps of training are lost", "rollback: from step 25 to 20 (save interval 10)", "ranks 1, 3 (2 of 4) have no")),

@@ -128,7 +128,7 @@ def test_a_failure_names_all_of_them(tmp_path: Path, capfd: pytest.CaptureFixtur
         text for text, _ in all_of_them
     ]
     assert cli.execute(["plan", str(tmp_path), "--explain"]) == 4
-    assert f"  unfinished-save: {all_of_them[0][0]} (step-30)\n" in capfd.readouterr().out
+    assert f": step-30\n  {all_of_them[0][0]} [unfinished-save" in capfd.readouterr().out
 
 
 def test_nothing_but_unfinished_saves(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_dying_gasp_that_never_finished_belongs_to_the_run_beside_it(tmp_path:
     assert told == [
         (
             (
-                "the dying-gasp checkpoint of step 17 is newer than the choice, but never reached its commit"
+                "the emergency checkpoint of step 17 is newer than the choice, but never reached its commit"
                 " rename"
             ),
             "gasps/tft_saved_checkpoints-step_17_tmp",
@@ -195,7 +195,7 @@ def test_a_save_of_seconds_ago_is_said_to_look_unfinished(
     cut = ", 1 of them too short" if ranks == 4 else ""  # where others are not there nobody reads it
     expected = (
         rf"the checkpoint of step 30 looks unfinished: {ranks} of 4 files{cut}, the last written \d+"
-        r" s ago; the tracker names 20"
+        r" s ago; latest_checkpointed_iteration.txt names 20"
     )
     assert re.fullmatch(expected, text) and where == "iter_0000030"
     assert said(plan(str(tmp_path), Selection(settle=0)).warnings, tmp_path) == []  # long ago

@@ -131,7 +131,7 @@ error: iter_0000020/mp_rank_01/model_optim_rng.pt at byte 0
 so rank 1 has no good model file, and no rank with the same state has one (the same on all dp and cp ranks)
 
 warning: {LATEST}
-  the tracker names 20, which is damaged or not complete [dangling-tracker]
+  it names 20, which is damaged or not complete [dangling-tracker]
   hint: a framework that follows this file alone fails or starts from nothing: start it with the arguments that 'ckpt plan' gives""".splitlines()
     )
 
