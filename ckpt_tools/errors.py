@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,8 +22,29 @@ def _brief(text: str) -> str:
     return text if len(text) <= _WORD else " ".join(map(cut, text.split(" ")))
 
 
+_VALUE = r"(?!(?:to|or|and|with|if|for|names)\b)('[^']*'|\w(?:[\w./*:,;-]*[\w/*])?)"
+_FLAG = re.compile(rf"--([a-z][a-z-]*)(?:[ =]{_VALUE})?")
+
+
+def name_parameters(hint: str) -> str:
+    """Return a hint with the parameters of ``Selection`` in place of flags: ``max_step=5``."""
+
+    def parameter(m: re.Match[str]) -> str:
+        name, value = m[1].replace("-", "_"), (m[2] or "").strip("'")
+        if name == "allow":
+            words = ", ".join(f"allow_{word}=True" for word in value.split(","))
+            return words.replace("allow_unreadable", "skip_unreadable")
+        if not value:
+            return f"{name}=True"
+        text = value if value.isdigit() else repr(value)
+        return f"{name}=({text},)" if name == "exclude" else f"{name}={text}"
+
+    return _FLAG.sub(parameter, hint.replace("add --", "pass --"))
+
+
 class CkptError(Exception):
-    """Base of all errors: ``exit_code`` is the exit code of the command, ``hint`` says what to do next.
+    """Base of all errors: ``exit_code`` is the exit code of the command, ``hint`` says what to do next, which
+    a traceback says too, with parameters in place of flags.
 
     ``plan`` is the plan without a checkpoint, with every rejected candidate, if choosing got that far.
     ``rule`` is the id of the rule that asks or stops, "" where it is none about checkpoints.
@@ -37,6 +59,8 @@ class CkptError(Exception):
         self.hint = _brief(hint or self.hint)
         self.plan = plan
         self.rule = rule or self.rule
+        if hasattr(self, "add_note"):  # Python 3.11
+            self.add_note(f"hint: {name_parameters(self.hint)}")
 
 
 class UsageError(CkptError):

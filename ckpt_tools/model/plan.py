@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from itertools import chain
 from typing import NamedTuple
 
@@ -192,6 +193,35 @@ class LoadPlan(Struct, frozen=True):
         """Each file to load with its rank, None for one that all ranks load."""
         own = ((r.rank, f) for r in self.by_rank for f in r.files)
         return [*((None, f) for f in self.shared), *own]
+
+    @property
+    def path(self) -> str | None:
+        """What the framework is given; None if ranks load different files, or there is no checkpoint."""
+        only = {f.path for _, f in self.loads}
+        return self.resume.path or (only.pop() if len(only) == 1 else None)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The words for the framework's command line, such as ``--load DIR``."""
+        return self.resume.args
+
+    def files(self, rank: int | None = None) -> list[str]:
+        """Return the paths that a rank loads; of all ranks without one. Raises KeyError for no such rank."""
+        loads = {r.rank: r.files for r in self.ranks}
+        if rank is not None and self.by_rank:
+            return [f.path for f in loads[rank]]
+        return list({f.path: None for files in loads.values() for f in files})
+
+    def __repr__(self) -> str:
+        step, skipped = self.resume_step, len(self.rejected)
+        return f"LoadPlan(step={step}, path={self.path!r}, world_size={self.world_size}, skipped={skipped})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the choice, and what was skipped."""
+        rows = [("resume from", self.checkpoint.label if self.checkpoint else "nothing", self.path or "")]
+        rows += (("skipped", r.checkpoint.label, r.checkpoint.path) for r in self.rejected)
+        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
     @property
     def resume_step(self) -> int | None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
+else:
+    Layouts = Any  # for signatures, and no import of what imports this
 
 # ---- Options of object stores and other file systems with a URL, as they were given: never credentials.
 
@@ -105,6 +108,17 @@ class ReadOptions(Struct, frozen=True):
     stores: StoreOptions | None = None
 
 
+_KINDS = (None, *map(str, Kind))
+_ALLOWED: Mapping[str, tuple[object, ...]] = {
+    "order": (None, "mtime", "step", "tracker"),
+    "resume_from": (None, "mtime", "step", "tracker"),
+    "kind": _KINDS,
+    "prefer": _KINDS,
+    "level": (*map(str, Level), *Level),
+    "io": ("auto", "direct"),
+}
+
+
 class Selection(Struct, frozen=True):
     """The request of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are those of the
     commands.
@@ -186,6 +200,24 @@ class Selection(Struct, frozen=True):
     trust: Trust = Trust()
     layouts: Layouts | None = None
     stores: StoreOptions | None = None
+
+    def __post_init__(self) -> None:
+        """Take words for kinds and levels. Raises ValueError for what is not allowed, with what is."""
+        for name, allowed in _ALLOWED.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                words = ", ".join(repr(one) for one in dict.fromkeys(map(str, allowed)) if one != "None")
+                raise ValueError(f"{name}={value!r}: allowed are {words}")
+        if self.order == "tracker":
+            force_setattr(self, "resume_from", "tracker")
+            force_setattr(self, "order", None)
+        for name in ("kind", "prefer"):
+            if (value := getattr(self, name)) is not None:
+                force_setattr(self, name, Kind(value))
+        level: Any = self.level
+        force_setattr(self, "level", Level[level.upper()] if isinstance(level, str) else Level(level))
+        if self.max_step is not None and (type(self.max_step) is not int or self.max_step < 0):
+            raise ValueError(f"max_step={self.max_step!r}: allowed are integers from 0")
 
     def read_options(
         self,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hook_job import Job
 from places import ROOT
+from small_files import dcp, trainer
 
 
 def test_the_front_page_is_short_and_shows_what_commands_print() -> None:
@@ -89,11 +90,20 @@ def test_the_recipe_for_job_scripts_resumes_or_stops(
 def test_the_recipe_for_python_sees_files(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text().partition("**In Python, and in training code**")[2]
     script = text.partition("```python\n")[2].partition("```")[0]
+    roots = {}
     for held in ("loop", "by rank"):
         (tmp_path / held).mkdir()
         job = Job(tmp_path / held)
         job.holds(held)
-        words = [sys.executable, "-c", script.replace("/runs/llm", str(job.root))]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
-        rows = done.stdout.splitlines()
-        assert rows and all(str(job.root) in row for row in rows), rows
+        roots[held] = job.root
+    for held, files in (("checkpoint-5", trainer(5)), ("step-5", dcp(5))):
+        roots[held] = tmp_path / f"of {held}"
+        for name, data in files.items():
+            path = roots[held] / held / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    for held, root in roots.items():
+        words = [sys.executable, "-c", script.replace("/runs/llm", str(root))]
+        told, *files = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert files and all(Path(file).is_file() for file in files)
+        assert told.startswith(str(root) if held != "by rank" else "None"), told

@@ -1,0 +1,85 @@
+"""What people use from Python: what a plan says, what a request takes, what an exception tells to do."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sample_results as sample
+from small_files import saved, tensor
+
+import ckpt_tools
+from ckpt_tools import Kind, Level, LoadPlan, Selection, UsageError, plan
+from ckpt_tools.errors import name_parameters
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> LoadPlan:
+    for step in (1, 2):
+        (tmp_path / f"step_{step}.pt").write_bytes(saved({"model": {"w": tensor(step, 0)}, "step": step}))
+    return plan(tmp_path, Selection(order="step"))
+
+
+def test_a_plan_says_what_to_load(made: LoadPlan) -> None:
+    path = made.path
+    assert path is not None and path.endswith("step_2.pt")
+    assert made.files() == made.files(0) == [path] and made.arguments == made.resume.args
+    assert repr(made).startswith("LoadPlan(step=2, path=") and len(repr(made)) < len(path) + 80
+
+
+def test_ranks_have_files_of_their_own() -> None:
+    made = sample.plan()
+    assert {f for r in made.by_rank for f in made.files(r.rank)} <= set(made.files())
+    with pytest.raises(KeyError):
+        made.files(99)
+    html = made._repr_html_()
+    assert "step 120" in html and "step 160" in html and sample.empty_plan().files() == []
+    assert sample.empty_plan().path is None and "nothing" in sample.empty_plan()._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("asked", "allowed"),
+    [
+        ({"order": "newest"}, "'mtime', 'step', 'tracker'"),
+        ({"resume_from": "newest"}, "'mtime', 'step', 'tracker'"),
+        ({"kind": "periodik"}, "'periodic', 'dying-gasp', 'release', 'best'"),
+        ({"level": "deep"}, "'presence', 'structure', 'content', 'values', 'load'"),
+        ({"io": "mmap"}, "'auto', 'direct'"),
+        ({"max_step": "5"}, "integers from 0"),
+        ({"max_step": -1}, "integers from 0"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_told_what_is_allowed(asked: dict[str, Any], allowed: str) -> None:
+    (name,) = asked
+    with pytest.raises(ValueError, match=f"{name}=.*: allowed are {allowed}"):
+        Selection(**asked)
+
+
+def test_words_are_kinds_and_levels() -> None:
+    asked = Selection(kind="best", prefer="periodic", level="structure", order="tracker")  # type: ignore[arg-type]
+    assert asked.kind is Kind.BEST and asked.prefer is Kind.PERIODIC and asked.level is Level.STRUCTURE
+    assert (asked.order, asked.resume_from) == (None, "tracker")
+    assert list(inspect.signature(Selection).parameters)[:2] == ["rank", "world_size"]
+    assert set(dir(ckpt_tools)) == set(ckpt_tools.__all__)
+
+
+@pytest.mark.parametrize(
+    ("flags", "parameters"),
+    [
+        ("add --run a/b, or --run 'c d'", "pass run='a/b', or run='c d'"),
+        ("for a first launch add --allow none,missing", "for a first launch pass allow_none=True, allow_missing=True"),
+        ("add --max-step 5; or drop --no-fallback to accept one", "pass max_step=5; or drop no_fallback=True to accept one"),
+        ("--allow unreadable goes on without it", "skip_unreadable=True goes on without it"),
+        ("add --exclude a.pt to resume from step 2", "pass exclude=('a.pt',) to resume from step 2"),
+    ],
+)  # fmt: skip
+def test_a_hint_names_parameters(flags: str, parameters: str) -> None:
+    assert name_parameters(flags) == parameters
+    error = UsageError("why", flags)
+    assert error.hint == flags
+    if hasattr(error, "add_note"):  # Python 3.11
+        assert f"hint: {parameters}\n" in traceback.format_exception(error)
