@@ -58,6 +58,8 @@ page of help has no place for the last group.
 COMMANDS = tuple(name for rows in GROUPS.values() for name in rows)
 _NAMES = {"help_option_names": ["-h", "--help"]}
 AFTER_DASHES = "the command to start comes after --: ckpt run ROOT -- torchrun … train.py"
+_EXAMPLES = 3
+"""Examples that -h shows."""
 _ENTRIES = 10_000
 """Entries of this directory that a mistyped word is compared with, at most."""
 _LOOKS_LIKE_MARKUP = re.compile(r"\[(?=[a-z#/@])")
@@ -76,6 +78,7 @@ class _Line:
     """A command or the group of them."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["brief"] = "-h" in args and "--help" not in args
         try:
             return super().parse_args(ctx, [*args])  # type: ignore[misc,no-any-return] # it empties the list
         except typer.TyperException as error:
@@ -83,6 +86,8 @@ class _Line:
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        if ctx.meta.get("shown") and ctx.meta["brief"]:  # what people need first
+            params = [p for p in params if getattr(p, "rich_help_panel", None) is None]
         for param in params:
             param._runtime_param = _Verbatim()  # noqa: SLF001 - nothing public says it
             if getattr(param, "is_flag", False):
@@ -90,10 +95,18 @@ class _Line:
         return params
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        one: Any = self
+        told, ctx.meta["shown"] = (one.help, one.epilog), True
+        if ctx.meta["brief"] and one.epilog:
+            rows = one.epilog.splitlines()[: _EXAMPLES + 1]
+            one.help = one.help.partition("\n\n")[0]
+            one.epilog = "\n".join([*rows, "", f"{ctx.command_path} --help lists all flags."])
         try:
             super().format_help(ctx, formatter)  # type: ignore[misc]
         except SystemExit:  # of rich: nobody reads it any more
             ctx.exit()
+        finally:
+            one.help, one.epilog = told
 
 
 class Commands(_Line, TyperGroup):

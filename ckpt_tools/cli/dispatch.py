@@ -51,6 +51,8 @@ def _dispatch(argv: list[str]) -> int:
         from ckpt_tools.cli.ls import look
 
         return look(path)
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
     if not argv:  # the help is part of an error here
         with redirect_stdout(sys.stderr):
             _dispatch(["--help"])

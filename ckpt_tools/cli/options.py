@@ -271,7 +271,7 @@ def ask(
                 if not given["rank"].isdigit():
                     given |= {"rank": None, "ranks": given["rank"]}
             to = read_output(formats, given, document)
-            trees = [given[name] for name in of.split()]
+            trees = [given[name] or "." for name in of.split()]
             roots = tuple(root for tree in trees for root in (tree if isinstance(tree, list) else [tree]))
             asked = Asked(to, read_settings(given, to, roots), given)
             return function(asked, **{p.name: given[p.name] for p in own})

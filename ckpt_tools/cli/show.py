@@ -27,7 +27,7 @@ ckpt show run/iter_0000020/mp_rank_00/model_optim_rng.pt --json  # the same for 
 )
 def show(
     asked: options.Asked,
-    file: Annotated[str, argument("FILE", "A checkpoint file.")],
+    file: Annotated[str, argument("FILE", "A checkpoint file, or a directory, which is listed.")],
 ) -> int:
     """Print the tensors, the metadata and the pickle globals of FILE, by default at level structure. Nothing
     in it is loaded or run.
@@ -36,7 +36,10 @@ def show(
     """
     to, found, given = asked.to, asked.found, asked.given
     output.say_broken_plugins()
-    _require_file(file)
+    if _is_directory(file):
+        from ckpt_tools.cli.ls import ls
+
+        return ls(root=file, tree=to.format != "json", format=given["format"], json=given["json"])
     from ckpt_tools import api
     from ckpt_tools.formats.pickles.globals import verdict
     from ckpt_tools.formats.pickles.stubs import Global
@@ -63,9 +66,8 @@ def show(
     return 0 if report.format else 3
 
 
-def _require_file(file: str) -> None:
-    from shlex import quote
-
+def _is_directory(file: str) -> bool:
+    """Return True for a directory, which is listed. Raise CannotLook where nothing is."""
     from ckpt_tools.storage.retry import is_directory, there
 
     try:
@@ -74,6 +76,4 @@ def _require_file(file: str) -> None:
         raise CannotLook(f"cannot look at {file!r}: {e.strerror}") from e
     if not found:
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
-    if is_directory(file):
-        hint = f"name one of its files: 'ckpt ls --tree {quote(file)}' lists them"
-        raise CannotLook(f"{file!r} is a directory, and 'ckpt show' looks at one file", hint)
+    return is_directory(file)

@@ -36,7 +36,10 @@ ckpt verify run --json > verdict.json  # exit 0: good, 1: damage found, 5: could
 )
 def verify(
     asked: options.Asked,
-    paths: Annotated[list[str], argument("PATH", "Checkpoint files, directories or prefixes.")],
+    paths: Annotated[
+        list[str] | None,
+        argument("PATH", "Checkpoint files, directories or prefixes; default: the current directory."),
+    ] = None,
     by_store: Annotated[
         bool,
         option(
@@ -63,7 +66,7 @@ def verify(
     try:
         with engine(found.values.get("scheduler")) as workers, progress(to) as meter:
             result = api.verify(
-                paths,
+                paths or ["."],
                 **reading,
                 by_store=by_store,
                 explain=asked.given["explain_bytes"],

@@ -46,6 +46,34 @@ def test_the_first_panel_of_plan_has_what_people_need_first() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+def test_the_short_help_has_few_flags_and_three_examples(name: str) -> None:
+    shown = run_helpers.ckpt(*name.split(), "-h", env={"COLUMNS": "80"}).stdout
+    lines = shown.splitlines()
+    assert len(lines) <= 60 and max(map(len, lines)) <= 80
+    assert sum(line.startswith("│ --") for line in lines) <= 15
+    assert shown.count(f"   ckpt {name} ") + shown.count(f"   ckpt {name}\n") <= 3
+    assert f"ckpt {name} --help lists all flags." in shown and "── Reading ─" not in shown
+
+
+def test_help_is_a_word_too() -> None:
+    assert run_helpers.ckpt("help", "plan").stdout == run_helpers.ckpt("plan", "--help").stdout
+    assert run_helpers.ckpt("help").stdout == run_helpers.ckpt("--help").stdout
+
+
+def test_a_directory_is_verified_and_shown(home: Path) -> None:
+    done = run_helpers.ckpt("verify", cwd=home / "run")
+    assert done.returncode == 0 and done.stdout.startswith("ok: 4 files")
+    done = run_helpers.ckpt("show", home / "run/iter_0000010")
+    assert (
+        done.returncode == 0
+        and "└─ step 10" in done.stdout
+        and "mp_rank_01/model_optim_rng.pt" in done.stdout
+    )
+    done = run_helpers.ckpt("show", home / "run", "--json")
+    assert done.returncode == 0 and '"schema": "ckpt-tools/scan/v1"' in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_shows_its_flags_and_five_examples(name: str) -> None:
     shown, rows = page(*name.split(), columns=250), list(examples(name))
     assert len(set(rows)) == 5

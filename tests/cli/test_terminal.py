@@ -309,12 +309,6 @@ def test_messages_fit_a_terminal_and_are_one_line_in_a_log(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_directory_is_not_shown_as_a_broken_file(tmp_path: Path) -> None:
-    done = subprocess.run([*CKPT, "show", str(tmp_path)], capture_output=True, text=True, env=CLEAN)
-    assert done.returncode == 5 and f"'ckpt ls --tree {tmp_path}' lists them" in done.stderr
-
-
-@pytest.mark.slow
 def test_a_misspelt_layout_is_found(tmp_path: Path) -> None:
     done = subprocess.run(
         [*CKPT, "plan", str(megatron(tmp_path / "run")), "--layout", "megtron"],
