@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
@@ -18,11 +18,12 @@ from ckpt_tools.settings.parsers import EVERYONE, nearest
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_file, there
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
-from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.urls import absolute, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layouts
 
+_UNREAD = "{} is not read, because it lies in the tree that is scanned; add --config {} if you trust it"
 _HINT = 'such as [store."s3://bucket"] with region = "eu-west-1" (docs/stores.md)'
 
 
@@ -195,6 +196,14 @@ class _Config(NamedTuple):
     refused: Untrusted | None = None
 
 
+def _find_unread(cwd: str, roots: Sequence[str]) -> Iterator[str]:
+    """Yield that a configuration file in a tree that is scanned is not read: who wrote it is not known."""
+    for root in roots:
+        path = os.path.join(cwd, root, "ckpt.toml")
+        if not is_url(root) and os.path.lexists(path):
+            yield _UNREAD.format(os.path.normpath(path), shlex.quote(os.path.normpath(path)))
+
+
 def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
     """Find the nearest file from ``cwd`` upward. Raise UsageError for one of ours that cannot be read."""
     directory, passed, notes = cwd, list[str](), tuple[str, ...]()
@@ -205,8 +214,7 @@ def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
                 continue
             if any(_is_within(path, os.path.join(cwd, root)) for root in roots):
                 if name == "ckpt.toml":  # a pyproject.toml is too common to talk about
-                    text = f"{path} is not read, because it lies in the tree that is scanned"
-                    notes += (f"{text}; add --config {name} if you trust it",)
+                    notes += (_UNREAD.format(path, shlex.quote(path)),)
                 continue
             try:
                 for closer in passed:  # only looked at where a file is found: most starts have none
@@ -313,6 +321,7 @@ def resolve(
     else:
         scanned = [*roots, *([values.get("root", ".")] if "root" in flags else [])]
         config = _search(cwd, scanned, believed)
+        config = config._replace(notes=tuple(dict.fromkeys((*config.notes, *_find_unread(cwd, scanned)))))
     file, table = config.file, config.table or {}
     _check_keys(file, table)
     own = table.pop("layout") if isinstance(table.get("layout"), list) else None

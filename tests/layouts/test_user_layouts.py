@@ -543,6 +543,8 @@ def test_a_file_in_the_scanned_tree_teaches_nothing(tree: Path, capfd: pytest.Ca
     _, out, err = run(capfd, "ls", ".", "--json")
     assert "mine" not in {c["layout"] for c in json.loads(out)["checkpoints"]}
     assert "is not read, because it lies in the tree that is scanned" in err
+    os.chdir("/")
+    assert f"{tree}/ckpt.toml is not read" in run(capfd, "ls", str(tree))[2]
 
 
 @pytest.mark.slow
