@@ -408,7 +408,7 @@ def environment(monkeypatch):
 @pytest.mark.slow
 def test_latest_says_what_is_unclear(tmp_path, environment):
     root = str(tree("tp", tmp_path))
-    with pytest.raises(UsageError, match=r"which rank is asking is unknown$"):
+    with pytest.raises(UsageError, match=r"which rank is asking is unknown"):
         latest(root)
     environment(BATCH)
     with pytest.raises(

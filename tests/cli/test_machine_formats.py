@@ -326,7 +326,7 @@ def test_every_real_tree_in_every_format(asker: Asker) -> None:
 def test_a_failure_is_told_in_the_format_that_was_asked_for(asker: Asker, tmp_path: Path, name: str) -> None:
     lost(tmp_path)
     for words, code in (
-        (["verify", "nowhere"], 5), (["verify", "run", "--level", "none"], 2), (["plan", "run"], 4), (["plan", "nowhere"], 5), (["verify"], 2),
+        (["verify", "nowhere"], 5), (["verify", "run", "--level", "none"], 2), (["plan", "run"], 4), (["plan", "nowhere"], 5), (["verify", "run", "--jobs", "no"], 2),
     ):  # fmt: skip
         got, out, err = asker.execute(*words, "--format", name)
         assert got == code and ("hint: " in err or "Usage" in err)
