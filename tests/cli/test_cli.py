@@ -351,7 +351,7 @@ def test_version_and_help():
     ("argv", "says"),
     [
         (["verfy"], "verfy"),
-        (["verify"], "PATH"),
+        (["show"], "FILE"),
         (["ls", "--no-such"], "--no-such"),
         (["ls", "--format", "yaml"], "'yaml' is not one of table, json"),
         (["ls", "--color", "pink"], "'pink' is not one of auto, always, never"),

@@ -69,7 +69,7 @@ def two_plugins(tmp: Path) -> None:
 
 
 PROMISES: list[tuple[Callable[[Path], object], str, int]] = [
-    (plain, "verify run", 0), (cut, "verify run", 1), (stale, "verify run", 0), (stale, "verify run --strict", 1), (plain, "verify", 2), (nothing, "verify run", 3),
+    (plain, "verify run", 0), (cut, "verify run", 1), (stale, "verify run", 0), (stale, "verify run --strict", 1), (plain, "verify", 0), (nothing, "verify run", 3),
     (plain, "report run -o r.html", 0), (cut, "report run -o r.html", 1), (nothing, "report run -o r.html", 3), (nothing, "report none -o r.html", 5), (plain, "report run -o none/r.html", 5),
     (stale, "verify run --fail-on warning", 1), (stale, "verify run --fail-on error", 0), (plain, "verify run --fail-on warning", 0), (plain, "verify run none --fail-on warning", 5), (plain, "verify run --fail-on note", 2),
     (cut, "plan run --fail-on warning", 1), (cut, "plan run --fail-on error", 0), (plain, "plan run --fail-on warning", 0), (stale, "plan run --fail-on warning", 1), (lost, "plan run --fail-on warning", 4),

@@ -505,7 +505,7 @@ def test_a_failing_save_hides_nothing(failure):
         raise Lost
     assert checkpoint.save_error is failure and not checkpoint.saved
     (said,) = logged.output
-    assert "the dying-gasp save failed" in said and type(failure).__name__ in said
+    assert "the emergency save failed" in said and type(failure).__name__ in said
 
 
 def test_arguments_are_asked_for_when_they_are_needed():

@@ -172,7 +172,7 @@ def test_a_field_that_nobody_wrote_down_is_seen_and_allowed_to_others() -> None:
 FAILING = (
     ("plan nowhere", 5), ("verify nowhere", 5), ("ls nowhere", 5), ("show nowhere", 5), ("diff nowhere nowhere", 5), ("seal nowhere", 5), ("repair nowhere", 5), ("quarantine run/nothing", 3),
     ("prune nowhere --keep-last 1", 5), ("pin run/nothing", 3), ("undo nowhere", 5), ("explain nonsense", 2), ("formats --color x", 2), ("layouts run", 2), ("launchers --color x", 2),
-    ("verify", 2), ("plan run --no-such", 2), ("plan run", 4), ("latest run --rank 0", 4), ("hook run --plan-dir plans", 4), ("plan run --no-fallback", 6), ("report nowhere", 5),
+    ("verify --jobs no", 2), ("plan run --no-such", 2), ("plan run", 4), ("latest run --rank 0", 4), ("hook run --plan-dir plans", 4), ("plan run --no-fallback", 6), ("report nowhere", 5),
 )  # fmt: skip
 
 

@@ -303,7 +303,7 @@ def test_missing_ranks_are_errors_for_periodic_and_warnings_for_last_words(tmp_p
     root = tree("pangu", tmp_path)
     (root / "rank_3/pangu3-2_3.ckpt").unlink()
     result = verify([str(root)])
-    kinds = {(f.severity, "dying-gasp" in f.message) for f in result.findings if f.code == "missing-rank"}
+    kinds = {(f.severity, "emergency" in f.message) for f in result.findings if f.code == "missing-rank"}
     assert kinds == {(Severity.ERROR, False), (Severity.WARNING, True)}
     oldest = tree("pangu", tmp_path / "oldest")
     (oldest / "rank_3/pangu3-1_4.ckpt").unlink()
