@@ -11,6 +11,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.output.words import plural
+from ckpt_tools.planning.rules.save.missing_part import GONE
 
 _NAMED = 2
 """Skipped checkpoints that each have a sentence."""
@@ -55,10 +56,10 @@ def explain_rejection(rejected: Rejected) -> str:
     errors = [f for f in rejected.findings if f.severity is Severity.ERROR]
     if of_ranks := [f for f in errors if f.ranks]:
         return _blame_ranks(of_ranks)
-    if not rejected.checkpoint.parts:
-        return "it is gone"
     causes = [f for f in errors if not f.follows] or list(rejected.findings)
-    return _blame(rejected.checkpoint, causes) if causes else "it is not usable"
+    if not causes or GONE in causes[0].message:
+        return "it is gone" if causes or not rejected.checkpoint.parts else "it is not usable"
+    return _blame(rejected.checkpoint, causes)
 
 
 def _blame_ranks(lost: Sequence[Finding]) -> str:

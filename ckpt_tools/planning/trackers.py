@@ -105,7 +105,7 @@ def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoi
                 continue
             seen.add(target)
             if not _is_here(s, target, here, torn):
-                c, what, at = _make_gone(here[0], target, layout), "but nothing of it is there", base
+                c, what, at = _make_gone(here[0], target, layout), f"but {missing_part.GONE}", base
                 if rest := _find_named(target, torn, layout):
                     c, what, at = replace(rest, unfinished=False), describe_missing(layout), rest.path
                 yield Rejected(c, (_describe_damage(path, target, what, at),))

@@ -14,6 +14,7 @@ from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 
+GONE = "nothing of it is there"
 _THEIRS = "which the run's other checkpoints have"
 
 
