@@ -130,8 +130,7 @@ def find_unplaced_files(
 ) -> Iterator[UnplacedFile]:
     """Return the files ``inside`` that no layout places and no index explains, written at ``since_ns`` or
     later and outside of the directories of saves, the newest first; those below the choice's ``own``
-    directories, and ``beside`` its files, whatever their time. What cannot be read is noted in
-    ``s.unplaced``.
+    directories, and ``beside`` its files, whatever their time. ``s.unplaced`` notes what cannot be read.
     """
 
     def may_count(f: BareFile) -> bool:

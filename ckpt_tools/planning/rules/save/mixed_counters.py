@@ -23,16 +23,13 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield files of one save that several jobs, or several attempts of one, wrote."""
     for files in find_sizes_by_save(facts).values():
         yield from _find_two_jobs(files)
-    others, last = facts.expected.checkpoints, dict[int | None, int]()
-    for p in (p for o in others if facts.layouts.of(o).counting.restarts for p in o.parts):
-        last[p.rank] = max(last.get(p.rank, 0), p.generation or 0)
-    apart = len({*last.values()}) > 1  # some ranks died before their first save: they count one less
-    saved = Counter((o.epoch, o.step, o.step_in_epoch) for o in others)
+    run = facts.expected
+    behind = len({*run.restarts.values()}) > 1  # some ranks died before their first save: they count one less
     for c in facts.saves:
         layout = facts.layouts.of(c)
         yield from _find_unlike_counters(c.parts, facts.reports)
-        doubt = apart and bool(c.generation) and saved[c.epoch, c.step, c.step_in_epoch] > 1
-        yield from _find_restarts(c, others, layout, doubt)
+        doubt = behind and bool(c.generation) and run.saved[c.epoch, c.step, c.step_in_epoch] > 1
+        yield from _find_restarts(c, run.checkpoints, layout, doubt)
         if not c.unfinished and not layout.complete.by_name:
             yield from _find_two_forms(c, layout)
 
@@ -41,10 +38,8 @@ def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) 
     """Yield files whose shared counter is not that of most; all of them where nobody has most."""
     told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
-        report = reports.get(p.path)
-        if report is None or report.verdict is Verdict.BROKEN:
-            continue
-        if any(f.code in ("step-mismatch", "epoch-mismatch") for f in report.findings):
+        report, doubtful = reports.get(p.path), ("step-mismatch", "epoch-mismatch")
+        if not report or report.verdict is Verdict.BROKEN or any(f.code in doubtful for f in report.findings):
             continue
         for key, value in report.metadata.items():
             if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:

@@ -17,8 +17,6 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 _FEW = 8
 """Runs of which the flags that name them are printed."""
-
-
 Runs = Mapping[tuple[str, str], Sequence[Checkpoint]]
 """The finished saves of each run, by its layout and its path below ROOT with the prefix of its files."""
 
@@ -45,7 +43,8 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
     shares = {run: layouts[run[0]].beside.shares for run in runs}
     own = [run for run, share in shares.items() if not (share and share.fullmatch(basename(run[1])))]
     states = list(filter(holds_state, own))
-    return [run for run in states if not any(keeps(o, run) for o in states)] or own
+    frameworks = [run for run in states if layouts[run[0]].beside.layouts]
+    return [run for run in states if not any(keeps(o, run) for o in frameworks)] or own
 
 
 def ask_which(own: Sequence[tuple[str, str]], runs: Runs, layouts: Layouts, root: str) -> CkptError | None:
