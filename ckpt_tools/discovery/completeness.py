@@ -82,8 +82,8 @@ class Expected(Struct):
     ``ranks`` is how many the run has, ``named`` how many of them their names tell. ``places`` are by kind
     and piece, ``usual`` counts the checkpoints that have a (layout, piece), ``marks`` those that have a mark
     of this name, by kind and layout; ``writers`` are the ranks that saved a generation; ``saved`` counts the
-    saves of a step, ``restarts`` has the last count of each rank. ``sizes_in_files`` is what files say of the
-    job that saved them, asked only where names make a checkpoint look incomplete.
+    saves of a step. ``sizes_in_files`` is what files say of the job that saved them, asked only where names
+    make a checkpoint look incomplete.
     """
 
     layouts: Layouts
@@ -98,7 +98,6 @@ class Expected(Struct):
     count: Counter[Kind] = field(default_factory=Counter)
     writers: dict[tuple[Kind, int | None], set[int | None]] = field(default_factory=lambda: defaultdict(set))
     saved: Counter[object] = field(default_factory=Counter)
-    restarts: dict[int | None, int] = field(default_factory=dict)
     _rank_files: dict[Kind, dict[int | None, list[RankFile]]] = field(default_factory=dict)
 
     def rank_files(self, kind: Kind) -> Mapping[int | None, Sequence[RankFile]]:
@@ -126,8 +125,6 @@ def expected(
         run.oldest.setdefault(c.kind, c)
         run.writers[c.kind, c.generation].update([p.rank for p in c.parts])
         run.saved[c.epoch, c.step, c.step_in_epoch] += 1
-        for p in c.parts if layout.counting.restarts else ():
-            run.restarts[p.rank] = max(run.restarts.get(p.rank, 0), p.generation or 0)
         for p in [p for p in c.parts if p.rank is None and p.coords]:
             if not layout.piece(p.piece).readers.shared:
                 run.places[c.kind, p.piece].add(p.coords)

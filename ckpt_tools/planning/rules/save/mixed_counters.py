@@ -24,11 +24,13 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     for files in find_sizes_by_save(facts).values():
         yield from _find_two_jobs(files)
     run = facts.expected
-    behind = len({*run.restarts.values()}) > 1  # some ranks died before their first save: they count one less
     for c in facts.saves:
         layout = facts.layouts.of(c)
         yield from _find_unlike_counters(c.parts, facts.reports)
-        doubt = behind and bool(c.generation) and run.saved[c.epoch, c.step, c.step_in_epoch] > 1
+        again = run.saved[c.epoch, c.step, c.step_in_epoch] > 1
+        if doubt := bool(again and c.generation and layout.counting.restarts):
+            # a rank that died before its first save counts one restart less
+            doubt = len({max(f.restarts for f in files) for files in run.rank_files(c.kind).values()}) > 1
         yield from _find_restarts(c, run.checkpoints, layout, doubt)
         if not c.unfinished and not layout.complete.by_name:
             yield from _find_two_forms(c, layout)
