@@ -34,10 +34,8 @@ def name_parameters(hint: str) -> str:
         if name == "allow":
             words = ", ".join(f"allow_{word}=True" for word in value.split(","))
             return words.replace("allow_unreadable", "skip_unreadable")
-        if not value:
-            return f"{name}=True"
-        text = value if value.isdigit() else repr(value)
-        return f"{name}=({text},)" if name == "exclude" else f"{name}={text}"
+        text = repr(value) if value else "True"
+        return f"{name}={value if value.isdigit() else text}"
 
     return _FLAG.sub(parameter, hint.replace("add --", "pass --"))
 
@@ -60,7 +58,8 @@ class CkptError(Exception):
         self.plan = plan
         self.rule = rule or self.rule
         if hasattr(self, "add_note"):  # Python 3.11
-            self.add_note(f"hint: {name_parameters(self.hint)}")
+            told = name_parameters(self.hint)
+            self.add_note(f"hint: {told}{' (of Selection)' * (told != self.hint)}")
 
 
 class UsageError(CkptError):

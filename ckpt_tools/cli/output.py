@@ -212,9 +212,12 @@ def report(plan: LoadPlan, to: Output, error: str = "") -> None:
         causes = sorted((f for f in rejected.findings if not f.follows), key=lambda f: -f.severity)
         in_error = len(causes) == 1 and f"{causes[0].path}: {causes[0].message}" in error
         if not in_error and f"{c.label} lacks " not in error:
-            what = f"{c.label} was skipped" + (f" ({c.path})" if c.parts else "")
-            first = [f"{f.path}: {f.code}: {f.message}" for f in causes[:1]]
-            console.problem("warning", f"{what}: {'; '.join([explain_rejection(rejected), *first])}")
+            what, why = (
+                f"{c.label} was skipped{f' ({c.path})' if c.parts else ''}",
+                explain_rejection(rejected),
+            )
+            first = [f"{f.path}: {f.code}: {f.message}" for f in causes[:1] if f.message not in why]
+            console.problem("warning", f"{what}: {'; '.join([why, *first])}")
     if more := plan.rejected[_LOST:]:
         console.problem("warning", f"{len(more):,} older ones were skipped too: 'ckpt plan -v' names them")
     console.findings(plan.warnings, plan.root)

@@ -118,5 +118,5 @@ def _what(taken: Any) -> str:
     decision = taken.decision
     chosen = decision.said.checkpoint
     if chosen is None:
-        return f"the job starts from nothing: this is a first launch (decision: {decision.path})"
+        return f"the job starts from nothing (decision: {decision.path})"
     return f"the job starts from {decision.resume.path or chosen.path} (decision: {decision.path})"

@@ -123,9 +123,7 @@ class Sealable(Names):
 
 
 def directories(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
-    """Yield every directory at and below ``home``, parents first. Links to directories are not followed: what
-    lies behind them may be anybody's.
-    """
+    """Yield every directory at and below ``home``, parents first, and none behind links."""
 
     def keep(entries: Entries) -> Entries:
         return [e for e in entries if e.name != STATE and not (surely_directory(e) and is_link(e))]

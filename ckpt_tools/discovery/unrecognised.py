@@ -92,9 +92,7 @@ def is_unread(name: str) -> bool:
 
 
 def content_format(path: str) -> str | None:
-    """Return the format that a file of no known name begins like, or an archive ends like, one of
-    ``NO_STATE``, or None. Raises OSError.
-    """
+    """Return the format that a file of no known name begins, or an archive ends, like. Raises OSError."""
     is_archive = _ARCHIVES.fullmatch(path.rpartition("/")[2])
     try:
         with opened(path) as source:

@@ -24,6 +24,7 @@ from ckpt_tools.job.decider import digest
 from ckpt_tools.job.decision import Body, Decision, body_of, describe_failure, read
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.output.sentence import explain_rejection
 from ckpt_tools.storage.paths import Path, one
 
 BUDGET = 60.0
@@ -217,7 +218,6 @@ def _plan(root: str, selection: Selection) -> LoadPlan:
 
 def _tell(plan: LoadPlan) -> None:
     for rejected in plan.rejected:
-        why = "; ".join(f.message for f in rejected.findings[:1])
-        log.warning("%s is not usable: %s", rejected.checkpoint.path, why)
+        log.warning("%s was skipped: %s", rejected.checkpoint.path, explain_rejection(rejected))
     for finding in plan.warnings:
         log.warning("%s: %s: %s", finding.path or plan.root, finding.code, finding.message)

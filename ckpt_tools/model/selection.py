@@ -211,6 +211,9 @@ class Selection(Struct, frozen=True):
         if self.order == "tracker":
             force_setattr(self, "resume_from", "tracker")
             force_setattr(self, "order", None)
+        for name in ("exclude", "require", "trust_global"):
+            if isinstance(value := getattr(self, name), str):
+                force_setattr(self, name, (value,))
         for name in ("kind", "prefer"):
             if (value := getattr(self, name)) is not None:
                 force_setattr(self, name, Kind(value))

@@ -17,9 +17,7 @@ from ckpt_tools.output.words import plural, size
 
 
 class Observed(Struct, frozen=True):
-    """What came out; the ``findings`` with their paths, worst first, notes only where all is to be listed;
-    ``empty`` where nothing was recognised.
-    """
+    """What came out, and ``findings`` with paths, worst first; ``empty``: nothing was recognised."""
 
     title: str
     sentence: str

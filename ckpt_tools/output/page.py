@@ -137,7 +137,7 @@ class Page:
                 self.text(f"so {f.message}", STYLE[str(f.severity)])
 
     def _show_finding(self, f: Finding, more: Sequence[Finding], root: str) -> None:
-        place = relative(f.path, root) or "."
+        place = relative(f.path, root) or root
         place += "" if f.offset is None else f" at byte {f.offset:,}"
         named = more[: _ALIKE - 1] if f.severity is not Severity.NOTE else ()
         place = ", ".join([place, *(relative(o.path, root) for o in named)])

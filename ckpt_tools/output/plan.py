@@ -44,8 +44,8 @@ def _list_skipped(page: Page, plan: LoadPlan) -> None:
     for rejected in plan.rejected:
         c = rejected.checkpoint
         page.text("")
-        place = f" ({relative(c.path, plan.root)})" if c.parts else ", which is gone"
-        page.text(f"Skipped: {c.label}{place}", "yellow")
+        place = relative(c.path, plan.root) if c.parts else "gone"
+        page.text(f"Skipped: {c.label}{f' ({place})' * (place != c.label)}", "yellow")
         page.findings(rejected.findings, plan.root)
     skipped = {rejected.checkpoint.key for rejected in plan.rejected}
     if ahead := ", ".join(c.label for c in plan.ahead if c.key not in skipped):

@@ -36,8 +36,8 @@ def sum_up(plan: LoadPlan) -> str:
 def _say_choice(plan: LoadPlan) -> str:
     c = plan.checkpoint
     if c is None:
-        none = "No checkpoint can be used." if plan.rejected else "There is no checkpoint to resume from."
-        return f"{none} Training would start from scratch."
+        none = "No checkpoint can be used" if plan.rejected else "There is no checkpoint to resume from"
+        return f"{none}: without one, training would start from scratch."
     name = c.label
     if plan.resume.path in [p.path for p in c.parts] and c.parts[1:]:
         name += f" ({os.path.basename(plan.resume.path or '')})"  # one of several copies

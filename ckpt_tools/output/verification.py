@@ -63,7 +63,7 @@ def _conclude(result: Verification) -> str:
     s, worst = result.summary, result.verdict
     if not s.files:
         return f"{worst}: no checkpoint file was found"
-    word = Verdict.OK if worst is Verdict.SUSPECT else worst
+    word = Verdict.OK if worst is Verdict.SUSPECT and not s.suspect else worst
     bad = s.verdicts[str(worst)] if word is not Verdict.OK else s.files
     of = f"{bad:,} of " if bad not in (0, s.files) else ""
     severities = [f.severity for f in (*result.findings, *result.in_files)]

@@ -35,18 +35,20 @@ def explain_failure(
     if selection.no_fallback:
         return none_usable.stop_without_newest(f"the newest checkpoint is not usable ({reasons})", plan)
     text = f"{count_checkpoints(ranked)}, none is usable ({reasons})"
-    return none_usable.stop_at_none(text, _find_way_out(choice, session, errors), choice, selection, plan)
+    young = any(f.code == "unfinished-save" for f in plan.warnings)
+    hint = _find_way_out(choice, session, errors, young=young)
+    return none_usable.stop_at_none(text, hint, choice, selection, plan)
 
 
-def _find_way_out(choice: Choice, session: Session, errors: Sequence[Finding]) -> str:
-    """Return what to do where no checkpoint is usable."""
+def _find_way_out(choice: Choice, session: Session, errors: Sequence[Finding], *, young: bool) -> str:
+    """Return what to do where no checkpoint is usable; ``young``: one may still be written."""
     if choice.left_out:
         return "leave --save-interval out to have these looked at too, newest first"
     if torn := _describe_ranks(choice, session.layouts):
         return torn
     root = session.root
     first = next((f for f in errors if not f.follows), errors[0]) if errors else None
-    look = f"'ckpt verify {quote(root)}' shows all damage"
+    look = f"'ckpt verify {quote(root)}{' --settle 0s' * young}' shows all damage"
     hint = f"{filled(first.hint, first.path, root)}; {look}" if first and first.hint else look
     return f"{hint}{describe_unplaced(session)}"
 

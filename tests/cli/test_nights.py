@@ -29,7 +29,7 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
         "plan": (4, ("2 checkpoints exist, none is usable", "step 300 lacks ranks 1–3; step 200 lacks rank 0", "Nothing was started: bring the files of these ranks back")),
     },
     "gone": {
-        "plan": (0, ("Resume from step 20", "Step 30 was skipped: it is gone", "Skipped: step 30, which is gone", "it was removed or moved")),
+        "plan": (0, ("Resume from step 20", "Step 30 was skipped: it is gone", "Skipped: step 30 (gone)", "it was removed or moved")),
         "verify": (0, ("it names 30, which is not there", "start it with the arguments that 'ckpt plan' gives")),
     },
     "dying-gasp": {
@@ -65,8 +65,8 @@ SAYS: dict[str, dict[str, tuple[int, Sequence[str]]]] = {
 }  # fmt: skip
 """Of each night, by command: the exit code, and phrases in the order in which they are read."""
 THEN: dict[str, tuple[str, int, str]] = {
-    "full": ("--allow=fresh", 0, "Training would start from scratch"),
-    "first": ("--allow=none", 0, "Training would start from scratch"),
+    "full": ("--allow=fresh", 0, "training would start from scratch"),
+    "first": ("--allow=none", 0, "training would start from scratch"),
     "refused": ("--allow=unreadable", 0, "Resume from step 20"),
     "unknown-code": ("--trust global='mycompany.*'", 0, "Resume from step 16"),
 }

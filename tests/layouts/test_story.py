@@ -190,7 +190,7 @@ def test_none_usable_is_told_too(tmp_path: Path) -> None:
         put(tmp_path, f"iter_{step:07d}/mp_rank_01/model_optim_rng.pt", b"PK", step)
     lines = steady(page(failed(tmp_path, Selection())), tmp_path)
     assert lines[0].startswith(
-        "No checkpoint can be used. Training would start from scratch. Step 20 was skipped"
+        "No checkpoint can be used: without one, training would start from scratch. Step 20 was skipped"
     )
     assert [line for line in lines if line.startswith("Skipped: ")] == [
         "Skipped: step 20 (iter_0000020)",
@@ -203,7 +203,7 @@ def test_none_usable_is_told_too(tmp_path: Path) -> None:
 
 def test_nothing_there(tmp_path: Path) -> None:
     expected = (
-        "There is no checkpoint to resume from. Training would start from scratch.\n\n"
+        "There is no checkpoint to resume from: without one, training would start from scratch.\n\n"
         "Checkpoints, best first (0)\n  none\n"
     )
     assert page(failed(tmp_path, Selection())) == expected

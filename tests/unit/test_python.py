@@ -63,6 +63,7 @@ def test_words_are_kinds_and_levels() -> None:
     asked = Selection(kind="best", prefer="periodic", level="structure", order="tracker")  # type: ignore[arg-type]
     assert asked.kind is Kind.BEST and asked.prefer is Kind.PERIODIC and asked.level is Level.STRUCTURE
     assert (asked.order, asked.resume_from) == (None, "tracker")
+    assert Selection(exclude="a.pt").exclude == ("a.pt",)  # type: ignore[arg-type]
     assert list(inspect.signature(Selection).parameters)[:2] == ["rank", "world_size"]
     assert set(dir(ckpt_tools)) == set(ckpt_tools.__all__)
 
@@ -74,7 +75,7 @@ def test_words_are_kinds_and_levels() -> None:
         ("for a first launch add --allow none,missing", "for a first launch pass allow_none=True, allow_missing=True"),
         ("add --max-step 5; or drop --no-fallback to accept one", "pass max_step=5; or drop no_fallback=True to accept one"),
         ("--allow unreadable goes on without it", "skip_unreadable=True goes on without it"),
-        ("add --exclude a.pt to resume from step 2", "pass exclude=('a.pt',) to resume from step 2"),
+        ("add --exclude a.pt to resume from step 2", "pass exclude='a.pt' to resume from step 2"),
     ],
 )  # fmt: skip
 def test_a_hint_names_parameters(flags: str, parameters: str) -> None:
@@ -82,4 +83,4 @@ def test_a_hint_names_parameters(flags: str, parameters: str) -> None:
     error = UsageError("why", flags)
     assert error.hint == flags
     if hasattr(error, "add_note"):  # Python 3.11
-        assert f"hint: {parameters}\n" in traceback.format_exception(error)
+        assert f"hint: {parameters} (of Selection)\n" in traceback.format_exception(error)

@@ -44,9 +44,7 @@ class Layout(NamedTuple):
 
 
 class Strategy(NamedTuple):
-    """What a strategy file says. ``stage`` is the pipeline stage it is of, None when it does not say or was
-    merged from several.
-    """
+    """What a strategy file says; ``stage`` is its pipeline stage, None if it does not say or has several."""
 
     stage: int | None
     layouts: tuple[Layout, ...]
