@@ -108,8 +108,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(68_044, lambda: count_lines("")),
-    "lines of what decides": Budget(15_925, lambda: count_lines(*DECIDING_FILES)),
+    "lines of the package": Budget(68_043, lambda: count_lines("")),
+    "lines of what decides": Budget(15_923, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(46, count_emitters),
     "functions of planning and layouts outside rules that ask, all of them about the command line": Budget(
         4, lambda: count_emitters("planning", "layouts")
