@@ -26,6 +26,8 @@ _LIMIT = 1 << 28
 """Bytes of an index that are searched at most."""
 _NEWEST = 3
 """Files that are read to learn whether the saves of a run have an optimizer."""
+_OPTIMIZER = b"optim"
+"""What DCP's index of every save has that can be trained on."""
 _UNTOLD = (None, None, None)
 
 Parts = list[Part]
@@ -225,87 +227,60 @@ def _with_progress(p: Part, of: Part) -> Part:
 
 
 def _mark_exports(s: Session, parts: Parts) -> Parts:
-    """Make a save of a model alone a release. Where nothing is certain, it stays what its name says."""
+    """Make a save of a model alone a release, if another save of its run holds an optimizer's state."""
     telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
     mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
-    exported = {*_find_without_key(s, mine), *_find_without_counters(s, mine), *_find_without_word(s, mine)}
+    above = {os.path.dirname(p.base) for p in mine if is_of_the_best(p.base)}
+    runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
+    for p in mine:  # a directory of the best is of the run beside it
+        run = home if (home := os.path.dirname(p.base)) in above else p.run
+        runs[p.layout, run][p.home or p.path].append(p)
+    several = [saves for saves in runs.values() if len(saves) > 1]
+    exported = {save for saves in several for save in _find_models_alone(s, saves)}
     if not exported:
         return parts
     return [p._replace(kind=Kind.RELEASE) if exported & {p.path, p.home} else p for p in parts]
 
 
+def _find_models_alone(s: Session, saves: dict[str, Parts]) -> list[str]:
+    """Return the saves without an optimizer's state; none where no save of the run has one."""
+
+    def is_asked(p: Part) -> bool:
+        return p.path in s.reports or _is_of_dcp(s, p) or is_of_the_best(p.base)
+
+    told = {save: _trains(s, files) for save, files in saves.items() if any(map(is_asked, files))}
+    without = [save for save, trains in told.items() if trains is False]
+    if without and True not in told.values():  # the very newest may be damaged
+        unread = sorted((files for save, files in saves.items() if save not in told), key=_find_time)
+        without = without if any(_trains(s, files) for files in unread[-_NEWEST:]) else []
+    return [save for save in without if all(_is_sound(s, p) for p in saves[save])]
+
+
+def _find_time(files: Parts) -> int:
+    return max(p.mtime_ns for p in files)
+
+
+def _trains(s: Session, files: Parts) -> bool | None:
+    """Return True if a save holds an optimizer's state, None if it cannot be read."""
+    told = {_holds_optimizer(s, p) for p in files}
+    return True if True in told else None if None in told else False
+
+
+def _holds_optimizer(s: Session, p: Part) -> bool | None:
+    if _is_of_dcp(s, p):  # many are large: their text tells sooner than their structure
+        data = read_tracker(p.path, _LIMIT)
+        return None if isinstance(data, Finding) else _OPTIMIZER in data
+    report = s.report(p, Level.STRUCTURE)
+    return report.held.optimizer if report.tensors else None
+
+
+def _is_of_dcp(s: Session, p: Part) -> bool:
+    return "dcp" in s.layouts.piece_of(p).formats
+
+
 def _is_sound(s: Session, p: Part) -> bool:
     """Return False for a damaged file, which may have lost what tells."""
     return s.report(p, Level.STRUCTURE).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
-
-
-def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield the files of runs without an optimizer's state, if a file that was read, or is new, has one."""
-    runs: dict[tuple[str, str], Parts] = defaultdict(list)
-    parts = [p for p in parts if s.layouts.piece_of(p).content.state_key]
-    above = {os.path.dirname(p.base) for p in parts if is_of_the_best(p.base)}
-    for p in parts:  # a directory of the best is of the run beside it
-        runs[p.layout, home if (home := os.path.dirname(p.base)) in above else p.run].append(p)
-        if is_of_the_best(p.base):  # is it a model alone? Only those that were read are compared
-            s.report(p, Level.STRUCTURE)
-    for run in runs.values():
-        yield from _find_models_alone(s, run)
-
-
-def _find_models_alone(s: Session, run: Parts) -> Iterator[str]:
-    read = [p for p in run if p.path in s.reports and _is_sound(s, p)]
-    without = [p for p in read if not _counts_updates(s, p)]
-    if without and len(without) == len(read):  # the very newest may be damaged
-        unread = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)
-        without = without if any(_counts_updates(s, p) for p in unread[:_NEWEST]) else []
-    yield from (p.path for p in without if s.known(p).tensors and not s.known(p).held.optimizer)
-
-
-def _counts_updates(s: Session, p: Part) -> bool:
-    return "optimizer_step" in s.report(p, Level.STRUCTURE).metadata
-
-
-def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield the files of runs that count nothing and have only some of the entries of one that does."""
-    runs: dict[tuple[str, str, int | None], Parts] = defaultdict(list)
-    for p in parts:
-        if s.layouts.piece_of(p).content.state_told and p.path in s.reports and _is_sound(s, p):
-            runs[p.layout, p.base, p.rank].append(p)
-    for run in runs.values():
-        yield from _find_partial(s, run)
-
-
-def _find_partial(s: Session, run: Parts) -> Iterator[str]:
-    counters = s.layouts.piece_of(run[0]).content.state_told
-    told = [p for p in run if not s.known(p).metadata.keys().isdisjoint(counters)]
-    others = [p for p in run if s.known(p).metadata.keys().isdisjoint(counters)]
-    if not told or not others:
-        return
-    names: dict[str, frozenset[str]] = {}
-    for p in (*told, *others):
-        if (signature := s.known(p).signature) not in names:  # of equal ones one is read
-            names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
-    states = {names[s.known(p).signature] for p in told}
-    yield from (p.path for p in others if any(names[s.known(p).signature] < state for state in states))
-
-
-def _find_without_word(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield the directories of the saves of runs that are none of training; none where all are such."""
-    runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
-    for p in parts:
-        if s.layouts.piece_of(p).content.state_word:
-            runs[p.layout, p.run][p.home].append(p)
-    for homes in runs.values():
-        words = {home: {_has_word(s, p) for p in same} for home, same in homes.items() if len(homes) > 1}
-        if any(True in has for has in words.values()):
-            without = (home for home, has in words.items() if has == {False})
-            yield from (home for home in without if all(_is_sound(s, p) for p in homes[home]))
-
-
-def _has_word(s: Session, p: Part) -> bool | None:
-    """Return None where the file cannot be read, or is too large."""
-    data = read_tracker(p.path, _LIMIT)
-    return None if isinstance(data, Finding) else s.layouts.piece_of(p).content.state_word in data
 
 
 # --- steps
