@@ -11,7 +11,6 @@ from ckpt_tools.discovery.names import is_place_of_loop
 from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Changes, Claim, Piece, Place, Purpose
-from ckpt_tools.layouts.common.directories import is_of_the_best
 from ckpt_tools.layouts.common.layout import Steps
 from ckpt_tools.layouts.common.lost_files import held_by
 from ckpt_tools.model.finding import Finding, Verdict
@@ -230,7 +229,7 @@ def _mark_exports(s: Session, parts: Parts) -> Parts:
     """Make a save of a model alone a release, if another save of its run holds an optimizer's state."""
     telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
     mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
-    above = {os.path.dirname(p.base) for p in mine if is_of_the_best(p.base)}
+    above = {os.path.dirname(p.base) for p in mine if _is_of_the_best(p.base)}
     runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
     for p in mine:  # a directory of the best is of the run beside it
         run = home if (home := os.path.dirname(p.base)) in above else p.run
@@ -246,7 +245,7 @@ def _find_models_alone(s: Session, saves: dict[str, Parts]) -> list[str]:
     """Return the saves without an optimizer's state; none where no save of the run has one."""
 
     def is_asked(p: Part) -> bool:
-        return p.path in s.reports or _is_of_dcp(s, p) or is_of_the_best(p.base)
+        return p.path in s.reports or _is_of_dcp(s, p) or _is_of_the_best(p.base)
 
     told = {save: _trains(s, files) for save, files in saves.items() if any(map(is_asked, files))}
     without = [save for save, trains in told.items() if trains is False]
@@ -254,6 +253,10 @@ def _find_models_alone(s: Session, saves: dict[str, Parts]) -> list[str]:
         unread = sorted((files for save, files in saves.items() if save not in told), key=_find_time)
         without = without if any(_trains(s, files) for files in unread[-_NEWEST:]) else []
     return [save for save in without if all(_is_sound(s, p) for p in saves[save])]
+
+
+def _is_of_the_best(directory: str) -> bool:
+    return directory.rpartition("/")[2].lower().startswith("best")
 
 
 def _find_time(files: Parts) -> int:
@@ -296,7 +299,7 @@ def _add_steps(s: Session, parts: Parts) -> Parts:
     for p in parts:
         said = None if p.home and _is_numbered(p) else told.get(p.home or p.path)
         out.append(p._replace(step=said[0], epoch=said[1], step_in_epoch=said[2]) if said else p)
-    return _add_steps_behind_links(s, out, silent)
+    return out
 
 
 def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
@@ -308,24 +311,3 @@ def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
             if steps != _UNTOLD or (p.home or p.path) not in told:
                 told[p.home or p.path] = steps
     return told
-
-
-def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
-    """Give a link that nobody loads the step of the file of its run with its size and time."""
-    beside = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
-
-    def is_lost(p: Part) -> bool:
-        silent = (p.layout, p.piece) in beside and not p.home and p.size >= 0
-        return silent and (p.step, p.epoch, p.step_in_epoch) == _UNTOLD
-
-    if not beside or not any(map(is_lost, parts)):
-        return parts
-    of = {
-        (p.run, p.size, p.mtime_ns): p
-        for p in parts
-        if p.step is not None or (not p.home and (p.epoch, p.step_in_epoch) != (None, None))
-    }
-    return [
-        _with_progress(p, to) if is_lost(p) and (to := of.get((p.run, p.size, p.mtime_ns))) else p
-        for p in parts
-    ]

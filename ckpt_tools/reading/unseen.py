@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from ckpt_tools.discovery.sidecars import unread
 from ckpt_tools.findings import NOT_SEEN, finding
-from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
@@ -78,35 +77,15 @@ def why_unseen(p: Part, s: Session) -> Finding | None:
 
 def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     """(what the answer cannot be given without, what is worth a warning beside it)."""
-    stepped = {
-        os.path.dirname(c.path)
-        for c in answer.candidates or ()
-        if c.step is not None and os.path.basename(c.path).lstrip("0") == str(c.step)
-    }
     chosen = {p.path for p in answer.chosen.parts} if answer.chosen is not None else set[str]()
     # those of the choice have another file in their place (``last.ckpt``)
     blocking, warnings = list[Unseen](), [f for f in unread_files(s) if f.path in chosen] if chosen else []
     for row in _rows(s, answer, chosen):
-        if _is_of_system(row.path, s.root) or _may_be_passed(row, _step_of(row, s, stepped, answer), answer):
+        if _is_of_system(row.path, s.root) or _may_be_passed(row, answer, s.root):
             warnings.append(as_finding(row, s.root))
         else:
             blocking.append(row)
     return blocking, warnings
-
-
-def _step_of(row: Unseen, s: Session, stepped: Collection[str], answer: Answer) -> int | None:
-    """The step that its name tells, but not ``ckpt_0`` where ``ckpt_1`` holds step 7, or its checkpoint."""
-    if row.step is not None:
-        return row.step
-    if answer.chosen is not None and any(
-        answer.chosen.step not in [int(n) for n in re.findall(r"\d{1,18}", name)]
-        for name in _find_alike(row.path, answer.chosen)
-    ):
-        return None
-    holders = (c for c in (*(answer.candidates or ()), *answer.rejected) if row.path.startswith(f"{c.path}/"))
-    if holder := max(holders, key=lambda c: len(c.path), default=None):
-        return holder.step
-    return step_in_path(row.path, s.root, s.layouts.in_order, stepped)
 
 
 def _rows(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
@@ -160,13 +139,14 @@ def _is_of_system(path: str, root: str) -> bool:
     return any(_SYSTEM.fullmatch(name) for name in path[len(root) :].split("/"))
 
 
-def _may_be_passed(row: Unseen, step: int | None, answer: Answer) -> bool:
-    """Return True if the choice stands without what was not seen."""
+def _may_be_passed(row: Unseen, answer: Answer, root: str) -> bool:
+    """Return True if the choice stands without what was not seen: it is older by its step and its time."""
     chosen = answer.chosen
     if chosen is None:
         return False
+    step, is_alike = (row.step, False) if row.step is not None else _find_step(row.path, chosen, root)
     if answer.skip:
-        return step is not None or not _find_alike(row.path, chosen)
+        return step is not None or not is_alike
     if chosen.step is None or step is None or row.mtime_ns is None:
         return False
     if step >= chosen.step or row.mtime_ns >= chosen.mtime_ns:
@@ -175,9 +155,18 @@ def _may_be_passed(row: Unseen, step: int | None, answer: Answer) -> bool:
     return answer.run_named or row.step is not None or of_run
 
 
-def _find_alike(path: str, chosen: Checkpoint) -> set[str]:
-    """Directories beside ``path`` that hold files of the choice, and are called as it is but for numbers."""
-    above, name = os.path.split(path)
-    like = re.sub(r"\d+", "#", name)
-    beside = {p.path[len(above) + 1 :].partition("/") for p in chosen.parts if p.path.startswith(f"{above}/")}
-    return {sibling for sibling, inside, _ in beside if inside and re.sub(r"\d+", "#", sibling) == like}
+def _find_step(path: str, chosen: Checkpoint, root: str) -> tuple[int | None, bool]:
+    """Return the step that a path tells, as a directory of the choice that is called alike but for numbers
+    tells its own; and whether there is one: what lies in ``ckpt_0`` beside ``ckpt_1`` may be of the choice.
+    """
+    while len(path) > len(root):
+        above, name = os.path.split(path)
+        below = (
+            p.path[len(above) + 1 :].partition("/") for p in chosen.parts if p.path.startswith(f"{above}/")
+        )
+        for beside in {directory for directory, inside, _ in below if inside}:
+            if re.sub(r"\d+", "#", beside) == re.sub(r"\d+", "#", name):
+                numbers = zip(re.findall(r"\d+", beside), re.findall(r"\d+", name), strict=True)
+                return next((int(mine) for its, mine in numbers if int(its) == chosen.step), None), True
+        path = above
+    return None, False

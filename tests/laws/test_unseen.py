@@ -21,8 +21,6 @@ from injected import ERRNOS, OF_DIRECTORIES, OF_FILES, Fault, Victim, broken_law
 from run_helpers import CKPT, CLEAN, OLD, megatron, one_file_per_rank
 
 from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
-from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.layouts.common.directories import step_in_path
 from ckpt_tools.storage import attempts, retry
 
 COMMANDS = (
@@ -448,17 +446,6 @@ def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:
     # each name is short enough: something may be there, and nobody can ask
     with pytest.raises(OSError, match="too long"):
         retry.there(str(tmp_path) + "/name" * 2000)
-
-
-@pytest.mark.parametrize(
-    ("below", "step"),
-    [
-        ("iter_0000020", 20), ("iter_0000020/mp_rank_01", 20), ("checkpoint-7/global_step9", 9), ("global_step5_universal/zero", 5),
-        ("rank_3", None), ("logs", None), ("20", None), ("by_step/20", 20), ("iter_0000020/3", 20),
-    ],
-)  # fmt: skip
-def test_the_step_that_a_closed_directory_tells(below: str, step: int | None) -> None:
-    assert step_in_path(f"/run/{below}", "/run", BUILT_IN.in_order, {"/run/by_step"}) == step
 
 
 # ---- real processes
