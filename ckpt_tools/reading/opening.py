@@ -228,17 +228,21 @@ def _with_progress(p: Part, of: Part) -> Part:
 def _mark_exports(s: Session, parts: Parts) -> Parts:
     """Make a save of a model alone a release, if another save of its run holds an optimizer's state."""
     telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
-    mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
-    above = {os.path.dirname(p.base) for p in mine if _is_of_the_best(p.base)}
-    runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
-    for p in mine:  # a directory of the best is of the run beside it
-        run = home if (home := os.path.dirname(p.base)) in above else p.run
-        runs[p.layout, run][p.home or p.path].append(p)
-    several = [saves for saves in runs.values() if len(saves) > 1]
-    exported = {save for saves in several for save in _find_models_alone(s, saves)}
+    runs = _list_saves([p for p in parts if (p.layout, p.piece) in telling]) if telling else []
+    exported = {save for saves in runs if len(saves) > 1 for save in _find_models_alone(s, saves)}
     if not exported:
         return parts
     return [p._replace(kind=Kind.RELEASE) if exported & {p.path, p.home} else p for p in parts]
+
+
+def _list_saves(parts: Parts) -> list[dict[str, Parts]]:
+    """Return the saves of each run; those in a directory of the best are of the run beside it."""
+    above = {os.path.dirname(p.base) for p in parts if _is_of_the_best(p.base)}
+    runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
+    for p in parts:
+        run = home if (home := os.path.dirname(p.base)) in above else p.run
+        runs[p.layout, run][p.home or p.path].append(p)
+    return list(runs.values())
 
 
 def _find_models_alone(s: Session, saves: dict[str, Parts]) -> list[str]:
