@@ -1,9 +1,9 @@
-"""``ckpt watch --prune`` beside a real Trainer of transformers that saves, keeps a few itself and is started again.
+"""``ckpt prune``, called by ``ckpt watch``, beside a real Trainer of transformers that saves, keeps a few itself and is started again.
 
     python benchmarks/prune_trainer.py [--environments DIR] [--starts 3]    # fixtures/make_real.py has the environment
 
 Each start trains on from what ``get_last_checkpoint`` finds, which must be what the start before saved last, while
-``ckpt watch ROOT --prune '--keep 2' --apply`` removes what it may. The Trainer itself keeps four (save_total_limit).
+``ckpt watch ROOT --on-good 'ckpt prune ROOT --keep 2 --apply'`` removes what it may. The Trainer itself keeps four (save_total_limit).
 What is left must be good, the last save among it, and ``ckpt plan`` must choose that.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -52,7 +53,8 @@ def ckpt(*words: object) -> list[str]:
 
 
 def watched(root: Path, state: Path) -> subprocess.Popen[bytes]:
-    line = ckpt("watch", root, "--settle", "0s", "--rescan", "1s", "--prune", "--keep 2", "--apply")
+    prune = shlex.join(ckpt("prune", root, "--keep", "2", "--settle", "0s", "--apply", "--json"))
+    line = ckpt("watch", root, "--settle", "0s", "--rescan", "1s", "--on-good", prune)
     out = (state / "events.jsonl").open("ab")
     return subprocess.Popen(line, stdout=out, env=os.environ | {"XDG_STATE_HOME": str(state)})
 
@@ -96,8 +98,9 @@ def main() -> None:
         sys.exit(
             f"verify ended with {good}, plan chose {plan['checkpoint']['path']}, {last} was saved last of {left}"
         )
-    removed = sum(len(e["removed"]) for e in events if e["type"] == "pruned" and e["applied"])
-    refused = sorted({e["message"] for e in events if e["type"] == "problem" and e["code"] == "not-pruned"})
+    ended = [e for e in events if e["type"] == "hook"]
+    removed = sum(e["output"].count('"removed"') for e in ended)
+    refused = sorted({e["output"] for e in ended if e["exit_code"]})
     print(
         f"{asked.starts} starts, {asked.starts * STEPS // 2} saves: ckpt removed {removed}; left: {', '.join(left)}"
     )

@@ -424,7 +424,6 @@ def event(name: str, names: str, /, **own: Schema) -> Schema:
 STATE = one_of("good suspect bad unknown")
 LAST_GOOD = maybe(record("path step saved_at"))
 PLANNED = maybe(record("exit_code path step why?", exit_code=maybe(COUNT), path=maybe(PATH)))
-PRUNED = array(record("path checkpoint files bytes why"))
 EVENTS = [
     event(
         "started",
@@ -456,7 +455,6 @@ EVENTS = [
         on=one_of("good bad"),
         exit_code=maybe(INTEGER),
     ),
-    event("pruned", "applied operation removed kept", operation=OPERATION, removed=PRUNED),
     event("problem", "code message findings?"),
     event("stopped", "why"),
 ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ckpt_tools.cli import console, options
+from ckpt_tools.cli import options
 from ckpt_tools.cli.options import option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
@@ -75,33 +74,6 @@ def prune(
         selection=found.selection(cache=True),
     )
     return asked.answer("changes", result)
-
-
-def read_words(flag: str, text: str) -> tuple[Policy, bool]:
-    words = [word.strip() for word in text.split(",")]
-    if text.lstrip().startswith("--"):
-        words = _words_of_flags(flag, text)
-        console.going(f"{flag} '--keep-…'", f"{flag} {','.join(words)}")
-    policy = read_policy(flag, [word for word in words if word != "damaged"])
-    policy.require_one()
-    return policy, "damaged" in words
-
-
-def _words_of_flags(flag: str, text: str) -> list[str]:
-    from ckpt_tools.cli.app import parameters
-
-    try:
-        given = {name: value for name, value in parameters("prune", shlex.split(text)).items() if value}
-    except (UsageError, ValueError) as e:
-        raise UsageError(f"{flag}: {text!r} cannot be read: {e}") from e
-    words = ["damaged"] if given.pop("damaged", False) else []
-    for name, value in given.items():
-        if name not in options.KEPT:
-            hint = "other flags, and ROOT, are those of the command itself"
-            raise UsageError(f"{flag}: {name.replace('_', '-')} does not say what to keep", hint)
-        values = value if isinstance(value, list) else [value]
-        words += [options.KEPT[name].word.replace("{}", one) for one in values]
-    return words
 
 
 def read_policy(flag: str, texts: Iterable[str]) -> Policy:

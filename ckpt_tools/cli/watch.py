@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from ckpt_tools.cli import console, options, output
-from ckpt_tools.cli import prune as prune_command
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
@@ -20,7 +19,7 @@ _LEAST = 0.1
 EXAMPLES = """
 ckpt watch run --once  # verify what is new and settled, then exit (for cron)
 CKPT_IO=direct ckpt watch run --once --limit-rate 200MB  # beside a running job
-ckpt watch run --once --prune last=3  # say what would go; remove it with --apply
+ckpt watch run --once --on-good 'ckpt prune "$CKPT_WATCH_ROOT" --keep 3'  # say what would go; --apply removes it
 ckpt watch run --once --on-bad 'logger damaged: $CKPT_PATH'  # run a command when damage is found
 timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt hook install' has units
 """
@@ -28,7 +27,7 @@ timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt
 
 @options.ask(
     ("jsonl",),
-    "apply plan_dir settle jobs limit_rate quiet",
+    "plan_dir settle jobs limit_rate quiet",
     "require seal_dir state_dir store_option trust_global key_file io",
     "hook_timeout metrics_file metrics_port metrics_address",
     options.TRUST,
@@ -58,14 +57,6 @@ def watch(
         option("--timeout", metavar="TIME", help="Time that such a command may take at most; default: 10m."),
     ] = None,
     seal_good: Annotated[bool, option("--seal", help="Seal checkpoints that are good.")] = False,
-    prune: Annotated[
-        str | None,
-        option(
-            "--prune",
-            metavar="WORDS",
-            help="Prune after each new good checkpoint: words of 'ckpt prune --keep', and damaged.",
-        ),
-    ] = None,
     metrics: Annotated[
         list[str] | None,
         option(
@@ -80,8 +71,7 @@ def watch(
 ) -> int:
     """Verify each checkpoint in ROOT once it is finished and no longer written, and again from time to time.
     Results are printed as JSON lines (docs/json.md). The command runs until it is ended, and continues from
-    its state when it is started again. In ROOT nothing is written, except seals with --seal, and nothing is
-    removed, except with --prune and --apply.
+    its state when it is started again. In ROOT nothing is written, except seals with --seal.
 
     Exit codes: 143 and 130 when a signal ended it; 2 or 5 when it cannot begin. With --once: 0 all finished
     checkpoints are good, 1 damage found, 3 there is no checkpoint, 5 something could not be looked at.
@@ -103,11 +93,6 @@ def watch(
     }
     if given["metrics_address"]:
         said["metrics_address"] = given["metrics_address"]
-    if prune is not None:
-        policy, damaged = prune_command.read_words("--prune", prune)
-        said |= {"prune": policy, "prune_damaged": damaged, "apply": given["apply"]}
-    elif given["apply"]:
-        raise UsageError("--apply needs --prune", "say what to keep: --prune last=3")
     choices = WatchOptions(
         read=read,
         once=once,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # ---- What ``ckpt watch`` says: one event after the other.
 
 
-TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "pruned", "problem", "stopped")
+TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "problem", "stopped")
 
 
 class Event(Struct, frozen=True):

@@ -149,7 +149,7 @@ def test_every_field_that_the_page_names_is_in_a_real_answer(asker: Asker, tmp_p
     known |= {
         value["type"] for value in values if "type" in value
     }  # what ckpt watch says has a row of its own
-    known |= {"gone", "hook", "problem", "pruned", "restart"}  # tests/cli/test_watch.py sees each of these
+    known |= {"gone", "hook", "problem", "restart"}  # tests/cli/test_watch.py sees each of these
     rows = {
         name
         for row in re.findall(r"^\| (`[a-z_`, ]+`) \|", (DOCS / "json.md").read_text(), re.MULTILINE)

@@ -529,8 +529,6 @@ WATCH: dict[str, Case] = {
         (*PASS, "--metrics-port", "0"),
         (*PASS, "--metrics-port", "0", "--metrics-address", "192.0.2.1"),
     ),
-    "prune": Case(plain, PASS, (*PASS, "--prune", "--keep-last 1")),
-    "apply": Case(plain, PASS, (*PASS, "--apply")),
     "state_dir": Case(plain, PASS, (*PASS, "--state-dir", "elsewhere")),
     "plan_dir": Case(started_before, PASS, (*PASS, "--plan-dir", "log")),
     "seal_dir": Case(sealed_away, PASS, (*PASS, "--seal-dir", "seals")),

@@ -31,44 +31,6 @@ def test_one_pass_tells_of_each_once(tmp_path: Path) -> None:
     assert code == 1 and states(events) == {}, "what is known is not told again"
 
 
-def test_it_prunes_by_the_words_of_prune(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(10, 20, 30, 40))
-    line = (root, "--settle", "0s", "--prune", "every=20,damaged")
-    broken_body_of(root, 30)
-    code, events, _ = once(tmp_path, *line)
-    [said] = [e for e in events if e["type"] == "pruned"]
-    assert code == 1 and not said["applied"] and (root / "iter_0000010").exists()
-    code, events, _ = once(tmp_path, *line, "--apply")
-    [done] = [e for e in events if e["type"] == "pruned"]
-    assert done["removed"] == said["removed"] and [row["checkpoint"] for row in done["removed"]] == [
-        "step 30",
-        "step 10",
-    ]
-    assert code == 0 and sorted(p.name for p in root.glob("iter_*")) == ["iter_0000020", "iter_0000040"]
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("--prune", "--keep-last"), "--keep-last needs a value"),
-        (("--prune", "last=none"), "'none' is not a whole number"),
-        (("--prune", "--keep-last none"), "'none' is not a whole number"),
-        (("--prune", "--keep-last 3 --apply"), "apply does not say what to keep"),
-        (("--prune", "--keep-last 3 elsewhere"), "root does not say what to keep"),
-        (("--prune", "--keep-last '3"), "No closing quotation"),
-        (("--prune", "--damaged"), "what to keep is not said"),
-        (("--apply",), "--prune"),
-    ],
-)
-def test_a_policy_says_what_to_keep_and_nothing_else(
-    words: tuple[str, ...], why: str, tmp_path: Path
-) -> None:
-    root = megatron(tmp_path / "run", steps=(10, 20))
-    code, events, err = once(tmp_path, root, "--settle", "0s", *words)
-    assert code == 2 and not events and why in err
-    assert sorted(p.name for p in root.glob("iter_*")) == ["iter_0000010", "iter_0000020"]
-
-
 def test_what_a_listing_shows_is_damage_too(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
     shutil.rmtree(root / "iter_0000020/mp_rank_01")

@@ -8,18 +8,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from described_layouts import described_tree
-from kill_points import files_of
 from run_helpers import OLD, broken, broken_body, megatron
 
 from ckpt_tools.api import verify
-from ckpt_tools.guard.journal import opened
-from ckpt_tools.guard.prune import Policy
 from ckpt_tools.guard.watch import records, root
 from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.guard.watch.options import WatchOptions
@@ -124,50 +120,6 @@ def test_a_clock_that_jumps_moves_nothing(
     told = [row[0] for row in seen.checkpoints()]
     assert sorted(told) == [10, 20, 30], "each once, whatever the time is called"
     assert all(0 < seconds <= 60 for seconds in seen.waits)
-
-
-@pytest.mark.slow
-def test_it_prunes_when_there_is_a_new_good_one(watch: Callable[..., Watched], tmp_path: Path) -> None:
-    path, policy = megatron(tmp_path / "run", steps=(10, 20, 30)), Policy(keep_last=2)
-    before, kept = files_of(path), ["iter_0000030", "iter_0000040"]
-
-    def listed() -> None:
-        assert files_of(path) == before, "nothing goes without apply"
-
-    seen = watch(path, listed, nothing, prune=policy)
-    assert [(e["checkpoint"]) for [e] in seen.of("pruned", "removed")] == ["step 10"]
-    seen = watch(path, nothing, lambda: megatron(path, steps=(40,)), nothing, prune=policy, apply=True)
-    assert [(e["checkpoint"]) for [e] in seen.of("pruned", "removed")] == ["step 10", "step 20"]
-    assert seen.of("gone", "step") == [10, 20] and sorted(p.name for p in path.glob("iter_*")) == kept
-    seen = watch(path, lambda: broken(path, 40), nothing, prune=policy, apply=True)
-    assert seen.of("pruned", "removed") == [], "what is damaged is no new good one"
-
-
-@pytest.mark.slow
-def test_what_is_kept_must_have_been_verified_within_a_day(
-    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A scrub a week is often enough to look, and not to remove what stands in for the rest."""
-    asked, real = list[float](), root.prune
-    monkeypatch.setattr(
-        root,
-        "prune",
-        lambda *a, selection, **k: [asked.append(selection.max_age), real(*a, selection=selection, **k)][1],
-    )
-    watch(megatron(tmp_path / "run", steps=(10, 20)), prune=Policy(keep_last=1), every=30 * 86400.0)
-    assert asked == [86400.0]
-
-
-@pytest.mark.slow
-def test_what_keeps_it_from_pruning_is_said_once_and_tried_again(
-    watch: Callable[..., Watched], tmp_path: Path
-) -> None:
-    path = megatron(tmp_path / "run", steps=(10, 20, 30))
-    with ExitStack() as held:
-        held.enter_context(opened(str(path)))
-        seen = watch(path, nothing, held.close, prune=Policy(keep_last=1), apply=True)
-    assert seen.of("problem", "code") == ["not-pruned"] and len(seen.of("pruned", "removed")) == 1
-    assert [p.name for p in path.glob("iter_*")] == ["iter_0000030"]
 
 
 @pytest.mark.slow

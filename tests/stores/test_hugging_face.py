@@ -157,7 +157,6 @@ WRITES = {
     "seal --merge": ["seal", "@", "--merge"],
     "prune": ["prune", "@", "--keep", "1", "--apply"],
     "watch --seal": ["watch", "@", "--once", "--seal"],
-    "watch --prune": ["watch", "@", "--once", "--prune", "--keep-last 1", "--apply"],
 }
 
 

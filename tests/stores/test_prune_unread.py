@@ -21,10 +21,6 @@ from ckpt_tools.storage.stores import mounts
 ROOT = f"{URL}/run"
 COMMANDS = {
     "prune": f"prune {ROOT} --keep-last 1 --damaged --apply --json --state-dir home/pruned".split(),
-    "watch": [
-        *f"watch {ROOT} --once --settle 0s --apply --state-dir home/watched --prune".split(),
-        "--keep-last 1 --damaged",
-    ],
 }
 WHATS = [("denied", True), ("garbled", False), ("gone", True), ("refused", True), ("broken off", True)]
 CASES = ("dcp/two", "megatron/tp", "hf-trainer/sharded", "tensorflow/manager", "deepspeed/zero1")

@@ -12,7 +12,7 @@ from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.guard.watch.metrics import Metrics
 from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.root import WatchedRoot
-from ckpt_tools.guard.writing import DELETE_ELSEWHERE, SEAL_ELSEWHERE, require_writable
+from ckpt_tools.guard.writing import SEAL_ELSEWHERE, require_writable
 from ckpt_tools.model.answers import Event
 from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
@@ -52,8 +52,6 @@ class Watcher:
         paths, options = [root.root for root in self.roots], self.options
         if options.seal and options.read.seal_dir is None:
             require_writable(paths, SEAL_ELSEWHERE)
-        if options.prune is not None and options.apply:
-            require_writable(paths, DELETE_ELSEWHERE)
         for path in paths:
             _require_listable(path)
         with ExitStack() as held:

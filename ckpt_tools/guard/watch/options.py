@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from ckpt_tools.guard.prune import Policy
 from ckpt_tools.model.selection import ReadOptions
 
 DAY = 86400.0
@@ -15,9 +14,8 @@ class WatchOptions(Struct, frozen=True):
     verified again after ``every``; ``once`` ends after one pass.
 
     ``on_good`` and ``on_bad`` are commands for the shell, ended after ``hook_timeout``; with ``seal`` what is
-    good is sealed. ``prune`` is what to keep whenever there is a new good one, with ``prune_damaged`` what is
-    damaged goes too; without ``apply`` it is only said. ``state_dir`` and ``plan_dir`` are None for this
-    user's own. ``metrics_file`` is replaced after each pass, ``metrics_port`` 0 is any free one.
+    good is sealed. ``state_dir`` and ``plan_dir`` are None for this user's own. ``metrics_file`` is replaced
+    after each pass, ``metrics_port`` 0 is any free one.
     """
 
     read: ReadOptions = ReadOptions()
@@ -28,9 +26,6 @@ class WatchOptions(Struct, frozen=True):
     on_bad: str | None = None
     hook_timeout: float = 600.0
     seal: bool = False
-    prune: Policy | None = None
-    prune_damaged: bool = False
-    apply: bool = False
     state_dir: str | None = None
     plan_dir: str | None = None
     metrics_file: str | None = None

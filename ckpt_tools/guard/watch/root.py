@@ -17,12 +17,11 @@ from msgspec.structs import replace
 from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.errors import CannotLook, CkptError, explain_refusal
 from ckpt_tools.findings import finding
-from ckpt_tools.guard.prune import prune
 from ckpt_tools.guard.verifying import Checked, verify
 from ckpt_tools.guard.watch.answer import ask, selection
 from ckpt_tools.guard.watch.hooks import call
 from ckpt_tools.guard.watch.metrics import STATES, Tally
-from ckpt_tools.guard.watch.options import DAY, WatchOptions
+from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, list_checkpoints, stamp_now
 from ckpt_tools.guard.watch.records import Record, Records, Starts, State
 from ckpt_tools.model.answers import Event
@@ -72,7 +71,6 @@ class WatchedRoot:
         self._in_store, self._listing = is_url(root), ""
         self._age = options.every if self._in_store else 0.0
         self._found: Mapping[str, Listed] = {}
-        self._to_prune = options.prune is not None
         self._unasked = list[Finding]()
 
     def load(self) -> None:
@@ -118,9 +116,7 @@ class WatchedRoot:
             self.solved("unreadable")
         self._look_for_starts()
         self._conclude(s, found)
-        if due or (self._to_prune and self._prune()):
-            return 0.0
-        return self.waiting.wait_at_most(found, self.records.known)
+        return 0.0 if due else self.waiting.wait_at_most(found, self.records.known)
 
     @property
     def blind(self) -> bool:
@@ -137,7 +133,7 @@ class WatchedRoot:
         with explain_refusal(f"cannot look at {self.root}"):
             before, self._listing = self._listing, listing_of(self.root)
         known = self.records.known
-        if before != self._listing or self._to_prune or self.waiting.find_due(self._found, known):
+        if before != self._listing or self.waiting.find_due(self._found, known):
             return None
         self.tally.up, self.tally.passed_at = True, time.time()
         self._look_for_starts()
@@ -157,7 +153,6 @@ class WatchedRoot:
             c = replace(c, step=read_step(s, c, one.window))
         state = _STATES[checked.verdict]
         self.tally.verifications[state] += 1
-        self._to_prune |= state in _GOOD and self.options.prune is not None
         same = before is not None and before.stamp == one.stamp and before.state == state
         seal, unsealed = self._seal(s, c, state)
         is_sealed = seal is not None and not unsealed
@@ -230,35 +225,6 @@ class WatchedRoot:
         self.say("hook", {"path": c.path, "on": "good" if good else "bad", **to_builtins(ended)})
 
     # ---- all of them
-
-    def _prune(self) -> bool:
-        """Whether something went that is not to be kept. What fails is tried again with the next pass."""
-        o = self.options
-        assert o.prune is not None  # noqa: S101 - for the type checker: _to_prune says so
-        # What is kept in their place must be known to be good of late, and not since the last scrub.
-        question = replace(selection(o), budget=None, max_age=DAY)
-        try:
-            result = prune(
-                self.root,
-                o.prune,
-                damaged=o.prune_damaged,
-                apply=o.apply,
-                state_dir=o.state_dir,
-                selection=question,
-            )
-        except CkptError as e:
-            self.problem("not-pruned", str(e))
-            return False
-        self._to_prune = False
-        self.solved("not-pruned")
-        if gone := result.to_do:
-            rows = [
-                {"path": c.path, "checkpoint": c.label, "files": c.files, "bytes": c.size, "why": c.why}
-                for c in gone
-            ]
-            fields = {"applied": result.applied, "operation": result.operation, "removed": rows}
-            self.say("pruned", {**fields, "kept": len(result.changes) - len(gone)})
-        return result.applied and bool(gone)
 
     def _forget_gone(self, s: Session, found: Mapping[str, Listed]) -> None:
         """Forget what is no longer there: only where everything could be listed, or it may be there."""
