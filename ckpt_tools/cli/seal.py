@@ -21,7 +21,7 @@ ckpt seal run --json  # the same for a program (docs/json.md)
 
 @options.ask(
     ("table", "json"),
-    "settle strict jobs limit_rate scheduler progress_as",
+    "settle strict jobs limit_rate progress_as",
     "seal_dir require key_file store_option io also tensors",
     options.TRUST,
     options.PRINT,
@@ -66,13 +66,10 @@ def seal(
     found, given = asked.found, asked.given
     output.say_broken_plugins()
     from ckpt_tools import guard
-    from ckpt_tools.reading.engines import engine
 
-    # fragments are merged without reading a file
-    scheduler = None if merge else found.values.get("scheduler")
     names = [name.strip() for name in f"{digest or 'xxh3'},{given['also'] or ''}".split(",")]
     first, *more = [name for name in names if name and name != "tensors"] or ["xxh3"]
-    with engine(scheduler) as workers, progress(asked.to) as meter:
+    with progress(asked.to) as meter:
         result = guard.seal(
             paths,
             digest=first,
@@ -84,7 +81,6 @@ def seal(
             dry_run=dry_run,
             **found.reading(READING),
             progress=meter,
-            engine=workers,
         )
     asked.answer("sealing", result)
     return exit_code(result, found.values.get("strict", False))

@@ -19,7 +19,7 @@ _LEAST = 0.1
 EXAMPLES = """
 ckpt watch run --once  # verify what is new and settled, then exit (for cron)
 CKPT_IO=direct ckpt watch run --once --limit-rate 200MB  # beside a running job
-ckpt watch run --once --on-good 'ckpt prune "$CKPT_WATCH_ROOT" --keep 3'  # say what would go; --apply removes it
+ckpt watch run --once --on-good 'ckpt prune "$CKPT_WATCH_ROOT" --keep 3'  # --apply removes
 ckpt watch run --once --on-bad 'logger damaged: $CKPT_PATH'  # run a command when damage is found
 timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt hook install' has units
 """

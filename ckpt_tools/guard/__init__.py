@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.storage.paths import Path, Paths, one, several
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import absolute
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.background import Pending
     from ckpt_tools.model.seal import SealedOne, Sealing
-    from ckpt_tools.reading.engines import Engine
 
 ALGORITHMS = ("xxh3", "sha256", "blake3")
 OTHERS = ("md5", "sha1", "sha256", "sha512", "blake3", "crc64nvme")
@@ -41,7 +40,6 @@ def seal(
     world_size: int | None = None,
     files: Sequence[Path] = (),
     note: Callable[[SealedOne], object] | None = None,
-    engine: Engine | None = None,
     **read: Any,
 ) -> Sealing | Pending:
     """Verify every checkpoint at or below ``paths``, and write a seal into each one that is sound.
@@ -54,16 +52,14 @@ def seal(
 
     With ``rank`` and ``world_size`` only the files of that rank are sealed: ``files``, relative to the
     checkpoint's directory, or those that its layout names. ``dry_run`` writes nothing. ``note`` is called for
-    each checkpoint as soon as it is done; ``read`` are fields of ``ReadOptions``. With an ``engine``
-    (``ckpt_tools.reading.engines``) its workers read, verify and compute digests; they must see the files
-    under the same paths. This process writes the seals.
+    each checkpoint as soon as it is done; ``read`` are fields of ``ReadOptions``.
 
     With ``background`` the call returns at once, for use in training: errors are logged as warnings of the
     logger "ckpt_tools" and never raised, checkpoints are sealed one after the other, and a process that ends
     waits for the seal that is being written, 5 minutes at most.
 
     Raises UsageError for digests that are not known or need a package that is not installed, and CannotLook
-    when a path cannot be listed or a seal cannot be written, and when the engine is gone.
+    when a path cannot be listed or a seal cannot be written.
     """
     from ckpt_tools.guard.sealing import SealOptions, seal_below
     from ckpt_tools.model.seal import Fragment
@@ -81,9 +77,6 @@ def seal(
         if sign_key is not None and (rank is not None or merge or read.get("seal_dir") is not None):
             why = "a signature is of a whole checkpoint and lies beside it"
             raise UsageError(why, "leave out --sign-key, or --merge and CKPT_SEAL_DIR")
-        if engine is not None and rank is not None:
-            hint = "leave out engine, or rank and world_size"
-            raise UsageError("a rank seals what it wrote by itself", hint)
         options = SealOptions(
             read=ReadOptions(**read),
             algorithm=digest,
@@ -96,12 +89,7 @@ def seal(
             fragment=None if rank is None or world_size is None else Fragment(rank, world_size),
             files=tuple(one(f, "file") for f in files),
             sign_key=sign_key,
-            engine=engine,
         )
-        if engine is not None and any(map(is_url, roots)):
-            from ckpt_tools.reading.engines import require_nothing_untold
-
-            require_nothing_untold(roots, options.read.stores)
         return seal_below(roots, options, note)
 
     if not background:

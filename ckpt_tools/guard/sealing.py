@@ -21,7 +21,6 @@ from ckpt_tools.formats import Claim
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.names import NAME
 from ckpt_tools.formats.seals.seal import CODE
-from ckpt_tools.guard.digesting import Digesting, Outcome, batches
 from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
 from ckpt_tools.guard.targets import Target, described, files_of, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
@@ -35,11 +34,9 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.planning.engine import check_together, find_gaps
 from ckpt_tools.planning.lost_files import find_no_model
 from ckpt_tools.planning.unfinished import TORN, find_hint
-from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.mirrored import place
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
-from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import Identity, counted
@@ -58,8 +55,7 @@ class SealOptions(Struct, frozen=True):
     digest too. ``again`` replaces seals without asking whether the files fit them, ``compare`` reads what is
     sealed already and holds it to its seals, ``dry_run`` writes nothing. ``merge`` makes one seal of
     fragments, ``fragment`` seals what one rank wrote, of which ``files`` are named (relative to the
-    checkpoint) or told by the layout. ``sign_key`` is the file of a private key. The workers of an
-    ``engine`` read.
+    checkpoint) or told by the layout. ``sign_key`` is the file of a private key.
     """
 
     read: ReadOptions = ReadOptions()
@@ -73,7 +69,6 @@ class SealOptions(Struct, frozen=True):
     fragment: Fragment | None = None
     files: tuple[str, ...] = ()
     sign_key: str | None = None
-    engine: Engine | None = None
 
 
 def seal_below(
@@ -144,20 +139,14 @@ class Sealer:
 
     def seal(self) -> Iterator[SealedOne]:
         """One checkpoint after the other, each sealed before the next is read."""
-        found, engine = self._find_targets(), self.options.engine
-        sizes = {path: _find_size(path) for target in found for path in target.files}
-        for some in batches(found, sizes, engine.width()) if engine else ([target] for target in found):
-            begun = [(target, *self._begin(target)) for target in some]
-            wanted = {path: target for target, _, is_left in begun if is_left for path in target.files}
-            before = identify(list(wanted))
-            came = self._read_by(engine, wanted, before) if engine else {}
-            for target, done, is_left in begun:
-                yield self._end(target, done, came, before) if is_left else done
+        for target in self._find_targets():
+            done, is_left = self._begin(target)
+            yield self._end(target, done) if is_left else done
 
     def _find_targets(self) -> list[Target]:
         """What is to be sealed, looked at as far as structure tells."""
         s, options = self.session, self.options
-        prefetch(s, s.parts, Level.STRUCTURE, engine=options.engine)
+        prefetch(s, s.parts, Level.STRUCTURE)
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
         check_together(s, s.found.tree, Level.STRUCTURE)
@@ -191,7 +180,7 @@ class Sealer:
         target = Target(home, home, seal, tuple(paths), (), found[0] if len(found) == 1 else None)
         share = f"rank {fragment.rank} of {fragment.world_size}"
         done = SealedOne(home, seal, "sealed", share, len(paths), sum(map(_find_size, paths)))
-        done = self._end(target, done, {}, identify(paths))
+        done = self._end(target, done)
         if done.state == "sealed":
             tidy(os.path.dirname(seal))
         yield done
@@ -211,12 +200,10 @@ class Sealer:
             return replace(done, state="unreadable", findings=(many,)), False
         return done, True
 
-    def _end(
-        self, target: Target, done: SealedOne, came: dict[str, Outcome], before: Identities
-    ) -> SealedOne:
-        """Why a target is not sealed, or its seal, written; what ``came`` from workers is not read again."""
+    def _end(self, target: Target, done: SealedOne) -> SealedOne:
+        """Why a target is not sealed, or its seal, written."""
         options = self.options
-        files, wrong = _read_files(target.files, partial(self._read, target, came), before)
+        files, wrong = _read_files(target.files, partial(self._read, target))
         if wrong:
             return replace(done, state=find_state(wrong), findings=wrong)
         if done.state == "already":
@@ -315,29 +302,11 @@ class Sealer:
 
     # ---- read and swear
 
-    def _read(self, target: Target, came: dict[str, Outcome], path: str) -> Digested:
-        outcome = came.pop(path, None)
-        if isinstance(outcome, OSError):
-            raise outcome
-        if outcome is not None:
-            return outcome
+    def _read(self, target: Target, path: str) -> Digested:
         self.session.reader.opened(path)
         if self.options.fragment and self.session.indexes.lone(path) is not None:
             return self._pass.read_plain(path, _name(target, path))  # what its index says is another rank's
         return self._pass.read(path, _name(target, path), *self._find_claims(path))
-
-    def _read_by(
-        self, engine: Engine, wanted: Mapping[str, Target], before: Identities
-    ) -> dict[str, Outcome]:
-        """What the workers of an engine have seen of files; of those that it lacks nobody could be asked."""
-        requests = []
-        for path in wanted:
-            (expect, claims), now = self._find_claims(path), before[path]
-            size, mtime_ns = (-1, 0) if isinstance(now, OSError) else now[:2]
-            requests.append(Request(path, size, mtime_ns, Level.CONTENT, tuple(expect), tuple(claims)))
-        named = {path: _name(target, path) for path, target in wanted.items()}
-        reading = Digesting(engine, self.session.reader, self._pass, named, before)
-        return {request.path: outcome for request, outcome in reading.read(requests)}
 
     def _find_claims(self, path: str) -> tuple[Sequence[str], Sequence[Claim]]:
         """The formats that a file may have, and what others say of it."""
@@ -369,11 +338,12 @@ def _find_size(path: str) -> int:
 
 
 def _read_files(
-    paths: Sequence[str], read: Callable[[str], Digested], before: Identities
+    paths: Sequence[str], read: Callable[[str], Digested]
 ) -> tuple[tuple[SealedFile, ...], tuple[Finding, ...]]:
     """(every file, read; what is wrong). All are looked at again when the last one was read: one that is not
-    what it was ``before`` would be sealed as part of a checkpoint that there never was.
+    what it was before would be sealed as part of a checkpoint that there never was.
     """
+    before = identify(paths)
     files, wrong = list[SealedFile](), list[Finding]()
     for path in paths:
         try:

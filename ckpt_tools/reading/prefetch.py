@@ -18,7 +18,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.reading import engines
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.reading.reader import WAIT
-from ckpt_tools.reading.scheduler import Inspecting, Request
+from ckpt_tools.reading.scheduler import Request, Scheduler
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage import Stopped
 from ckpt_tools.storage.threads import default_jobs
@@ -137,7 +137,7 @@ def _read(s: Session, engine: Engine, wanted: list[Request], level: Level, here:
         return engine.here and level > Level.STRUCTURE and s.reader.spent  # the budget is for contents
 
     parts = {p.path: p for p in here}
-    for request, seen in Inspecting(engine, s.reader, over=is_over).read(wanted):
+    for request, seen in Scheduler(engine, s.reader, over=is_over).read(wanted):
         s.reader.prefetched[request.path] = level, seen
         if (part := parts.pop(request.path, None)) is not None:
             s.report(part, level)

@@ -9,13 +9,12 @@ import os
 import pickle
 import socket
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from msgspec import Struct, field, msgpack
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ckpt_tools.cache.codec import Seen, pack, unpack
@@ -48,39 +47,28 @@ _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
 """What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words
 of its own, and a wrong offset (EINVAL) is wrong everywhere.
 """
-Came = TypeVar("Came")
 
 
-def work(
-    version: str, files: tuple[tuple[str, bytes], ...]
-) -> tuple[str, str, str, tuple[tuple[Any, ...], ...]]:
+def work(version: str, files: tuple[bytes, ...]) -> tuple[str, str, str, tuple[tuple[Any, ...], ...]]:
     """Return the worker's version, its host's name, what went wrong with us or "", and for each file: why
     nobody could look at it or None, what came of it, and how many bytes were read.
 
-    What came is the report as the cache keeps it, the file's ``Identity``, and the file as a seal has it; or
-    nothing, if the report cannot be sent. Never raises: an exception that does not survive the way back is
-    waited for in vain.
+    What came is the report as the cache keeps it and the file's ``Identity``; or nothing, if the report
+    cannot be sent. Never raises: an exception that does not survive the way back is waited for in vain.
     """
     ours, host, answers = tool_version(), socket.gethostname(), list[tuple[Any, ...]]()
     if version != ours:
         return ours, host, "", ()
     try:
-        for kind, told in files:
+        for told in files:
             wrong: str | None = None
             came: tuple[Any, ...] = ()
-            path, how, *digesting = pickle.loads(told)  # noqa: S301 - of who gave us the work
+            path, how = pickle.loads(told)  # noqa: S301 - of who gave us the work
             with counted() as read:
                 try:
-                    if kind == "whole":  # by one thread: many files are read at once
-                        report, anatomy = inspect(path, **how, jobs=1)
-                        packed, identity, file = pack(report, anatomy.places), anatomy.identity, None
-                    else:
-                        seen = digesting[0].read(path, **how)
-                        report, identity = seen.report, seen.identity
-                        packed = None if report is None else pack(report, {})
-                        file = None if seen.file is None else msgpack.encode(seen.file)
-                    if packed is not None or report is None:
-                        came = packed, identity and tuple(identity), file
+                    report, anatomy = inspect(path, **how, jobs=1)  # many files are read at once
+                    if (packed := pack(report, anatomy.places)) is not None:
+                        came = packed, anatomy.identity and tuple(anatomy.identity)
                 except OSError as e:
                     wrong = e.strerror or str(e)
             answers.append((wrong, came, read.bytes))
@@ -105,37 +93,22 @@ class Batch(Struct):
 
     begun_ns: int = field(default_factory=time.time_ns)
     requests: list[Request] = field(default_factory=list)
-    sent: list[tuple[str, bytes]] = field(default_factory=list)
+    sent: list[bytes] = field(default_factory=list)
     size: int = 0
 
 
-class Scheduler(ABC, Generic[Came]):
-    """Hands out files to an engine, until it is ``over``. What comes of one is for those to say who want it:
-    ``sent`` is the kind of work and what its worker is told, ``answered`` what a worker on a host found (None
-    for both: it is better read here), ``unknown`` that nobody lived to say it.
+class Scheduler:
+    """Has files inspected by an engine, until it is ``over``. What claims add up over several is looked at
+    here, before a file goes out.
     """
 
     def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
         self.engine, self.reader, self.over = engine, reader, over
         self._out: dict[Future[Any], Batch] = {}
         self._heard = time.monotonic()
+        self._joint: dict[str, Report] = {}
 
-    @abstractmethod
-    def sent(self, request: Request) -> tuple[Any, ...] | None: ...
-
-    @abstractmethod
-    def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Came | None: ...
-
-    @abstractmethod
-    def unknown(self, request: Request, why: str) -> Came: ...
-
-    def count(self, request: Request, bytes_read: int) -> None:
-        """Take note that a worker has read so much of a file."""
-        count(bytes_read)
-        self.reader.opened(request.path)
-        self.reader.progress(bytes_read)
-
-    def read(self, requests: list[Request]) -> Iterator[tuple[Request, Came]]:
+    def read(self, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
         """Yield what could be read so; the list is emptied. Raises CannotLook, and Stopped."""
         self._heard = time.monotonic()
         try:
@@ -166,10 +139,10 @@ class Scheduler(ABC, Generic[Came]):
         batch = Batch()
         while requests:
             request = requests.pop()
-            if (told := self.sent(request)) is None:
+            if (how := self._say_how(request)) is None:
                 continue
             try:
-                batch.sent.append((told[0], pickle.dumps(told[1:])))
+                batch.sent.append(pickle.dumps((request.path, how)))
             except (pickle.PicklingError, AttributeError, TypeError):  # it holds what is not for others
                 continue
             batch.requests.append(request)
@@ -180,7 +153,7 @@ class Scheduler(ABC, Generic[Came]):
         if batch.sent:
             yield batch
 
-    def _collect(self) -> Iterator[tuple[Request, Came]]:
+    def _collect(self) -> Iterator[tuple[Request, Seen]]:
         """Wait for some batch and yield what it found."""
         done, _ = wait(self._out, timeout=_BEAT, return_when=FIRST_COMPLETED)
         for future in done:
@@ -197,7 +170,7 @@ class Scheduler(ABC, Generic[Came]):
                 "start workers, and look into their logs for why they end",
             )
 
-    def _take(self, batch: Batch, future: Future[Any]) -> Iterator[tuple[Request, Came]]:
+    def _take(self, batch: Batch, future: Future[Any]) -> Iterator[tuple[Request, Seen]]:
         try:
             version, host, defect, answers = future.result()
         except (Exception, CancelledError) as e:
@@ -206,7 +179,8 @@ class Scheduler(ABC, Generic[Came]):
             if (gone := self.engine.failed(e)) is not None:
                 raise gone from e
             why = "every worker that read it died: look into their logs, for memory and for the file system"
-            yield from ((request, self.unknown(request, why)) for request in batch.requests)
+            for request in batch.requests:
+                yield request, Seen(_report_unknown(request, why), {}, None)
             return
         if version != tool_version():
             raise CannotLook(
@@ -221,18 +195,11 @@ class Scheduler(ABC, Generic[Came]):
                 "if it has enough memory, this is a bug in ckpt: please report it",
             ) from None
         for request, answer in zip(batch.requests, answers, strict=True):
-            if (came := self.answered(request, batch.begun_ns, host, answer)) is not None:
+            if (came := self._read_answer(request, batch.begun_ns, host, answer)) is not None:
                 yield request, came
 
-
-class Inspecting(Scheduler[Seen]):
-    """Has files inspected. What claims add up over several is looked at here, before a file goes out."""
-
-    def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
-        super().__init__(engine, reader, over)
-        self._joint: dict[str, Report] = {}
-
-    def sent(self, request: Request) -> tuple[Any, ...] | None:
+    def _say_how(self, request: Request) -> dict[str, Any] | None:
+        """Return how a worker inspects a file; None if it is better read here."""
         require = self.reader.options.require
         if any(c.joint for c in request.claims):
             report, _ = inspect(
@@ -251,9 +218,10 @@ class Inspecting(Scheduler[Seen]):
         how = {"level": request.level, "expect": request.expect, "claims": claims, "require": require}
         if self.engine.here:
             how |= {"io": self.reader.options.io, "key": self.reader.key}
-        return "whole", request.path, how
+        return how
 
-    def answered(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Seen | None:
+    def _read_answer(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Seen | None:
+        """Return what a worker on a host found; None if the file is better read here."""
         _, came, bytes_read = answer
         made = unpack(request.path, came[0]) if came else None
         if made is None:
@@ -269,15 +237,14 @@ class Inspecting(Scheduler[Seen]):
             )
         mine = Identity(*identity) if identity else None
         if not self.engine.here:
-            if (here := seen_from_here(request, host, report, identity)) is None:
+            if (here := _see_from_here(request, host, report, identity)) is None:
                 return None
             report, mine = here[0], _identify_here(request.path, here[1])
-        self.count(request, bytes_read)
+        count(bytes_read)
+        self.reader.opened(request.path)
+        self.reader.progress(bytes_read)
         settled = mine is not None and mine.settled(begun_ns)  # else it may have changed unseen since then
         return Seen(report, places, mine if settled else None)
-
-    def unknown(self, request: Request, why: str) -> Seen:
-        return Seen(report_unknown(request, why), {}, None)
 
 
 def _identify_here(path: str, theirs: tuple[int, ...] | None) -> Identity | None:
@@ -288,7 +255,7 @@ def _identify_here(path: str, theirs: tuple[int, ...] | None) -> Identity | None
     return ours if ours is not None and theirs is not None and ours[:3] == theirs[:3] else None
 
 
-def seen_from_here(
+def _see_from_here(
     request: Request, host: str, report: Report, identity: tuple[int, ...] | None
 ) -> tuple[Report, tuple[int, ...] | None] | None:
     """Return a worker's report, and what identifies the file there; None when it is better read here."""
@@ -303,13 +270,17 @@ def seen_from_here(
     except OSError:
         return None  # nobody can: it is said as it is seen from here
     if blind is not None:
-        why = say_unseen(blind.message, host) if report.size < 0 else f"{blind.message} (on {host})"
+        why = f"{blind.message} (on {host})"
+        if report.size < 0:
+            why = f"{blind.message} on {host}, while this machine can open it: mount its file system there"
+            why += " at the same place"
         findings = tuple(replace(f, message=why) if f is blind else f for f in report.findings)
         return replace(report, size=request.size, findings=findings), identity
-    return (report_unknown(request, say_other(host)), None) if now == wanted else (report, identity)
+    other = f"on {host} there is another file of this name: mount the same file system there"
+    return (_report_unknown(request, other), None) if now == wanted else (report, identity)
 
 
-def report_unknown(request: Request, why: str) -> Report:
+def _report_unknown(request: Request, why: str) -> Report:
     """Return the report on a file that nobody could look at."""
     return Report(
         request.path,
@@ -320,11 +291,3 @@ def report_unknown(request: Request, why: str) -> Report:
         findings=(finding("unreadable", why),),
         mtime_ns=request.mtime_ns,
     )
-
-
-def say_unseen(why: str, host: str) -> str:
-    return f"{why} on {host}, while this machine can open it: mount its file system there at the same place"
-
-
-def say_other(host: str) -> str:
-    return f"on {host} there is another file of this name: mount the same file system there"

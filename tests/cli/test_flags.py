@@ -411,7 +411,6 @@ SEAL: dict[str, Case] = {
     "digest": Case(plain, (*DRY,), (*DRY, "--digest", "none")),
     "also": Case(plain, (*DRY,), (*DRY, "--also", "none")),
     "tensors": Case(plain, (*DRY,), (*DRY, "--tensors")),
-    "scheduler": Case(plain, (*DRY,), (*DRY, "--scheduler", "file:none.json")),
     "seal_dir": Case(plain, (*DRY,), (*DRY, "--seal-dir", "seals")),
     "store_option": far(*DRY),
     "sign_key": Case(plain, (*DRY,), (*DRY, "--sign-key", "absent.key")),

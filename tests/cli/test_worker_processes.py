@@ -22,7 +22,7 @@ from ckpt_tools import Level, NoneUsable, Selection, Verification, plan, scan
 from ckpt_tools import verify as verify_paths
 from ckpt_tools.cache.codec import Seen
 from ckpt_tools.reading import engines, scheduler
-from ckpt_tools.reading.scheduler import Inspecting, Request
+from ckpt_tools.reading.scheduler import Request, Scheduler
 
 pytestmark = pytest.mark.slow  # copies of the process, and hundreds of files for them
 
@@ -65,9 +65,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     before = frozenset(threading.enumerate())
     monkeypatch.setattr(engines, "is_single_threaded", lambda: before.issuperset(threading.enumerate()))
     seen: list[tuple[int, int]] = []
-    real = Inspecting.read
+    real = Scheduler.read
 
-    def counting(self: Inspecting, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
+    def counting(self: Scheduler, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
         count, n = len(requests), 0
         try:
             for one in real(self, requests):
@@ -76,7 +76,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         finally:
             seen.append((count, n))
 
-    monkeypatch.setattr(Inspecting, "read", counting)
+    monkeypatch.setattr(Scheduler, "read", counting)
     return seen
 
 

@@ -118,7 +118,7 @@ def test_files_that_an_index_explains_are_looked_at_by_workers_too(name: str, su
     looks: dict[str, int] = {}
 
     def note(files: Any) -> None:
-        told = [pickle.loads(data) for kind, data in files if kind == "whole"]
+        told = [pickle.loads(data) for data in files]
         looks.update({path: len(how["claims"]) for path, how in told})
 
     asked(FIXTURES / "formats" / name / "good", before=note)

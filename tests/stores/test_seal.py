@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dask_cluster import Cluster
 from run_helpers import ckpt, megatron
 from stores.bucket import Bucket
 from stores.environment import of_s3
@@ -66,22 +65,6 @@ def test_a_tree_that_was_sealed_on_a_disk_verifies_in_a_store(s3: Bucket, tmp_pa
     s3.upload(tmp_path / "run", "run")
     assert verified(s3, tmp_path) == (0, set())
     assert set(states(sealed(s3, tmp_path)).values()) == {"already"}
-
-
-@pytest.mark.exhaustive
-@pytest.mark.cluster
-def test_workers_seal_what_is_in_a_store(s3: Bucket, tmp_path: Path) -> None:
-    """They read and digest it where they are; the seals are those of one machine, but for their time."""
-    s3.upload(megatron(tmp_path / "run"), "run")
-    alone = sealed(s3, tmp_path, "--seal-dir", str(tmp_path / "alone"))
-    workers = Cluster(tmp_path, 1, **of_s3(s3))
-    try:
-        scheduler = ("--scheduler", f"file:{workers.file}")
-        assert states(sealed(s3, tmp_path, *scheduler)) == states(alone)
-        assert verified(s3, tmp_path, "--require-seal", *scheduler) == (0, set())
-    finally:
-        workers.close()
-    assert verified(s3, tmp_path, "--require-seal") == (0, set())
 
 
 def test_seals_are_replaced_when_that_is_asked_for(s3: Bucket, tmp_path: Path) -> None:
