@@ -1,6 +1,6 @@
 """How commands change a tree: in single renames under a lock, which follow no link. ``.ckpt/journal.jsonl``
-has a line for each command, written before its first rename, so that whatever dies meanwhile is taken back or
-finished by the next command.
+has a line for each command, written before its first rename, so that the next command takes back what died
+meanwhile. To undo a command is to take it back as well.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ import ctypes
 import errno
 import json
 import os
-import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from io import BufferedRandom
@@ -22,7 +21,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.discovery.exclude import STATE
-from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
+from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.model.answers import Change
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.settings import checked_json
@@ -32,7 +31,7 @@ from ckpt_tools.storage.writes import hold_lock, replace_file
 
 NAME = "journal.jsonl"
 UNDOABLE = ("repair", "quarantine")
-_TRASH, _GOING = f"{STATE}/trash", f"{STATE}/going"
+_TRASH, _INCOMING = f"{STATE}/trash", f"{STATE}/incoming"
 _KEPT = 200
 """Operations that the journal has, at most."""
 _NO_REPLACE = 1
@@ -192,8 +191,8 @@ def rename_to_free_name(source: str, target: str, source_at: int, target_at: int
 
 class Operation(Struct, frozen=True):
     """What one command does to a tree; ``number`` grows with time, ``at`` is in seconds since the epoch.
-    ``command`` is the word after ``ckpt``, ``why`` is for people; ``of`` are the numbers of what it brings
-    back. Nothing is left of one that is undone: it was taken back, or could not be ended.
+    ``command`` is the word after ``ckpt``, ``why`` is for people. What is ``begun`` is taken back by the next
+    command, also where it was done and is being undone.
     """
 
     number: int
@@ -202,8 +201,7 @@ class Operation(Struct, frozen=True):
     at: float
     steps: tuple[Step, ...]
     status: Literal["begun", "done", "undone"] = "begun"
-    of: tuple[int, ...] = ()
-    schema: Literal["ckpt-tools/journal/v3"] = "ckpt-tools/journal/v3"
+    schema: Literal["ckpt-tools/journal/v4"] = "ckpt-tools/journal/v4"
 
 
 class Store:
@@ -248,22 +246,16 @@ class Store:
         with explain_refusal(f"the journal {self._directory}/{NAME} cannot be written", hint):
             replace_file(self._directory, NAME, data, self._trusted)
 
-    def _end(self, operation: Operation, status: Literal["done", "undone"]) -> None:
-        """Write down how an operation ended, and of what it has brought back nothing is left."""
-        ends = [replace(operation, status=status)]
-        for op in self.operations if status == "done" else ():
-            moves = (step for step in op.steps if not step.kept)
-            if op.number in operation.of and State.DONE not in {s.find_state(self.tree) for s in moves}:
-                ends.append(replace(op, status="undone"))
-        self._write(*ends)
+    def _number(self) -> int:
+        return 1 + max((op.number for op in self.operations), default=0)
 
     def place(self, kind: str) -> str:
         """A directory below ``.ckpt`` for the next operation: of the ``quarantine``, of the ``trash`` or of
         what is ``incoming``. Nothing is in it yet; who writes there makes it.
         """
-        return f"{STATE}/{kind}/{1 + max((op.number for op in self.operations), default=0):06d}"
+        return f"{STATE}/{kind}/{self._number():06d}"
 
-    def run(self, command: str, why: str, steps: Sequence[Step], of: Collection[int] = ()) -> Operation:
+    def run(self, command: str, why: str, steps: Sequence[Step]) -> Operation:
         """Write down what is to be done, and do it; steps whose file somebody has taken away or written anew
         meanwhile are left out. What ``prune`` moves to the trash is only over when that is emptied.
 
@@ -278,8 +270,7 @@ class Store:
                 planned.append(replace(step, what=self.tree.identify(step.source), old=old))
         except OSError as e:
             raise _error(command, e) from e
-        number = 1 + max((op.number for op in self.operations), default=0)
-        operation = Operation(number, command, why, time.time(), tuple(planned), of=tuple(of))
+        operation = Operation(self._number(), command, why, time.time(), tuple(planned))
         self._write(operation)
         try:
             for step in operation.steps:
@@ -295,48 +286,51 @@ class Store:
                 raise CannotLook(text, hint) from e
             raise error from e
         if command != "prune":
-            self._end(operation, "done")
+            self._write(replace(operation, status="done"))
         return operation
-
-    def invert(self, operation: Operation) -> list[Step]:
-        """The steps that undo an operation. Raises UsageError where a file is no longer what it left."""
-        states = [step.find_state(self.tree) for step in operation.steps]
-        if State.GONE in states:
-            path = os.path.join(self.tree.root, operation.steps[states.index(State.GONE)].target)
-            text = f"{path} is not as 'ckpt {operation.command}' left it"
-            raise UsageError(text, "move back by hand what it has put away")
-        done = [s for s, state in zip(operation.steps, states, strict=True) if state is State.DONE]
-        return [step.inverse() for step in reversed(done)]
 
     def take_back(self, operation: Operation) -> None:
         """Undo what was done of an operation. What has got another file in its place since stays where it
-        is. Raises CannotLook.
+        is, and can be brought back later. Raises CannotLook; then the next command goes on with it.
         """
-        done = [step for step in operation.steps if step.find_state(self.tree) is State.DONE]
-        self._go_on(operation, [step.inverse() for step in reversed(done)], "undone")
-
-    def _go_on(self, operation: Operation, steps: Sequence[Step], end: Literal["done", "undone"]) -> None:
+        if operation.status != "begun":
+            self._write(operation := replace(operation, status="begun"))
+        left = list[Step]()
         try:
-            for step in steps:
-                is_taken = not step.kept and self.tree.identify(step.target) not in (None, step.what)
-                if is_taken or step.find_state(self.tree) is not State.TO_DO:
+            for step in reversed(operation.steps):
+                if step.find_state(self.tree) is not State.DONE:
                     continue
-                if not step.kept:
-                    self.back.append(step)
-                step.do(self.tree)
+                back = step.inverse()
+                if not back.kept and self.tree.identify(back.target) not in (None, back.what):
+                    left.insert(0, step)
+                    continue
+                if not back.kept:
+                    self.back.append(back)
+                back.do(self.tree)
         except OSError as e:
             raise _error(operation.command, e) from e
-        self._end(operation, end)
+        status: Literal["done", "undone"] = "done" if left and operation.command in UNDOABLE else "undone"
+        self._write(replace(operation, steps=tuple(left), status=status))
+
+    def take_back_some(self, found: Sequence[tuple[Operation, Step]]) -> int:
+        """Undo steps of operations, which are an operation of their own from then on: its number."""
+        first, steps = found[0][0], tuple(step for _, step in found)
+        some = Operation(self._number(), first.command, first.why, time.time(), steps)
+        rests = list[Operation]()
+        for op in dict.fromkeys(op for op, _ in found):
+            left = tuple(step for step in op.steps if step not in steps)
+            status: Literal["done", "undone"] = "undone" if all(step.kept for step in left) else "done"
+            rests.append(replace(op, steps=left, status=status))
+        self._write(some, *rests)
+        self.take_back(some)
+        return some.number
 
     def resume(self) -> None:
-        """Take back whatever was interrupted, the latest first. What brought something back is finished: to
-        put that away again may be to put away what a job resumes from.
+        """Take back whatever was interrupted, the latest first. What was being undone is undone then: to put
+        that away again may be to put away what a job resumes from.
         """
         for op in [op for op in self.operations if op.status == "begun"]:
-            if op.command in ("undo", "restore"):
-                self._go_on(op, op.steps, "done")
-            else:
-                self.take_back(op)
+            self.take_back(op)
         self.sweep()
 
     def step_to_write(
@@ -366,31 +360,22 @@ class Store:
             raise _error("", e) from e
         return Step(incoming, target, f"{self.place(kept)}/{target}" if is_there else "")
 
-    def empty_trash(self, operation: Operation | None = None) -> list[OSError]:
-        """Remove what lies in the trash, from now on for good, where an operation has moved it: why what is
-        left could not be removed. Raises OSError.
+    def empty_trash(self, operation: Operation) -> list[OSError]:
+        """Remove for good what an operation has moved into the trash: why what is left could not be removed.
+        Raises CannotLook.
         """
-        with (
-            suppress(FileNotFoundError),
-            self.tree.above(f"{_TRASH}/0") as (trash, _),
-            self.tree.above(f"{_GOING}/0", make=True) as (going, _),
-        ):
-            for name in os.listdir(trash):
-                os.rename(name, name, src_dir_fd=trash, dst_dir_fd=going)
-        if operation:
-            self._end(operation, "done")
-        return self.tree.remove_below(_GOING)
+        self._write(replace(operation, status="done"))
+        return self.tree.remove_below(_TRASH)
 
     def sweep(self) -> None:
         """Remove what commands that died were making or removing."""
-        with suppress(OSError):
-            shutil.rmtree(os.path.join(self.tree.root, STATE, "incoming"))
-        with suppress(OSError):
-            self.empty_trash()
+        for directory in (_INCOMING, _TRASH):
+            with suppress(OSError):
+                self.tree.remove_below(directory)
 
     def changes(self) -> list[Change]:
         """What was moved back, as rows of an answer."""
-        why = "a command was interrupted: it is taken back, or finished if it brings back"
+        why = "a command was interrupted: it is taken back"
         root = self.tree.root
         return [Change(f"{root}/{m.source}", "moved", why, f"{root}/{m.target}") for m in self.back]
 

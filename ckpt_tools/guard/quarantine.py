@@ -157,14 +157,13 @@ def restore(
     """
     root = os.path.abspath(root)
     with journal.opened(root, state_dir, trust, to_change=apply) as store:
-        found = dict.fromkeys(pair for path in paths for pair in _find_moves(store, root, path))
-        steps = [step.inverse() for _, step in found]
-        for step in steps:
-            if store.tree.identify(step.target) is not None:
-                there = os.path.join(root, step.target)
-                raise UsageError(f"{there} exists, and is not replaced", "move it away first")
-        why = ", ".join(step.target for step in steps)
-        return _bring_back(store, root, "restore", why, steps, of={op.number for op, _ in found}, apply=apply)
+        found = list(dict.fromkeys(pair for path in paths for pair in _find_moves(store, root, path)))
+        steps = [step for _, step in found]
+        _require_free(store, root, steps)
+        rows = store.changes()
+        number = store.take_back_some(found) if apply else None
+        rows += _say_back(root, steps, apply)
+        return Changes("restore", root, apply, tuple(rows), (), number)
 
 
 def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
@@ -196,33 +195,41 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
     """
     root = os.path.abspath(root)
     with journal.opened(root, state_dir, trust, to_change=apply) as store:
-        done = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
-        last = next(done, None)
+        ended = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
+        last = next(ended, None)
         if last is None:
             raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}")
-        why, steps = f"{last.command} {last.number}", store.invert(last)
-        return _bring_back(store, root, "undo", why, steps, of=[last.number], apply=apply)
+        states = [step.find_state(store.tree) for step in last.steps]
+        if State.GONE in states:
+            path = os.path.join(root, last.steps[states.index(State.GONE)].target)
+            text = f"{path} is not as 'ckpt {last.command}' left it"
+            raise UsageError(text, "move back by hand what it has put away")
+        done = [step for step, state in zip(last.steps, states, strict=True) if state is State.DONE]
+        _require_free(store, root, done)
+        rows = store.changes()
+        if apply:
+            store.take_back(last)
+        rows += _say_back(root, done[::-1], apply)
+        return Changes("undo", root, apply, tuple(rows), (), last.number if apply else None)
 
 
-def _bring_back(
-    store: Store,
-    root: str,
-    command: str,
-    why: str,
-    steps: Sequence[Step],
-    *,
-    of: Collection[int],
-    apply: bool,
-) -> Changes:
-    number = store.run(command, why, steps, of).number if apply else None
-    rows = store.changes()
+def _require_free(store: Store, root: str, steps: Sequence[Step]) -> None:
+    """Raises UsageError where something else has the name of what comes back by now."""
     for step in steps:
-        source, target = os.path.join(root, step.source), os.path.join(root, step.target)
+        if not step.kept and store.tree.identify(step.source) is not None:
+            there = os.path.join(root, step.source)
+            raise UsageError(f"{there} exists, and is not replaced", "move it away first")
+
+
+def _say_back(root: str, steps: Sequence[Step], done: bool) -> Iterator[Change]:
+    """What is done to undo steps."""
+    for step in steps:
+        was, now = os.path.join(root, step.source), os.path.join(root, step.target)
         if step.kept:
-            rows.append(Change(target, "replaced" if apply else "would-replace", f"by {source}"))
+            old = os.path.join(root, step.kept)
+            yield Change(now, "replaced" if done else "would-replace", f"by {old}")
         else:
-            rows.append(Change(source, "moved" if apply else "would-move", "", target))
-    return Changes(command, root, apply, tuple(rows), (), number)
+            yield Change(now, "moved" if done else "would-move", "", was)
 
 
 def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = OURS) -> Changes:

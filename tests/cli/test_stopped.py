@@ -176,7 +176,8 @@ def test_nothing_interrupted_is_simply_finished(
         root, words = made(tmp_path / f"{nth}")
         run = commands.run(words, root, nth)
         assert run.code == -9
-        begun_to_remove = (root / ".ckpt/going").exists()
+        lines = root / ".ckpt/journal.jsonl"
+        begun_to_remove = lines.exists() and '"begun"' not in lines.read_text()
         HAPPENED[happened](root)
         was, there = step(root), steps(root)
         said = commands.run([word.replace("@", str(root), 1) for word in NEXT[after]], root)

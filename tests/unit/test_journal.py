@@ -50,7 +50,7 @@ def test_done_and_undone(root: Path) -> None:
     swap(root)
     assert text_of(root) == {"a": "new"} | {f".ckpt/quarantine/000001/{k}": v for k, v in before.items()}
     undo(str(root), apply=True)
-    assert text_of(root) == before and statuses(root) == [(2, "done")]
+    assert text_of(root) == before and statuses(root) == [(1, "undone")]
 
 
 def test_what_was_saved_anew_stays_and_what_went_is_swept(root: Path) -> None:
