@@ -38,8 +38,9 @@ def repair(
     ] = False,
 ) -> int:
     """Repair damaged files at and below PATH: flip back the one bit that a CRC locates, if a seal, a second
-    checksum or --accept-odds confirms it; write the index of a sharded model anew. The damaged file goes to
-    quarantine; the repaired one keeps its times, mode and owner. Without --apply nothing is done.
+    checksum or --accept-odds confirms it; write the lost directory of a torch archive and the index of a
+    sharded model anew. The damaged file goes to quarantine; the repaired one keeps its times, mode and
+    owner. Without --apply nothing is done.
 
     Exit codes: 0 all damage is repaired, or would be; 1 some of it stays; 2 a question that only you can
     answer; 3 nothing recognised; 5 something could not be looked at or written: nothing is lost.

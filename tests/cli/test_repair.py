@@ -106,6 +106,30 @@ def test_extended_attributes_are_kept(root: Path) -> None:
     assert os.getxattr(root / FILE, "user.job") == b"42"
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("cut", [1, 22, 98, 150, 400], ids=str)
+def test_an_archive_that_has_lost_its_directory(cut: int, tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "run/checkpoint-1.pt"
+    path.parent.mkdir()
+    torch.save({"model": {"w": torch.arange(999.0), "b": torch.ones(3)}, "step": 1}, path)
+    os.utime(path, (1, 1))
+    whole = path.read_bytes()
+    directory = whole.index(b"PK\1\2")
+    for left in (len(whole) - cut, directory):
+        path.write_bytes(whole[:left])
+        os.utime(path, (1, 1))
+        (row,) = said(path, "--apply")["changes"]
+        assert row["state"] == "repaired" and "directory" in row["why"]
+        back = torch.load(path, weights_only=True)
+        assert torch.equal(back["model"]["w"], torch.arange(999.0)) and back["step"] == 1
+    for left in (directory - 1, directory - 200, 80):  # a record is gone
+        path.write_bytes(whole[:left])
+        os.utime(path, (1, 1))
+        assert said(path, "--apply", code=1)["changes"][0]["state"] == "stays"
+
+
 MODEL = FIXTURES / "layouts/sharded-safetensors/transformers/tree"
 
 

@@ -5,6 +5,7 @@ resumes from.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -28,6 +29,8 @@ from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 
+_FICLONE = 0x40049409
+"""ioctl_ficlone(2): the file shares the blocks of another until one of them is written."""
 _BLOCK = 8 << 20
 _NO_ATTRIBUTES = frozenset({errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -42,7 +45,7 @@ def repair(
     selection: Selection | None = None,
 ) -> Changes:
     """Repair the damaged files at and below ``paths``, which lie below ``root``: flipped bits that CRCs tell,
-    the index of a sharded model. Without ``apply`` it only says what
+    the lost directory of a torch archive, the index of a sharded model. Without ``apply`` it only says what
     it would do.
 
     A bit that nothing but the CRC tells is flipped back where the probability that it was another damage is
@@ -164,14 +167,18 @@ def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
     """Write what takes the place of a damaged file, with its owner and its extended attributes. Raises
     OSError where one of these cannot be kept.
     """
-    if mended.anew is not None:
-        new.write(mended.anew)
-    else:
-        with open(old, "rb") as source:
+    with open(old, "rb") as source:
+        try:
+            fcntl.ioctl(new, _FICLONE, source.fileno())
+        except OSError:
             shutil.copyfileobj(source, new, _BLOCK)
     for offset, value in mended.bits.items():
         new.seek(offset)
         new.write(bytes([value]))
+    if mended.tail is not None:
+        new.seek(mended.tail[0])
+        new.write(mended.tail[1])
+        new.truncate()
     fd, info = new.fileno(), os.stat(old)
     made = os.fstat(fd)
     if (made.st_uid, made.st_gid) != (info.st_uid, info.st_gid):

@@ -1,4 +1,4 @@
-"""What a damaged file can be mended with: the bits that CRCs tell, or a new index of shards."""
+"""What a damaged file can be mended with: the bits that CRCs tell, a zip directory, or a shard index."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ckpt_tools.checksum.sums import Deflated, Extent
 from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.common.zero_pages import watching
 from ckpt_tools.formats.lost_indexes import text_of, whole_sets
+from ckpt_tools.guard.repair.zip_directory import rebuild_directory
 from ckpt_tools.inspection.check import Inspection, Told
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -128,15 +129,15 @@ def _crcs_of_chunks(file: SealedFile, size: int) -> Iterator[tuple[Sum, Sum]]:
 
 
 class Mended(NamedTuple):
-    """How a file can be mended: ``bits`` are the bytes that change, by their offset, or ``anew`` is all that
-    is in it. ``odds`` is the probability at most that the repair is wrong, 0 where it
+    """How a file can be mended: ``bits`` are the bytes that change, by their offset; ``tail`` (offset, bytes)
+    replaces all from its offset on. ``odds`` is the probability at most that the repair is wrong, 0 where it
     has a witness beside the checksum that it was worked out from. ``why`` is for people.
     """
 
     why: str
     bits: dict[int, int]
     odds: float = 0.0
-    anew: bytes | None = None
+    tail: tuple[int, bytes] | None = None
 
     def say(self) -> str:
         if not self.odds:
@@ -172,8 +173,15 @@ def mend(bench: Bench, damaged: Damaged) -> Mended | None:
     path = damaged.path
     if (damaged.wrong or damaged.beside) and (mended := _flip_back(bench, damaged)):
         return mended
+    tail = rebuild_directory(path) if damaged.report.format == "torch_zip" else None
+    if tail and tail[0] <= _TRIED:
+        with LocalSource(path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
+            now = bench.look(_write_trial(home, source, *tail), instead_of=path)
+        if not now.is_damaged and not now.wrong:
+            why = "its directory written anew: every record fits its own CRC, and none is missing"
+            return Mended(why, {}, tail=tail)
     for _, data, _ in find_lost_indexes(bench.session, path) if path.endswith(".index.json") else ():
-        return Mended("written anew from its shards", {}, anew=data)
+        return Mended("written anew from its shards", {}, tail=(0, data))
     return None
 
 
@@ -192,10 +200,11 @@ def find_lost_indexes(s: Session, damaged: str | None = None) -> Iterator[Lost]:
                 yield path, data, shards[0]
 
 
-def _write_trial(home: str, source: Source) -> str:
-    path, size = os.path.join(home, os.path.basename(source.path)), source.size
+def _write_trial(home: str, source: Source, length: int, tail: bytes = b"") -> str:
+    path = os.path.join(home, os.path.basename(source.path))
     with open(path, "wb") as out:
-        out.writelines(source.read(at, min(_BLOCK, size - at)) for at in range(0, size, _BLOCK))
+        out.writelines(source.read(at, min(_BLOCK, length - at)) for at in range(0, length, _BLOCK))
+        out.write(tail)
     return path
 
 
@@ -217,7 +226,7 @@ def _flip_back(bench: Bench, damaged: Damaged) -> Mended | None:
                 break
             if len(bits) == before or source.size > _TRIED:
                 return None
-            now = bench.look(_write_trial(home, patched), instead_of=damaged.path)
+            now = bench.look(_write_trial(home, patched, source.size), instead_of=damaged.path)
             if not now.is_damaged and not now.wrong:
                 break
         else:

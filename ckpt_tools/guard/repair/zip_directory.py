@@ -1,0 +1,120 @@
+"""The directory of a torch archive that was cut behind its last whole record, written anew from the records.
+
+Facts: PKWARE APPNOTE 6.3.10, sections 4.3.7 (local headers), 4.3.9 (data descriptors), 4.3.12 (directory),
+4.3.14 to 4.3.16 (its end); torch writes a descriptor behind each record and a ZIP64 end
+(caffe2/serialize/inline_container.cc, third_party/miniz).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ckpt_tools.checksum.combine import crc32
+from ckpt_tools.storage import LocalSource, ShortRead, Source
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_SHORT, _WIDE = struct.Struct("<4s3I"), struct.Struct("<4sI2Q")
+_END64, _LOCATOR, _END = struct.Struct("<4sQ2H2I4Q"), struct.Struct("<4sIQI"), struct.Struct("<4s4H2IH")
+_HEADER, _DESCRIPTOR, _DIRECTORY = b"PK\3\4", b"PK\7\10", b"PK\1\2"
+_TOP = 0xFFFFFFFF
+_RECORDS = 300_000
+_BLOCK = 8 << 20
+_MADE = 0x031E
+"""The version that torch's writer names in the end of its directory."""
+
+
+class _Record(NamedTuple):
+    """A record that proves itself; offsets and sizes in bytes."""
+
+    name: bytes
+    header: int
+    flags: int
+    method: int
+    crc: int
+    stored: int
+    size: int
+    end: int
+
+
+def rebuild_directory(path: str) -> tuple[int, bytes] | None:
+    """(where the directory belongs, its bytes) for an archive whose records all fit their CRCs up to there;
+    None where there is no such record, or a part of one more behind them. Raises OSError.
+    """
+    records, at = list[_Record](), 0
+    with LocalSource(path) as source:
+        while len(records) < _RECORDS:
+            try:
+                record = _read_record(source, at)
+            except (ShortRead, struct.error):
+                break
+            if record is None:
+                break
+            records.append(record)
+            at = record.end
+        left = source.read(at, min(len(_DIRECTORY), source.size - at))
+    return (at, _write_directory(records)) if records and _DIRECTORY.startswith(left) else None
+
+
+def _read_record(source: Source, at: int) -> _Record | None:
+    magic, _, flags, method, _, _, crc, stored, size, name, extra = _LOCAL.unpack(
+        source.read(at, _LOCAL.size)
+    )
+    if magic != _HEADER:
+        return None
+    payload = at + _LOCAL.size + name + extra
+    known = source.read(at + _LOCAL.size, name)
+    if not flags & 8:
+        if _compute_crc(source, payload, stored) != crc or method:
+            return None
+        return _Record(known, at, flags, method, crc, stored, size, payload + stored)
+    for end in _find_descriptors(source, payload):  # the first that fits the length and the bytes before it
+        for layout in (_SHORT, _WIDE):
+            if end + layout.size > source.size:
+                continue
+            _, crc, stored, size = layout.unpack(source.read(end, layout.size))
+            if stored == size == end - payload and _compute_crc(source, payload, stored) == crc:
+                return _Record(known, at, flags, method, crc, stored, size, end + layout.size)
+    return None
+
+
+def _find_descriptors(source: Source, start: int) -> Iterator[int]:
+    while start < source.size:
+        data = source.read(start, min(_BLOCK, source.size - start))
+        at = data.find(_DESCRIPTOR)
+        while at >= 0:
+            yield start + at
+            at = data.find(_DESCRIPTOR, at + 1)
+        if start + len(data) == source.size:
+            return
+        start += len(data) - len(_DESCRIPTOR) + 1
+
+
+def _compute_crc(source: Source, start: int, length: int) -> int:
+    value = 0
+    for at in range(start, start + length, _BLOCK):
+        value = crc32(source.read(at, min(_BLOCK, start + length - at)), value)
+    return value
+
+
+def _write_directory(records: Sequence[_Record]) -> bytes:
+    rows = list[bytes]()
+    for r in records:
+        wide = [n for n in (r.size, r.stored, r.header) if n >= _TOP]
+        extra = struct.pack(f"<2H{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
+        sizes = (r.crc, min(r.stored, _TOP), min(r.size, _TOP), len(r.name), len(extra), 0, 0, 0, 0)
+        head = _CENTRAL.pack(_DIRECTORY, 0, 0, r.flags, r.method, 0, 0, *sizes, min(r.header, _TOP))
+        rows.append(head + r.name + extra)
+    entries = b"".join(rows)
+    start, n, size = records[-1].end, len(records), len(entries)
+    few = min(n, 0xFFFF)
+    return b"".join(
+        (
+            entries,
+            _END64.pack(b"PK\6\6", _END64.size - 12, _MADE, 45, 0, 0, n, n, size, start),
+            _LOCATOR.pack(b"PK\6\7", 0, start + size, 1),
+            _END.pack(b"PK\5\6", 0, 0, few, few, min(size, _TOP), min(start, _TOP), 0),
+        )
+    )
