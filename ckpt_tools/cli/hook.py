@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Any
 
-from ckpt_tools.cli import options
-from ckpt_tools.cli.run import listen
+from ckpt_tools.cli import console, options
+from ckpt_tools.cli.run import listen, say_rest
 from ckpt_tools.errors import UsageError
 
 UNTOLD = (
@@ -66,6 +66,10 @@ def hook(asked: options.Asked) -> int:
         from ckpt_tools.output import shell
 
         _require_told(asked, taken)
+        if not asked.to.quiet:
+            say_rest(taken.decision, taken.rank, asked.resume_args)
+            if values["CKPT_PATH"] and not values["CKPT_ARGS"]:
+                console.problem("note", shell.ONLY_PATH)
         asked.to.out(shell.exports(values) if asked.to.format == "shell" else shell.task_prolog(values))
     sys.stdout.flush()
     return 0

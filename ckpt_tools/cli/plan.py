@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
-from ckpt_tools.cli import options, output
+from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
@@ -51,8 +49,8 @@ def plan(asked: options.Asked) -> int:
     # not for CKPT_RANK: each process of a job may have that
     if asked.names_rank and asked.selection.rank is not None:
         result = narrow_to_rank(result, asked.selection.rank)
-    if result.checkpoint and asked.resume_args:
-        result = _with_arguments(result, asked.resume_args, needed=to.format == "shell")
+    if result.checkpoint:
+        result = _with_arguments(result, asked)
     if to.format != "table":
         output.report(result, to)
     if to.format == "table" and to.quiet:
@@ -67,17 +65,26 @@ def plan(asked: options.Asked) -> int:
     return int(to.warnings_fail and bool(worse))
 
 
-def _with_arguments(plan: LoadPlan, wanted: Sequence[str], *, needed: bool) -> LoadPlan:
-    """Return the plan with --resume-args filled in. Raise UsageError if they are ``needed`` and cannot be."""
-    from ckpt_tools.output.shell import EACH_RANK, explain_silence, fill_arguments
+def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
+    """Return the plan with --resume-args filled in. Raise UsageError if a shell needs them, and they cannot
+    be.
+    """
+    from ckpt_tools.output import shell
 
+    wanted, quiet, needed = asked.resume_args, asked.to.quiet, asked.to.format == "shell"
+    if not wanted:
+        if needed and plan.path and not plan.arguments and not quiet:
+            console.problem("note", shell.ONLY_PATH)
+        return plan
     assert plan.checkpoint is not None  # noqa: S101 - for the type checker
     known = {"path": plan.resume.path, "step": plan.resume_step, "epoch": plan.checkpoint.epoch}
-    args = fill_arguments(wanted, known)
+    args = shell.fill_arguments(wanted, known, plan.files())
+    if args and not quiet and (rest := shell.describe_rest(plan.resume.path, plan.files(), wanted)):
+        console.problem("warning", rest, shell.ALL_FILES)
     if needed and not args:
         raise UsageError(
-            explain_silence(plan.checkpoint.layout, plan.resume.path, wanted),
-            EACH_RANK,
+            shell.explain_silence(plan.checkpoint.layout, plan.resume.path, wanted),
+            shell.EACH_RANK,
             rule="choice/silent-resume",
         )
     return replace(plan, resume=replace(plan.resume, args=args))

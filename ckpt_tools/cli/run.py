@@ -62,7 +62,7 @@ def run(asked: options.Asked) -> int:
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
     if not asked.to.quiet and (taken.rank or 0) == 0:
-        console.problem("note", _what(taken))
+        _say_what(taken, wanted)
     console.flush()
     signals.restore()
     try:
@@ -114,9 +114,18 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
         yield Listener(report, meter, output.cache_notes(to))
 
 
-def _what(taken: Any) -> str:
+def _say_what(taken: Any, wanted: Sequence[str]) -> None:
     decision = taken.decision
     chosen = decision.said.checkpoint
-    if chosen is None:
-        return f"the job starts from nothing (decision: {decision.path})"
-    return f"the job starts from {decision.resume.path or chosen.path} (decision: {decision.path})"
+    what = "nothing" if chosen is None else decision.resume.path or chosen.path
+    console.problem("note", f"the job starts from {what} (decision: {decision.path})")
+    say_rest(decision, taken.rank, wanted)
+
+
+def say_rest(decision: Any, rank: int | None, wanted: Sequence[str]) -> None:
+    """Warn where the job's path is one of several files that a training loop loads."""
+    from ckpt_tools.output.shell import ALL_FILES, describe_rest
+
+    rest = describe_rest(decision.path_of(rank), decision.links(rank), wanted)
+    if rest and (wanted or not decision.resume.args):  # a framework finds the others itself
+        console.problem("warning", rest, ALL_FILES)

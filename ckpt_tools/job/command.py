@@ -32,7 +32,8 @@ def arguments(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) 
     if not wanted:
         return decision.resume.args or ()
     epoch = decision.said.checkpoint.epoch if decision.said.checkpoint else None
-    return fill_arguments(wanted, {"path": decision.path_of(rank), "step": decision.step, "epoch": epoch})
+    known = {"path": decision.path_of(rank), "step": decision.step, "epoch": epoch}
+    return fill_arguments(wanted, known, decision.links(rank))
 
 
 def is_told(command: Sequence[str], decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> bool:

@@ -293,11 +293,36 @@ def _layouts(pieces: Iterable[GuessedPiece]) -> list[list[GuessedPiece]]:
     for p in pieces:
         mine = [of for of in layouts if any(p.saves & other.saves for other in of)]
         layouts = [*(of for of in layouts if of not in mine), [*(q for of in mine for q in of), p]]
+    return _join_lone(layouts)
+
+
+def _join_lone(layouts: list[list[GuessedPiece]]) -> list[list[GuessedPiece]]:
+    """Return the layouts, of which one file without a number is a save of the run in its directory."""
+    for of in [of for of in layouts if _is_lone(of)]:
+        beside = [o for o in layouts if o is not of and _get_homes(o) == _get_homes(of)]
+        if len(beside) == 1 and beside[0][0].fields & _WHEN:
+            layouts.remove(of)
+            beside[0] += of
     return layouts
 
 
+def _is_lone(pieces: Sequence[GuessedPiece]) -> bool:
+    """Return True if a layout is one file, whose name tells no save."""
+    return len(pieces) == len(pieces[0].paths) == 1 and not pieces[0].fields & (_WHEN | _ONCE)
+
+
+def _get_homes(pieces: Sequence[GuessedPiece]) -> set[str]:
+    return {dirname(path) for p in pieces for path in p.paths}
+
+
 def _with_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Iterator[GuessedPiece]:
-    """Return the pieces with their words as roles; the largest is the model if none is called so."""
+    """Return the pieces with their words as roles; the largest is the model if none is called so, and a save
+    of one file beside others is one, too.
+    """
+    if pieces[0].fields & _WHEN and _is_lone(pieces[-1:]):
+        yield from _with_roles(pieces[:-1], sizes)
+        yield replace(pieces[-1], role="model")
+        return
     words = (re.findall("[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", p.template.lower())) for p in pieces)
     called = ["_".join(word for word in said if not _CALLED.fullmatch(word)) or "part" for said in words]
     if "model" not in called:
@@ -324,20 +349,20 @@ def toml(
             lines.append('# step_keys = ["step"]   # no name tells a step: what the files call it')
         lines += [f"# {_ROLES}"] if len(pieces) > 1 else []
         for p in pieces:
-            lines += ["", f"[[{table}.piece]]", *_table(p)]
+            lines += ["", f"[[{table}.piece]]", *_table(p, here=not any(q.fields & _WHEN for q in pieces))]
     if guessed.left_out:
         lines += ["", f"# in no piece: {_listed(guessed.left_out)}"]
     return "\n".join(lines[1:]) + "\n"
 
 
-def _table(p: GuessedPiece) -> Iterator[str]:
+def _table(p: GuessedPiece, *, here: bool) -> Iterator[str]:
     yield f"# {_listed(p.paths)}"
     yield from (f"# {note}" for note in p.notes)
     yield f"template = {json.dumps(p.template, ensure_ascii=False)}"
     yield f"role = {json.dumps(p.role)}"
     own = "sharded = true   # no rank loads another's file"
     yield own if p.fields & _WHOSE else "shared = true   # every rank loads it"
-    if not p.fields & (_WHEN | _ONCE):
+    if not p.fields & (_WHEN | _ONCE) and here:
         yield "here = true   # the files of its directory are one save"
 
 

@@ -57,7 +57,8 @@ def code(name: str, view: View = PLAIN) -> str:
     c = CODES[name]
     page = Page(view)
     page.text(f"{c.id}: {c.title}", "bold")
-    page.text(f"  severity: {c.severity} ({MEANING[str(c.severity)]})", STYLE[str(c.severity)])
+    severity = f"{c.severity}, unless the finding itself says otherwise ({MEANING[str(c.severity)]})"
+    page.text(f"  severity: {severity}", STYLE[str(c.severity)])
     page.text(f"  what to do: {c.hint}")
     page.text(f"  since: {c.since}")
     page.text(f"  rules: {', '.join(r.id for r in find_rules(name))}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import UsageError
@@ -20,17 +22,39 @@ if TYPE_CHECKING:
 
 _FIELD = re.compile(r"(?<!\$)\{(\w+)\}")  # ${HOME} is the shell's
 EXAMPLE = ("--resume-args", "--resume {path}")
+ONLY_PATH = (
+    "CKPT_ARGS is empty, and CKPT_PATH alone names the checkpoint: for a command that takes arguments add"
+    " --resume-args '--resume {path}'"
+)
+ALL_FILES = "--resume-args '--resume {files}' passes each as a word; {step} passes the number"
 EACH_RANK = (
     "ask for each rank with --rank N, or start each with 'ckpt run ROOT --worker' inside the launcher;"
     " --format json lists all files"
 )
 
 
-def fill_arguments(wanted: Sequence[str], known: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the words of --resume-args with what is ``known`` filled in, none if something is not known."""
+def fill_arguments(
+    wanted: Sequence[str], known: Mapping[str, object], files: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the words of --resume-args with what is ``known`` filled in, none if something is not known;
+    ``{files}`` becomes a word for each of the ``files``.
+    """
+    known = {**known, "files": files or None}
     if any(known[name] is None for word in wanted for name in _FIELD.findall(word)):
         return ()
-    return tuple(_FIELD.sub(lambda m: str(known[m[1]]), word) for word in wanted)
+    filled = (files if w == "{files}" else [_FIELD.sub(lambda m: str(known[m[1]]), w)] for w in wanted)
+    return tuple(chain.from_iterable(filled))
+
+
+def describe_rest(path: str | None, files: Sequence[str], wanted: Sequence[str]) -> str:
+    """Return that a training loop is told of one of its ``files`` alone; "" if it learns of all of them."""
+    told = {name for word in wanted for name in _FIELD.findall(word)} - {"path"}
+    others = [os.path.basename(file) for file in files if file != path]
+    if path is None or path not in files or not others or told:
+        return ""
+    more = f" and {len(others) - 1} more" * bool(others[1:])
+    by = "{path}" if wanted else "the path"
+    return f"{by} names {os.path.basename(path)} alone, and {others[0]}{more} must be loaded with it"
 
 
 def explain_silence(layout: str, path: str | None, wanted: Sequence[str]) -> str:

@@ -71,7 +71,7 @@ def text(value: object, _base: str) -> str:
     return value
 
 
-_TOLD = ("{path}", "{step}", "{epoch}")
+_TOLD = ("{path}", "{files}", "{step}", "{epoch}")
 
 
 def resume_args(value: object, base: str) -> tuple[str, ...]:
@@ -81,6 +81,8 @@ def resume_args(value: object, base: str) -> tuple[str, ...]:
         odd = next((m for m in re.findall(r"(?<!\$)\{\w+\}", text(word, base)) if m not in _TOLD), None)
         if odd:
             raise ValueError(f"it knows {', '.join(_TOLD)}, not {odd}")
+        if "{files}" in word and word != "{files}":
+            raise ValueError(f"{word!r}: {{files}} stands for several words: write it as a word of its own")
     if not words:
         raise ValueError("it is empty")
     return tuple(words)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import small_files
+import torch
 from hook_job import torch_file
 from in_process import Start, executed, started
 from run_helpers import OLD, megatron, one_file_per_rank, torchrun_env
@@ -143,7 +144,7 @@ def test_they_can_stand_in_the_configuration(loop: Path, key: str, value: str) -
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("--from {base}", "it knows {path}, {step}, {epoch}, not {base}"),
+        ("--from {base}", "it knows {path}, {files}, {step}, {epoch}, not {base}"),
         ("'", "No closing quotation"),
         ("", ""),
     ],
@@ -259,3 +260,47 @@ def test_ranks_are_never_empty_where_files_are_planned(tmp_path: Path) -> None:
 def test_what_all_ranks_load_is_among_the_files_of_each(tmp_path: Path) -> None:
     root = one_file_per_rank(tmp_path / "run")
     assert files(plan(str(root))) == {0: ["net-1_20.ckpt"], 1: ["net-1_20.ckpt"]}
+
+
+# ---- several files that a loop loads
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    """A model and its optimizer beside it, for two steps."""
+    root = tmp_path / "pair"
+    for step in (10, 20):
+        torch_file(root / f"model_{step}.pt", step)
+        optimizer = {"state": {0: {"exp_avg": torch.ones(4)}}, "param_groups": [{"params": [0]}]}
+        torch.save(optimizer, root / f"optim_{step}.pt")
+        torch.save({"w": torch.full((4,), float(step))}, root / f"model_{step}.pt")
+        for name in ("model", "optim"):
+            os.utime(root / f"{name}_{step}.pt", (OLD + step, OLD + step))
+    return root
+
+
+def test_a_loop_that_is_told_of_one_of_two_files_is_warned(pair: Path) -> None:
+    alone = "model_20.pt alone, and optim_20.pt must be loaded with it"
+    for words in (["train", "{ckpt.args}"], ["train"]):
+        start = started([pair, "--resume-args", "--resume {path}"], words)
+        assert start.code == 0 and f"{{path}} names {alone}" in start.said
+    assert f"the path names {alone}" in started([pair], ["train"]).said
+    for command in (["hook", str(pair)], ["plan", str(pair), "--format", "shell"]):
+        code, _, said = executed([*command, "--resume-args", "--resume {path}"])
+        assert code == 0 and alone in said and "{files}" in said
+
+
+def test_each_file_is_a_word(pair: Path) -> None:
+    both = [str(pair / "model_20.pt"), str(pair / "optim_20.pt")]
+    start = started([pair, "--resume-args", "--resume {files}"], TRAIN)
+    assert told(start) == ["--resume", *both] and "alone" not in start.said
+    made = json.loads(executed(["plan", str(pair), "--json", "--resume-args", "--at {step} {files}"])[1])
+    assert made["resume"]["args"] == ["--at", "20", *both]
+    assert executed(["plan", str(pair), "--resume-args", "--from={files}"])[0] == 2
+
+
+def test_a_script_is_told_that_its_arguments_are_empty(loop: Path) -> None:
+    for command in (["hook", str(loop)], ["plan", str(loop), "--format", "shell"]):
+        code, _, said = executed(command)
+        assert code == 0 and "CKPT_ARGS is empty" in said
+        assert "CKPT_ARGS is empty" not in executed([*command, "--resume-args", "--at {step}"])[2]

@@ -232,6 +232,19 @@ def test_what_has_no_save_in_common_is_a_layout_of_its_own() -> None:
     ]
 
 
+def test_a_file_without_a_number_is_a_save_of_the_run_beside_it(tmp_path: Path) -> None:
+    for n, name in enumerate(("step_100.pt", "step_200.pt", "final.pt")):
+        (tmp_path / name).write_bytes(saved({"model": {"w": tensor(n)}}))
+        os.utime(tmp_path / name, (1_700_000_000 + 600 * n,) * 2)
+    assert run_helpers.ckpt("plan", str(tmp_path)).returncode == 2
+    (config := tmp_path / "ckpt.toml").write_text(
+        run_helpers.ckpt("layouts", "--guess", str(tmp_path)).stdout
+    )
+    done = run_helpers.ckpt("plan", str(tmp_path), "--config", str(config), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["checkpoint"]["path"] == str(tmp_path / "final.pt")
+
+
 def test_directories_of_the_same_files_are_runs_and_others_parts_of_one_save() -> None:
     assert templates("a/left.pt", "a/right.pt", "b/left.pt", "b/right.pt") == ["left.pt", "right.pt"]
     assert templates("s/net/a.pt", "s/optim/b.pt") == ["s/net/a.pt", "s/optim/b.pt"]
