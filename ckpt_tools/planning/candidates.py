@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from shlex import quote
 
 from msgspec.structs import replace
@@ -53,7 +52,7 @@ from ckpt_tools.planning.topology import (
     settle_expert_names,
 )
 from ckpt_tools.planning.trackers import find_tracked
-from ckpt_tools.planning.unfinished import Sizes, is_marked
+from ckpt_tools.planning.unfinished import is_marked
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.settings import plugins
@@ -341,22 +340,15 @@ class Candidates:
 
         doubtful = {c.key for c in self.find_untold(chosen, self.unfinished)} if chosen else set()
         newer = (c for c in self.unfinished if not chosen or c.key in doubtful or goes_before(c, chosen))
-        begun = [
-            (c, under_way.state(self.session, c, self._usual), c.key in doubtful)
-            for c in rank([*newer], order)
-        ]
+        begun = [(c, under_way.state(self.session, c), c.key in doubtful) for c in rank([*newer], order)]
         yield from unfinished.describe_newer(begun, chosen, self.layouts, self.root)
-
-    @cached_property
-    def _usual(self) -> Sizes:
-        return under_way.sizes(self.checkpoints)
 
     def nothing(self, choice: Choice = Choice(None)) -> LoadPlan:  # noqa: B008 - it is frozen
         """A plan that loads nothing, with what was found on the way to it."""
         session = getattr(self, "session", None)
         torn: Iterable[Finding] = ()
         if session and choice.rejected:
-            torn = under_way.find_torn_lately(session, choice.rejected, self._usual)
+            torn = under_way.find_torn_lately(session, choice.rejected)
         return LoadPlan(
             root=self.root,
             checkpoint=None,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,23 +13,17 @@ from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.lost_files import is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
 from ckpt_tools.planning.rules.rule import finding_of, make_finding
-from ckpt_tools.planning.rules.save import missing_part, step_mismatch
+from ckpt_tools.planning.rules.save import missing_part
 from ckpt_tools.planning.trackers import get_time_written
-from ckpt_tools.planning.unfinished import find_numbers, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import is_link, there
 from ckpt_tools.storage.stalls import away
 from ckpt_tools.storage.urls import is_url, real_path
-
-_LINKED = 64
-"""Files at most of which is asked whether they are links: of a save that was made of links all are."""
-_HYPERPARAMETERS = ("learning_rate", "global_step")
-"""Entries of every optimizer of MindSpore, which the network that is trained saves with its weights."""
 
 
 def find_below_level(parts: Sequence[Part], s: Session, selection: Selection) -> list[Part]:
@@ -59,32 +52,12 @@ def find_unread(parts: Sequence[Part], s: Session, selection: Selection) -> Iter
 # ---- links
 
 
-def find_odd_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
-    """Yield links that lead nowhere and may have been newer, and links to directories of other saves."""
+def find_odd_links(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Yield links that lead nowhere and may have been newer."""
     for path in s.found.dangling:
         other = os.path.basename(path) == s.layouts.of(c).tracker.file or is_other(os.path.basename(path))
-        if not other and (get_time_written(path) >= c.mtime_ns or is_called_alike(path, c)):
+        if not other and get_time_written(path) >= c.mtime_ns:
             yield missing_part.describe_lost_link(path)
-    directories = dict(chain(*((links.inside | links.outside).items() for links in s.found.links)))
-    told = [n for n in (step, c.step, c.epoch) if n is not None]
-    for path, to in sorted(directories.items()):
-        # an earlier save lies where a later one was, or belongs
-        if _are_two_saves(path, to) and max(find_numbers(path)) >= max(told, default=0):
-            yield step_mismatch.describe_led_elsewhere(path, os.path.basename(to))
-    files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
-    yield from _find_led_elsewhere(files, told)
-
-
-def _find_led_elsewhere(files: Iterable[str], told: Collection[int]) -> Iterator[Finding]:
-    """Yield those ``files`` of the choice that are links to another save, by name or directory."""
-    for path in files:
-        to = real_path(path)
-        mine, theirs = path.split("/"), to.split("/")
-        while mine and theirs and mine[-1] == theirs[-1]:
-            mine, theirs = mine[:-1], theirs[:-1]
-        two = mine and theirs and _are_two_saves(mine[-1], theirs[-1])
-        if two and not {*find_numbers(mine[-1])}.isdisjoint(told):  # and not those of a rank or a part
-            yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 
 def are_one_file(c: Checkpoint, other: Checkpoint) -> bool:
@@ -102,23 +75,15 @@ def find_linked_runs(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> se
     return {run for run in linked if others.issuperset(real_path(p.path) for c in runs[run] for p in c.parts)}
 
 
-def _are_two_saves(name: str, of: str) -> bool:
-    """Whether two names are the same but for their numbers."""
-    return make_pattern(name) == make_pattern(of) and find_numbers(name) != find_numbers(of)
-
-
 # ---- state beside the weights
 
 
 def find_odd_companions(s: Session, c: Checkpoint, saves: Sequence[Checkpoint]) -> Iterator[Finding]:
     """Return warnings about companions of another save, damaged or gone: a loop would load them."""
     others = [o for o in saves if o.key != c.key and (o.layout, o.run) == (c.layout, c.run)]
-    found = list(_find_left(s, c, others))
-    yield from found
+    yield from _find_left(s, c, others)
     if others and all(map(is_weights_alone, others)):  # of a lone save its layout says it
         yield from map(make_finding, weights_of_a_trainer(c, ()))
-    if not found and _has_lost_optimizer(s, c):
-        yield missing_part.describe_no_optimizer(c.path)
 
 
 def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Iterator[Finding]:
@@ -136,18 +101,6 @@ def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Itera
             yield export_newer.describe_left(
                 p, "it is damaged" if damaged else "nothing tells of which save it is"
             )
-
-
-def _has_lost_optimizer(s: Session, c: Checkpoint) -> bool:
-    """Whether the weights are alone, of a layout that keeps optimizers in such files."""
-    layout = s.layouts.of(c)
-    keeps = any(piece.changes is Changes.ROLLING and piece.role == "optimizer" for piece in layout.pieces)
-    of_weights = c.kind is Kind.PERIODIC and {p.role for p in c.parts} == {"model"}
-    if layout.is_last_resort or not (keeps and of_weights):
-        return False
-    report = s.known(c.parts[0])
-    told = any(key in report.metadata for key in _HYPERPARAMETERS)
-    return report.tensors > 0 and not told and not report.held.moments
 
 
 # ---- what it names as the best of its run: its framework loads that when training ends

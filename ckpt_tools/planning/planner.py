@@ -307,10 +307,10 @@ class Planner(Candidates):
         told = find_tracker_findings(self.session, run, lambda: self._find_unusable(choice, run))
         meant = self.selection.resume_from != "tracker" and find_tracker_of(self.session, c)
         yield from (f for f in told if not (f.path == meant and f.code == "stale-tracker"))
-        yield from choice_warnings.find_odd_links(self.session, c, self.step(c))
+        yield from choice_warnings.find_odd_links(self.session, c)
         yield from self.find_unfinished(c)
         yield from unfinished.find_later_temporary(self.session, c)
-        yield from unfinished.find_torn_lately(self.session, choice.rejected, self._usual)
+        yield from unfinished.find_torn_lately(self.session, choice.rejected)
         yield from find_later_and_gone(self.session, c, self.step(c), self.checkpoints)
         yield from self.find_other_writers(c)
         yield from choice_warnings.find_unread(parts, self.session, self.selection)
@@ -326,7 +326,7 @@ class Planner(Candidates):
     def _require_newest(self, c: Checkpoint) -> None:
         """Raises NotNewest where the caller wants the newest or nothing, and what a link led to may be it."""
         if self.selection.no_fallback and self.selection.max_step is None:
-            for f in choice_warnings.find_odd_links(self.session, c, self.step(c)):
+            for f in choice_warnings.find_odd_links(self.session, c):
                 raise stop_without_newest(f"{f.path}: {f.message}", self.nothing())
 
     def _find_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from ckpt_tools import formats
@@ -30,16 +29,6 @@ _MOST = 16
 """Temporary files that are looked into."""
 
 _NUMBER = re.compile(r"[0-9]+")
-Sizes = Mapping[tuple[str, str, str], Counter[int]]
-"""By layout, run and kind: how many of its checkpoints have so many files."""
-
-
-def sizes(run: Iterable[Checkpoint]) -> Sizes:
-    """Of the finished checkpoints. Counted once: each save that may be under way is compared with them."""
-    found: defaultdict[tuple[str, str, str], Counter[int]] = defaultdict(Counter)
-    for c in run:
-        found[c.layout, c.run, c.kind][len(c.parts)] += 1
-    return found
 
 
 def is_marked(c: Checkpoint) -> bool:
@@ -60,36 +49,28 @@ def find_not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | No
     return None
 
 
-def find_torn_lately(s: Session, rejected: Sequence[Rejected], usual: Sizes) -> Iterator[Finding]:
+def find_torn_lately(s: Session, rejected: Iterable[Rejected]) -> Iterator[Finding]:
     """Yield candidates that lost for missing or short files, and were written seconds ago."""
-    for r in rejected:
-        c = r.checkpoint
-        errors = [f for f in r.findings if f.severity is Severity.ERROR]
-        torn = bool(errors) and all(f.code in TORN for f in errors)
-        if torn and c.parts and (s.layouts.of(c).tracker.early or find_tracker_of(s, c) is None):
-            series = c.layout, c.run, c.kind
-            others = usual.get(series, Counter()) - Counter({len(c.parts): 1})
-            short = len({f.path for f in errors} & {p.path for p in c.parts})
-            if told := state(s, c, {series: others}, short):
-                yield unfinished.describe_torn(c, told)
+    for c, findings in ((r.checkpoint, r.findings) for r in rejected if r.checkpoint.parts):
+        torn = {f.code in TORN for f in findings if f.severity is Severity.ERROR} == {True}
+        declared = not s.layouts.of(c).tracker.early and find_tracker_of(s, c)
+        if torn and not declared and (told := state(s, c)):
+            yield unfinished.describe_torn(c, told)
 
 
 def find_hint(s: Session, c: Checkpoint) -> str:
     """Return what to do about a save that may still be written; "" where it is older than --settle."""
-    return WAIT if state(s, c, {}) else ""
+    return WAIT if state(s, c) else ""
 
 
-def state(s: Session, c: Checkpoint, usual: Sizes, short: int = 0) -> str:
-    """Return ``3 of 8 files, the last written 4 s ago; the tracker names 20``; "" if older than --settle."""
-    whole = usual.get((c.layout, c.run, c.kind))
+def state(s: Session, c: Checkpoint) -> str:
+    """Return ``3 files, the last written 4 s ago; the tracker names 20``; "" if older than --settle."""
     written = [p.mtime_ns for p in c.parts if p.size >= 0]
     age = (s.now_ns - max(written)) / 1e9 if written else -1
     if not 0 <= age < s.options.settle:
         return ""
-    of = f" of {max(whole, key=lambda n: (whole[n], n)):,}" if whole else ""
-    cut = f", {short:,} of them too short" if short else ""
-    files = "file" if len(written) == 1 and not whole else "files"
-    return f"{len(written):,}{of} {files}{cut}, the last written {age:.0f} s ago{_describe_tracker(s, c)}"
+    files = "file" if len(written) == 1 else "files"
+    return f"{len(written):,} {files}, the last written {age:.0f} s ago{_describe_tracker(s, c)}"
 
 
 def _describe_tracker(s: Session, c: Checkpoint) -> str:
@@ -152,13 +133,6 @@ def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[s
         later = make_pattern(top) == pattern and find_numbers(top) > highest
         if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
             yield top
-
-
-def is_called_alike(path: str, c: Checkpoint) -> bool:
-    """Return True if a path is named like a save beside it, with higher numbers."""
-    own = c.parts[0].home or c.parts[0].path
-    beside = os.path.dirname(path) == os.path.dirname(own)
-    return beside and make_pattern(path) == make_pattern(own) and find_numbers(path) > find_numbers(own)
 
 
 def is_tracked(s: Session, c: Checkpoint, top: str) -> bool:

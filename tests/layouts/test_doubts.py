@@ -192,9 +192,8 @@ def test_a_save_of_seconds_ago_is_said_to_look_unfinished(
     made = plan(str(tmp_path), Selection(settle=1e9))
     assert made.resume_step == 20
     ((text, where),) = said(made.warnings, tmp_path)
-    cut = ", 1 of them too short" if ranks == 4 else ""  # where others are not there nobody reads it
     expected = (
-        rf"the checkpoint of step 30 looks unfinished: {ranks} of 4 files{cut}, the last written \d+"
+        rf"the checkpoint of step 30 looks unfinished: {ranks} files?, the last written \d+"
         r" s ago; latest_checkpointed_iteration.txt names 20"
     )
     assert re.fullmatch(expected, text) and where == "iter_0000030"
@@ -217,7 +216,7 @@ def test_a_save_without_its_commit_says_how_far_it_is(tmp_path: Path) -> None:
     for path in (tmp_path / "step-20").iterdir():
         os.utime(path)
     ((text, _),) = said(plan(str(tmp_path), Selection(settle=1e9)).warnings, tmp_path)
-    assert re.fullmatch(rf"{beyond(20)[0]}: 2 of 3 files, the last written \d+ s ago", text)
+    assert re.fullmatch(rf"{beyond(20)[0]}: 2 files, the last written \d+ s ago", text)
     (tmp_path / "step-10/.metadata").unlink()
     with pytest.raises(NotRecognised) as caught:
         plan(str(tmp_path), Selection(settle=1e9))

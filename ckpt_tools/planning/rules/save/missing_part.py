@@ -99,12 +99,6 @@ def describe_lost_link(path: str) -> Finding:
     return finding_of(RULE, Hit(path, text, severity=Severity.WARNING, code="dangling-link"))
 
 
-def describe_no_optimizer(path: str) -> Finding:
-    """Return that the weights are alone, where the layout keeps an optimizer's state beside them."""
-    text = "none of its files holds an optimizer's state: that would begin anew"
-    return finding_of(RULE, Hit(path, text, "bring its file back, if the job saves one", Severity.WARNING))
-
-
 def describe_remains(title: str, root: str, hint: str) -> Finding:
     """Return that only files are left that a framework writes beside those of a save."""
     text = f"files as {title} writes them, without the rest of a checkpoint: no job could load anything"
