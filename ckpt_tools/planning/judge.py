@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.common.tensors import incomplete
 from ckpt_tools.layouts.common.saved_by import saved_sizes, why_partial
-from ckpt_tools.model.checkpoint import Checkpoint, Order
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Assignment, LoadPlan, Rejected, Resume
@@ -42,7 +42,7 @@ from ckpt_tools.planning.rules.save import (
     topology_mismatch,
 )
 from ckpt_tools.planning.rules.tree import could_not_look
-from ckpt_tools.planning.run import Candidate, Run
+from ckpt_tools.planning.run import Run
 from ckpt_tools.reading.prefetch import LEAST, prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
@@ -51,12 +51,22 @@ _CUT = frozenset({"truncated", "bad-header", "bad-pickle", "trailing-data"})
 """Findings of a file whose list of tensors may have lost its end."""
 
 
-class FileEvidence:
-    """Answers from the files of one run. ``level`` is how deep they are inspected for it."""
+_UNUSABLE = (Verdict.BROKEN, Verdict.UNKNOWN)
+_NEAR = 3
+"""Checkpoints, nearest in time, to compare steps and tensors with."""
+_NEAR_FILES = 64
+"""Structure passes spent at most on their files."""
+_SIZES_COMPARED = 4096
+"""Files of other checkpoints, at least, whose sizes are compared with those of the planned files."""
+
+
+class RunFiles:
+    """What the files of one run tell of each other. ``level`` is how deep they are inspected for it."""
 
     def __init__(self, session: Session, selection: Selection, run: Run) -> None:
         self.session, self.selection, self.run = session, selection, run
         self.level = min(Level.STRUCTURE, selection.level)  # at presence the names must do
+        self._equal = EqualFiles(session)
 
     def tensors(self, part: Part) -> Tensors:
         """Return what a file says about its tensors."""
@@ -78,11 +88,12 @@ class FileEvidence:
         names = (name for name in one.keys() | other.keys() if "rng" not in name.lower())
         return sorted(name for name in names if one.get(name) != other.get(name))
 
-    def find_own_files(self, candidate: Candidate, bad: Bad, rank: int, part: Part) -> Iterator[OwnFile]:
-        """Yield what a rank wrote in place of a part: in the candidate, else at the nearest step."""
-        c = candidate.whole
-        others = (other.parts for other in self.run.find_nearest(candidate.named) if other.run == c.run)
-        for p in chain(c.parts, chain.from_iterable(others)):
+    def find_own_files(
+        self, c: Checkpoint, parts: Sequence[Part], bad: Bad, rank: int, part: Part
+    ) -> Iterator[OwnFile]:
+        """Yield what a rank wrote in place of a part: in the candidate (``parts``), else the nearest."""
+        others = (other.parts for other in self.run.find_nearest(c) if other.run == c.run)
+        for p in chain(parts, chain.from_iterable(others)):
             if p.rank != rank or p.role != part.role or p.size <= 0 or p.path == part.path:
                 continue
             if any(f.code == "signature-changed" for f in bad.get(p.path, ())):
@@ -92,19 +103,65 @@ class FileEvidence:
                 name = os.path.relpath(p.path, self.session.root)
                 yield OwnFile(f"rank {rank}'s own file {name}", report.signature)
 
-    def find_unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
+    def find_contradictions(
+        self, c: Checkpoint, whole: Checkpoint, planned: Sequence[Part], bad: Collection[str]
+    ) -> list[Contradiction]:
+        """Return what contradicts the planned files, or all of a save that is complete by its names.
+
+        Copies are looked for once none of the planned files is ``bad`` for another reason.
+        """
+        parts = whole.parts if self.session.layouts.of(c).complete.by_name else planned
+        mine = {p.path for p in parts}
+        compared = self._find_compared(c, parts)
+        first = self.run.find_first_order(c)
+        facts = make_facts(self.session, (whole,), self.run.expected, compared, first)
+        found = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
+        wrong = {row.path for row in found if row.finding.severity is Severity.ERROR}
+        deep = self.selection.level > Level.STRUCTURE or self.selection.compare_only
+        if deep and {p.path for p in planned}.isdisjoint({*bad, *wrong}):
+            found += self._find_copies(c, compared, wrong)
+        for odd, typical in self._find_unlike_replicas(whole):
+            hit = signature_changed.compare(odd, typical, facts)
+            found.append(Contradiction(odd.path, finding_of(signature_changed.RULE, hit)))
+        return [row for row in found if row.path in mine]
+
+    def _find_compared(self, c: Checkpoint, parts: Sequence[Part]) -> list[Part]:
+        """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""
+        ranks, near = {p.rank for p in parts}, list[Part]()
+        for kind in (c.kind, Kind.PERIODIC) if c.kind is Kind.DYING_GASP else (c.kind,):
+            saves = self.run.find_nearest(c)
+            others = (o for o in saves if (o.layout, o.run, o.kind) == (c.layout, c.run, kind))
+            files = (p for o in islice(others, _NEAR) for p in o.parts if p.rank in ranks and p.size > 0)
+            near += islice(files, _NEAR_FILES)
+        for p in (*parts, *near):
+            self.session.report(p, self.level)
+        return [*parts, *(p for p in near if self.session.known(p).verdict is not Verdict.BROKEN)]
+
+    def _find_copies(
+        self, c: Checkpoint, compared: Sequence[Part], wrong: Collection[str]
+    ) -> Iterator[Contradiction]:
+        """Yield files with the bytes of another one, nearest first; the one that is ``wrong`` is the copy."""
+        enough, elsewhere = max(_SIZES_COMPARED, 4 * len(compared)), list[Part]()
+        known = {p.path for p in compared}
+        for other in self.run.find_nearest(c):
+            if (other.layout, other.run) == (c.layout, c.run) and any(p.size > 0 for p in other.parts):
+                elsewhere += (p for p in other.parts if p.path not in known and p.size >= 0)
+            if len(elsewhere) > enough:
+                break
+        return self._equal.find_copies([p for p in compared if p.path not in wrong], elsewhere)
+
+    def _find_unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
         """Yield replicas with other tensors than most, each with one that holds the usual ones: some files
         cut at a record's end show nothing else. Groups are those that the caller or the strategy files tell,
         and not those that a layout implies.
         """
         flags, topology = self.selection.replica_groups, self.run.topology
         everyone = (range(topology.world_size),) if self.selection.replicas_all else ()
+        whole = (p for p in c.parts if p.size > 0 and not self.session.layouts.piece_of(p).readers.sharded)
+        of = {(p.role, p.rank): p for p in whole}
         for role in {p.role for p in c.parts}:
-            parts = [p for p in c.parts if p.role == role and p.size > 0]
-            by_rank = {p.rank: p for p in parts if not self.session.layouts.piece_of(p).readers.sharded}
-            groups = flags.get(role, flags.get("", ())) or topology.strategy or everyone
-            for group in groups:
-                yield from self._find_unlike([p for rank in group if (p := by_rank.get(rank))])
+            for group in flags.get(role, flags.get("", ())) or topology.strategy or everyone:
+                yield from self._find_unlike([p for rank in group if (p := of.get((role, rank)))])
 
     def _find_unlike(self, replicas: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
         """Yield those with other tensors than most; where as many have either, than the one with most."""
@@ -117,23 +174,13 @@ class FileEvidence:
             yield from ((p, typical) for p, signature in known if signature != usual)
 
 
-_UNUSABLE = (Verdict.BROKEN, Verdict.UNKNOWN)
-_NEAR = 3
-"""Checkpoints, nearest in time, to compare steps and tensors with."""
-_NEAR_FILES = 64
-"""Structure passes spent at most on their files."""
-_SIZES_COMPARED = 4096
-"""Files of other checkpoints, at least, whose sizes are compared with those of the planned files."""
-
-
 class Judge:
     """Judges the candidates of one run, one at a time."""
 
     def __init__(self, session: Session, selection: Selection, run: Run) -> None:
         self.session, self.selection, self.run = session, selection, run
         self.groups = Groups(run.topology, selection)
-        self.evidence = FileEvidence(session, selection, run)
-        self.contradictions = Contradictions(session, selection, run, self.evidence)
+        self.files = RunFiles(session, selection, run)
 
     def judge(self, c: Checkpoint) -> Judgement:
         """Whether a checkpoint can be used, and what each rank would load of it."""
@@ -149,39 +196,39 @@ class Judge:
         group = self.groups.of(min(loads), layout.piece(parts[0].piece))
         if group is None or not loads.keys() <= set(group.ranks):
             return False
-        reports = [self.session.report(p, self.evidence.level) for p in parts]
+        reports = [self.session.report(p, self.files.level) for p in parts]
         told = {(r.signature, layout.steps(p, r.metadata)) for p, r in zip(parts, reports, strict=True)}
-        if len(told) > 1 or not reports[0].signature or self.evidence.tensors(parts[0]).partial:
+        if len(told) > 1 or not reports[0].signature or self.files.tensors(parts[0]).partial:
             return False
         asked = parts[1:] if self.selection.prove_replicas else ()
-        return not any(self.evidence.find_differences(parts[0], other) for other in asked)
+        return not any(self.files.find_differences(parts[0], other) for other in asked)
 
 
 class Review:
-    """One candidate under judgement.
+    """One candidate under judgement: as its files' names show it, and ``whole``, with what indexes add.
 
     ``bad`` are files that must not be loaded, with why; of these ``concluded`` are wrong only beside
-    others, and ``unseen`` could not be read when they were judged, even if they can be by now. ``twins``
-    holds, for a finding about a file, the file of another step that may as well be the copy.
+    others, ``doubts`` may not be copies but what they equal is one, and ``unseen`` could not be read when
+    they were judged, even if they can be by now.
     """
 
     def __init__(self, judge: Judge, c: Checkpoint) -> None:
         self.session, self.selection, self.run = judge.session, judge.selection, judge.run
-        self.groups, self.evidence, self.contradictions = judge.groups, judge.evidence, judge.contradictions
+        self.groups, self.files = judge.groups, judge.files
         self._verified_before = self.session.reader.bytes_verified
-        self.candidate = Candidate(c, self.session.members(c))
+        self.named, self.whole = c, self.session.members(c)
         self.beside = self.run.beside.find_beside(c)
-        self.names = judge.evidence.level
+        self.names = judge.files.level
         self.looks_inside = self.names > Level.PRESENCE  # at presence the names must do
         self.bad: dict[str, Sequence[Finding]] = {}
         self.concluded: set[str] = set()
+        self.doubts: dict[str, Part] = {}
         self.unseen: dict[str, Finding] = {}
-        self.twins: dict[tuple[str, Finding], Part] = {}
         self.read = False
 
     def make_judgement(self) -> Judgement:
         """Replaces files that are wrong by replicas, until nothing is wrong or a rank has no file left."""
-        c = self.candidate.whole
+        c = self.whole
         if absent := self._find_absent():
             return Judgement(False, tuple(absent))
         while True:
@@ -205,17 +252,12 @@ class Review:
 
     def _judge_sound(self, assigned: Assignment) -> Judgement:
         """The judgement when the files to load are good. Raises UsageError where the caller must say more."""
-        parts, named, selection = assigned.parts, self.candidate.named, self.selection
-        if selection.max_step is None or selection.max_step != named.step:  # else it is taken as it is
-            loaded = {p.path: p for p in parts}
-            for (path, f), twin in self.twins.items():
-                if path in loaded and f.severity is Severity.NOTE:
-                    raise self._ask_which_is_the_copy(loaded[path], twin)
+        parts, named, selection = assigned.parts, self.named, self.selection
         require_trust(parts, self.session)
         require_one_name(named, self.session)
         require_no_share(named, parts, self.session)
         if self.looks_inside:
-            damaged = require_one_model(self.candidate.whole, parts, self.bad, self.session, selection.level)
+            damaged = require_one_model(self.whole, parts, self.bad, self.session, selection.level)
             assigned = replace(assigned, findings=(*assigned.findings, *damaged))
         verified = self.session.reader.bytes_verified > self._verified_before
         read = self.read or (verified and selection.level > Level.STRUCTURE)
@@ -226,11 +268,11 @@ class Review:
     @cached_property
     def lost(self) -> list[Finding]:
         """What is gone of it beside the other saves of its run, and its own list."""
-        return list(find_lost(self.session, self.candidate.named, self.beside, self.names))
+        return list(find_lost(self.session, self.named, self.beside, self.names))
 
     def _find_absent(self) -> list[Finding]:
         """Return what the candidate lacks as a whole; files of single ranks only if nobody may do without."""
-        c, s = self.candidate.whole, self.session
+        c, s = self.whole, self.session
         layout, gaps = s.layouts.of(c), find_gaps(c, self.run.expected)
         if self.selection.ranks is None and missing_rank.find_first_ranks(c, layout):
             return gaps[:1]
@@ -239,7 +281,7 @@ class Review:
         absent = absent or [*filter(_is_error, self._find_seal_findings()), *find_no_model(s, c)]
         absent += [*filter(_is_error, self.lost), *self._find_mixed()]
         known = {(f.code, f.path) for f in absent}
-        more = map(make_finding, layout.lacks(self.candidate.named, self.run.candidates))
+        more = map(make_finding, layout.lacks(self.named, self.run.candidates))
         absent += [f for f in more if (f.code, f.path) not in known]
         return absent or self._find_unlisted(c.parts[0].home)
 
@@ -250,7 +292,7 @@ class Review:
 
     def _find_mixed(self) -> Iterator[Finding]:
         """That the names of its files are of several attempts or runs, where other saves tell so."""
-        facts = SavesFacts(self.session.layouts, (self.candidate.whole,), self.run.expected)
+        facts = SavesFacts(self.session.layouts, (self.whole,), self.run.expected)
         told = (Severity.ERROR, Severity.WARNING) if self.run.checkpoints[1:] else (Severity.ERROR,)
         for _, f in find_hits(facts, (mixed_counters.RULE,)):
             if f.severity in told:
@@ -258,7 +300,7 @@ class Review:
 
     def _find_seal_findings(self) -> list[Finding]:
         """What is wrong with the seals of the candidate's files, each said once."""
-        seals, parts = self.session.indexes.seals, self.candidate.whole.parts
+        seals, parts = self.session.indexes.seals, self.whole.parts
         if seals is None:
             return []
         for p in parts:
@@ -269,11 +311,11 @@ class Review:
     def _assign(self, bad: Bad, *, compare_bytes: bool) -> Assignment:
         """What each rank would load, without the files that are ``bad``."""
         evidence = Evidence(
-            self.evidence.tensors,
-            partial(self.evidence.find_own_files, self.candidate, bad),
-            self.evidence.find_differences if compare_bytes else None,
+            self.files.tensors,
+            partial(self.files.find_own_files, self.named, self.whole.parts, bad),
+            self.files.find_differences if compare_bytes else None,
         )
-        return assign(self.candidate.whole, self.groups, bad, evidence)
+        return assign(self.whole, self.groups, bad, evidence)
 
     # ---- is it sound, and consistent
 
@@ -282,7 +324,7 @@ class Review:
         self._read_ahead(parts)
         wrong = {p.path: why for p in parts if (why := self._find_wrong(p)) is not None}
         warnings += (f for f in (*self._find_seal_findings(), *self.lost) if f.severity is Severity.WARNING)
-        s, whole, seals = self.session, self.candidate.whole, self.session.indexes.seals
+        s, whole, seals = self.session, self.whole, self.session.indexes.seals
         if seals and (unsealed := [p.path for p in parts if seals.leaves_out(p.path, p.home)]):
             warnings.append(seal_mismatch.describe_loaded(unsealed))
         empty = [*find_zeroed(s, whole, self.beside)]
@@ -290,16 +332,27 @@ class Review:
         for f in filter(_is_error, empty):
             wrong.setdefault(f.path, []).append(f)
         warnings += filterfalse(_is_error, empty)
-        for path, f, twin in self.contradictions.find(self.candidate, parts, wrong):
-            if twin is not None:
-                self.twins[path, f] = twin
+        self._add_contradictions(parts, wrong, warnings)
+        return wrong
+
+    def _add_contradictions(
+        self, parts: Sequence[Part], wrong: dict[str, list[Finding]], warnings: list[Finding]
+    ) -> None:
+        """Add what contradicts files. Raises UsageError if one to load may be a copy or the original."""
+        loaded, step = {p.path: p for p in parts}, self.selection.max_step
+        as_it_is = step is not None and step == self.named.step
+        for path, f, twin in self.files.find_contradictions(self.named, self.whole, parts, wrong):
+            if f.severity is Severity.NOTE and twin is not None and path in loaded and not as_it_is:
+                raise self._ask_which_is_the_copy(loaded[path], twin)
             if f.severity is not Severity.ERROR:
                 warnings.append(replace(f, path=path))
                 continue
             if path not in wrong:
                 self.concluded.add(path)
+                self.doubts |= {path: twin} if twin is not None else {}
+            elif twin is None:
+                self.doubts.pop(path, None)
             wrong.setdefault(path, []).append(f)
-        return wrong
 
     def _find_wrong(self, part: Part) -> list[Finding] | None:
         """Return why a file must not be loaded, None if it may be. Its warnings are errors then."""
@@ -327,7 +380,7 @@ class Review:
 
     def _find_holes(self, parts: Sequence[Part]) -> tuple[Finding, ...]:
         """Tensors of which the files to load hold only some pieces."""
-        places, path = self.session.places, self.candidate.whole.path
+        places, path = self.session.places, self.whole.path
         pieces = [places[home] for home in {os.path.dirname(p.path) for p in parts} if home in places]
         return tuple(replace(f, path=path) for files in pieces for f in incomplete(files.values()))
 
@@ -337,12 +390,9 @@ class Review:
         """Raise CkptError if the candidate loses only for files that are unread, or may be no copies."""
         if not self.selection.skip_unreadable:
             self._require_inspected(assigned)
-        doubtful = {
-            path: fs for path, fs in self.bad.items() if fs and all((path, f) in self.twins for f in fs)
-        }
-        if doubtful and self._assign_but_for(doubtful):
-            part = next(p for p in self.candidate.whole.parts if p.path in doubtful)
-            raise self._ask_which_is_the_copy(part, self.twins[part.path, doubtful[part.path][0]])
+        if self.doubts and self._assign_but_for(self.doubts):
+            part = next(p for p in self.whole.parts if p.path in self.doubts)
+            raise self._ask_which_is_the_copy(part, self.doubts[part.path])
 
     def _require_inspected(self, assigned: Assignment) -> None:
         """Raises CannotLook when the candidate could be used if the files that could not be read are whole.
@@ -350,9 +400,7 @@ class Review:
         Not having looked is no reason to go back in time. What was concluded from several files may be so
         for want of those.
         """
-        now = {
-            p.path: f for p in self.candidate.whole.parts if (f := why_unseen(p, self.session)) is not None
-        }
+        now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
         unseen = {**now, **self.unseen}
         if not unseen:
             return
@@ -365,7 +413,7 @@ class Review:
             root=self.session.root,
             checkpoint=None,
             resume=Resume(None),
-            rejected=(Rejected(self.candidate.whole, assigned.findings),),
+            rejected=(Rejected(self.whole, assigned.findings),),
             bytes_verified=self.session.reader.bytes_verified,
         )
         raise could_not_look.stop(f"{why.path or path}: {why.message}", HINT, empty)
@@ -378,82 +426,7 @@ class Review:
         return None if any(f.code != "replica-unproven" for f in errors) else at_best
 
     def _ask_which_is_the_copy(self, mine: Part, twin: Part) -> CkptError:
-        c, others = self.candidate.named, self.run.candidates
-        return ask_which_is_the_copy(c, mine, twin, others, self.session.root)
-
-
-class Contradictions:
-    """Looks in one run for files that do not agree with their names, each other, and those of other saves."""
-
-    def __init__(self, session: Session, selection: Selection, run: Run, evidence: FileEvidence) -> None:
-        self.session, self.selection, self.run, self.evidence = session, selection, run, evidence
-        self._equal = EqualFiles(session)
-
-    @cached_property
-    def _told_inside(self) -> dict[str, int]:
-        """By their paths, the steps of directories whose names tell none."""
-        saves = (c for c in self.run.checkpoints if c.step is not None and c.epoch is None and c.parts)
-        return {c.parts[0].home: c.step for c in saves if c.step is not None and c.parts[0].step is None}
-
-    @cached_property
-    def _first(self) -> dict[tuple[str, str], Order]:
-        """The order of the first checkpoint of each run."""
-        in_order = sorted(self.run.checkpoints, key=lambda o: o.order, reverse=True)
-        return {(o.layout, o.run): o.order for o in in_order}
-
-    def find(
-        self, candidate: Candidate, planned: Sequence[Part], bad: Collection[str]
-    ) -> list[Contradiction]:
-        """Return what contradicts the planned files, or all of a save that is complete by its names.
-
-        Copies are looked for once none of the planned files is ``bad`` for another reason.
-        """
-        c = candidate.whole
-        parts = c.parts if self.session.layouts.of(c).complete.by_name else planned
-        mine = {p.path for p in parts}
-        compared = self._find_compared(candidate, parts)
-        first = self._first.get((c.layout, c.run), c.order)
-        facts = make_facts(self.session, (c,), self.run.expected, compared, min(c.order, first))
-        found = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
-        wrong = {row.path for row in found if row.finding.severity is Severity.ERROR}
-        deep = self.selection.level > Level.STRUCTURE or self.selection.compare_only
-        if deep and {p.path for p in planned}.isdisjoint({*bad, *wrong}):
-            found += self._find_copies(candidate, compared, wrong)
-        for odd, typical in self.evidence.find_unlike_replicas(c):
-            hit = signature_changed.compare(odd, typical, facts)
-            found.append(Contradiction(odd.path, finding_of(signature_changed.RULE, hit)))
-        return [row for row in found if row.path in mine]
-
-    def _find_compared(self, candidate: Candidate, parts: Sequence[Part]) -> list[Part]:
-        """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""
-        c, ranks, near = candidate.whole, {p.rank for p in parts}, list[Part]()
-        for kind in (c.kind, Kind.PERIODIC) if c.kind is Kind.DYING_GASP else (c.kind,):
-            saves = self.run.find_nearest(candidate.named)
-            others = (o for o in saves if (o.layout, o.run, o.kind) == (c.layout, c.run, kind))
-            files = (p for o in islice(others, _NEAR) for p in o.parts if p.rank in ranks and p.size > 0)
-            near += islice(files, _NEAR_FILES)
-        for p in (*parts, *near):
-            self.session.report(p, self.evidence.level)
-        return [*parts, *(p for p in near if self.session.known(p).verdict is not Verdict.BROKEN)]
-
-    def _find_copies(
-        self, candidate: Candidate, compared: Sequence[Part], wrong: Collection[str]
-    ) -> Iterator[Contradiction]:
-        """Yield files with the bytes of another one, nearest first; the one that is ``wrong`` is the copy."""
-        c, known = candidate.whole, {p.path for p in compared}
-        enough, elsewhere = max(_SIZES_COMPARED, 4 * len(c.parts)), list[Part]()
-        for other in self.run.find_nearest(candidate.named):
-            if (other.layout, other.run) == (c.layout, c.run) and any(p.size > 0 for p in other.parts):
-                elsewhere += (p for p in other.parts if p.path not in known and p.size >= 0)
-            if len(elsewhere) > enough:
-                break
-        sound = [self._place(p) for p in compared if p.path not in wrong]
-        return self._equal.find_copies(sound, list(map(self._place, elsewhere)))
-
-    def _place(self, p: Part) -> Part:
-        """A file in a directory whose name tells no step, with the one that another file there tells."""
-        step = self._told_inside.get(p.home) if p.home and p.step is None and p.epoch is None else None
-        return p if step is None else p._replace(step=step)
+        return ask_which_is_the_copy(self.named, mine, twin, self.run.candidates, self.session.root)
 
 
 def _is_error(f: Finding) -> bool:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from ckpt_tools.discovery.completeness import Expected
 from ckpt_tools.layouts.common.rank_grid import Topology
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, Order
 
 _EACH_WAY = 2
 """How many saves before it, and after it, a checkpoint is compared with."""
@@ -57,16 +57,15 @@ class Run(Struct, frozen=True, dict=True):
     def _by_time(self) -> list[Checkpoint]:
         return sorted(self.checkpoints, key=attrgetter("mtime_ns"))
 
+    def find_first_order(self, c: Checkpoint) -> Order:
+        """Return the order of the first save of its run."""
+        return min(
+            (o.order for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)), default=c.order
+        )
+
     def find_nearest(self, c: Checkpoint) -> Iterator[Checkpoint]:
         """Yield its other finished checkpoints, the nearest in time first."""
         at = bisect_left(self._by_time, c.mtime_ns, key=attrgetter("mtime_ns"))
         sides = reversed(self._by_time[:at]), self._by_time[at:]
         near = merge(*sides, key=lambda o: abs(o.mtime_ns - c.mtime_ns))
         yield from (o for o in near if o.key != c.key)
-
-
-class Candidate(Struct, frozen=True):
-    """A checkpoint under judgement: as its files' names show it, and ``whole``, with what its indexes add."""
-
-    named: Checkpoint
-    whole: Checkpoint

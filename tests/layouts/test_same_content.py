@@ -27,7 +27,6 @@ from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.judge import Review
 
 Found = set[tuple[str, str]]
 
@@ -344,14 +343,6 @@ def test_other_checkpoints_of_the_run_are_witnesses_even_when_they_are_hidden(
     assert plan(str(tmp_path), Selection(max_step=30)).resume_step == 30
     with pytest.raises(UsageError, match="byte for byte the same"):
         plan(str(tmp_path), Selection(max_step=25))
-
-
-def test_a_file_that_is_out_without_a_finding_is_no_copy_to_ask_about() -> None:
-    """A random tree came to this, and ``plan`` to exit 70."""
-    review = object.__new__(Review)
-    review.selection, review.twins, review.bad = Selection(skip_unreadable=True), {}, {"/run/model.bin": []}
-    asked: Any = None  # nothing of the candidate is needed to see that there is no question
-    assert review._require_known(asked) is None
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.model.tensor import Box
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.equal_files import Contradiction
-from ckpt_tools.planning.judge import Contradictions, Judge
+from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.run import Run
 from ckpt_tools.reading.prefetch import LEAST
 from ckpt_tools.reading.session import Session
@@ -130,12 +130,12 @@ class World:
             saved=None,
         )
         judge = Judge(self.session, self.selection, run)
-        assert isinstance(judge.contradictions, Contradictions)  # their own tests are in tests/layouts
-        judge.contradictions = SimpleNamespace(find=self.contradictions)  # type: ignore[assignment]
+        # their own tests are in tests/layouts
+        judge.files.find_contradictions = self.contradictions  # type: ignore[method-assign,assignment]
         return judge
 
     def contradictions(
-        self, _candidate: object, planned: Sequence[Part], _bad: object = ()
+        self, _named: object, _whole: object, planned: Sequence[Part], _bad: object = ()
     ) -> Iterator[Contradiction]:
         self.asked.append(planned)
         yield from self.found
