@@ -26,8 +26,6 @@ SKEW_NS = 600 * 10**9
 """How far a clock may be ahead before its times count for nothing."""
 _COPY_NS, _NS_PER_BYTE = 10**9, 20
 """What a copy takes for each save, and for each byte of it (50 MB/s)."""
-_END = 10**17
-"""The step in the epoch of a save that was made at its end, beside some that were made within epochs."""
 _REGULAR = (Kind.PERIODIC, Kind.DYING_GASP)
 Places = Mapping[CheckpointKey, Order]
 """Where in training each save was made, as far as it is known; ``Checkpoint.order`` for those not named."""
@@ -37,8 +35,7 @@ def find_places(
     saves: Sequence[Checkpoint], layouts: Layouts, count_told: Callable[[Checkpoint], int | None]
 ) -> dict[CheckpointKey, Order]:
     """Return the places of saves whose own order tells less than is known: those of runs whose names restart
-    or count in several units, by what their files count on (``count_told``), those whose names are dates, and
-    those made at the end of an epoch.
+    or count in several units, by what their files count on (``count_told``), and those whose names are dates.
     """
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
@@ -61,22 +58,10 @@ def _find_places_in(
     if layout.counting.dated is not None:
         return _place_by_dates(run, layout.counting.dated)
     if any(c.step_in_epoch is not None for c in run):
-        return dict(_place_ends_of_epochs(run))
+        return {}
     if layout.counting.by_epoch and _do_epochs_go_first(run):
         return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
-    return _place_by_counts([c for c in run if c.kind in _REGULAR], count_told)
-
-
-def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> Iterator[tuple[CheckpointKey, Order]]:
-    for c in run:
-        if c.step is None and c.step_in_epoch is None and c.epoch is not None:
-            yield c.key, (-1, c.epoch, _END)
-
-
-def _place_by_counts(
-    regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
-) -> dict[CheckpointKey, Order]:
-    """The places of saves whose names count in several units, where all files count."""
+    regular = [c for c in run if c.kind in _REGULAR]
     counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
     return {} if None in counts.values() else _place_by_steps(counts)
 

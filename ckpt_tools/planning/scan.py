@@ -11,13 +11,13 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import whole
 from ckpt_tools.model.answers import Scan
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.filters import allows, belongs
-from ckpt_tools.planning.order import add_told_steps, find_places, order_saves, step_at
+from ckpt_tools.planning.order import find_places, order_saves, step_at
 from ckpt_tools.planning.rules.save import unfinished
 from ckpt_tools.planning.trackers import find_trackers, settle_unfinished
 from ckpt_tools.reading.opening import open_session
@@ -102,9 +102,6 @@ def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint
     asked = [c for c in listed if c.parts and not c.unfinished and _is_untold(s, c)]
     newest = {c.key for c in sorted(asked, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}
 
-    def step(c: Checkpoint) -> int | None:
-        return read_step(s, c, listed) if c.key in newest else None
-
     def count(c: Checkpoint) -> int | None:
         few = len(listed) <= _LOOKED_INTO and c.parts and not c.unfinished
         return read_count(s, c, listed, Level.STRUCTURE) if few else None
@@ -113,15 +110,10 @@ def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint
 
     def numbered(c: Checkpoint) -> Checkpoint:
         epoch = read_epoch(s, c) if c.epoch is None else c.epoch
-        return replace(c, step=step_at(step(c) if c.step is None else c.step, c, places), epoch=epoch)
+        step = read_step(s, c, listed) if c.step is None else c.step
+        return replace(c, step=step_at(step, c, places), epoch=epoch)
 
-    told = dict[CheckpointKey, Checkpoint]()
-    for run in s.runs(listed).values():
-        placed = any(s.layouts.of(c).is_last_resort for c in run)
-        if not placed and any(c.key in newest for c in run):
-            told |= {c.key: c for c in add_told_steps(run, step)}
-    rows = (told.get(c.key, c) for c in listed)
-    return [numbered(c) if c.key in newest else c for c in rows]
+    return [numbered(c) if c.key in newest else c for c in listed]
 
 
 def _is_untold(s: Session, c: Checkpoint) -> bool:
