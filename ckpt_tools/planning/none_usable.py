@@ -15,13 +15,16 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.candidates import count_checkpoints
 from ckpt_tools.planning.first_launch import describe_unplaced
 from ckpt_tools.planning.rules.choice import none_usable
 from ckpt_tools.reading.session import Session
 
 _NAMED = 4
 """Saves of which it is said what they lack."""
+
+
+def count_checkpoints(checkpoints: Sequence[Checkpoint]) -> str:
+    return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
 
 
 def explain_failure(

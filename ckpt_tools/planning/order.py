@@ -61,7 +61,13 @@ def _find_places_in(
         return {}
     if layout.counting.by_epoch and _do_epochs_go_first(run):
         return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
-    regular = [c for c in run if c.kind in _REGULAR]
+    return _place_by_counts([c for c in run if c.kind in _REGULAR], count_told)
+
+
+def _place_by_counts(
+    regular: Sequence[Checkpoint], count_told: Callable[[Checkpoint], int | None]
+) -> dict[CheckpointKey, Order]:
+    """The places of saves whose names count in several units, where all files count."""
     counts = {c.key: count_told(c) for c in regular} if len({c.unit for c in regular}) > 1 else {}
     return {} if None in counts.values() else _place_by_steps(counts)
 
