@@ -18,7 +18,6 @@ from ckpt_tools.storage.stores.store import (
     Object,
     Replaced,
     require_seen,
-    written,
 )
 from ckpt_tools.storage.urls import joined
 
@@ -30,12 +29,6 @@ T = TypeVar("T")
 
 BATCH = 1000
 """Keys that one delete request of S3 takes at most."""
-_ROUND = 100
-"""Lists that end at a multiple of so many keys may have lost a page: those of all stores are multiples."""
-_AGAIN = (
-    "its list begins again in the middle: something between here and there answers wrongly, or the server"
-    " does not know ListObjectsV2"
-)
 _CANNOT_TELL = (
     "nothing is listed, and the store answers 403 AccessDenied: with these credentials, which must not read"
     " it (s3:GetObject) or not list the whole bucket (s3:ListBucket), nobody can tell what there is"
@@ -59,36 +52,25 @@ class ObjectStore:
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self._must_list(prefix)
-        last, count, pauses = "", 0, iter(OF_A_STORE)
+        last, pauses = "", iter(OF_A_STORE)
         while True:
-            before = count
             try:
                 for meta in self._pages(prefix, last):
-                    last, count = meta["path"], count + 1
+                    last = meta["path"]
                     yield _object(meta)
+                return
             except OSError as e:
                 wait_for_another(e, pauses)
-                continue
-            if count == before or count % _ROUND:
-                break
-        if count and count == before:
-            self._prove(prefix, more=True)
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectMeta]:
         """What lies below a prefix, after a key in the order of the list."""
         pages = self._asked(prefix, self.client.list, prefix or None, chunk_size=PAGE, offset=after or None)
-        whole, begun = True, set[str]()
+        whole = True
         while whole:  # a page that is not full is the last
             self.requests["list"] += 1
             page = self._asked(prefix, next, pages, ())
             whole = len(page) == PAGE
-            # a cache that knows no pages would never end; a server of ListObjects alone ends after the first
-            first = page[0]["path"] if page else ""
-            again = first in begun or any(meta["path"] == first for meta in page[1:])
-            if page and (again or first < after):
-                raise OSError(errno.EREMOTEIO, _AGAIN, joined(self.url, prefix))
-            begun.add(first)
-            yield from (meta for meta in page if meta["path"] > after)
+            yield from page
 
     def confirm_nothing(self, prefix: str) -> None:
         self._prove(prefix)
@@ -96,25 +78,21 @@ class ObjectStore:
             text = "the store answers a question in two ways: run it again"
             raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
-    def _prove(self, prefix: str, *, more: bool = False) -> None:
-        """Raises OSError unless it is a store that answered that there is nothing (more): the library takes
-        every page of HTML for an empty list. To read what nobody has leads to an error that only a store
-        writes. Whoever may not list the whole bucket is denied it: then there is no ``more`` than was listed.
+    def _prove(self, prefix: str) -> None:
+        """Raises OSError unless it is a store that answered that there is nothing: the library takes every
+        page of HTML for an empty list. To read what nobody has leads to an error that only a store writes.
         """
         self.requests["get"] += 1
         try:
             interruptible(self.client.get, f"{prefix}/{_NOBODY}" if prefix else _NOBODY)
         except Exception as e:
             error, code = refused(e, joined(self.url, prefix)), code_of(e)
-            if isinstance(error, FileNotFoundError):
-                if code in _NO_SUCH_KEY:
-                    return
-            elif not isinstance(error, PermissionError) or code != "AccessDenied":
-                raise error from None
-            elif more:
+            if isinstance(error, FileNotFoundError) and code in _NO_SUCH_KEY:
                 return
-            else:
+            if isinstance(error, PermissionError) and code == "AccessDenied":
                 raise PermissionError(errno.EACCES, _CANNOT_TELL, error.filename) from None
+            if not isinstance(error, FileNotFoundError):
+                raise error from None
         text = "what answers with an empty list is no store of this kind: check the endpoint"
         raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
@@ -171,8 +149,7 @@ class ObjectStore:
             raise Replaced(joined(self.url, of.key))
         return memoryview(got.bytes()), now
 
-    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
-        require_seen(self, key, replacing)  # there are servers that know no conditions, and say nothing
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> None:
         old = replacing and (replacing.etag or replacing.version)
         mode: Any = "create" if replacing is None else "overwrite"
         if replacing is not None and old:
@@ -184,8 +161,8 @@ class ObjectStore:
         except OSError as e:
             if e.errno != errno.EOPNOTSUPP:
                 raise
-            self._write(key, data, "overwrite")  # a server that knows no conditions, and says so
-        return written(self, key, data)
+            require_seen(self, key, replacing)  # a server that knows no conditions, and says so
+            self._write(key, data, "overwrite")
 
     def _write(self, key: str, data: bytes, mode: Any) -> None:
         self.requests["put"] += 1
