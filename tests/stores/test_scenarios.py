@@ -100,16 +100,6 @@ def right_or_unseen(said: Said) -> bool:
 # ---- lists
 
 
-@pytest.mark.share(2)
-@pytest.mark.parametrize("lists", [1, 2, 3])
-@pytest.mark.parametrize("what", [NEWEST, FILES[1], "iter_", "run/"])
-def test_a_list_that_lacks_something_is_noticed_by_the_next(asker: Asker, what: str, lists: int) -> None:
-    said = asker.plan(Rule(Without(what), path=LIST, times=lists))
-    assert right_or_unseen(said), said.text
-    if lists == 1:
-        assert said.code == 5, said.text
-
-
 def test_a_save_that_is_uploaded_meanwhile_is_no_list_that_lacked_it(asker: Asker) -> None:
     """Its time tells: the answer is as before, with the warning that somebody writes."""
     new = [(f"run/{f.replace('30', '40')}", (TREE / f).read_bytes()) for f in FILES]

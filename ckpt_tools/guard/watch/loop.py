@@ -94,7 +94,7 @@ class Watcher:
             soon = min(self._look(root) for root in self.roots)
             self._save(metrics)
             if soon > 0:
-                self._sleep(min(soon, self.options.rescan))
+                self._sleep(soon)
 
     def _look(self, root: WatchedRoot) -> float:
         """One pass over a root, which may be gone for a while."""

@@ -1,11 +1,10 @@
-"""Which checkpoints of a listing are to be verified now, and when the next one will be."""
+"""Which checkpoints of a listing are to be verified now."""
 
 from __future__ import annotations
 
 import errno
 import os
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -102,40 +101,25 @@ def stamp_now(c: Checkpoint) -> str:
     return stamp(replace(c, parts=parts))
 
 
-class _Wait(Struct):
-    """Since when a checkpoint looks as it does, the moment at which it was tried in vain, and when it is to
-    be looked at, or sealed, again.
-    """
-
-    since: tuple[str, float] | None = None
-    tried: tuple[object, ...] = ()
-    again: float | None = None
-
-
 class Waiting:
     """What is not verified yet, or not sealed. Times are those of a clock that never jumps; others are used
     only where they show that a file is old.
     """
 
     def __init__(self, options: WatchOptions) -> None:
-        self._settle, self._every, self._rescan = options.read.settle, options.every, options.rescan
-        self._seals = options.seal
-        self._of = defaultdict[str, _Wait](_Wait)
+        self._options = options
+        self._since: dict[str, tuple[str, float]] = {}  # key -> (stamp, when it was first seen with it)
+        self._again: dict[str, tuple[object, float]] = {}  # key -> (moment, when it is tried again)
 
     def forget(self, found: Mapping[str, Listed]) -> None:
-        for key in [key for key in self._of if key not in found]:
-            del self._of[key]
+        for known in (self._since, self._again):
+            for key in known.keys() - found.keys():
+                del known[key]
 
-    def put_off(self, one: Listed) -> None:
-        """It is still written: look again when anything has changed."""
-        wait = self._of[one.key]
-        wait.tried, wait.since = one.moment, None
-
-    def note(self, key: str, seconds: float, record: Record) -> None:
-        """It was verified, and sealed, in so many seconds: each attempt reads all of it."""
-        in_vain = record.unsealed or record.state == "unknown"
-        again = time.monotonic() + max(self._rescan, _RETRY * seconds)
-        self._of[key] = _Wait(again=again if in_vain else None)
+    def put_off(self, one: Listed, seconds: float) -> None:
+        """It could not be verified, or sealed, in so many seconds: each attempt reads all of it."""
+        again = time.monotonic() + max(self._options.rescan, _RETRY * seconds)
+        self._again[one.key] = one.moment, again
 
     def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[Due]:
         """What is to be verified now: new ones first, the newest of them first, then those that were checked
@@ -152,36 +136,26 @@ class Waiting:
         return sorted(due, key=rank)
 
     def _find_reason(self, one: Listed, record: Record | None) -> str:
-        wait, now = self._of[one.key], time.monotonic()
+        moment, again = self._again.get(one.key, (None, 0.0))
+        if moment == one.moment and time.monotonic() < again:
+            return ""
         if record is None or record.stamp != one.stamp:
-            if not one.finished or wait.tried == one.moment or self._find_left(one) > 0:
+            if not one.finished or not self._is_settled(one):
                 return ""
             return "new" if record is None else "changed"
-        if record.state == "unknown" or (self._seals and record.unsealed):
-            return "retry" if now >= (wait.again or 0.0) else ""
-        return "scrub" if time.time() - record.checked_at >= self._every else ""
+        if record.state == "unknown" or (self._options.seal and record.unsealed):
+            return "retry"
+        return "scrub" if time.time() - record.checked_at >= self._options.every else ""
 
-    def _find_left(self, one: Listed) -> float:
-        """Seconds until nobody has written it for long enough; at most 0 where that is so."""
-        wait, now = self._of[one.key], time.monotonic()
-        if wait.since is None or wait.since[0] != one.stamp:
-            wait.since = one.stamp, now
-        by_our_clock = self._settle - (now - wait.since[1])
+    def _is_settled(self, one: Listed) -> bool:
+        """Whether nobody has written it for long enough, by our clock or by the times of its files."""
+        now, settle = time.monotonic(), self._options.read.settle
+        stamp, since = self._since.get(one.key, ("", now))
+        if stamp != one.stamp:
+            self._since[one.key], since = (one.stamp, now), now
         latest = 0.0  # a time of a file can be set, as copies have it; that of its entry cannot
         for part in one.checkpoint.parts:
             with suppress(OSError):
                 info = status(part.path)
                 latest = max(latest, info.st_mtime, info.st_ctime)
-        age = time.time() - latest
-        return min(by_our_clock, self._settle - age) if age >= 0 else by_our_clock
-
-    def wait_at_most(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> float:
-        """Seconds until the next one may be due."""
-        waiting = {key: wait for key, wait in self._of.items() if wait.since is not None and key in found}
-        left = [self._find_left(found[k]) for k, wait in waiting.items() if wait.tried != found[k].moment]
-        scrubs = (
-            max(0.0, self._every - (time.time() - record.checked_at))
-            for key, record in known.items()
-            if key not in self._of or self._of[key].again is None
-        )
-        return max(0.05, min([self._rescan, *left, *scrubs]))
+        return now - since >= settle or time.time() - latest >= settle

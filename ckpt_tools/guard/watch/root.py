@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.cache.verdicts import Cache, remembering
-from ckpt_tools.errors import CannotLook, CkptError, explain_refusal
+from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard.verifying import Checked, verify
 from ckpt_tools.guard.watch.answer import ask, selection
@@ -68,9 +68,7 @@ class WatchedRoot:
         self._problems: dict[str, str] = {}
         self._passed: Mapping[str, object] = {}
         self._answered: object = None
-        self._in_store, self._listing = is_url(root), ""
-        self._age = options.every if self._in_store else 0.0
-        self._found: Mapping[str, Listed] = {}
+        self._age = options.every if is_url(root) else 0.0
         self._unasked = list[Finding]()
 
     def load(self) -> None:
@@ -80,13 +78,11 @@ class WatchedRoot:
         self.tally.again = self.records.starts.again
 
     def look(self) -> float:
-        """One pass: seconds until the next may have something to do, 0 where it has at once.
+        """One pass: seconds until the next one.
 
         Raises CannotLook where the root cannot be listed; then nothing that is known changes.
         """
         try:
-            if self._in_store and (soon := self._look_in_store()) is not None:
-                return soon
             trusted, age = self.options.read.trust, self._age
             with remembering(self.root, True, age, partial(self.problem, "no-cache"), trusted) as cache:
                 # What is due was the same in two looks: no clock of a file server has a say in that.
@@ -95,17 +91,14 @@ class WatchedRoot:
                 self.tally.up, self.tally.passed_at = True, time.time()
                 self._forget_gone(s, found)
                 self._unasked.clear()
-                due, until = (
-                    self.waiting.find_due(found, self.records.known),
-                    time.monotonic() + _BATCH_SECONDS,
-                )
+                due = self.waiting.find_due(found, self.records.known)
+                until = time.monotonic() + _BATCH_SECONDS
                 while due:
                     self._verify(s, due.pop(0), cache)
                     if time.monotonic() > until:
                         break
-                self._found = found
         except CannotLook:
-            self.tally.up, self._listing = False, ""
+            self.tally.up = False
             raise
         self.solved("cannot-look")
         unseen = tuple(f for f in [*not_seen(s), *self._unasked] if f.severity is not Severity.NOTE)
@@ -116,28 +109,13 @@ class WatchedRoot:
             self.solved("unreadable")
         self._look_for_starts()
         self._conclude(s, found)
-        return 0.0 if due else self.waiting.wait_at_most(found, self.records.known)
+        return 0.0 if due else self.options.rescan
 
     @property
     def blind(self) -> bool:
         """Whether something could not be looked at in the last pass, by this process or by its plan."""
         said = self.tally.answer
         return "unreadable" in self._problems or (said is not None and said.exit_code == CannotLook.exit_code)
-
-    def _look_in_store(self) -> float | None:
-        """Where nothing in a store has changed since the last pass, and nothing is due: seconds until that
-        may be. It takes one listing. Raises CannotLook.
-        """
-        from ckpt_tools.storage.stores.refresh import listing_of
-
-        with explain_refusal(f"cannot look at {self.root}"):
-            before, self._listing = self._listing, listing_of(self.root)
-        known = self.records.known
-        if before != self._listing or self.waiting.find_due(self._found, known):
-            return None
-        self.tally.up, self.tally.passed_at = True, time.time()
-        self._look_for_starts()
-        return self.waiting.wait_at_most(self._found, known)
 
     # ---- one checkpoint
 
@@ -147,7 +125,7 @@ class WatchedRoot:
         checked = seen.checked
         if checked.written or self._is_changed(one):
             self.tally.verifications["written"] += 1
-            self.waiting.put_off(one)
+            self.waiting.put_off(one, time.monotonic() - started)
             return
         if c.step is None and checked.verdict is not Verdict.UNKNOWN:
             c = replace(c, step=read_step(s, c, one.window))
@@ -164,7 +142,8 @@ class WatchedRoot:
         saved_at, codes = c.mtime_ns / 1e9, checked.codes
         record = Record(one.stamp, state, time.time(), c.path, c.step, saved_at, codes, unsealed)
         self.records.put(one.key, record)
-        self.waiting.note(one.key, time.monotonic() - started, record)
+        if unsealed or state == "unknown":
+            self.waiting.put_off(one, time.monotonic() - started)
 
     def _read(self, s: Session, due: Due, cache: Cache | None, *, to_seal: bool) -> _Seen:
         """In a store what was verified is known by its ETags, unless it is to be read again."""

@@ -65,11 +65,15 @@ class ObjectStore:
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectMeta]:
         """What lies below a prefix, after a key in the order of the list."""
         pages = self._asked(prefix, self.client.list, prefix or None, chunk_size=PAGE, offset=after or None)
-        whole = True
+        whole, begun = True, set[str]()
         while whole:  # a page that is not full is the last
             self.requests["list"] += 1
             page = self._asked(prefix, next, pages, ())
             whole = len(page) == PAGE
+            if page and page[0]["path"] in begun:  # a cache that knows no pages would never end
+                text = "its list begins again in the middle: something between here and there answers wrongly"
+                raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
+            begun.update(meta["path"] for meta in page[:1])
             yield from page
 
     def confirm_nothing(self, prefix: str) -> None:

@@ -81,17 +81,6 @@ def _count_pages(tree: Tree, top: str) -> int | None:
     return None if known is None else known // PAGE + 1
 
 
-def listing_of(url: str) -> str:
-    """A digest of all that lies below a URL at this moment: keys, sizes, times, ETags. Raises OSError."""
-    from xxhash import xxh3_128_intdigest
-
-    tree, key = tree_of(url)
-    digest = 0  # whatever their order: a million keys are not to be kept for it
-    for of in tree.store.objects(key):
-        digest ^= xxh3_128_intdigest(repr(of).encode("utf-8", "surrogatepass"))
-    return f"{digest:032x}"
-
-
 def learn_versions(urls: Sequence[str]) -> None:
     """See that the versions of these objects are known, where their store keeps any."""
     rest = list[str]()
