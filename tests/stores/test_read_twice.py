@@ -15,7 +15,7 @@ from stores.asking import as_user, ask
 from stores.bucket import Bucket
 from stores.calls import URL, Call, Calls, Fault
 
-from ckpt_tools import api, guard
+from ckpt_tools import api
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.engines import Engine
 from ckpt_tools.storage import attempts
@@ -100,14 +100,3 @@ def test_what_workers_read(tmp_path: Path, behind: Callable[[Fault | None], Call
             }
             assert fault.met and verdicts.pop(key[4:]) in ("ok", "unknown"), (fault, done)
             assert set(verdicts.values()) == {"ok"}
-
-
-def test_what_workers_digest(tmp_path: Path, behind: Callable[[Fault | None], Calls]) -> None:
-    shutil.copytree(FIXTURES / "layouts/megatron/tp/tree/iter_0000030", tmp_path / "top/run/iter_0000030")
-    key = "run/iter_0000030/mp_rank_00/model_optim_rng.pt"
-    for number in (1, 4):
-        fault = Fault("garbled", Call("read", key, number), stays=False)
-        behind(fault)
-        with Threads() as threads:
-            done = guard.seal(ROOT, engine=Engine(threads, "threads"), seal_dir=str(tmp_path))
-        assert fault.met and [one.state for one in done.checkpoints] != ["broken"], (fault, done)
