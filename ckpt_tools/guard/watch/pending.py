@@ -116,8 +116,13 @@ class Waiting:
             for key in known.keys() - found.keys():
                 del known[key]
 
+    def note(self, one: Listed, record: Record, seconds: float) -> None:
+        """It was verified, and sealed, in so many seconds."""
+        if record.unsealed or record.state == "unknown":
+            self.put_off(one, seconds)
+
     def put_off(self, one: Listed, seconds: float) -> None:
-        """It could not be verified, or sealed, in so many seconds: each attempt reads all of it."""
+        """That was in vain: each attempt reads all of it."""
         again = time.monotonic() + max(self._options.rescan, _RETRY * seconds)
         self._again[one.key] = one.moment, again
 

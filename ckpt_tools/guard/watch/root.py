@@ -142,8 +142,7 @@ class WatchedRoot:
         saved_at, codes = c.mtime_ns / 1e9, checked.codes
         record = Record(one.stamp, state, time.time(), c.path, c.step, saved_at, codes, unsealed)
         self.records.put(one.key, record)
-        if unsealed or state == "unknown":
-            self.waiting.put_off(one, time.monotonic() - started)
+        self.waiting.note(one, record, time.monotonic() - started)
 
     def _read(self, s: Session, due: Due, cache: Cache | None, *, to_seal: bool) -> _Seen:
         """In a store what was verified is known by its ETags, unless it is to be read again."""
