@@ -1,8 +1,8 @@
 """Pages that tell a story in shell: their blocks, run one after the other in a directory as the page says, and what
 the page shows of the answers.
 
-A page begins with what lies there, ``<!-- run: megatron/tp -->``: a copy of that case of fixtures/layouts, called
-``run``. Before a block may stand ``<!-- exit: 1 -->``; a block of text behind one of shell is what it printed, where …
+A page makes its tree itself, by ``cp -a fixtures/layouts/megatron/tp/tree run`` in a clone, whose files are all as old;
+or begins with what lies there, ``<!-- run: megatron/tp -->``: a copy of that case, called ``run``. Before a block may stand ``<!-- exit: 1 -->``; a block of text behind one of shell is what it printed, where …
 stands for anything. A line of a crontab is run as well. A block of another language behind ``<!-- file: resume.py -->`` is written to that file.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ BIN = Path(sys.executable).parent
 TRAIN = "import os, sys\nos.write(1, ' '.join(['train.py', *sys.argv[1:]]).encode() + b'\\n')\n"
 """In one call, so that the lines of two ranks stay lines."""
 _TREE = re.compile(r"^<!-- ([\w/-]+): ([\w-]+/[\w-]+) -->$", re.MULTILINE)
+_CLONED = re.compile(r"^cp -a (fixtures/layouts/[\w-]+/[\w-]+/tree) ", re.MULTILINE)
+_CLONED_AT = 1_750_000_000
 _BLOCK = re.compile(
     r"(?:<!-- (exit|file): ([\w.-]+) -->\n)?```(\w+)\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL
 )
@@ -60,6 +63,10 @@ def prepare(page: str, home: Path) -> dict[str, str]:
         (home / name).parent.mkdir(exist_ok=True)
         (home / "made" / "whole").rename(home / name)
         (home / "made").rmdir()
+    for tree in _CLONED.findall(page):
+        shutil.copytree(ROOT / tree, home / tree, symlinks=True)
+        for path in (home / tree).rglob("*"):
+            os.utime(path, (_CLONED_AT, _CLONED_AT), follow_symlinks=False)
     kept = {name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ}
     path = f"{warm.commands()}:{BIN}:{os.environ['PATH']}"
     return {
