@@ -1,4 +1,4 @@
-"""Whether somebody else writes below ROOT meanwhile."""
+"""Whether somebody else writes below ROOT meanwhile, and whether a store's list was whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.plan import FileLoad
+from ckpt_tools.model.plan import FileLoad, Rejected
 from ckpt_tools.planning.rules.choice import another_writer
 from ckpt_tools.planning.rules.choice.another_writer import How
 from ckpt_tools.planning.rules.tree import could_not_look
@@ -24,6 +24,8 @@ STATS = 256
 DIRECTORIES = 64
 SKEW_NS = 5_000_000_000
 """How far a file server's clock may be ahead; times beyond it tell of no writer."""
+_RELISTED = 8
+"""Checkpoints at most that are listed again."""
 
 
 def require_unchanged(planned: Iterable[FileLoad]) -> None:
@@ -39,6 +41,24 @@ def require_unchanged(planned: Iterable[FileLoad]) -> None:
             raise could_not_look.stop_changed(path, str(now.strerror)) from now
         if now != (f.size, f.mtime_ns) or get_etag(path) != f.etag:
             raise could_not_look.stop_changed(path, None)
+
+
+def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, chosen: bool) -> None:
+    """Raise CannotLook if something is there that the first list of a store lacked, and that nobody has
+    written meanwhile: without it an older checkpoint is the choice, or a first launch. What lost because a
+    file was missing is listed again, and all of ``root`` where nothing was ``chosen``.
+    """
+    from ckpt_tools.storage.stores.refresh import late
+
+    missing = {"missing-rank", "missing-part"}
+    lost = [r.checkpoint.path for r in rejected if not missing.isdisjoint(f.code for f in r.findings)]
+    below, earliest = lost[:_RELISTED] if chosen else [root], started_ns - SKEW_NS
+    try:
+        found = late(root, below, lambda ns: earliest <= ns <= time.time_ns() + SKEW_NS)
+    except OSError as e:
+        raise could_not_look.stop_late(e.filename or root, str(e.strerror)) from e
+    if found is not None:
+        raise could_not_look.stop_late(found, None)
 
 
 def get_etag(path: str) -> str:

@@ -87,9 +87,11 @@ class Planner:
         """Return the plan, with what could not be looked at; ``allow_fresh`` takes one without checkpoint."""
         try:
             made = self._plan()
+            self._require_whole_list(made)
         except CannotLook:
             raise
         except CkptError as error:
+            self._require_whole_list(error.plan)
             if not (self.selection.skip_unreadable and isinstance(error, UsageError)):
                 self._find_unseen(error.plan, str(error))
             fresh = isinstance(error, (NoCheckpoint, NoneUsable, NotRecognised)) and error.plan
@@ -97,6 +99,12 @@ class Planner:
                 return fresh
             raise
         return self.weigh(made, "")
+
+    def _require_whole_list(self, made: LoadPlan | None) -> None:
+        """Raises CannotLook where the list of a store is shown to have lacked something."""
+        if is_url(self.root) and hasattr(self, "session"):
+            rejected, chosen = (made.rejected, made.checkpoint is not None) if made else ((), False)
+            other_writers.require_whole(self.root, self.session.started_ns, rejected, chosen=chosen)
 
     def weigh(self, made: LoadPlan | None, otherwise: str) -> LoadPlan:
         """The plan with what could not be looked at on the way to it. Raises CannotLook."""

@@ -233,6 +233,36 @@ class Counting(Handler):
         self.reply(200, body=text.encode())
 
 
+class OnlyTheFirstPage(Handler):
+    """A server that knows ListObjects alone, and does not see what ListObjectsV2 asks for beyond it: that more
+    would follow, it says in words of its own.
+    """
+
+    def answer(self) -> None:
+        if "list-type" not in parse_qs(urlsplit(self.path).query):
+            self.reply(404, body=b"<Error><Code>NoSuchKey</Code></Error>")
+            return
+        rows = "".join(
+            f"<Contents><Key>run/data/{i:07}</Key><LastModified>2025-01-01T00:00:00.000Z</LastModified>"
+            f'<ETag>"{i}"</ETag><Size>7</Size></Contents>'
+            for i in range(self.server.state)
+        )
+        more = "<IsTruncated>true</IsTruncated><NextMarker>run/data/0000999</NextMarker>"
+        self.reply(200, body=f"<ListBucketResult>{more}{rows}</ListBucketResult>".encode())
+
+
+@pytest.mark.parametrize("page", [1000, 100])
+def test_the_first_page_of_a_list_is_not_taken_for_all_of_it(page: int, tmp_path: Path) -> None:
+    with serving(OnlyTheFirstPage, page) as server:
+        options = {"endpoint": server.endpoint, "access_key_id": "a", "secret_access_key": "b"}
+        bucket = Bucket("s3://bucket", server.endpoint, {**options, "region": "us-east-1"}, None)  # type: ignore[arg-type]
+        with as_user(tmp_path, bucket):
+            for words in ("ls", "verify", "plan --allow none", "prune --keep-last 1"):
+                said = ask(*words.split(), "s3://bucket/run")
+                assert said.code == 5, said.text
+                assert "its list begins again in the middle" in said.text
+
+
 @pytest.mark.parametrize(
     ("count", "mebibytes"),
     [(10_000, 90), pytest.param(1_000_000, 1500, marks=pytest.mark.exhaustive)],

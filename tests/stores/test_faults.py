@@ -343,6 +343,20 @@ def test_a_signal_ends_a_stall(asker: Asker) -> None:
     assert rule.matched == 1  # else it has waited until the library asked again
 
 
+def test_a_portal_in_the_middle_of_a_list_is_no_end_of_it(
+    gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
+) -> None:
+    for number in range(1000):
+        gcs.put(f"run/a/{number:04}", b"")
+    gcs.upload(TREE, "run")
+    proxy = proxy_of(gcs)
+    with as_user(tmp_path, gcs.through(proxy.endpoint)):
+        assert ask("plan", f"{gcs.url}/run", "--json").json["resume_step"] == 30
+        proxy.add(Rule(FAULTS["garbage"], method="GET", first=2))
+        said = ask("plan", f"{gcs.url}/run", "--allow=none", "--json")
+        assert (said.code, "checkpoint" in said.json) == (5, False), said.text
+
+
 def test_a_portal_is_no_empty_store(tmp_path: Path, http_server: Bucket) -> None:
     """A web server that answers whatever is asked with its own page, and 404 where a file would be."""
     bucket = Bucket("s3://bucket", http_server.endpoint, {}, http_server.contents)

@@ -180,12 +180,16 @@ def test_the_usual_answer_or_none(desk: Desk, command: str, each: int) -> None:
         assert set(desk.bucket.keys()) >= stay, name
 
 
+@pytest.mark.share(2)
 @pytest.mark.slow
-def test_a_list_of_empty_pages_for_ever(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library takes them for a long list: the budget ends it."""
+@pytest.mark.parametrize("more", [(), ("--budget", "2")], ids=["", "budget"])
+def test_a_list_of_one_page_for_ever(
+    desk: Desk, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty pages that never end the library takes for a long list: the budget ends it."""
     monkeypatch.setattr(stalls, "GRACE", 1.0)
     assert desk.ask("plan", None).code == 0
     desk.proxy.add(Rule(Otherwise(body=partial(re.sub, END, ON)), "GET", LIST))
-    more = ("--allow=none", "--allow=missing", "--json", "--budget", "2")
-    said = ask("plan", f"{desk.bucket.url}/none", *more)
+    where = "none" if more else "run"
+    said = ask("plan", f"{desk.bucket.url}/{where}", "--allow=none", "--allow=missing", "--json", *more)
     assert said.code == 5, said.text

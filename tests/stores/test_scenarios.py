@@ -4,6 +4,7 @@ that nobody could look. It is never an older checkpoint in silence, and never a 
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,19 @@ NEWEST = "iter_0000030"
 FILES = [f"{NEWEST}/mp_rank_{rank:02}/model_optim_rng.pt" for rank in (0, 1)]
 LIST = "list-type=2"
 HOUR_AGO = time.time() - 3600
+
+
+@dataclass(frozen=True)
+class Without:
+    """A list that lacks the keys in which ``what`` is found."""
+
+    what: str
+
+    def meet(self, exchange: Exchange) -> None:
+        answer, data = exchange.ask().whole()
+        row = rb"<Contents>(?:(?!</Contents>).)*%b(?:(?!</Contents>).)*</Contents>" % self.what.encode()
+        text = re.sub(row, b"", data, flags=re.DOTALL)
+        exchange.send(replace(answer, length=len(text), body=iter([text])))
 
 
 @dataclass(frozen=True)
@@ -84,6 +98,16 @@ def right_or_unseen(said: Said) -> bool:
 
 
 # ---- lists
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("lists", [1, 2, 3])
+@pytest.mark.parametrize("what", [NEWEST, FILES[1], "iter_", "run/"])
+def test_a_list_that_lacks_something_is_noticed_by_the_next(asker: Asker, what: str, lists: int) -> None:
+    said = asker.plan(Rule(Without(what), path=LIST, times=lists))
+    assert right_or_unseen(said), said.text
+    if lists == 1:
+        assert said.code == 5, said.text
 
 
 def test_a_save_that_is_uploaded_meanwhile_is_no_list_that_lacked_it(asker: Asker) -> None:
@@ -184,6 +208,10 @@ def test_a_fault_that_begins_while_files_are_brought(asker: Asker, fault: str) -
 TWO = {
     "503, then a cut": (Rule(unavailable("0"), path=LIST, times=1), Rule(Cut(100), path=FILES[0], times=1)),
     "cut, and another is denied": (Rule(Cut(100), path=FILES[0], times=1), Rule(denied(), path=FILES[1])),
+    "a list that lacks a rank, and 503": (
+        Rule(Without(FILES[1]), path=LIST, times=1),
+        Rule(unavailable("0"), path=LIST, first=2),
+    ),
     "429, and a token that expires": (Rule(too_many(), times=1), Rule(expired_token(), path=FILES[1])),
     "a bit, and another file is denied": (
         Rule(Corrupt(70_000), path=FILES[0], times=1),

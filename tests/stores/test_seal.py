@@ -124,6 +124,22 @@ def test_without_the_right_to_write_it_says_what_can_be_done(
     assert done.returncode == 5 and "CKPT_SEAL_DIR" in done.stderr and s3.keys() == before
 
 
+@pytest.mark.share(2)
+@pytest.mark.parametrize("before", [False, True], ids=["a new one", "one in place of another"])
+def test_a_seal_that_something_else_took_is_not_said_to_be_there(
+    before: bool, s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
+) -> None:
+    """What answers each PUT, as a store would, is none."""
+    s3.upload(megatron(tmp_path / "run"), "run")
+    if before:
+        sealed(s3, tmp_path)
+    proxy = proxy_of(s3)
+    proxy.add(Rule(Status(200, (("ETag", '"0"'),)), method="PUT"))
+    words = ("--again", "--also", "sha256") if before else ()
+    body = sealed(s3.through(proxy.endpoint), tmp_path, *words, code=5)
+    assert body["error"]["exit_code"] == 5, body
+
+
 def test_a_file_replaced_while_it_is_sealed_is_in_use(
     s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
 ) -> None:

@@ -47,8 +47,34 @@ class Keys:
         """It is sure."""
 
 
+class SlowKeys(Keys):
+    """Each object comes after another thread had its turn."""
+
+    def objects(self, prefix: str) -> Iterator[Object]:
+        for k in self.keys:
+            Event().wait(0.0005)
+            if k.startswith(f"{prefix}/"):
+                yield self.object(k)
+
+
 def names(tree: Tree, key: str) -> list[str]:
     return [e.name for e in tree.entries(key)]
+
+
+def test_who_lists_a_part_anew_meets_nothing_late_while_all_is_listed_anew() -> None:
+    tree = Tree(SlowKeys(*(f"run/a/b{i}/{j}" for i in range(4) for j in range(4))))  # type: ignore[arg-type]
+    tree.list_below("run")
+
+    def list_again(key: str) -> None:
+        for _ in range(10):
+            tree.refresh_and_compare(key)
+
+    threads = [Thread(target=list_again, args=(key,)) for key in ("run", "run/a", "run/a/b1", "run/a/b2")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tree.late == {}
 
 
 def test_a_part_of_what_is_known_is_listed_anew() -> None:
@@ -147,3 +173,70 @@ def test_what_is_asked_about_again_is_as_it_is_now(
                 tree.object(key)
     homes = {key.rpartition("/")[0] for key in wanted}
     assert store.requests["list"] + store.requests["head"] <= max(len(homes), len(wanted))
+
+
+class Flat(Keys):
+    """Lists in the order of keys, as the stores of clouds do."""
+
+    def objects(self, prefix: str) -> Iterator[Object]:
+        self.requests["list"] += 1
+        top = f"{prefix}/" if prefix else ""
+        yield from (self.object(k) for k in self.keys if k.startswith(top))
+
+    def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
+        self.requests["list"] += 1
+        top = f"{prefix}/" if prefix else ""
+        below = [k[len(top) :] for k in self.keys if k.startswith(top)]
+        found = [self.object(top + name) for name in below if "/" not in name]
+        return found, sorted({name.partition("/")[0] for name in below if "/" in name})
+
+
+@examples(100)
+@given(keys=st.sets(KEYS, min_size=1, max_size=12), hidden=st.sets(st.integers(0, 11)), deep=st.booleans())
+def test_what_an_earlier_list_lacked_is_noted(keys: set[str], hidden: set[int], deep: bool) -> None:
+    """By a list of all, or by one of each directory: below a new one all is new."""
+    every = sorted(f"run/{key}" for key in keys)
+    lacked = {key for i, key in enumerate(every) if i in hidden}
+    every.append("run/z")
+    store = Flat(*(key for key in every if key not in lacked))
+    tree = Tree(store)  # type: ignore[arg-type]
+    tree.list_below("run")
+    store.keys = every
+    known = [k for k in tree._directories if k.startswith("run")]
+    if deep:
+        tree.refresh_and_compare("run")
+        assert set(tree.late) == lacked
+        return
+    for home in known:
+        tree.refresh_directory(home)
+    assert lacked <= {k for k in every for late in tree.late if k == late or k.startswith(f"{late}/")}
+    assert all(any(k == late or k.startswith(f"{late}/") for k in lacked) for late in tree.late)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_what_is_late_and_old_is_said(written: bool) -> None:
+    store = Flat("run/a/1")
+    tree = Tree(store)  # type: ignore[arg-type]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(mounts._trees, (store.url, ()), tree)
+        mounts.refresh(f"{store.url}/run")
+        store.keys = ["run/a/1", "run/b/1"]
+        assert refresh.refresh_directories([f"{store.url}/run"]) == {}
+        found = refresh.late(f"{store.url}/run", [], lambda _mtime: written)
+        assert found in ({None} if written else {f"{store.url}/run/b", f"{store.url}/run/b/1"})
+        mounts.refresh(f"{store.url}/run")
+        assert refresh.late(f"{store.url}/run", [], lambda _mtime: False) is None
+
+
+def test_what_lies_beside_a_file_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is one file may have lost what lies beside it; and nothing of the list is forgotten."""
+    store = Keys("run/a/1", "run/b/1", "run/b/2")
+    tree = Tree(store)  # type: ignore[arg-type]
+    monkeypatch.setattr(refresh, "tree_of", lambda url: (tree, url.removeprefix("s3://bucket/")))
+    tree.list_below("run")
+    store.requests.clear()
+    store.keys.append("run/b/3")
+    below = ("s3://bucket/run/b/1", "s3://bucket/run/b/2")
+    assert refresh.late("s3://bucket/run", below, lambda _: False) == "s3://bucket/run/b/3"
+    assert store.requests == {"list": 1}
+    assert tree.object("run/a/1") == store.object("run/a/1") and store.requests == {"list": 1}

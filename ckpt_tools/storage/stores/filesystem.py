@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ckpt_tools.storage.stalls import Stalled, watched
 from ckpt_tools.storage.stores.refused import NO_RANGES, refused
-from ckpt_tools.storage.stores.store import Object, Replaced, require_seen
+from ckpt_tools.storage.stores.store import Object, Replaced, require_seen, written
 from ckpt_tools.storage.urls import READ_ONLY, joined
 
 P = ParamSpec("P")
@@ -119,11 +119,12 @@ class FileSystem:
             raise OSError(errno.EIO, NO_RANGES, joined(self.url, of.key))
         return memoryview(data), of
 
-    def put(self, key: str, data: bytes, replacing: Object | None = None) -> None:
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
         self._require_writable(key)
         require_seen(self, key, replacing)
         self.requests["put"] += 1
         self._asked(key, self.fs.pipe_file, self._path(key), data)
+        return written(self, key, data)
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
         failed: dict[str, OSError] = {}

@@ -57,6 +57,7 @@ def tree_of(url: str) -> tuple[Tree, str]:
 def refresh(url: str) -> None:
     """Forget what the store of a URL has, and list what lies below it now. Raises OSError."""
     tree, key = tree_of(url)
+    tree.late.clear()
     tree.refresh(key)
 
 

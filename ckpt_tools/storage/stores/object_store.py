@@ -18,6 +18,7 @@ from ckpt_tools.storage.stores.store import (
     Object,
     Replaced,
     require_seen,
+    written,
 )
 from ckpt_tools.storage.urls import joined
 
@@ -29,6 +30,12 @@ T = TypeVar("T")
 
 BATCH = 1000
 """Keys that one delete request of S3 takes at most."""
+_ROUND = 100
+"""Lists that end at a multiple of so many keys may have lost a page: those of all stores are multiples."""
+_AGAIN = (
+    "its list begins again in the middle: something between here and there answers wrongly, or the server"
+    " does not know ListObjectsV2"
+)
 _CANNOT_TELL = (
     "nothing is listed, and the store answers 403 AccessDenied: with these credentials, which must not read"
     " it (s3:GetObject) or not list the whole bucket (s3:ListBucket), nobody can tell what there is"
@@ -52,15 +59,20 @@ class ObjectStore:
 
     def objects(self, prefix: str) -> Iterator[Object]:
         self._must_list(prefix)
-        last, pauses = "", iter(OF_A_STORE)
+        last, count, pauses = "", 0, iter(OF_A_STORE)
         while True:
+            before = count
             try:
                 for meta in self._pages(prefix, last):
-                    last = meta["path"]
+                    last, count = meta["path"], count + 1
                     yield _object(meta)
-                return
             except OSError as e:
                 wait_for_another(e, pauses)
+                continue
+            if count == before or count % _ROUND:
+                break
+        if count and count == before:
+            self._prove(prefix, more=True)
 
     def _pages(self, prefix: str, after: str) -> Iterator[ObjectMeta]:
         """What lies below a prefix, after a key in the order of the list."""
@@ -70,11 +82,13 @@ class ObjectStore:
             self.requests["list"] += 1
             page = self._asked(prefix, next, pages, ())
             whole = len(page) == PAGE
-            if page and page[0]["path"] in begun:  # a cache that knows no pages would never end
-                text = "its list begins again in the middle: something between here and there answers wrongly"
-                raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
-            begun.update(meta["path"] for meta in page[:1])
-            yield from page
+            # a cache that knows no pages would never end; a server of ListObjects alone ends after the first
+            first = page[0]["path"] if page else ""
+            again = first in begun or any(meta["path"] == first for meta in page[1:])
+            if page and (again or first < after):
+                raise OSError(errno.EREMOTEIO, _AGAIN, joined(self.url, prefix))
+            begun.add(first)
+            yield from (meta for meta in page if meta["path"] > after)
 
     def confirm_nothing(self, prefix: str) -> None:
         self._prove(prefix)
@@ -82,21 +96,25 @@ class ObjectStore:
             text = "the store answers a question in two ways: run it again"
             raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
-    def _prove(self, prefix: str) -> None:
-        """Raises OSError unless it is a store that answered that there is nothing: the library takes every
-        page of HTML for an empty list. To read what nobody has leads to an error that only a store writes.
+    def _prove(self, prefix: str, *, more: bool = False) -> None:
+        """Raises OSError unless it is a store that answered that there is nothing (more): the library takes
+        every page of HTML for an empty list. To read what nobody has leads to an error that only a store
+        writes. Whoever may not list the whole bucket is denied it: then there is no ``more`` than was listed.
         """
         self.requests["get"] += 1
         try:
             interruptible(self.client.get, f"{prefix}/{_NOBODY}" if prefix else _NOBODY)
         except Exception as e:
             error, code = refused(e, joined(self.url, prefix)), code_of(e)
-            if isinstance(error, FileNotFoundError) and code in _NO_SUCH_KEY:
-                return
-            if isinstance(error, PermissionError) and code == "AccessDenied":
-                raise PermissionError(errno.EACCES, _CANNOT_TELL, error.filename) from None
-            if not isinstance(error, FileNotFoundError):
+            if isinstance(error, FileNotFoundError):
+                if code in _NO_SUCH_KEY:
+                    return
+            elif not isinstance(error, PermissionError) or code != "AccessDenied":
                 raise error from None
+            elif more:
+                return
+            else:
+                raise PermissionError(errno.EACCES, _CANNOT_TELL, error.filename) from None
         text = "what answers with an empty list is no store of this kind: check the endpoint"
         raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
@@ -153,7 +171,8 @@ class ObjectStore:
             raise Replaced(joined(self.url, of.key))
         return memoryview(got.bytes()), now
 
-    def put(self, key: str, data: bytes, replacing: Object | None = None) -> None:
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
+        require_seen(self, key, replacing)  # there are servers that know no conditions, and say nothing
         old = replacing and (replacing.etag or replacing.version)
         mode: Any = "create" if replacing is None else "overwrite"
         if replacing is not None and old:
@@ -165,8 +184,8 @@ class ObjectStore:
         except OSError as e:
             if e.errno != errno.EOPNOTSUPP:
                 raise
-            require_seen(self, key, replacing)  # a server that knows no conditions, and says so
-            self._write(key, data, "overwrite")
+            self._write(key, data, "overwrite")  # a server that knows no conditions, and says so
+        return written(self, key, data)
 
     def _write(self, key: str, data: bytes, mode: Any) -> None:
         self.requests["put"] += 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ckpt_tools.storage.stores.mounts import tree_of
 from ckpt_tools.storage.stores.store import PAGE, Object
 from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.tree import Tree
@@ -35,7 +36,7 @@ def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
         for key, url in keys.items():
             homes[key.rpartition("/")[0]].append(url)
         if (pages := _count_pages(tree, top := _common(homes))) is not None and pages <= len(keys):
-            asked.append(([*keys.values()], partial(tree.list_again, top)))
+            asked.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
         elif pages is None and len(keys) > FEW:
             asked += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
         else:
@@ -51,7 +52,7 @@ def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
     asked = list[Asked]()
     for tree, keys in stores.items():
         if (pages := _count_pages(tree, top := _common(keys))) is not None and pages < len(keys):
-            asked.append(([*keys.values()], partial(tree.list_again, top)))
+            asked.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
         else:
             asked += [([url], partial(tree.refresh_directory, key)) for key, url in keys.items()]
     return failed | _ask(asked)
@@ -79,6 +80,27 @@ def _count_pages(tree: Tree, top: str) -> int | None:
     """Return how many requests list all that lies below a directory, as far as is known."""
     known = tree.count(top)
     return None if known is None else known // PAGE + 1
+
+
+def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
+    """Something that lies below ``root`` and was missing in an earlier list, although nobody has ``written``
+    it meanwhile, by its time; all that lies below the directories ``below`` is listed again for that, and
+    what lies beside the files among them. Raises OSError.
+    """
+    tree, top = tree_of(root)
+    keys = dict.fromkeys(tree_of(url)[1] for url in below)
+    files = [key for key in keys if tree.is_file(key)]
+    for home in dict.fromkeys(key.rpartition("/")[0] for key in files):
+        tree.refresh_directory(home)
+    for key in keys:
+        if key not in files:
+            tree.refresh_and_compare(key)
+    for key, mtime_ns in list(tree.late.items()):
+        if top in ("", key) or key.startswith(f"{top}/"):
+            times = [of.mtime_ns for of in tree.store.objects(key)] if mtime_ns is None else [mtime_ns]
+            if not all(map(written, times)):
+                return joined(tree.store.url, key)
+    return None
 
 
 def learn_versions(urls: Sequence[str]) -> None:

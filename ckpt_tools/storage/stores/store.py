@@ -65,6 +65,15 @@ def require_seen(store: Store, key: str, seen: Object | None) -> None:
         raise FileExistsError(errno.EEXIST, ANOTHER, joined(store.url, key))
 
 
+def written(store: Store, key: str, data: bytes) -> Object:
+    """The object that lies there after a write. Raises OSError where it is not what was written."""
+    now = store.head(key)
+    if now.size != len(data):
+        text = "what lies there is not what was written: something between here and there answers wrongly"
+        raise OSError(errno.EREMOTEIO, text, joined(store.url, key))
+    return now
+
+
 def other_than(of: Object, now: Object) -> bool:
     """Whether two answers are of different objects, by what both of them tell."""
     told = zip(of[1:], now[1:], strict=True)
@@ -106,7 +115,7 @@ class Store(Protocol):
         """
         ...
 
-    def put(self, key: str, data: bytes, replacing: Object | None = None) -> None:
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
         """Write a whole object in one request: a new one, or in the place of the one that was seen there.
 
         Raises FileExistsError where there is one, or another one: as far as the server can tell in the same

@@ -82,6 +82,8 @@ class Tree:
         self._listing = RLock()
         self._whole: set[str] = set()  # keys below which everything was listed
         self._directories: dict[str, _Directory] = {}
+        self.late: dict[str, int | None] = {}
+        """Keys that a later list has and an earlier one had not -> LastModified; of directories None."""
         self._versions: dict[str, tuple[str, str]] = {}  # key -> (ETag, version), as answers have told them
         self.versioned: bool | None = None  # whether the store keeps versions, as far as it was heard
 
@@ -98,15 +100,31 @@ class Tree:
             self._directories = {k: here for k, here in deep.items() if not _within(k, key)}
         if alone and key:
             self.refresh_object(key)
-        self.list_again(key)
+        self._list_again(key)
 
-    def list_again(self, key: str) -> None:
-        """List all that lies below a key once more; it stays known meanwhile."""
+    def _list_again(self, key: str) -> None:
         try:
             self._list(key)
         except OSError as e:
             if e.errno != errno.EOPNOTSUPP or not key or self._file(key) is None:
                 raise
+
+    def refresh_and_compare(self, key: str) -> None:
+        """List all that lies below a key once more, and note in ``late`` what the list before had not. That
+        stays known meanwhile: another thread may compare what lies within.
+        """
+        with self._lock:
+            before = {k: here for k, here in self._directories.items() if _within(k, key)}
+            known = self._has(key)
+        self._list_again(key)
+        with self._lock:
+            now = [(k, here) for k, here in self._directories.items() if _within(k, key)]
+            for home, here in now if known else ():
+                self._compare(home, before.get(home), here)
+
+    def _compare(self, home: str, was: _Directory | None, here: _Directory) -> None:
+        for name in here.objects.keys() - (was.objects.keys() if was is not None else ()):
+            self.late[_inside(home, name)] = here.objects[name].mtime_ns
 
     def list_below(self, key: str) -> None:
         """List all that lies below a key, unless that is known."""
@@ -161,12 +179,15 @@ class Tree:
             self._whole.add(key)
 
     def refresh_directory(self, key: str) -> None:
-        """List one directory anew, and nothing below it."""
+        """List one directory anew, and nothing below it; ``late`` gets what the list before had not."""
         objects, names = self.store.directory(key)
         here = _directory(objects, names)
         with self._lock:
             was = self._directories.get(key)
             here.deep = was is not None and was.deep
+            if was is not None and was.whole:
+                self._compare(key, was, here)
+                self.late.update((_inside(key, name), None) for name in here.below.keys() - was.below.keys())
             if objects or names or not key:
                 self._directories[key] = here
             else:

@@ -84,7 +84,7 @@ class Calls(ObjectStore):
         self.fault, self.calls = fault, list[Call]()
         self._numbers: dict[tuple[str, str], int] = {}
 
-    def _prove(self, prefix: str) -> None:
+    def _prove(self, prefix: str, *, more: bool = False) -> None:
         """A directory is a store."""
 
     def _call(self, kind: str, key: str, do: Callable[[], Any]) -> Any:
@@ -136,8 +136,9 @@ class Calls(ObjectStore):
             self.fault.came = start, bytes(found[0])
         return found
 
-    def put(self, key: str, data: bytes, replacing: Object | None = None) -> None:
-        self._call("put", key, lambda: super(Calls, self).put(key, data, replacing))
+    def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
+        found: Object = self._call("put", key, lambda: super(Calls, self).put(key, data, replacing))
+        return found
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
         """Which never raises: it says of each key what was wrong."""

@@ -55,6 +55,14 @@ def stop_changed(path: str, why: str | None) -> CkptError:
     return stop(f"{path}, which was chosen, cannot be looked at any more: {why}", hint)
 
 
+def stop_late(path: str, why: str | None) -> CkptError:
+    """Return that a store's first list was not whole, or ``why`` nobody can say so."""
+    hint = "run it again: a list was not whole, or a cache between here and the store gave an old one"
+    if why is None:
+        return stop(f"{path} is there, but the store's first list did not have it", hint)
+    return stop(f"{path} cannot be listed again: {why}", hint)
+
+
 def stop_unread_log(what: str, why: str) -> CkptError:
     """Return that a log cannot be read: taken for none, a lost mount would look like a first launch."""
     return stop(
