@@ -29,7 +29,7 @@ from ckpt_tools.planning.candidate_questions import (
 )
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.engine import find_gaps, find_hits, make_facts
-from ckpt_tools.planning.equal_files import Contradiction, EqualFiles
+from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, place
 from ckpt_tools.planning.facts import Evidence, OwnFile, SavesFacts, Tensors
 from ckpt_tools.planning.lost_files import find_hollow, find_lost, find_no_model, find_zeroed
 from ckpt_tools.planning.rules.rule import error_of, finding_of, make_finding
@@ -139,8 +139,19 @@ class RunFiles:
 
     def _find_copies(
         self, c: Checkpoint, compared: Sequence[Part], wrong: Collection[str]
-    ) -> Iterator[Contradiction]:
-        """Yield files with the bytes of another one, nearest first; the one that is ``wrong`` is the copy."""
+    ) -> list[Contradiction]:
+        """Return files with the bytes of another one, nearest first; one that is ``wrong`` is the copy."""
+        elsewhere = self._list_other_files(c, compared)
+        asked = [p for p in compared if p.path not in wrong]
+        found = list(self._equal.find_copies(asked, elsewhere))
+        copies = {row.path for row in found if row.finding.severity is not Severity.NOTE}
+        places = {place(p) for p in asked if p.path in copies}
+        for p in (p for p in asked if place(p) in places):  # what differs as it is damaged shows nothing
+            self.session.report(p, self.selection.level)
+        return list(self._equal.find_copies(asked, elsewhere)) if places else found
+
+    def _list_other_files(self, c: Checkpoint, compared: Sequence[Part]) -> list[Part]:
+        """Return the files of its run's other saves that are not ``compared`` already, nearest first."""
         enough, elsewhere = max(_SIZES_COMPARED, 4 * len(compared)), list[Part]()
         known = {p.path for p in compared}
         for other in self.run.find_nearest(c):
@@ -148,7 +159,7 @@ class RunFiles:
                 elsewhere += (p for p in other.parts if p.path not in known and p.size >= 0)
             if len(elsewhere) > enough:
                 break
-        return self._equal.find_copies([p for p in compared if p.path not in wrong], elsewhere)
+        return elsewhere
 
     def _find_unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
         """Yield replicas with other tensors than most, each with one that holds the usual ones: some files

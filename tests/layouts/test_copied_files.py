@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import small_files
 from fixture_trees import CASES, materialise, selection
 from places import LAYOUT_TREES
 from small_files import saved, tensor
@@ -354,3 +355,19 @@ def test_a_copy_over_the_newest_is_seen_where_only_its_name_calls_it_so(tmp_path
     os.utime(newest, ns=(times, times))
     with pytest.raises(UsageError, match="byte for byte the same"):
         plan(root)
+
+
+def test_damage_in_older_saves_makes_no_copies_of_replicas(tmp_path: Path) -> None:
+    """Two ranks hold the same state, and their files differ where one is damaged."""
+    for at, step in enumerate((10, 20, 30)):
+        for rank in (0, 1):
+            path = tmp_path / f"rank_{rank}/net-1_{step}.ckpt"
+            path.parent.mkdir(exist_ok=True)
+            data = small_files.mindspore(True, 0, epoch_num=1, step_num=step)
+            at_payload = data.index(small_files.PAYLOAD)
+            flipped = data[:at_payload] + bytes([data[at_payload] ^ 1]) + data[at_payload + 1 :]
+            path.write_bytes(flipped if rank == 0 and step < 30 else data)
+            os.utime(path, (1_700_000_000 + 600 * at,) * 2)
+    made = plan(str(tmp_path), Selection(world_size=2))
+    assert made.resume_step == 30
+    assert not [f for f in made.warnings if f.code == "same-content"]
