@@ -42,11 +42,13 @@ def find_at_launch(root: str, unplaced: Sequence[UnplacedFile], describe: str) -
     """Yield that there is no save, and files that may be one: exit 4 if all of them are damaged."""
     paths = [hit.path for hit in find_unplaced(root, unplaced)]
     if paths:
-        text = f"{root} holds files that may be training states, and no layout places them: "
         broken = all(file.broken for file in unplaced if file.path in paths)
-        text, error = text + name_paths(root, paths), NoneUsable if broken else NotRecognised
+        text = (
+            f"{root} holds{' damaged' * broken} files that may be training states, and no layout places them"
+        )
         hint = f"if they are saves, {describe}; {BYSTANDERS}; {FRESH}"
-        yield Hit(root, text, hint, error=error)
+        error = NoneUsable if broken else NotRecognised
+        yield Hit(root, f"{text}: {name_paths(root, paths)}", hint, error=error)
         yield from say_each(
             RULE.codes[0], "its content may be a training state, and no layout places it", paths
         )
