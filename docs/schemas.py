@@ -163,11 +163,12 @@ ROLLBACK = maybe(record("from to save_interval why"))
 CANDIDATE = "step kind path"
 PLAN = record(
     "root checkpoint resume_step resume rollback world_size saved_world_size topology ranks shared rejected ahead"
-    " attempts bytes_verified warnings fingerprint candidates bytes_read budget below_level excluded decision?"
+    " attempts bytes_verified warnings fingerprint candidates bytes_read budget below_level excluded state? decision?"
     " view? error? path? env?",
     checkpoint=maybe(ref("checkpoint")),
     resume=RESUME,
     rollback=ROLLBACK,
+    state=maybe(one_of("resumable weights-only")),
     topology=by_name(ref("known")),
     ranks=array(record("rank files", rank=COUNT, files=array(ref("load")))),
     rejected=array(record(f"{CANDIDATE} findings")),

@@ -157,7 +157,9 @@ class LoadPlan(Struct, frozen=True):
 
     ``bytes_verified`` is what the answer is based on, ``bytes_read`` what was read for it this time; the rest
     was known from earlier runs. ``below_level`` counts the files to load that were not looked at as deeply as
-    asked; ``budget`` is in seconds. ``excluded`` counts the entries that the caller has hidden.
+    asked; ``budget`` is in seconds. ``excluded`` counts the entries that the caller has hidden. ``state`` is
+    ``resumable`` where an optimizer's state is among what is loaded, ``weights-only`` where it is a model's
+    weights alone, "" where the files do not tell.
     """
 
     root: str
@@ -180,6 +182,7 @@ class LoadPlan(Struct, frozen=True):
     budget: float | None = None
     below_level: int = 0
     excluded: int = 0
+    state: str = ""
 
     @property
     def ranks(self) -> tuple[RankLoad, ...]:

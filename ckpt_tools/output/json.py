@@ -215,6 +215,7 @@ def _plan(plan: LoadPlan) -> Object:
             {**fields(c, "step", "kind", "path"), "outcome": outcome} for c, outcome in outcomes(plan)
         ],
         **fields(plan, "bytes_read", "budget", "below_level", "excluded"),
+        "state": plan.state or None,
     }
 
 

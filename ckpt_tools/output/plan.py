@@ -58,6 +58,7 @@ def _list_facts(plan: LoadPlan, c: Checkpoint) -> Iterator[tuple[str, str]]:
     yield "epoch", epoch(c) if c.epoch is not None else ""
     yield "run", c.run if c.run != "." else ""
     yield "layout", f"{c.layout} ({c.kind.adjective}checkpoint)" if c.kind.adjective else c.layout
+    yield "state", plan.state.replace("-", " ")
     yield "arguments", " ".join(plan.resume.args)
     yield "environment", " ".join(f"{k}={v}" for k, v in plan.resume.env.items())
     yield "ranks", _describe_ranks(plan)

@@ -30,6 +30,8 @@ def sum_up(plan: LoadPlan) -> str:
     known = [step for step in steps if step is not None]
     if known and plan.resume_step is not None and (lost := max(known) - plan.resume_step) > 0:
         said.append(f"{plural(lost, 'step')} of training {'is' if lost == 1 else 'are'} lost.")
+    if plan.state == "weights-only":
+        said.append("It holds weights only: an optimizer begins anew.")
     return " ".join(said)
 
 

@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.discovery.unrecognised import is_other
+from ckpt_tools.formats.common.held import OF_NAMED_TENSORS
 from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.lost_files import is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Level
+from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
 from ckpt_tools.planning.rules.rule import finding_of, make_finding
@@ -29,6 +30,21 @@ from ckpt_tools.storage.urls import is_url, real_path
 def find_below_level(parts: Sequence[Part], s: Session, selection: Selection) -> list[Part]:
     """The files that were not looked at as deeply as asked. An empty mark has nothing in it."""
     return [p for p in parts if p.size and s.known(p).level < selection.level]
+
+
+def describe_state(parts: Sequence[Part], s: Session) -> str:
+    """Return what a job finds in the files that it loads; "" where their formats do not tell."""
+    reports = [s.known(p) for p in parts if s.layouts.piece_of(p).loaded]
+    if any(r.held.trained for r in reports):
+        return "resumable"
+    named = all(r.format in OF_NAMED_TENSORS for r in reports if r.tensors)
+    alone = {p.role for p in parts} <= {"model", "index", "config"} and not any(map(_has_optimizer, reports))
+    return "weights-only" if named and alone and any(r.held.weights for r in reports) else ""
+
+
+def _has_optimizer(r: Report) -> bool:
+    """Return True for a file with an optimizer's state, or with its settings, as MindSpore saves them."""
+    return r.held.optimizer or not r.metadata.keys().isdisjoint(("learning_rate", "global_step"))
 
 
 def find_warnings_of_files(parts: Sequence[Part], s: Session) -> Iterator[Finding]:

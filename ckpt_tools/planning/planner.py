@@ -294,6 +294,7 @@ class Planner:
             budget=self.selection.budget,
             below_level=len(choice_warnings.find_below_level(assignment.parts, self.session, self.selection)),
             excluded=len(self.session.found.excluded.paths),
+            state=choice_warnings.describe_state(assignment.parts, self.session),
         )
 
     def _make_file_loads(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import sample_results as sample
+from fixture_trees import materialise
+from places import LAYOUT_TREES
 from small_files import megatron, saved, tensor
 
 from ckpt_tools import cli
@@ -23,9 +25,11 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.page import View
 from ckpt_tools.output.plan import render
+from ckpt_tools.output.sentence import sum_up
 
 DAY = 1_700_000_000
 LATEST = "latest_checkpointed_iteration.txt"
+ALONE = "It holds weights only: an optimizer begins anew."
 
 
 def put(root: Path, name: str, data: bytes | str, at: int) -> None:
@@ -100,7 +104,7 @@ How many ranks, and who says so
 
 def test_the_newest_is_chosen(tmp_path: Path) -> None:
     lines = told(shards(tmp_path, 10, 20))
-    assert lines[0] == "Resume from step 20, the newest checkpoint."
+    assert lines[0] == f"Resume from step 20, the newest checkpoint. {ALONE}"
     assert "  arguments: --load ROOT --ckpt-step 20" in lines
     assert (
         lines[-9:]
@@ -119,6 +123,7 @@ def test_a_fallback_names_what_was_found(tmp_path: Path) -> None:
     lines = told(tmp_path, verbose=False)
     assert lines[0] == (
         "Resume from step 10. Step 20 was skipped: rank 1 has no good copy. 10 steps of training are lost."
+        f" {ALONE}"
     )
     assert (
         lines[-10:]
@@ -288,7 +293,7 @@ def test_plan_tells_it(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_quiet_is_the_one_sentence(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    expected = "Resume from step 20, the newest checkpoint.\n"
+    expected = f"Resume from step 20, the newest checkpoint. {ALONE}\n"
     assert run(capfd, "plan", str(tree), "-q") == (0, expected, "")
 
 
@@ -331,3 +336,21 @@ def test_a_failure_tells_it_as_well(tree: Path, capfd: pytest.CaptureFixture[str
     assert err.startswith(expected)
     code, out, _ = run(capfd, "plan", str(tree), "-v", "--json")
     assert (code, json.loads(out)["checkpoint"]) == (4, None)
+
+
+@pytest.mark.parametrize(
+    ("case", "state"),
+    [
+        ("hf-trainer/trainer", "resumable"),
+        ("megatron-core/mcore", "resumable"),
+        ("mindspore/flat", "resumable"),
+        ("files/bare", "weights-only"),
+        ("sharded-safetensors/transformers", "weights-only"),
+        ("orbax/zarr", ""),
+    ],
+)
+def test_a_plan_says_whether_it_loads_a_state_of_training(case: str, state: str, tmp_path: Path) -> None:
+    root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
+    made = plan(str(root), Selection(order="step"))
+    assert made.state == state
+    assert ("weights only" in sum_up(made)) is (state == "weights-only")

@@ -16,6 +16,10 @@ _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
 """What is said of a pickle that names classes."""
 _ARRAYS = frozenset({"safetensors", "npz", "npy", "eqx", "pickle_plain", "joblib"})
+OF_NAMED_TENSORS = frozenset(
+    {"safetensors", "torch_zip", "torch_legacy", "pickle_plain", "gguf", "hdf5", "mindspore_ckpt"}
+)
+"""Formats in which an optimizer's tensors are told by their names."""
 _MLX_COUNTERS = frozenset({"step", "learning_rate"})
 
 
