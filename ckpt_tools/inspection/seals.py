@@ -21,7 +21,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.retry import is_file, is_link, there
+from ckpt_tools.storage.retry import is_file, is_link
 
 LISTED = 16
 """Files that are said by name."""
@@ -63,11 +63,9 @@ Same = Callable[[str, SealedFile, str], bool]
 
 
 class Seals:
-    """``bases`` maps the path of each seal to the directory that its names are relative to.
-
-    ``findings`` maps a seal to what is wrong with it, ``about`` a file to what is wrong with the seals that
-    it is in; ``known`` are the seals that count, ``absent`` those of them that name files that are gone; one
-    that could not be read, and why, goes to ``unseen``.
+    """``bases`` maps the path of each seal to the directory that its names are relative to, ``findings`` a
+    seal to what is wrong with it, ``about`` a file to what is wrong with the seals that it is in; ``known``
+    are the seals that count, ``absent`` those of them that name files that are gone.
     """
 
     def __init__(
@@ -95,10 +93,7 @@ class Seals:
             self._climbed.add(home)
             for _ in range(_ABOVE):
                 self._read_of(directory)
-                above = os.path.dirname(directory)
-                if above == directory:
-                    break
-                directory = above
+                directory = os.path.dirname(directory)
         claims = list[Claim]()
         for known, file in _sort_by_content(self._said.get(path, ())).values():
             check = partial(
@@ -124,9 +119,8 @@ class Seals:
         """Return what was sealed of a file that was not written since; None where seals differ."""
         self.claims(path)
         found = self._first(path)
-        same = {f.chunks for _, f in found}
         current = all(f.size == size and mtime_ns <= known.mtime_ns for known, f in found)
-        if len(same) != 1 or not current:
+        if len({f.chunks for _, f in found}) != 1 or not current:
             return None
         return max((f for _, f in found), key=lambda f: len(f.tensors))
 
@@ -135,11 +129,6 @@ class Seals:
         self.claims(path)
         return [(file, known.seal.algorithm) for known, file in self._first(path)]
 
-    def sealed(self, path: str) -> list[SealedFile]:
-        """What the seals that count say of a file."""
-        self.claims(path)
-        return [file for _, file in self._first(path)]
-
     def leaves_out(self, path: str, home: str) -> bool:
         """Whether the seal of the directory ``home`` does not name a file of that checkpoint."""
         self.claims(path)
@@ -147,8 +136,6 @@ class Seals:
 
     def at(self, path: str) -> list[Known]:
         """The seal that lies at ``path``, where it counts."""
-        if len(self._by_path) != len(self.known):
-            self._by_path = {known.path: known for known in self.known}
         return [self._by_path[path]] if path in self._by_path else []
 
     def members(self) -> Iterator[str]:
@@ -165,7 +152,7 @@ class Seals:
         """Let go of what is said of the files, once all are compared."""
         self._said = {path: said for path, said in self._said.items() if is_seal(path)}
         self.known = [known for known in self.known if os.path.basename(known.path) == NAME]
-        self._by_path = {}
+        self._by_path = {known.path: known for known in self.known}
 
     def _read_of(self, base: str) -> None:
         """Read the seals of one directory, which belong together where they are fragments."""
@@ -176,6 +163,7 @@ class Seals:
             differ = _find_other_counters(known, self._same)
             if len(differ) < _PROOF:
                 self.known.append(known)
+                self._by_path[known.path] = known
                 self._keep(known)
                 if os.path.basename(known.path) == NAME:
                     self._whole.add(base)
@@ -195,15 +183,10 @@ class Seals:
             self._say_of_home(path, base, finding("seal-broken", "a directory lies in its place"))
             return None
         except (OSError, ShortRead) as e:
-            code = getattr(e, "errno", None)
-            if code in (errno.ELOOP, errno.ENOENT) and is_link(
-                path
-            ):  # which may lie where nothing is mounted
-                self.unseen[path] = "a seal belongs there, and the link leads nowhere"
-            elif code == errno.ENOENT:
-                self.unseen[path] = "it was removed while its checkpoint was read"
-            else:
-                self.unseen[path] = str(getattr(e, "strerror", None) or e)
+            why = str(getattr(e, "strerror", None) or e)
+            if getattr(e, "errno", None) in (errno.ELOOP, errno.ENOENT) and is_link(path):
+                why = "a seal belongs there, and the link leads nowhere"  # maybe where nothing is mounted
+            self.unseen[path] = why
             return None
         if why := misplaced(os.path.basename(path), seal):
             wrong = finding("seal-broken", why)
@@ -273,14 +256,6 @@ class Seals:
                 self._say(known, f, [*present, *beside])
             else:  # what lies in its directory now is not what was sealed there
                 self._say_of_home(known.path, known.base, f)
-        for name in () if present else absent[:LISTED]:  # who prunes leaves nothing in their place
-            try:
-                taken = there(f"{known.base.rstrip('/')}/{name}")
-            except OSError:  # who listed the directory says so
-                taken = False
-            if taken:
-                why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
-                self.findings[known.path].append(finding("seal-missing", why, severity=Severity.WARNING))
 
     def _first(self, path: str) -> Sequence[_Said]:
         return self._said.get(path, ())[:_CLAIMS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.discovery.names import is_place_of_loop
@@ -53,41 +54,38 @@ def _find_pieces(s: Session, parts: Parts, wanted: Callable[[Piece], object]) ->
 
 def _place_ambiguous(s: Session, parts: Parts) -> Parts:
     silent = _find_pieces(s, parts, lambda piece: piece.content.step)
-    if not silent and not any(s.layouts[name].is_last_resort for name in {p.folder.layout for p in parts}):
+    if not silent and not _find_pieces(s, parts, lambda piece: piece.claim is Claim.WEAK):
         return parts
     prefetch(s, [p for p in parts if (p.layout, p.piece) in silent], Level.STRUCTURE)
-    placed, damaged, strange = _sort_by_content(s, parts, silent)
-    homes = {(p.layout, p.base) for p in placed}
-    for p in damaged:
-        places = list(_find_places(s, p))
-        placed += _move(s, p, _find_beside(places, homes) or _find_loop(places))
-    for p in strange:
-        for to in _move(s, p, _find_beside(_find_places(s, p), homes)):
-            del s.reports[to.path]
-            text = f"it does not begin like {' or '.join(s.layouts.piece_of(to).formats)}"
-            placed.append(to._replace(findings=(*to.findings, finding("bad-header", text, offset=0))))
-    return _place_loose(s, placed)
-
-
-def _sort_by_content(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> tuple[Parts, Parts, Parts]:
-    """Return the parts as their structure tells, damaged ones, and those that begin as nothing known does."""
-    placed, damaged, strange = Parts(), Parts(), Parts()
+    placed, doubtful = Parts(), Parts()
     for p in parts:
-        if (p.layout, p.piece) not in silent or p.size < 0:
+        piece = s.layouts.piece_of(p)
+        report = s.report(p, Level.STRUCTURE) if (p.layout, p.piece) in silent and p.size >= 0 else None
+        if report is None or piece.claim is not Claim.WEAK:
             placed.append(p)
-            continue
-        piece, report = s.layouts.piece_of(p), s.report(p, Level.STRUCTURE)
-        if piece.claim is Claim.WEAK and _is_damaged(piece, report):
-            damaged.append(p)
-        elif piece.claim is not Claim.WEAK or _fits(piece, report):
+        elif report.format is None or _is_damaged(piece, report):
+            doubtful.append(p)
+        elif _fits(piece, report):
             placed.append(p)
-        elif report.format is None:
-            strange.append(p)
         else:
-            places = list(_find_places(s, p))
-            own = next((to for to in places if _fits(to.piece, report)), None)
-            placed += _move(s, p, own or _find_loop(places))
-    return placed, damaged, strange
+            placed += _move(s, p, _find_place(s, p, partial(_fits_place, report=report)))
+    return _place_loose(s, [*placed, *_place_doubtful(s, doubtful, {(p.layout, p.base) for p in placed})])
+
+
+def _place_doubtful(s: Session, parts: Parts, homes: set[tuple[str, str]]) -> Iterator[Part]:
+    """Yield damaged parts, and those that begin as nothing known does, as what lies beside them is: of that
+    are the layouts and directories ``homes``.
+    """
+    for p in parts:
+        is_damaged = _is_damaged(s.layouts.piece_of(p), s.known(p))
+        beside = _find_place(s, p, lambda to: (to.layout.name, to.base) in homes, loop=is_damaged)
+        for to in _move(s, p, beside):
+            found = to.findings
+            if not is_damaged:
+                del s.reports[to.path]
+                text = f"it does not begin like {' or '.join(s.layouts.piece_of(to).formats)}"
+                found = (*found, finding("bad-header", text, offset=0))
+            yield to._replace(findings=found)
 
 
 def _place_loose(s: Session, placed: Parts) -> Parts:
@@ -112,7 +110,7 @@ def _place_loose(s: Session, placed: Parts) -> Parts:
 def _may_be_state(p: Part) -> bool:
     """Return True if a file holds an optimizer's state, or is damaged and tells a step."""
     held = held_by(p)
-    return held.optimizer if held else (p.step, p.epoch) != (None, None)
+    return held.optimizer if held else _is_numbered(p)
 
 
 def _is_damaged(piece: Piece, report: Report) -> bool:
@@ -128,20 +126,17 @@ def _fits(piece: Piece, report: Report) -> bool:
     return report.format in piece.formats and (not proof or proof in report.metadata)
 
 
-def _find_places(s: Session, p: Part) -> Iterator[Place]:
-    """Yield what else an ambiguous name may stand for; ROOT is no save of a loop."""
+def _fits_place(to: Place, report: Report) -> bool:
+    return _fits(to.piece, report)
+
+
+def _find_place(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: bool = True) -> Place | None:
+    """Return what an ambiguous name stands for if that is wanted, else a loop's save, which ROOT is not."""
     at_home = s.layouts.templates().places(os.path.dirname(p.path))
     fit = (to for to in at_home if to.piece.claim is Claim.WEAK and to.piece.file.fullmatch(p.name))
-    return (to for to in fit if is_place_of_loop(to, p.name, s.root))
-
-
-def _find_beside(places: Iterator[Place] | list[Place], homes: set[tuple[str, str]]) -> Place | None:
-    """Return what the others beside a file are; ``homes`` are the layouts and directories of those."""
-    return next((to for to in places if (to.layout.name, to.base) in homes), None)
-
-
-def _find_loop(places: list[Place]) -> Place | None:
-    return next((to for to in places if to.layout.is_last_resort), None)
+    places = [to for to in fit if is_place_of_loop(to, p.name, s.root)]
+    loops = [to for to in places if loop and to.layout.is_last_resort]
+    return next(iter([*filter(wanted, places), *loops]), None)
 
 
 def _move(s: Session, p: Part, to: Place | None) -> Parts:
@@ -175,7 +170,8 @@ def _move(s: Session, p: Part, to: Place | None) -> Parts:
 def _join_rolling(s: Session, parts: Parts) -> Parts:
     """Give what each save writes over the place of the one it was written with; else it is of none."""
     some = _find_pieces(s, parts, lambda piece: piece.changes is Changes.ROLLING)
-    rolling = [p for p in parts if _is_rolling(s, p)] if some else []
+    alone = [p for p in parts if (p.layout, p.piece) in some and not p.home and not _is_numbered(p)]
+    rolling = [p for p in alone if not s.layouts.of(p).is_last_resort]
     if not rolling:
         return parts
     saves: dict[object, Parts] = defaultdict(list)
@@ -190,11 +186,6 @@ def _join_rolling(s: Session, parts: Parts) -> Parts:
     return [settled.get(p.path, p) for p in parts if p.path not in left_out]
 
 
-def _is_rolling(s: Session, p: Part) -> bool:
-    alone = s.layouts.piece_of(p).changes is Changes.ROLLING and not p.home and not _is_numbered(p)
-    return alone and not s.layouts.of(p).is_last_resort
-
-
 def _is_numbered(p: Part) -> bool:
     return (p.step, p.epoch) != (None, None)
 
@@ -205,21 +196,13 @@ def _join_save(s: Session, p: Part, saves: Parts) -> Part:
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return p
     told = s.layouts.of(p).steps(p, report.metadata)[0]
-    with_it = [o for o in saves if told is not None and told in (o.step, _count_steps(o))]
+    # an epoch may have as many steps as its name says
+    with_it = [o for o in saves if told and told in (o.step, (o.epoch or 0) * (o.step_in_epoch or 0))]
     with_it = with_it or [o for o in saves if were_written_together(p, o)]
     if len({(o.step, o.epoch, o.step_in_epoch) for o in with_it}) != 1:
         return p
-    nearest = min(with_it, key=lambda o: abs(o.mtime_ns - p.mtime_ns))
-    return _with_progress(p, nearest)._replace(generation=nearest.generation)
-
-
-def _count_steps(p: Part) -> int | None:
-    """Return the steps at the end of an epoch, where each has as many as the name says."""
-    return p.epoch * p.step_in_epoch if p.epoch is not None and p.step_in_epoch is not None else None
-
-
-def _with_progress(p: Part, of: Part) -> Part:
-    return p._replace(step=of.step, epoch=of.epoch, step_in_epoch=of.step_in_epoch)
+    of = min(with_it, key=lambda o: abs(o.mtime_ns - p.mtime_ns))
+    return p._replace(step=of.step, epoch=of.epoch, step_in_epoch=of.step_in_epoch, generation=of.generation)
 
 
 # --- saves of a model alone although others of their run hold a state of training
@@ -296,9 +279,9 @@ def _is_sound(s: Session, p: Part) -> bool:
 def _add_steps(s: Session, parts: Parts) -> Parts:
     """Return the parts with the steps that content tells; a directory of one save has one step."""
     silent = _find_pieces(s, parts, lambda piece: piece.content.step)
-    if not silent:
+    asked = [p for p in parts if (p.layout, p.piece) in silent and not (p.home and _is_numbered(p))]
+    if not (told := _read_steps(s, asked)):
         return parts
-    told = _read_steps(s, [p for p in parts if (p.layout, p.piece) in silent])
     out = Parts()
     for p in parts:
         said = None if p.home and _is_numbered(p) else told.get(p.home or p.path)
@@ -310,7 +293,7 @@ def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
     """Return what the files of each directory tell; one shard of a set may be the only one that does."""
     told = dict[str, Steps]()
     for p in parts:
-        if not (p.home and _is_numbered(p)) and (report := s.reports.get(p.path)):
+        if report := s.reports.get(p.path):
             steps = s.layouts.of(p).steps(p, report.metadata)
             if steps != _UNTOLD or (p.home or p.path) not in told:
                 told[p.home or p.path] = steps

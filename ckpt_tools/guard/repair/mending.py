@@ -100,8 +100,8 @@ class Bench:
     def find_sealed(self, path: str) -> SealedFile | None:
         """What a seal says of the file, where seals say one thing."""
         seals = self.session.indexes.seals
-        said = seals.sealed(path) if seals is not None else []
-        return said[0] if len({f.chunks for f in said}) == 1 else None
+        said = seals.sealed_by(path) if seals is not None else []
+        return said[0][0] if len({f.chunks for f, _ in said}) == 1 else None
 
 
 def _sums_by_name(path: str) -> Iterator[Sum]:
