@@ -170,8 +170,7 @@ def _move(s: Session, p: Part, to: Place | None) -> Parts:
 def _join_rolling(s: Session, parts: Parts) -> Parts:
     """Give what each save writes over the place of the one it was written with; else it is of none."""
     some = _find_pieces(s, parts, lambda piece: piece.changes is Changes.ROLLING)
-    alone = [p for p in parts if (p.layout, p.piece) in some and not p.home and not _is_numbered(p)]
-    rolling = [p for p in alone if not s.layouts.of(p).is_last_resort]
+    rolling = [p for p in parts if (p.layout, p.piece) in some and _is_rolling(s, p)]
     if not rolling:
         return parts
     saves: dict[object, Parts] = defaultdict(list)
@@ -184,6 +183,10 @@ def _join_rolling(s: Session, parts: Parts) -> Parts:
         s.make_bare(p)
     left_out = {p.path for p in s.companions}
     return [settled.get(p.path, p) for p in parts if p.path not in left_out]
+
+
+def _is_rolling(s: Session, p: Part) -> bool:
+    return not (p.home or _is_numbered(p) or s.layouts.of(p).is_last_resort)
 
 
 def _is_numbered(p: Part) -> bool:
