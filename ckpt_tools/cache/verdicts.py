@@ -47,9 +47,6 @@ _SCHEMA = (
     f"PRAGMA user_version = {_VERSION}",
 )
 
-_TYPES = (bytes, int, int, int, int, str, bytes)
-"""Of what is read of an entry: any column of SQLite holds anything."""
-
 
 class Entry(NamedTuple):
     """``data``, the ``depth`` it answers up to, when its look began (ns), and if the file is ``bad``."""
@@ -114,26 +111,19 @@ class Cache:
         """
 
         def ask(db: sqlite3.Connection) -> Entry | None:
-            key = os.fsencode(path), question
+            key, now = (os.fsencode(path), question), time.time_ns()
             row = db.execute(
-                "SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND"
-                " question = ?",
-                key,
+                "SELECT entry, depth, seen_ns, bad, identity, digest, used_ns < ? FROM seen"
+                " WHERE path = ? AND question = ?",
+                (now - _DAY, *key),
             ).fetchone()
-            if (
-                row is None
-                or tuple(map(type, row)) != _TYPES
-                or row[1] < depth
-                or row[5] != _text(identity)
-                or row[6] != _digest(*key, *row[:4], row[5])
-            ):
+            # any column of SQLite holds anything, but the digest is of what was written
+            if row is None or row[5] != _digest(*key, *row[:5]) or row[4] != _text(identity):
                 return None
-            now = time.time_ns()
-            if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (
-                row[3] and row[2] < self.began_ns and not ever
-            ):
+            oldest = -math.inf if ever else max(now - self.max_age * 1e9, self.began_ns if row[3] else 0)
+            if row[1] < depth or not oldest <= row[2] <= now + 60e9:
                 return None
-            if now - row[4] > _DAY:  # once a day, because most runs only read
+            if row[6]:  # once a day, because most runs only read
                 db.execute("UPDATE seen SET used_ns = ? WHERE path = ? AND question = ?", (now, *key))
             return Entry(row[0], row[1], row[2], bool(row[3]))
 
@@ -166,8 +156,7 @@ class Cache:
         """Drop all that is known of a path."""
 
         def drop(db: sqlite3.Connection) -> None:
-            if db.execute("SELECT 1 FROM seen WHERE path = ?", (os.fsencode(path),)).fetchone():
-                db.execute("DELETE FROM seen WHERE path = ?", (os.fsencode(path),))
+            db.execute("DELETE FROM seen WHERE path = ?", (os.fsencode(path),))
 
         self._try(drop)
 
@@ -180,8 +169,7 @@ class Cache:
         try:
             import sqlite3
         except ImportError:  # some builds of Python are without it
-            self._off("no verdicts are kept between runs: this Python has no sqlite3")
-            return None
+            return self._off("no verdicts are kept between runs: this Python has no sqlite3")
         try:
             if self._db is None:
                 self._db = self._open()
@@ -254,11 +242,8 @@ class Cache:
         db.execute("INSERT INTO pruned VALUES (?)", (now,))
         db.execute("DELETE FROM seen WHERE used_ns < ?", (now - UNUSED * 10**9,))
         count = db.execute("SELECT count(*) FROM seen").fetchone()[0]
-        pages, free, size = (
-            db.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("page_count", "freelist_count", "page_size")
-        )
-        keep = min(ROWS, count if (pages - free) * size <= BYTES else count // 2)
+        size = db.execute("SELECT coalesce(sum(length(entry)), 0) FROM seen").fetchone()[0]
+        keep = min(ROWS, count if size <= BYTES else count // 2)
         db.execute(
             "DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)",
             (max(0, count - keep),),

@@ -172,20 +172,14 @@ def _address(scheduler: str) -> str:
     import json
 
     path = scheduler.removeprefix("file:").removeprefix("//")
+    hint = "'dask scheduler --scheduler-file FILE' writes it, where this machine sees FILE"
     try:
         with open(path, encoding="utf-8") as f:
-            address = json.load(f)["address"]
+            return str(json.load(f)["address"])
     except OSError as e:
-        raise CannotLook(
-            f"the scheduler file {path!r} cannot be read: {e.strerror}",
-            "start 'dask scheduler --scheduler-file FILE' where this machine sees FILE",
-        ) from e
+        raise CannotLook(f"the scheduler file {path!r} cannot be read: {e.strerror}", hint) from e
     except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise UsageError(
-            f"{path!r} is no scheduler file of Dask: it names no address",
-            "'dask scheduler --scheduler-file FILE' writes one",
-        ) from e
-    return str(address)
+        raise UsageError(f"{path!r} is no scheduler file of Dask: it names no address", hint) from e
 
 
 def _dask(address: str) -> Iterator[Engine]:
@@ -199,17 +193,12 @@ def _dask(address: str) -> Iterator[Engine]:
     import logging
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is said once, by us
-    hint = (
-        f"look whether 'dask scheduler' still runs at {address} and this machine reaches it, then run again;"
-        " without --scheduler this machine reads alone"
-    )
+    hint = f"see that 'dask scheduler' runs at {address}; without --scheduler this machine reads alone"
     try:
         client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
     except ValueError as e:
-        raise UsageError(
-            f"{address!r} is no address of a Dask scheduler: {e}",
-            "add --scheduler tcp://HOST:8786, file:FILE.json, mpi or threads",
-        ) from e
+        hint = "add --scheduler tcp://HOST:8786, file:FILE.json, mpi or threads"
+        raise UsageError(f"{address!r} is no address of a Dask scheduler: {e}", hint) from e
     except (OSError, TimeoutError) as e:
         raise CannotLook(f"no Dask scheduler answers at {address}: {e}", hint) from e
     known, asked = 0, 0.0
@@ -235,18 +224,13 @@ def _mpi() -> Iterator[Engine]:
     try:
         from mpi4py.futures import MPIPoolExecutor, _core
     except ImportError:
-        raise UsageError(
-            "--scheduler mpi needs mpi4py", "pip install 'ckpt-tools[mpi]', and the system's MPI"
-        ) from None
+        hint = "pip install 'ckpt-tools[mpi]', and the system's MPI"
+        raise UsageError("--scheduler mpi needs mpi4py", hint) from None
     except RuntimeError as e:
-        raise UsageError(
-            f"mpi4py finds no MPI: {e}",
-            "install the system's, such as Debian's openmpi-bin, or load its module",
-        ) from None
+        hint = "install the system's, such as Debian's openmpi-bin, or load its module"
+        raise UsageError(f"mpi4py finds no MPI: {e}", hint) from None
     if getattr(_core, "SharedPool", None) is None:
-        raise UsageError(
-            "--scheduler mpi works inside mpirun and mpi4py.futures: one process asks, the others read",
-            MPIRUN,
-        )
+        text = "--scheduler mpi works inside mpirun and mpi4py.futures: one process asks, the others read"
+        raise UsageError(text, MPIRUN)
     with MPIPoolExecutor() as executor:
         yield Engine(executor, "the MPI job", width=lambda: int(executor.num_workers))
