@@ -1,8 +1,5 @@
-"""What was seen of a file, kept between runs: one SQLite file per user and host, and locks so that many
-processes read a file once.
-
-Nothing here interprets what is kept. Whatever is wrong with the cache is a note, never a failure: the caller
-then reads for itself.
+"""What was seen of a file, kept between runs in one SQLite file per user and host. Whatever is wrong with it
+is a note, never a failure.
 """
 
 from __future__ import annotations
@@ -104,10 +101,8 @@ class Cache:
     def get(
         self, path: str, question: bytes, depth: int, identity: Identity, *, ever: bool = False
     ) -> Entry | None:
-        """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at
-        after this cache was made: by one who ran beside us.
-
-        ``ever``: however long ago that was, because it is the time itself that is asked for.
+        """Return what was seen of this very file, as deep as ``depth``; a bad one only of who ran beside us;
+        ``ever``: however long ago.
         """
 
         def ask(db: sqlite3.Connection) -> Entry | None:

@@ -1,6 +1,4 @@
-"""Checksums over a Source: what they cover, and whether they match; bounded memory, several threads, every
-byte read once.
-"""
+"""Checksums over a Source: what they cover, and whether they match; every byte is read once."""
 
 from __future__ import annotations
 

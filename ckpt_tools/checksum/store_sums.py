@@ -1,9 +1,8 @@
-"""The checksums that stores keep of objects, worked out from bytes that are read anyway, from those of parts,
-and from the digests that a seal has.
+"""Checksums that stores keep of objects, worked out from bytes that are read, from those of parts, and from
+seals.
 
-S3 keeps a checksum of the whole object, or of the checksums of the parts that it was uploaded in
-(https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html). CRCs of parts
-combine to that of the whole; other checksums of parts need the bytes.
+S3 keeps one of the whole object, or those of the parts of its upload
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html).
 """
 
 from __future__ import annotations
@@ -114,9 +113,7 @@ def _as_bytes(algorithm: str, value: int) -> bytes:
 
 
 class WorkedOut:
-    """One checksum of a store, worked out while a file is read: ``sums`` are to be read with all others that
-    are, ``taken`` keeps what they came to. One of the checksums of parts has a sum for each part.
-    """
+    """One checksum of a store, worked out while a file is read, with the ``sums`` that are read for it."""
 
     def __init__(self, of: StoreChecksum, size: int) -> None:
         self.of = of

@@ -1,3 +1,1 @@
-"""Roots in, checkpoints out: which files are parts of a checkpoint, by their names, and what a checkpoint
-lacks.
-"""
+"""Roots in, checkpoints out: which files are parts of a checkpoint, by their names, and what it lacks."""

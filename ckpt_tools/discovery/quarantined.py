@@ -15,9 +15,7 @@ from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
 from ckpt_tools.storage.retry import ABSENT, lstat
 
 QUARANTINE = "quarantine"
-"""The directory in ``.ckpt`` that holds one directory for each time something was put away; in that lies the
-file or directory under the path that it had below the root.
-"""
+"""The directory in ``.ckpt`` with one directory for each time something was put away, under its own path."""
 REPAIRED = "repaired.json"
 """The file in ``.ckpt`` that lists what was repaired without a witness."""
 SCHEMA = "ckpt-tools/repaired/v1"
@@ -36,9 +34,7 @@ class Repaired(TypedDict):
 
 
 def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
-    """Yield each time that something was put away and is still there, below these state directories;
-    ``unreadable`` where nobody can say whether something is.
-    """
+    """Yield what was put away and is still there; ``unreadable`` where nobody can say if something is."""
     for state in sorted(states):
         quarantine = os.path.join(state, QUARANTINE)
         home = os.path.relpath(os.path.dirname(state), root)
@@ -57,9 +53,7 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
 
 
 def repaired(states: Iterable[str]) -> Iterator[Finding]:
-    """Yield a warning for each file that was repaired without a witness, and is as it was then. The list may
-    be anybody's: the worst that it can do is to warn.
-    """
+    """Yield a warning for each file that was repaired without a witness; anybody's list can only warn."""
     for state in sorted(states):
         for row in read_repaired(os.path.join(state, REPAIRED)):
             path = os.path.join(os.path.dirname(state), row["path"])

@@ -1,9 +1,7 @@
-"""What the load level runs in a child process: the framework's own loader, and one line of JSON about what it
-said.
+"""What the load level runs in a child process: the framework's own loader, and a line of JSON about it.
 
-Started as ``python -c <this text> LOADER PATH WINDOWS`` from a directory without modules, so it imports
-nothing of ckpt-tools. No loader here runs code found in the file: torch with ``weights_only=True``,
-safetensors, MindSpore's protobuf reader, TensorFlow's checkpoint reader.
+Started as ``python -c <this text> LOADER PATH WINDOWS``, it imports nothing of ckpt-tools, and no loader runs
+code found in the file.
 """
 
 from __future__ import annotations

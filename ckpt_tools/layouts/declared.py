@@ -139,7 +139,7 @@ def _read_words(words: Sequence[str]) -> dict[str, Any]:
         elif key == "tensors-in":
             content["tensors_in"] = tuple(value.split(","))
         elif value:
-            content[key] = value
+            content[key.replace("-", "_")] = value.encode() if key == "state-word" else value
         else:
             fields["formats"] = (*fields.get("formats", ()), *_FORMATS.get(word, (word,)))
     if readers:

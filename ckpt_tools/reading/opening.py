@@ -26,8 +26,6 @@ _LIMIT = 1 << 28
 """Bytes of an index that are searched at most."""
 _NEWEST = 3
 """Files that are read to learn whether the saves of a run have an optimizer."""
-_OPTIMIZER = b"optim"
-"""What DCP's index of every save has that can be trained on."""
 _UNTOLD = (None, None, None)
 
 Parts = list[Part]
@@ -73,9 +71,7 @@ def _place_ambiguous(s: Session, parts: Parts) -> Parts:
 
 
 def _place_doubtful(s: Session, parts: Parts, homes: set[tuple[str, str]]) -> Iterator[Part]:
-    """Yield damaged parts, and those that begin as nothing known does, as what lies beside them is: of that
-    are the layouts and directories ``homes``.
-    """
+    """Yield damaged and unknown parts as what lies beside them, in the layouts and directories ``homes``."""
     for p in parts:
         is_damaged = _is_damaged(s.layouts.piece_of(p), s.known(p))
         beside = _find_place(s, p, lambda to: (to.layout.name, to.base) in homes, loop=is_damaged)
@@ -234,8 +230,8 @@ def _list_saves(parts: Parts) -> list[dict[str, Parts]]:
 def _find_models_alone(s: Session, saves: dict[str, Parts]) -> list[str]:
     """Return the saves without an optimizer's state; none where no save of the run has one."""
 
-    def is_asked(p: Part) -> bool:
-        return p.path in s.reports or _is_of_dcp(s, p) or _is_of_the_best(p.base)
+    def is_asked(p: Part) -> object:
+        return p.path in s.reports or s.layouts.piece_of(p).content.state_word or _is_of_the_best(p.base)
 
     told = {save: _trains(s, files) for save, files in saves.items() if any(map(is_asked, files))}
     without = [save for save, trains in told.items() if trains is False]
@@ -260,15 +256,11 @@ def _trains(s: Session, files: Parts) -> bool | None:
 
 
 def _holds_optimizer(s: Session, p: Part) -> bool | None:
-    if _is_of_dcp(s, p):  # many are large: their text tells sooner than their structure
+    if word := s.layouts.piece_of(p).content.state_word:
         data = read_tracker(p.path, _LIMIT)
-        return None if isinstance(data, Finding) else _OPTIMIZER in data
+        return None if isinstance(data, Finding) else word in data
     report = s.report(p, Level.STRUCTURE)
     return report.held.optimizer if report.tensors else None
-
-
-def _is_of_dcp(s: Session, p: Part) -> bool:
-    return "dcp" in s.layouts.piece_of(p).formats
 
 
 def _is_sound(s: Session, p: Part) -> bool:

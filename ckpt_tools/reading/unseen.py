@@ -156,8 +156,8 @@ def _may_be_passed(row: Unseen, answer: Answer, root: str) -> bool:
 
 
 def _find_step(path: str, chosen: Checkpoint, root: str) -> tuple[int | None, bool]:
-    """Return the step that a path tells, as a directory of the choice that is called alike but for numbers
-    tells its own; and whether there is one: what lies in ``ckpt_0`` beside ``ckpt_1`` may be of the choice.
+    """Return the step that a path tells, as a directory of the choice that is called alike tells its own;
+    and if there is one: what lies in ``ckpt_0`` beside ``ckpt_1`` may be of the choice.
     """
     while len(path) > len(root):
         above, name = os.path.split(path)

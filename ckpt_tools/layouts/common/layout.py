@@ -1,6 +1,4 @@
-"""What a layout is: a frozen value that says with path templates how a directory is arranged, and how its
-framework is told what to resume (docs/adding-a-layout.md has a table of all fields).
-"""
+"""What a layout is: path templates, and how its framework is told (fields: docs/adding-a-layout.md)."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | N
 
 
 def resume_with(*arguments: str, file: bool = False) -> Callable[[Checkpoint, str | None], Resume]:
-    """A framework that is given the directory of a checkpoint, or the ``file`` that all ranks load; in these
-    arguments, in which it is ``{path}``.
-    """
+    """A framework that is given a checkpoint's directory, or ``file``, as ``{path}`` in these arguments."""
 
     def resume(checkpoint: Checkpoint, path: str | None) -> Resume:
         at = (path if file else None) or checkpoint.path

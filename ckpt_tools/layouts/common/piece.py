@@ -99,6 +99,7 @@ class Content(Struct, frozen=True):
 
     step: bool = False  # so the piece gets a structure pass before grouping
     proof: str = ""  # an entry of the metadata that a weak name needs
+    state_word: bytes = b""  # it is in each file of an optimizer, and found sooner than its structure
     tells_exports: bool = False  # a save without an optimizer's state beside others with is an export
     tensors_in: tuple[str, ...] = ()  # roles of files that hold its tensors in a save that has such files
 

@@ -1,6 +1,4 @@
-"""Which pieces are at home in one directory: its path is matched once, name by name, so that each file in it
-costs one test of its own name.
-"""
+"""Which pieces are at home in a directory: its path is matched once, so each file costs one test."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ class NameFields(NamedTuple):
 
 
 class Place:
-    """A piece at home in one directory: what the directory's path alone tells (``fields``) about every file
-    of that piece in it.
-    """
+    """A piece at home in one directory, and what the directory's path tells about its files."""
 
     __slots__ = (
         "base",
@@ -91,9 +87,7 @@ class _AtHome(NamedTuple):
 
 
 class _Directory:
-    """Directories whose last names fit the same templates: the pieces at home in them, and by the next name
-    above, or its template, those ``above`` them.
-    """
+    """Directories whose last names fit the same templates, and by the next name those ``above`` them."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -151,9 +145,7 @@ def _read_fields(fields: Fields, index: int, piece: Piece, whole: str) -> NameFi
 
 
 class Templates:
-    """All layouts' pieces by the directories they may be at home in, for a ``listing`` also those of what an
-    index describes.
-    """
+    """All layouts' pieces by their directories; for a ``listing`` also what an index describes."""
 
     def __init__(self, layouts: Iterable[Layout], *, listing: bool) -> None:
         self._arranged: dict[tuple[int, ...], _Arranged] = {}
@@ -198,11 +190,8 @@ class Templates:
 
 
 class Places(Sequence[Place]):
-    """The pieces at home in one directory, in the order in which names are tried; each becomes a Place when
-    it has a file: a directory has files of few of them.
-
-    ``directory`` is its path with a slash behind it. ``matched`` says which templates of directories fit its
-    path: where it is the same, so are ``pieces``.
+    """The pieces at home in one directory, as names are tried; each becomes a Place when it has a file.
+    ``directory`` ends with a slash; where ``matched`` is the same, so are ``pieces``.
     """
 
     __slots__ = ("_arranged", "_made", "directory", "path")
