@@ -207,30 +207,7 @@ class Indexes:
             self.left_out[index] = left_out
             if not missing and self.names_no_file(index):
                 found += self._say_none_there(index, left_out)
-        gone = list(self._say_missing(index, list(missing), found))
-        self.findings[index] = [*found, *gone, *_say_unfetched(elsewhere)]
-
-    def _say_missing(self, index: str, missing: Sequence[str], found: list[Finding]) -> Iterator[Finding]:
-        """Say which files are not there that it describes, or that it may be left over."""
-        if missing and self.names_no_file(index):
-            from ckpt_tools.formats.lost_indexes import names_of_whole  # few lack their shards
-
-            home, name = os.path.split(index)
-            whole = next((n for n in names_of_whole(name) if self._there(os.path.join(home, n), found)), "")
-            if whole:
-                listed = ranges.names(missing)
-                why = f"no file that it describes is there ({listed}), and {whole} is: it may be left over"
-                hint = (
-                    f"if {whole} is the model, remove this index: a loader that finds it asks for its shards"
-                )
-                yield finding("missing-part", why, hint=hint)
-                return
-        for name in missing[:_LISTED]:
-            yield finding("missing-part", f"{name[:200]!r}, which this file describes, is not there")
-        if more := missing[_LISTED:]:
-            listed = ranges.names(name[:200] for name in more)
-            why = f"{len(more):,} more files that this one describes are not there: {listed}"
-            yield finding("missing-part", why)
+        self.findings[index] = [*found, *_say_missing(list(missing)), *_say_unfetched(elsewhere)]
 
     def _say_none_there(self, index: str, left_out: Sequence[str]) -> Iterator[Finding]:
         """Say that what is listed is not here: who sees a list takes what is for protected."""
@@ -308,6 +285,15 @@ class Indexes:
             self.unseen[path] = e.strerror or str(e)
             found.append(finding("unreadable", f"{path}, which this file describes: {e.strerror}"))
             return True
+
+
+def _say_missing(missing: Sequence[str]) -> Iterator[Finding]:
+    for name in missing[:_LISTED]:
+        yield finding("missing-part", f"{name[:200]!r}, which this file describes, is not there")
+    if more := missing[_LISTED:]:
+        listed = ranges.names(name[:200] for name in more)
+        why = f"{len(more):,} more files that this one describes are not there: {listed}"
+        yield finding("missing-part", why)
 
 
 def _say_unfetched(commands: Mapping[str, str]) -> Iterator[Finding]:
