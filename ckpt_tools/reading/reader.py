@@ -158,7 +158,7 @@ class Reader:
         """Return True if an earlier run's verdict answers the same."""
         if self.cache is None or based is None or level >= Level.LOAD or self.cache.max_age <= 0:
             return False
-        return self._entry(path, self.question(expect, based), level) is not None
+        return self.recall(path, self.question(expect, based), level) is not None
 
     def sealed(self, path: str, expect: Sequence[str], before: str | None, based: str | None) -> None:
         """Keep the verdict on a file also under the seal that was made of the same bytes, so that nobody
@@ -166,16 +166,15 @@ class Reader:
         """
         if self.cache is None or None in (before, based) or before == based:
             return
-        entry = self._entry(path, self.question(expect, before), Level.CONTENT, ever=True)  # as old as it is
+        entry = self.recall(path, self.question(expect, before), Level.CONTENT, ever=True)
         known = None if entry is None else unpack(path, entry[0].data)
         if entry is None or known is None:
             return
         report, places = known
-        sound = report.verdict is Verdict.OK and report.level >= Level.CONTENT
-        if sound and {f.code for f in report.findings} <= {"not-checksummed"}:
-            data = pack(replace(report, coverage=1.0, findings=()), places)
-            if data is not None:
-                self.cache.put(path, self.question(expect, based), entry[1], entry[0]._replace(data=data))
+        read = report.verdict is Verdict.OK and report.level >= Level.CONTENT
+        sound = read and {f.code for f in report.findings} <= {"not-checksummed"}  # a seal makes up for it
+        if sound and (data := pack(replace(report, coverage=1.0, findings=()), places)):
+            self.cache.put(path, self.question(expect, based), entry[1], entry[0]._replace(data=data))
 
     def question(self, expect: Sequence[str], based: str | None) -> bytes:
         """Return the name under which the cache keeps a report."""
@@ -205,7 +204,7 @@ class Reader:
             return fresh()[0]
 
         def known() -> T | None:
-            entry = self._entry(path, question, level)
+            entry = self.recall(path, question, level)
             return decode(entry[0].data) if entry else None
 
         def read() -> T:
@@ -230,15 +229,15 @@ class Reader:
             found = known()
             return read() if found is None else found
 
-    def _entry(
+    def recall(
         self, path: str, question: bytes, level: Level, *, ever: bool = False
     ) -> tuple[Entry, Identity] | None:
-        """Return what the cache has of the file as it is now."""
+        """Return what the cache has of the file as it is now; with ``ever`` however old that is."""
+        if self.cache is None:
+            return None
         try:
             identity = Identity.of(status(path))
         except OSError:
             return None
-        entry = (
-            None if self.cache is None else self.cache.get(path, question, int(level), identity, ever=ever)
-        )
+        entry = self.cache.get(path, question, int(level), identity, ever=ever)
         return None if entry is None else (entry, identity)

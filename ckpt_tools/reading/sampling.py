@@ -12,7 +12,7 @@ import xxhash
 from msgspec import Struct
 
 from ckpt_tools.cache.codec import Seen
-from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.cache.verdicts import Entry
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict
@@ -24,7 +24,7 @@ from ckpt_tools.settings.parsers import Share
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage.retry import status
 
-_QUESTION, _DEPTH = b"when its contents were checked", int(Level.CONTENT)
+_QUESTION = b"when its contents were checked"
 _DAMAGED = b"damaged"
 
 
@@ -114,8 +114,8 @@ class Asked:
 class Sampling:
     """What was asked, of one root."""
 
-    def __init__(self, asked: Asked, s: Session, cache: Cache | None) -> None:
-        self.asked, self.s, self.reader, self.cache = asked, s, s.reader, cache
+    def __init__(self, asked: Asked, s: Session) -> None:
+        self.asked, self.s, self.reader = asked, s, s.reader
         self.now_ns, self.begun = time.time_ns(), False
 
     def read(self, level: Level) -> None:
@@ -145,23 +145,16 @@ class Sampling:
                 continue
             f = File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
             files.append(f)
-            if (own := self._recall(f, _QUESTION)) is not None:
+            if known := self.reader.recall(r.path, _QUESTION, Level.CONTENT, ever=True):
+                own = known[0]
                 f.damaged, f.tried = own.data == _DAMAGED, own.seen_ns
                 f.checked = int(own.data) if own.data.isdigit() else 0
-            based = s.indexes.based(r.path)
-            question = None if based is None else self.reader.question(r.expect, based)
-            if question is not None and (whole := self._recall(f, question)) is not None:
+            question = self.reader.question(r.expect, s.indexes.based(r.path))
+            if known := self.reader.recall(r.path, question, Level.CONTENT, ever=True):
+                whole = known[0]
                 f.checked, f.tried = max(f.checked, whole.seen_ns), max(f.tried, whole.seen_ns)
                 f.damaged = f.damaged or whole.bad
         return files
-
-    def _recall(self, f: File, question: bytes) -> Entry | None:
-        try:
-            identity = Identity.of(status(f.request.path))
-        except OSError:
-            return None
-        cache = self.cache
-        return None if cache is None else cache.get(f.request.path, question, _DEPTH, identity, ever=True)
 
     def _look(self, f: File, level: Level) -> Seen:
         """Read it, and have what was seen ready as what there is to know of its contents."""
@@ -183,13 +176,14 @@ class Sampling:
         f.done, f.damaged = not self.reader.stopped, seen.report.verdict is Verdict.BROKEN
         if f.done:
             f.checked = f.tried = self.now_ns
-        if f.damaged and self.cache is not None:
-            self.cache.forget(f.request.path)  # what an earlier run said of it
+        if f.damaged and self.reader.cache is not None:
+            self.reader.cache.forget(f.request.path)  # what an earlier run said of it
         if f.done or f.damaged:
             self._keep(f, seen.identity, began)
 
     def _keep(self, f: File, identity: Identity | None, began: int) -> None:
         """Keep its times for later runs, if it is still the file that was read."""
-        if self.cache is not None and identity is not None and identity.settled(began):
+        cache = self.reader.cache
+        if cache is not None and identity is not None and identity.settled(began):
             data = _DAMAGED if f.damaged else str(f.checked).encode()
-            self.cache.put(f.request.path, _QUESTION, identity, Entry(data, _DEPTH, f.tried, False))
+            cache.put(f.request.path, _QUESTION, identity, Entry(data, int(Level.CONTENT), f.tried, False))
