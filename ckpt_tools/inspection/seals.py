@@ -235,12 +235,10 @@ class Seals:
                 # one of the first, or it says something else than these
                 if len(have) < _CLAIMS or (len(different) < _CLAIMS and said.says not in different):
                     self._said[path] = (*have, said)
-        for name in outside[:LISTED]:
-            why = f"it names {name[:200]!r}, which lies outside its directory"
+        if outside:
+            names = ranges.names(name[:200] for name in outside)
+            why = f"it names what lies outside its directory: {names}"
             self.findings[known.path].append(finding("path-escape", why))
-        if len(outside) > LISTED:
-            more = finding("path-escape", f"and {len(outside) - LISTED:,} more of this kind")
-            self.findings[known.path].append(more)
         if absent:
             self.absent.add(known.path)
             self._say_absent(known, absent, present)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
 
 from ckpt_tools.discovery.directory import apart
 from ckpt_tools.discovery.file_stat import stat_of
@@ -11,7 +10,7 @@ from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.discovery.seals import seals_about
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.names import base_of
-from ckpt_tools.storage.listing import walk
+from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT
 from ckpt_tools.storage.urls import absolute, mirror_path
 
@@ -26,12 +25,12 @@ def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
     away, real = absolute(seal_dir), mirror_path(root)
     out = dict[BareFile, str]()
     seals = [] if found.tree else list(seals_about(away + real))
-    for path, below in walk(away + real, _Seals) if found.tree else ():
+    for path, below in walk(away + real, Names) if found.tree else ():
         if isinstance(below, ABSENT) and path == away + real:
             continue  # nothing of it is sealed there
         if isinstance(below, OSError):
             raise CannotLook(f"cannot list {path}: {below.strerror}", "see that CKPT_SEAL_DIR can be read")
-        seals += (BareFile(e.path, *stat_of(e)) for e in below.entries)
+        seals += (BareFile(e.path, *stat_of(e)) for e in apart(path, below)[0])
     for seal in seals:
         base = base_of(seal.path)[len(away) :]
         if base == real or base.startswith(f"{real}/"):
@@ -41,13 +40,3 @@ def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
             for _ in range(real[len(base) :].count("/")):
                 out[seal] = os.path.dirname(out[seal])
     return out
-
-
-class _Seals:
-    """The seals in one directory."""
-
-    def __init__(self, path: str, entries: Sequence[os.DirEntry[str]]) -> None:
-        self.entries = apart(path, list(entries))[0]
-
-    def to_stat(self) -> Iterator[os.DirEntry[str]]:
-        return iter(self.entries)
