@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TypedDict
 
+from msgspec import DecodeError, json
+
 from ckpt_tools.findings import finding
+from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
@@ -21,7 +23,6 @@ REPAIRED = "repaired.json"
 SCHEMA = "ckpt-tools/repaired/v1"
 _MOST = 16 << 20
 """Bytes of it that are read."""
-_SHOWN = 4
 
 
 class Repaired(TypedDict):
@@ -33,6 +34,10 @@ class Repaired(TypedDict):
     odds: float
 
 
+class _Listed(TypedDict):
+    files: list[Repaired]
+
+
 def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
     """Yield what was put away and is still there; ``unreadable`` where nobody can say if something is."""
     for state in sorted(states):
@@ -41,12 +46,9 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
         try:
             for entry in _list_if_there(quarantine):
                 if any(origins(entry.path)):  # not where all was taken out again
-                    names = [os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path)]
-                    more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
-                    text = f"what was {', '.join(names[:_SHOWN])}{more} lies in quarantine"
-                    yield finding(
-                        "in-quarantine", f"{text}: no candidate, and not looked at", path=entry.path
-                    )
+                    below = (os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path))
+                    text = f"what was {ranges.names(below)} lies in quarantine: no candidate, not looked at"
+                    yield finding("in-quarantine", text, path=entry.path)
         except OSError as e:
             text = f"what lies in quarantine is unknown: {e.strerror}"
             yield finding("unreadable", text, path=e.filename or quarantine, severity=Severity.NOTE)
@@ -61,7 +63,7 @@ def repaired(states: Iterable[str]) -> Iterator[Finding]:
                 info = lstat(path)
                 if (info.st_size, info.st_mtime_ns) == (row["size"], row["mtime_ns"]):
                     text = (
-                        f"a flipped bit was repaired by its CRC alone: wrong with odds of {row['odds']:.2g}"
+                        f"a flipped bit was repaired by its CRC alone, wrong with odds of {row['odds']:.2g}"
                     )
                     yield finding("repaired-unwitnessed", text, path=path)
 
@@ -70,18 +72,10 @@ def read_repaired(path: str) -> list[Repaired]:
     """Return the rows of such a list; none where it is not there or not what ckpt writes."""
     try:
         with opened(path) as file:
-            body = json.loads(file.read(0, min(file.size, _MOST)))
-        return [
-            {
-                "path": os.path.normpath("/" + str(row["path"]))[1:],
-                "size": int(row["size"]),
-                "mtime_ns": int(row["mtime_ns"]),
-                "odds": float(row["odds"]),
-            }
-            for row in body["files"]
-        ]
-    except (OSError, ShortRead, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            rows = json.decode(file.read(0, min(file.size, _MOST)), type=_Listed)["files"]
+    except (OSError, ShortRead, DecodeError, RecursionError):
         return []
+    return [{**row, "path": os.path.normpath(f"/{row['path']}")[1:]} for row in rows]
 
 
 def origins(put_away: str) -> Iterator[str]:

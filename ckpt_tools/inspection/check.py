@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.report import NO_METADATA, Blank, Guard, Held, Level, Region, Report
 from ckpt_tools.model.store_checksum import NOT_KEPT
-from ckpt_tools.model.tensor import Stats, Tensor
+from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import OpenFile, ShortRead, Source, Stopped, opened
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url
@@ -221,11 +221,7 @@ class Inspection(Struct):
             hint = "pip install 'ckpt-tools[values]'"
             found.append(finding("needs-extra", "looking at values needs numpy", hint=hint))
             return Level.CONTENT
-
-        def keep_stats(said: Generator[Finding, None, list[Stats]]) -> Iterator[Finding]:
-            anatomy.stats = yield from said
-
-        found += keep_stats(values(source, anatomy, self.progress))
+        found += values(source, anatomy, self.progress)
         if (not fmt.index and any(map(_is_hidden, anatomy.tensors))) or any(
             f.code in _SHALLOW for f in found
         ):

@@ -7,7 +7,7 @@ is anything to count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -226,10 +226,8 @@ def _find_absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview)
     return _Absurd(count, first, value(seen, kind))
 
 
-def values(
-    source: Source, anatomy: Anatomy, progress: Progress | None = None
-) -> Generator[Finding, None, list[Stats]]:
-    """Read every number of every float tensor once, say what no good checkpoint holds, and return what was
+def values(source: Source, anatomy: Anatomy, progress: Progress | None = None) -> Iterator[Finding]:
+    """Read every number of every float tensor once, say what no good checkpoint holds, and keep what was
     counted. A NaN is a warning, an infinity a note: masks hold them. Raises ShortRead and OSError.
     """
     buffer, scratch = memoryview(bytearray(CHUNK)), np.empty(CHUNK, np.uint8)
@@ -252,7 +250,7 @@ def values(
             more.update(f.code for f in new)
     for code, n in more.items():
         yield finding(code, f"and {n} more tensors")
-    return out
+    anatomy.stats = out
 
 
 def _say_strange(t: Tensor, tally: _Tally, absurd: _Absurd) -> Iterator[Finding]:

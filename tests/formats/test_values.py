@@ -32,14 +32,9 @@ WIDTHS = {"float64": "<f8", "float32": "<f4", "float16": "<f2"}
 
 
 def run(data: bytes, *tensors: Tensor) -> tuple[list[Finding], list[Stats]]:
-    anatomy, found = Anatomy(), []
+    anatomy = Anatomy()
     anatomy.tensors = list(tensors)
-    looking = values(BytesSource(data), anatomy)
-    while True:
-        try:
-            found.append(next(looking))
-        except StopIteration as end:
-            return found, end.value
+    return list(values(BytesSource(data), anatomy)), anatomy.stats
 
 
 def one(data: bytes, dtype: str, *shape: int) -> tuple[set[str], Stats]:
