@@ -37,15 +37,19 @@ def recognise(
         if claim.whole:
             return format_of(claim.format), []
     if source.size == 0:
-        named = () if expect else allowed_by_name(name)
-        is_ours = not named or any(f.ours(source) for f in named)  # other software uses such names as well
-        return None, [finding("empty-file", "the file has no bytes", offset=0)] if is_ours else []
+        return None, _say_empty(source, () if expect else allowed_by_name(name))
     described = any(map(by_layout, claims))
     fmt, wrong = _recognise_content(source, name, expect, described)
     listed = bool(claims) and not described and not expect
     if listed and fmt and not (fmt.distinct or fmt.state or formats.names.known(name)):
         fmt = None  # a manifest lists texts as well, and many begin as JSON does
     return format_of(claims[0].format) if fmt is None and not wrong and claims else fmt, wrong
+
+
+def _say_empty(source: OpenFile, named: Sequence[Format]) -> list[Finding]:
+    if named and not any(f.ours(source) for f in named):  # other software uses such names as well
+        return []
+    return [finding("empty-file", "the file has no bytes", offset=0)]
 
 
 def _recognise_content(
