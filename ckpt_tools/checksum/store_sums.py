@@ -8,13 +8,14 @@ S3 keeps one of the whole object, or those of the parts of its upload
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from itertools import accumulate
 
 from msgspec import Struct
 
+from ckpt_tools.checksum.chunks import CHUNK
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME, Crc
 from ckpt_tools.checksum.compare import Outcome, Progress, mismatches
 from ckpt_tools.checksum.sums import ASKED, Extent, Hash, Sum
@@ -87,6 +88,23 @@ def compared(told: StoreChecksums, known: Mapping[str, bytes]) -> Agreement | No
     return Agreement(True, s, digest)
 
 
+def of_chunks(checksum: StoreChecksum, size: int, chunk_crcs: Sequence[bytes]) -> bytes | None:
+    """A composite CRC from those of a seal's chunks; None where a part does not end with a chunk."""
+    if checksum.algorithm not in CRCS or checksum.whole or sum(checksum.parts) != size:
+        return None
+    values, at, first = list[bytes](), 0, 0
+    for length in checksum.parts:
+        at += length
+        if length <= 0 or (at % CHUNK and at != size):
+            return None
+        last = -(-at // CHUNK)
+        chunks = chunk_crcs[first:last]
+        lengths = (min(CHUNK, size - k * CHUNK) for k in range(first, last))
+        values.append(combined(checksum.algorithm, zip(chunks, lengths, strict=True)))
+        first = last
+    return composite(checksum.algorithm, values)
+
+
 def _as_bytes(algorithm: str, value: int) -> bytes:
     return value.to_bytes(_BYTES[algorithm], "big")
 
@@ -104,7 +122,7 @@ class WorkedOut:
         starts = accumulate(of.parts, initial=0)
         extents = [Extent(0, size)] if of.whole else [Extent(*at) for at in zip(starts, of.parts)]  # noqa: B905
         self.sums = [Sum(f"{_WHAT} {e.offset}", ASKED, (e,), e.offset, hash=make) for e in extents]
-        self._came = dict[int, bytes]()
+        self._extents, self._came = extents, dict[int, bytes]()
 
     def taken(self, told: Iterable[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
         """Keeps what is its own, and passes on all else."""
@@ -124,6 +142,13 @@ class WorkedOut:
             return None
         values = [self._came[i] for i in range(len(self.sums))]
         return values[0] if self.of.whole else composite(self.of.algorithm, values)
+
+    @property
+    def first_wrong(self) -> Extent | None:
+        """The first part of an upload that differs from what the store says of that part, where it does."""
+        told = enumerate(self.of.part_values if len(self.of.part_values) == len(self.sums) else ())
+        wrong = (i for i, value in told if i in self._came and self._came[i] != value)
+        return next((self._extents[i] for i in wrong), None)
 
 
 _WHAT = "the checksum that the store keeps, from byte"

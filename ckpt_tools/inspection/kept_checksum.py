@@ -49,7 +49,12 @@ class KeptChecksum:
         of, value = self._out.of, self._out.value
         if value is None or value == of.value:
             return None
-        kind = NAMES[of.algorithm] if of.whole else f"{NAMES[of.algorithm]} of the {len(of.parts):,} parts"
+        name, first = NAMES[of.algorithm], self._out.first_wrong
+        if first is not None:
+            what = f"{name} of bytes {first.offset:,} to {first.offset + first.length - 1:,}"
+            why = f"{what}, a part of its upload, is not what the store says"
+            return finding(NOT_KEPT, why, offset=first.offset)
+        kind = name if of.whole else f"{name} of the {len(of.parts):,} parts"
         return finding(NOT_KEPT, f"{kind} is {value.hex()}, the store says {of.value.hex()}", offset=0)
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ckpt_tools.checksum.store_sums import compared, told_of_whole
+from ckpt_tools.checksum.store_sums import compared, of_chunks, told_of_whole
 from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.store_checksum import NAMES, StoreChecksums
@@ -53,13 +53,24 @@ def beside_digests(told: StoreChecksums, known: Mapping[str, bytes]) -> Judged |
     found = compared(told, known)
     if found is None:
         return None
-    of = found.checksum
-    what = f"the store says {NAMES[of.algorithm]} {of.value.hex()}, {found.known.hex()} was expected"
-    return Judged(found.same, what)
+    return Judged(found.same, _differs(found.checksum.algorithm, found.checksum.value, found.known))
 
 
 def beside_seal(told: StoreChecksums, sealed: SealedFile, algorithm: str) -> Judged | None:
     """Whether an object is the file that was sealed; None where nothing can be compared."""
     if told.size != sealed.size:
         return Judged(False, f"it has {told.size:,} bytes; {sealed.size:,} were sealed")
-    return beside_digests(told, known_digests(sealed, algorithm))
+    if (found := beside_digests(told, known_digests(sealed, algorithm))) is not None:
+        return found
+    for s in told.sums:
+        crcs = {"crc32": sealed.chunk_crc32, "crc32c": sealed.chunk_crc32c}.get(s.algorithm, "")
+        chunks = [bytes.fromhex(crcs[i : i + 8]) for i in range(0, len(crcs), 8)]
+        value = None if s.whole or s.weak else of_chunks(s, sealed.size, chunks)
+        if value is not None:
+            return Judged(value == s.value, _differs(s.algorithm, s.value, value))
+    return None
+
+
+def _differs(algorithm: str, stored: bytes, known: bytes) -> str:
+    """Two checksums of one kind, in words."""
+    return f"the store says {NAMES[algorithm]} {stored.hex()}, {known.hex()} was expected"

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.checksum import Extent, Sum, mismatches
-from ckpt_tools.checksum.chunks import ChunkDigests
-from ckpt_tools.checksum.combine import CRC64NVME
+from ckpt_tools.checksum.chunks import CHUNK, ChunkDigests, chunks
+from ckpt_tools.checksum.combine import CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import (
     CRCS,
     WorkedOut,
@@ -25,6 +25,7 @@ from ckpt_tools.checksum.store_sums import (
     combined,
     compared,
     composite,
+    of_chunks,
     to_work_out,
     told_of_whole,
     work_out,
@@ -174,6 +175,26 @@ def test_a_composite_whose_parts_are_told_gives_that_of_the_whole() -> None:
     ):
         told = StoreChecksums("s3://b/k", len(body), (wrong,))
         assert told_of_whole(told) == told
+
+
+@pytest.mark.slow
+@given(full=st.integers(0, 3), rest=st.integers(1, 5))
+@examples(4)
+def test_a_composite_follows_from_a_seal_whose_chunks_are_its_parts(full: int, rest: int) -> None:
+    body, size = memoryview(bytes(range(256)) * ((CHUNK >> 8) * full) + b"z" * rest), full * CHUNK + rest
+    crcs = [CRC32C.update(body[e.offset : e.offset + e.length], 0).to_bytes(4, "big") for e in chunks(size)]
+    for n in (1, 2):
+        lengths = tuple(min(n * CHUNK, size - at) for at in range(0, size, n * CHUNK))
+        values, at = [], 0
+        for length in lengths:
+            values.append(CRC32C.update(body[at : at + length], 0).to_bytes(4, "big"))
+            at += length
+        of = StoreChecksum("crc32c", composite("crc32c", values), lengths)
+        assert of_chunks(of, size, crcs) == of.value
+    assert of_chunks(StoreChecksum("crc32c", b"", (1, size - 1)), size, crcs) is None or size == 2
+    assert of_chunks(StoreChecksum("crc32c", b"", (size, 0)), size, crcs) is None
+    assert of_chunks(StoreChecksum("sha256", b"", (size,)), size, crcs) is None
+    assert of_chunks(StoreChecksum("crc32c", b"", (size + 1,)), size, crcs) is None
 
 
 def test_what_is_compared_with_digests_of_the_whole() -> None:
