@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 from collections.abc import Sequence
+from functools import cache
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,8 @@ def _shorten(words: re.Match[str]) -> str:
 
 
 def _guess(found: Settings, known: Layouts, to: output.Output) -> int:
-    from ckpt_tools.layouts.guess import guess, toml
+    from ckpt_tools.discovery.sidecars import small_texts
+    from ckpt_tools.layouts.guess import find_tracker, guess, toml
     from ckpt_tools.model.selection import ReadOptions
     from ckpt_tools.planning.unplaced import find_undescribed
     from ckpt_tools.reading.opening import open_session
@@ -125,13 +127,15 @@ def _guess(found: Settings, known: Layouts, to: output.Output) -> int:
         text = f"no template can spell {guessed.left_out[0]} in {root}"
         raise UsageError(text, "rename it, or write its table by hand: docs/adding-a-layout.md")
     names = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
+    read = cache(lambda run: small_texts(os.path.join(root, run)))
+    trackers = [find_tracker(pieces, read) for pieces in guessed.layouts]
     table = "tool.ckpt.layout" if os.path.basename(found.file or "") == "pyproject.toml" else "layout"
     # Where a command that is started here finds lines about ROOT: never in ROOT itself.
     here = os.path.realpath(os.getcwd())
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
     place = f"Add these lines to {found.file}" if found.file else f"Save these lines as {home}/ckpt.toml"
     then = f"read their comments, then: ckpt plan {quote(root)}"
-    to.out(f"# {place}, {then}\n{toml(guessed, names, table)}")
+    to.out(f"# {place}, {then}\n{toml(guessed, names, trackers, table)}")
     return 0
 
 

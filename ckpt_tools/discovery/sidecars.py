@@ -12,11 +12,13 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
 from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.storage import ShortRead, opened, trust
+from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_file, is_link, there
 from ckpt_tools.storage.trust import OURS, Trust
 
 TRACKER_LIMIT = 4096
 """A tracker holds a number or a word; more than this is garbage and is not read."""
+_LINE = 256
 _KEYS = (16, 24, 32)
 """Bytes of a key of AES."""
 DVC = ".dvc"
@@ -41,6 +43,16 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
         if isinstance(e, IsADirectoryError) or (isinstance(e, FileNotFoundError) and is_link(path)):
             return finding("bad-tracker", e.strerror or str(e), path=path)
         return finding("unreadable", getattr(e, "strerror", None) or str(e), path=path)
+
+
+def small_texts(directory: str, most: int = 64) -> dict[str, bytes]:
+    """Return small files of a directory that hold one line, by their names: a tracker may be among them."""
+    try:
+        entries = [e for e in entries_of(directory) if e.is_file()][:most]
+    except OSError:
+        return {}
+    read = ((e.name, read_tracker(e.path, _LINE)) for e in entries)
+    return {name: data for name, data in read if isinstance(data, bytes) and data.strip().count(b"\n") == 0}
 
 
 def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:

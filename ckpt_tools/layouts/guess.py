@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from posixpath import commonpath, dirname
 from typing import NamedTuple
@@ -27,6 +27,7 @@ _CALLED = re.compile(
 _WHEN = frozenset(("step", "epoch"))
 _ONCE = frozenset(("metric", "date"))
 _WHOSE = frozenset(("tp", "pp", "dp", "cp", "rank", "node"))
+_TRACKER = re.compile(r"latest|last|newest|current|recent|tracker|checkpoint|resume", re.IGNORECASE)
 _NOTES = {
     "step": "{step}: no word says what this number is. Write {epoch} if it counts epochs, {rank} if each"
     " rank loads its own file",
@@ -34,6 +35,7 @@ _NOTES = {
     "shard": "{shard}: every rank loads all. Write {rank} (and {world} for {of}) if each rank loads its own",
     "name": "{name}: text without a meaning",
 }
+Reader = Callable[[str], Mapping[str, bytes]]
 _ROLES = 'role: "model", "optimizer", "rng", or a word of your own; a save has a file of each piece'
 
 
@@ -90,6 +92,25 @@ def guess(sizes: Mapping[str, int], placed: Collection[str] = ()) -> Guess:
     layouts = tuple(tuple(_with_roles(pieces, sizes)) for pieces in _layouts(made.values()))
     taken = {path for pieces in layouts for p in pieces for path in p.paths if p.matches(path)}
     return Guess(layouts, tuple(path for path in sizes if path not in taken))
+
+
+def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]:
+    """Return the keys for the small file that is called as a tracker and in each run holds the number or the
+    name of a save, if there is one. ``read`` returns the small files of a directory.
+    """
+    saves: dict[str, set[str]] = {}
+    for p in pieces:
+        first = -len(p.names)
+        for names in (path.split("/") for path in p.paths):
+            saves.setdefault("/".join(names[:first]), set()).add(names[first])
+    texts = {run: read(run) for run in saves}
+    for name in sorted(filter(_TRACKER.search, set.intersection(*map(set, texts.values())))):
+        said = [(texts[run][name].decode(errors="replace").strip(), saved) for run, saved in saves.items()]
+        if all(text.rstrip("/") in saved for text, saved in said):
+            return {"tracker": name, "tracker_holds": "name"}
+        if all(text in map(str, map(int, re.findall(r"\d{1,18}", " ".join(saved)))) for text, saved in said):
+            return {"tracker": name}
+    return {}
 
 
 def _shapes(paths: Sequence[str]) -> Mapping[tuple[str, ...], list[_Row]]:
@@ -308,11 +329,17 @@ def _with_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Ite
         yield replace(p, role=f"{role}{n + 1}" if n else role)
 
 
-def toml(guessed: Guess, names: Iterator[str], table: str = "layout") -> str:
+def toml(
+    guessed: Guess, names: Iterator[str], trackers: Sequence[Mapping[str, str]] = (), table: str = "layout"
+) -> str:
     """Return the tables ``[[layout]]`` and ``[[layout.piece]]`` of a guess."""
     lines: list[str] = []
-    for pieces in guessed.layouts:
+    for i, pieces in enumerate(guessed.layouts):
         lines += ["", f"[[{table}]]", f'name = "{next(names)}"']
+        lines += [
+            f"{key} = {json.dumps(said, ensure_ascii=False)}"
+            for key, said in (trackers[i] if trackers else {}).items()
+        ]
         lines.append('# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer')
         if not any(p.fields & _WHEN for p in pieces):
             lines.append('# step_keys = ["step"]   # no name tells a step: what the files call it')

@@ -353,3 +353,48 @@ def test_directories_that_look_like_runs_may_be_one(tmp_path: Path) -> None:
 def test_what_is_no_question(tmp_path: Path, flags: list[str], why: str) -> None:
     done = run_helpers.ckpt("layouts", *flags, str(tmp_path))
     assert done.returncode == 2 and why in done.stderr
+
+
+TRACKERS = {
+    "LATEST": ("ours-{}", "name"),
+    "latest_checkpoint.txt": ("ours-{}\n", "name"),
+    "last_step": ("{}", "step"),
+    "latest_checkpointed_iteration.txt": ("{}\n", "step"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRACKERS)
+def test_a_tracker_is_written_down_and_used(tmp_path: Path, name: str) -> None:
+    """What it names and is gone is missed from then on."""
+    said, holds = TRACKERS[name]
+    for run in ("a", "b"):
+        for step in (100, 200):
+            for rank in range(2):
+                path = tmp_path / f"runs/{run}/ours-{step}/w{rank}.weights"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(saved({"w": tensor(step + rank)}))
+                os.utime(path, (1_700_000_000 + step,) * 2)
+        (tmp_path / f"runs/{run}" / name).write_text(said.format(200))
+        (tmp_path / f"runs/{run}/seed.txt").write_text("100")
+    done = run_helpers.ckpt("layouts", "--guess", str(tmp_path / "runs"))
+    (layout,) = toml_parser.loads(done.stdout)["layout"]
+    assert layout["tracker"] == name and layout.get("tracker_holds", "step") == holds
+    known = Layouts(user.load([layout], tuple(FORMATS)))
+    for path in (tmp_path / "runs/a/ours-200").iterdir():
+        path.unlink()
+    made = plan(str(tmp_path / "runs"), Selection(run="a", layouts=known))
+    assert made.checkpoint is not None and made.checkpoint.step == 100
+    assert {f.code for r in made.rejected for f in r.findings} == {"missing-part"}
+
+
+@pytest.mark.slow
+def test_a_number_that_is_no_step_is_no_tracker(tmp_path: Path) -> None:
+    for step in (100, 200):
+        path = tmp_path / f"ours-{step}/w0.weights"
+        path.parent.mkdir()
+        path.write_bytes(saved({"w": tensor(step)}))
+    for name in ("last_loss.txt", "seed", "latest.log"):
+        (tmp_path / name).write_text({"seed": "100"}.get(name, "0.31"))
+    done = run_helpers.ckpt("layouts", "--guess", str(tmp_path))
+    assert "tracker" not in toml_parser.loads(done.stdout)["layout"][0]
