@@ -151,7 +151,8 @@ class Cache:
         """Drop all that is known of a path."""
 
         def drop(db: sqlite3.Connection) -> None:
-            db.execute("DELETE FROM seen WHERE path = ?", (os.fsencode(path),))
+            if db.execute("SELECT 1 FROM seen WHERE path = ?", (os.fsencode(path),)).fetchone():
+                db.execute("DELETE FROM seen WHERE path = ?", (os.fsencode(path),))
 
         self._try(drop)
 

@@ -21,7 +21,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 from ckpt_tools.storage import ShortRead, opened
-from ckpt_tools.storage.retry import is_file, is_link
+from ckpt_tools.storage.retry import is_file, is_link, there
 
 LISTED = 16
 """Files that are said by name."""
@@ -253,6 +253,14 @@ class Seals:
                 self._say(known, f, [*present, *beside])
             else:  # what lies in its directory now is not what was sealed there
                 self._say_of_home(known.path, known.base, f)
+        for name in () if present else absent[:LISTED]:  # who prunes leaves nothing in their place
+            try:
+                taken = there(f"{known.base.rstrip('/')}/{name}")
+            except OSError:  # who listed the directory says so
+                taken = False
+            if taken:
+                why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
+                self.findings[known.path].append(finding("seal-missing", why, severity=Severity.WARNING))
 
     def _first(self, path: str) -> Sequence[_Said]:
         return self._said.get(path, ())[:_CLAIMS]

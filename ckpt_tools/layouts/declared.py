@@ -134,10 +134,8 @@ def _read_words(words: Sequence[str]) -> dict[str, Any]:
             readers["replicated_over"] = tuple(value.split(","))
         elif word == "tells-step":
             content["step"] = True
-        elif word == "tells-exports":
-            content["tells_exports"] = True
-        elif key == "tensors-in":
-            content["tensors_in"] = tuple(value.split(","))
+        elif key in ("state-told", "tensors-in"):
+            content[key.replace("-", "_")] = tuple(value.split(","))
         elif value:
             content[key.replace("-", "_")] = value.encode() if key == "state-word" else value
         else:

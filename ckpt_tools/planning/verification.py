@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.cache.verdicts import remembering
+from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.discovery.group import group
 from ckpt_tools.discovery.unrecognised import remains, unpacked
 from ckpt_tools.findings import NOT_SEEN
@@ -90,7 +90,7 @@ class Verifier(NamedTuple):
             s.bytes_total = sum(max(0, p.size) for p in s.parts) + sum(max(0, b.size) for b in s.found.bare)
             s.reader.files_total = len(s.parts) + len(s.found.bare)
             try:
-                self._read(s, depth)
+                self._read(s, cache, depth)
             except KeyboardInterrupt:
                 raise Interrupted(root, self._read_so_far(s), s.reader.files_total) from None
             bare = _read_bare(s, depth)
@@ -118,7 +118,7 @@ class Verifier(NamedTuple):
             findings.append(nothing_there.describe_nothing(root, packed=unpacked(name) != name))
         return _Root(files, findings, frozenset(s.reader.partial), unrecognised, read.bytes)
 
-    def _read(self, s: Session, depth: Level) -> None:
+    def _read(self, s: Session, cache: Cache | None, depth: Level) -> None:
         """Have a report on every part: a sample is drawn over all files, else many are read at once."""
         if self.options.by_store:
             from ckpt_tools.reading.by_store import prove  # few stores have seals
@@ -127,7 +127,7 @@ class Verifier(NamedTuple):
         if self.sample is not None:
             from ckpt_tools.reading.sampling import Sampling
 
-            Sampling(self.sample, s).read(self.level)
+            Sampling(self.sample, s, cache).read(self.level)
         else:
             prefetch(s, s.parts, depth, bare=True, engine=self.engine)
         for part in s.parts:

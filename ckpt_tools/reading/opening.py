@@ -195,8 +195,7 @@ def _join_save(s: Session, p: Part, saves: Parts) -> Part:
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return p
     told = s.layouts.of(p).steps(p, report.metadata)[0]
-    # an epoch may have as many steps as its name says
-    with_it = [o for o in saves if told and told in (o.step, (o.epoch or 0) * (o.step_in_epoch or 0))]
+    with_it = [o for o in saves if told is not None and told in (o.step, _count_steps(o))]
     with_it = with_it or [o for o in saves if were_written_together(p, o)]
     if len({(o.step, o.epoch, o.step_in_epoch) for o in with_it}) != 1:
         return p
@@ -204,68 +203,100 @@ def _join_save(s: Session, p: Part, saves: Parts) -> Part:
     return p._replace(step=of.step, epoch=of.epoch, step_in_epoch=of.step_in_epoch, generation=of.generation)
 
 
+def _count_steps(p: Part) -> int | None:
+    """Return the steps at the end of an epoch, where each has as many as the name says."""
+    return p.epoch * p.step_in_epoch if p.epoch is not None and p.step_in_epoch is not None else None
+
+
 # --- saves of a model alone although others of their run hold a state of training
 
 
 def _mark_exports(s: Session, parts: Parts) -> Parts:
-    """Make a save of a model alone a release, if another save of its run holds an optimizer's state."""
+    """Make a save of a model alone a release. Where nothing is certain, it stays what its name says."""
     telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
-    runs = _list_saves([p for p in parts if (p.layout, p.piece) in telling]) if telling else []
-    exported = {save for saves in runs if len(saves) > 1 for save in _find_models_alone(s, saves)}
+    mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
+    exported = {*_find_without_key(s, mine), *_find_without_counters(s, mine), *_find_without_word(s, mine)}
     if not exported:
         return parts
     return [p._replace(kind=Kind.RELEASE) if exported & {p.path, p.home} else p for p in parts]
 
 
-def _list_saves(parts: Parts) -> list[dict[str, Parts]]:
-    """Return the saves of each run; those in a directory of the best are of the run beside it."""
-    above = {os.path.dirname(p.base) for p in parts if _is_of_the_best(p.base)}
-    runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
-    for p in parts:
-        run = home if (home := os.path.dirname(p.base)) in above else p.run
-        runs[p.layout, run][p.home or p.path].append(p)
-    return list(runs.values())
-
-
-def _find_models_alone(s: Session, saves: dict[str, Parts]) -> list[str]:
-    """Return the saves without an optimizer's state; none where no save of the run has one."""
-
-    def is_asked(p: Part) -> object:
-        return p.path in s.reports or s.layouts.piece_of(p).content.state_word or _is_of_the_best(p.base)
-
-    told = {save: _trains(s, files) for save, files in saves.items() if any(map(is_asked, files))}
-    without = [save for save, trains in told.items() if trains is False]
-    if without and True not in told.values():  # the very newest may be damaged
-        unread = sorted((files for save, files in saves.items() if save not in told), key=_find_time)
-        without = without if any(_trains(s, files) for files in unread[-_NEWEST:]) else []
-    return [save for save in without if all(_is_sound(s, p) for p in saves[save])]
+def _is_sound(s: Session, p: Part) -> bool:
+    """Return False for a damaged file, which may have lost what tells."""
+    return s.report(p, Level.STRUCTURE).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
 
 
 def _is_of_the_best(directory: str) -> bool:
     return directory.rpartition("/")[2].lower().startswith("best")
 
 
-def _find_time(files: Parts) -> int:
-    return max(p.mtime_ns for p in files)
+def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
+    """Yield the files of runs without an optimizer's state, if a file that was read, or is new, has one."""
+    runs: dict[tuple[str, str], Parts] = defaultdict(list)
+    parts = [p for p in parts if s.layouts.piece_of(p).content.state_key]
+    above = {os.path.dirname(p.base) for p in parts if _is_of_the_best(p.base)}
+    for p in parts:  # a directory of the best is of the run beside it
+        runs[p.layout, home if (home := os.path.dirname(p.base)) in above else p.run].append(p)
+        if _is_of_the_best(p.base):  # is it a model alone? Only those that were read are compared
+            s.report(p, Level.STRUCTURE)
+    for run in runs.values():
+        yield from _find_models_alone(s, run)
 
 
-def _trains(s: Session, files: Parts) -> bool | None:
-    """Return True if a save holds an optimizer's state, None if it cannot be read."""
-    told = {_holds_optimizer(s, p) for p in files}
-    return True if True in told else None if None in told else False
+def _find_models_alone(s: Session, run: Parts) -> Iterator[str]:
+    read = [p for p in run if p.path in s.reports and _is_sound(s, p)]
+    without = [p for p in read if not _counts_updates(s, p)]
+    if without and len(without) == len(read):  # the very newest may be damaged
+        unread = sorted((p for p in run if p.path not in s.reports), key=lambda p: -p.mtime_ns)
+        without = without if any(_counts_updates(s, p) for p in unread[:_NEWEST]) else []
+    yield from (p.path for p in without if s.known(p).tensors and not s.known(p).held.optimizer)
 
 
-def _holds_optimizer(s: Session, p: Part) -> bool | None:
-    if word := s.layouts.piece_of(p).content.state_word:
-        data = read_tracker(p.path, _LIMIT)
-        return None if isinstance(data, Finding) else word in data
-    report = s.report(p, Level.STRUCTURE)
-    return report.held.optimizer if report.tensors else None
+def _counts_updates(s: Session, p: Part) -> bool:
+    return "optimizer_step" in s.report(p, Level.STRUCTURE).metadata
 
 
-def _is_sound(s: Session, p: Part) -> bool:
-    """Return False for a damaged file, which may have lost what tells."""
-    return s.report(p, Level.STRUCTURE).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
+def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
+    """Yield the files of runs that count nothing and have only some of the entries of one that does."""
+    runs: dict[tuple[str, str, int | None], Parts] = defaultdict(list)
+    for p in parts:
+        if s.layouts.piece_of(p).content.state_told and p.path in s.reports and _is_sound(s, p):
+            runs[p.layout, p.base, p.rank].append(p)
+    for run in runs.values():
+        yield from _find_partial(s, run)
+
+
+def _find_partial(s: Session, run: Parts) -> Iterator[str]:
+    counters = s.layouts.piece_of(run[0]).content.state_told
+    told = [p for p in run if not s.known(p).metadata.keys().isdisjoint(counters)]
+    others = [p for p in run if s.known(p).metadata.keys().isdisjoint(counters)]
+    if not told or not others:
+        return
+    names: dict[str, frozenset[str]] = {}
+    for p in (*told, *others):
+        if (signature := s.known(p).signature) not in names:  # of equal ones one is read
+            names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
+    states = {names[s.known(p).signature] for p in told}
+    yield from (p.path for p in others if any(names[s.known(p).signature] < state for state in states))
+
+
+def _find_without_word(s: Session, parts: Parts) -> Iterator[str]:
+    """Yield the directories of the saves of runs that are none of training; none where all are such."""
+    runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
+    for p in parts:
+        if s.layouts.piece_of(p).content.state_word:
+            runs[p.layout, p.run][p.home].append(p)
+    for homes in runs.values():
+        words = {home: {_has_word(s, p) for p in same} for home, same in homes.items() if len(homes) > 1}
+        if any(True in has for has in words.values()):
+            without = (home for home, has in words.items() if has == {False})
+            yield from (home for home in without if all(_is_sound(s, p) for p in homes[home]))
+
+
+def _has_word(s: Session, p: Part) -> bool | None:
+    """Return None where the file cannot be read, or is too large."""
+    data = read_tracker(p.path, _LIMIT)
+    return None if isinstance(data, Finding) else s.layouts.piece_of(p).content.state_word in data
 
 
 # --- steps

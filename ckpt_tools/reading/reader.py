@@ -158,7 +158,7 @@ class Reader:
         """Return True if an earlier run's verdict answers the same."""
         if self.cache is None or based is None or level >= Level.LOAD or self.cache.max_age <= 0:
             return False
-        return self.recall(path, self.question(expect, based), level) is not None
+        return recall(self.cache, path, self.question(expect, based), level) is not None
 
     def sealed(self, path: str, expect: Sequence[str], before: str | None, based: str | None) -> None:
         """Keep the verdict on a file also under the seal that was made of the same bytes, so that nobody
@@ -166,7 +166,7 @@ class Reader:
         """
         if self.cache is None or None in (before, based) or before == based:
             return
-        entry = self.recall(path, self.question(expect, before), Level.CONTENT, ever=True)
+        entry = recall(self.cache, path, self.question(expect, before), Level.CONTENT, ever=True)
         known = None if entry is None else unpack(path, entry[0].data)
         if entry is None or known is None:
             return
@@ -204,7 +204,7 @@ class Reader:
             return fresh()[0]
 
         def known() -> T | None:
-            entry = self.recall(path, question, level)
+            entry = recall(self.cache, path, question, level)
             return decode(entry[0].data) if entry else None
 
         def read() -> T:
@@ -229,15 +229,16 @@ class Reader:
             found = known()
             return read() if found is None else found
 
-    def recall(
-        self, path: str, question: bytes, level: Level, *, ever: bool = False
-    ) -> tuple[Entry, Identity] | None:
-        """Return what the cache has of the file as it is now; with ``ever`` however old that is."""
-        if self.cache is None:
-            return None
-        try:
-            identity = Identity.of(status(path))
-        except OSError:
-            return None
-        entry = self.cache.get(path, question, int(level), identity, ever=ever)
-        return None if entry is None else (entry, identity)
+
+def recall(
+    cache: Cache | None, path: str, question: bytes, level: Level, *, ever: bool = False
+) -> tuple[Entry, Identity] | None:
+    """Return what a cache has of the file as it is now; with ``ever`` however old that is."""
+    if cache is None:
+        return None
+    try:
+        identity = Identity.of(status(path))
+    except OSError:
+        return None
+    entry = cache.get(path, question, int(level), identity, ever=ever)
+    return None if entry is None else (entry, identity)

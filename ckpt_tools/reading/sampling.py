@@ -12,12 +12,13 @@ import xxhash
 from msgspec import Struct
 
 from ckpt_tools.cache.codec import Seen
-from ckpt_tools.cache.verdicts import Entry
+from ckpt_tools.cache.verdicts import Cache, Entry
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.prefetch import unknown_requests
+from ckpt_tools.reading.reader import recall
 from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings.parsers import Share
@@ -114,8 +115,8 @@ class Asked:
 class Sampling:
     """What was asked, of one root."""
 
-    def __init__(self, asked: Asked, s: Session) -> None:
-        self.asked, self.s, self.reader = asked, s, s.reader
+    def __init__(self, asked: Asked, s: Session, cache: Cache | None) -> None:
+        self.asked, self.s, self.reader, self.cache = asked, s, s.reader, cache
         self.now_ns, self.begun = time.time_ns(), False
 
     def read(self, level: Level) -> None:
@@ -145,12 +146,12 @@ class Sampling:
                 continue
             f = File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
             files.append(f)
-            if known := self.reader.recall(r.path, _QUESTION, Level.CONTENT, ever=True):
+            if known := recall(self.cache, r.path, _QUESTION, Level.CONTENT, ever=True):
                 own = known[0]
                 f.damaged, f.tried = own.data == _DAMAGED, own.seen_ns
                 f.checked = int(own.data) if own.data.isdigit() else 0
             question = self.reader.question(r.expect, s.indexes.based(r.path))
-            if known := self.reader.recall(r.path, question, Level.CONTENT, ever=True):
+            if known := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
                 whole = known[0]
                 f.checked, f.tried = max(f.checked, whole.seen_ns), max(f.tried, whole.seen_ns)
                 f.damaged = f.damaged or whole.bad
@@ -176,14 +177,15 @@ class Sampling:
         f.done, f.damaged = not self.reader.stopped, seen.report.verdict is Verdict.BROKEN
         if f.done:
             f.checked = f.tried = self.now_ns
-        if f.damaged and self.reader.cache is not None:
-            self.reader.cache.forget(f.request.path)  # what an earlier run said of it
+        if f.damaged and self.cache is not None:
+            self.cache.forget(f.request.path)  # what an earlier run said of it
         if f.done or f.damaged:
             self._keep(f, seen.identity, began)
 
     def _keep(self, f: File, identity: Identity | None, began: int) -> None:
         """Keep its times for later runs, if it is still the file that was read."""
-        cache = self.reader.cache
-        if cache is not None and identity is not None and identity.settled(began):
+        if self.cache is not None and identity is not None and identity.settled(began):
             data = _DAMAGED if f.damaged else str(f.checked).encode()
-            cache.put(f.request.path, _QUESTION, identity, Entry(data, int(Level.CONTENT), f.tried, False))
+            self.cache.put(
+                f.request.path, _QUESTION, identity, Entry(data, int(Level.CONTENT), f.tried, False)
+            )

@@ -17,6 +17,7 @@ from ckpt_tools.reading.session import Session
 
 _SYSTEM = re.compile(r"lost\+found|\.snapshot|\.nfs.*")
 """Names that file systems give to what is theirs; no framework saves there."""
+_NUMBER = re.compile(r"[0-9]+")
 HINT = (
     "make it readable, then run this again; --allow unreadable goes on without it, maybe from an older"
     " checkpoint"
@@ -156,17 +157,20 @@ def _may_be_passed(row: Unseen, answer: Answer, root: str) -> bool:
 
 
 def _find_step(path: str, chosen: Checkpoint, root: str) -> tuple[int | None, bool]:
-    """Return the step that a path tells, as a directory of the choice that is called alike tells its own;
-    and if there is one: what lies in ``ckpt_0`` beside ``ckpt_1`` may be of the choice.
+    """Return the step that a path tells, as a save's own directory that is called alike tells the choice's;
+    and if files of the choice lie in what is called alike: ``ckpt_0`` beside ``ckpt_1`` may hold some.
     """
+    own, homes = path, {p.home for p in chosen.parts}
     while len(path) > len(root):
         above, name = os.path.split(path)
-        below = (
-            p.path[len(above) + 1 :].partition("/") for p in chosen.parts if p.path.startswith(f"{above}/")
-        )
-        for beside in {directory for directory, inside, _ in below if inside}:
-            if re.sub(r"\d+", "#", beside) == re.sub(r"\d+", "#", name):
-                numbers = zip(re.findall(r"\d+", beside), re.findall(r"\d+", name), strict=True)
-                return next((int(mine) for its, mine in numbers if int(its) == chosen.step), None), True
+        there = (p.path.removeprefix(f"{above}/") for p in chosen.parts if p.path.startswith(f"{above}/"))
+        inside = {below.partition("/")[0] for below in there if "/" in below}
+        alike = [beside for beside in inside if _NUMBER.sub("#", beside) == _NUMBER.sub("#", name)]
+        if len(alike) == 1 and f"{above}/{alike[0]}" in homes:
+            numbers = zip(_NUMBER.findall(alike[0]), _NUMBER.findall(name), strict=True)
+            steps = [int(mine) for its, mine in numbers if int(its) == chosen.step]
+            return steps[0] if len(steps) == 1 else None, path == own
+        if alike:
+            return None, path == own
         path = above
     return None, False

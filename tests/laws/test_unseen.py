@@ -21,6 +21,9 @@ from injected import ERRNOS, OF_DIRECTORIES, OF_FILES, Fault, Victim, broken_law
 from run_helpers import CKPT, CLEAN, OLD, megatron, one_file_per_rank
 
 from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.part import Kind, Part, Unseen
+from ckpt_tools.reading import unseen
 from ckpt_tools.storage import attempts, retry
 
 COMMANDS = (
@@ -446,6 +449,24 @@ def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:
     # each name is short enough: something may be there, and nobody can ask
     with pytest.raises(OSError, match="too long"):
         retry.there(str(tmp_path) + "/name" * 2000)
+
+
+def test_a_rank_that_has_the_number_of_the_step_tells_no_step(tmp_path: Path) -> None:
+    """``rank_20`` beside a choice of step 20 is no save: what is hidden in ``rank_3`` may be of the choice."""
+    root = str(tmp_path)
+
+    def part(home: str, directory: str) -> Part:
+        return Part(f"{root}/{directory}/a.pt", "x", "model", "model", ".", root, home, step=20)
+
+    def passed(home: str, directory: str, hidden: str) -> bool:
+        parts = (part(home, directory),)
+        c = Checkpoint("x", ".", Kind.PERIODIC, parts, root, 10, 20)
+        return unseen._may_be_passed(Unseen(f"{root}/{hidden}", "EACCES", mtime_ns=1), unseen.Answer(c), root)
+
+    assert not passed("", "rank_20", "rank_3")
+    assert passed(f"{root}/iter_20", "iter_20", "iter_3")
+    assert not passed(f"{root}/iter_20", "iter_20", "iter_30")
+    assert not passed(f"{root}/run_20_step_20", "run_20_step_20", "run_5_step_30")
 
 
 # ---- real processes

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 from fixture_trees import materialise
+from mindspore_writer import record
 from places import LAYOUT_TREES
 
 from ckpt_tools.api import plan, verify
@@ -75,3 +78,29 @@ def test_arguments_that_paddlenlp_pickles_beside_its_export_are_no_damage(tmp_pa
     """Its Trainer saves them without torch, under the name that Transformers gives them."""
     (tmp_path / "training_args.bin").write_bytes(pickle.dumps({"output_dir": "out"}))
     assert verify([str(tmp_path)]).verdict is Verdict.OK
+
+
+def mindspore(step: int | None, *, moments: bool) -> bytes:
+    rows = [record("w", [4], "Float32", struct.pack("<4f", *range(4)))]
+    rows += [record("moments.w", [4], "Float32", struct.pack("<4f", *range(4)))] if moments else []
+    rows += [record("global_step", [1], "Int32", struct.pack("<i", step))] if step is not None else []
+    return b"".join(rows)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["with moments", "without"])
+def test_what_counts_steps_is_no_export_though_it_has_no_moments(first: bool, tmp_path: Path) -> None:
+    """The newest of MindSpore's saves by names of one's own: an older one is not taken for want of moments."""
+    for n, (name, data) in enumerate(
+        {"a.ckpt": mindspore(10, moments=first), "b.ckpt": mindspore(20, moments=False)}.items()
+    ):
+        (tmp_path / name).write_bytes(data)
+        os.utime(tmp_path / name, (1_700_000_000 + 600 * n,) * 2)
+    made = plan(str(tmp_path))
+    assert made.resume_step == 20
+
+
+def test_weights_without_counters_are_an_export_though_no_save_has_moments(tmp_path: Path) -> None:
+    for n, (name, step) in enumerate({"a.ckpt": 10, "b.ckpt": None}.items()):
+        (tmp_path / name).write_bytes(mindspore(step, moments=False))
+        os.utime(tmp_path / name, (1_700_000_000 + 600 * n,) * 2)
+    assert plan(str(tmp_path)).resume_step == 10

@@ -99,9 +99,16 @@ class Content(Struct, frozen=True):
 
     step: bool = False  # so the piece gets a structure pass before grouping
     proof: str = ""  # an entry of the metadata that a weak name needs
-    state_word: bytes = b""  # it is in each file of an optimizer, and found sooner than its structure
-    tells_exports: bool = False  # a save without an optimizer's state beside others with is an export
+    state_word: bytes = b""  # it is in the file of every save that can be trained on; else it is an export
+    state_key: str = ""  # the same of an entry, where the file is all of a save
+    # of these a file that is all of a save has one among its metadata; one beside it without, that has only
+    # some of its entries, is an export
+    state_told: tuple[str, ...] = ()
     tensors_in: tuple[str, ...] = ()  # roles of files that hold its tensors in a save that has such files
+
+    @property
+    def tells_exports(self) -> bool:
+        return bool(self.state_word or self.state_key or self.state_told)
 
 
 UNTOLD = Content()
