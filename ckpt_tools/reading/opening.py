@@ -306,13 +306,13 @@ def _add_steps(s: Session, parts: Parts) -> Parts:
     """Return the parts with the steps that content tells; a directory of one save has one step."""
     silent = _find_pieces(s, parts, lambda piece: piece.content.step)
     asked = [p for p in parts if (p.layout, p.piece) in silent and not (p.home and _is_numbered(p))]
-    if not (told := _read_steps(s, asked)):
+    told, out = _read_steps(s, asked), Parts()
+    if not silent:
         return parts
-    out = Parts()
     for p in parts:
         said = None if p.home and _is_numbered(p) else told.get(p.home or p.path)
         out.append(p._replace(step=said[0], epoch=said[1], step_in_epoch=said[2]) if said else p)
-    return out
+    return _add_steps_behind_links(s, out, silent)
 
 
 def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
@@ -324,3 +324,26 @@ def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
             if steps != _UNTOLD or (p.home or p.path) not in told:
                 told[p.home or p.path] = steps
     return told
+
+
+def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
+    """Give a link that nobody loads the step of the file of its run with its size and time."""
+    beside = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
+
+    def is_lost(p: Part) -> bool:
+        silent = (p.layout, p.piece) in beside and not p.home and p.size >= 0
+        return silent and (p.step, p.epoch, p.step_in_epoch) == _UNTOLD
+
+    if not beside or not any(map(is_lost, parts)):
+        return parts
+    of = {
+        (p.run, p.size, p.mtime_ns): p
+        for p in parts
+        if p.step is not None or (not p.home and (p.epoch, p.step_in_epoch) != (None, None))
+    }
+    return [
+        p._replace(step=to.step, epoch=to.epoch, step_in_epoch=to.step_in_epoch)
+        if is_lost(p) and (to := of.get((p.run, p.size, p.mtime_ns)))
+        else p
+        for p in parts
+    ]

@@ -81,8 +81,9 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
     chosen = {p.path for p in answer.chosen.parts} if answer.chosen is not None else set[str]()
     # those of the choice have another file in their place (``last.ckpt``)
     blocking, warnings = list[Unseen](), [f for f in unread_files(s) if f.path in chosen] if chosen else []
+    told = _find_telling_homes(s, answer.chosen)
     for row in _rows(s, answer, chosen):
-        if _is_of_system(row.path, s.root) or _may_be_passed(row, answer, s.root):
+        if _is_of_system(row.path, s.root) or _may_be_passed(row, answer, told, s.root):
             warnings.append(as_finding(row, s.root))
         else:
             blocking.append(row)
@@ -140,12 +141,19 @@ def _is_of_system(path: str, root: str) -> bool:
     return any(_SYSTEM.fullmatch(name) for name in path[len(root) :].split("/"))
 
 
-def _may_be_passed(row: Unseen, answer: Answer, root: str) -> bool:
+def _find_telling_homes(s: Session, chosen: Checkpoint | None) -> set[str]:
+    """Return the choice's own directories that tell its step, not only files in them."""
+    parts = chosen.parts if chosen is not None else ()
+    pieces = ((p.home, s.layouts.piece_of(p)) for p in parts)
+    return {home for home, piece in pieces if piece.home and not piece.content.step}
+
+
+def _may_be_passed(row: Unseen, answer: Answer, homes: Collection[str], root: str) -> bool:
     """Return True if the choice stands without what was not seen: it is older by its step and its time."""
     chosen = answer.chosen
     if chosen is None:
         return False
-    step, is_alike = (row.step, False) if row.step is not None else _find_step(row.path, chosen, root)
+    step, is_alike = (row.step, False) if row.step is not None else _find_step(row.path, chosen, homes, root)
     if answer.skip:
         return step is not None or not is_alike
     if chosen.step is None or step is None or row.mtime_ns is None:
@@ -156,11 +164,11 @@ def _may_be_passed(row: Unseen, answer: Answer, root: str) -> bool:
     return answer.run_named or row.step is not None or of_run
 
 
-def _find_step(path: str, chosen: Checkpoint, root: str) -> tuple[int | None, bool]:
+def _find_step(path: str, chosen: Checkpoint, homes: Collection[str], root: str) -> tuple[int | None, bool]:
     """Return the step that a path tells, as a save's own directory that is called alike tells the choice's;
     and if files of the choice lie in what is called alike: ``ckpt_0`` beside ``ckpt_1`` may hold some.
     """
-    own, homes = path, {p.home for p in chosen.parts}
+    own = path
     while len(path) > len(root):
         above, name = os.path.split(path)
         there = (p.path.removeprefix(f"{above}/") for p in chosen.parts if p.path.startswith(f"{above}/"))

@@ -459,9 +459,11 @@ def test_a_rank_that_has_the_number_of_the_step_tells_no_step(tmp_path: Path) ->
         return Part(f"{root}/{directory}/a.pt", "x", "model", "model", ".", root, home, step=20)
 
     def passed(home: str, directory: str, hidden: str) -> bool:
-        parts = (part(home, directory),)
+        parts, homes = (part(home, directory),), {home} - {""}
         c = Checkpoint("x", ".", Kind.PERIODIC, parts, root, 10, 20)
-        return unseen._may_be_passed(Unseen(f"{root}/{hidden}", "EACCES", mtime_ns=1), unseen.Answer(c), root)
+        return unseen._may_be_passed(
+            Unseen(f"{root}/{hidden}", "EACCES", mtime_ns=1), unseen.Answer(c), homes, root
+        )
 
     assert not passed("", "rank_20", "rank_3")
     assert passed(f"{root}/iter_20", "iter_20", "iter_3")

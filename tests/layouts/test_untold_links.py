@@ -25,6 +25,10 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_link_is_of_the_step_of_what_it_leads_to(run: Path) -> None:
+    assert [c.step for c in scan(str(run)).checkpoints] == [24, 16, 8]
+
+
 def test_a_file_in_place_of_the_link_may_be_all_that_is_left_of_a_later_save(run: Path) -> None:
     (run / LINK).unlink()
     (run / LINK).write_bytes((run / "ep3-ba24-rank0.pt").read_bytes())
