@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests/support"))
 
 import small_files
 
-from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.model.selection import ReadOptions
 

@@ -78,9 +78,9 @@ def watch(
     """
     found, given = asked.found, asked.given
     output.say_broken_plugins()
+    from ckpt_tools.guard.watch import WatchOptions
     from ckpt_tools.guard.watch.hooks import give_way
     from ckpt_tools.guard.watch.loop import watch as run
-    from ckpt_tools.guard.watch.options import WatchOptions
     from ckpt_tools.model.selection import ReadOptions
     from ckpt_tools.output import jsonl
 

@@ -92,18 +92,8 @@ def _say(why: Mapping[Group, str], trackers: Sequence[Pointed], done: bool) -> I
 
 
 def _find_damaged(found: Sequence[Group], root: str, sel: Selection) -> list[Group]:
-    seen = verify(
-        root,
-        jobs=sel.jobs,
-        settle=sel.settle,
-        key_file=sel.key_file,
-        cache=sel.cache,
-        max_age=sel.max_age,
-        io=sel.io,
-        limit_rate=sel.limit_rate,
-        trust=sel.trust,
-        layouts=sel.layouts,
-    )
+    names = ("jobs", "settle", "key_file", "cache", "max_age", "io", "limit_rate", "trust", "layouts")
+    seen = verify(root, **{name: getattr(sel, name) for name in names})
     bad = {row.report.path for row in seen.files if row.report.verdict is Verdict.BROKEN}
     bad |= {f.path for f in seen.findings if f.severity is Severity.ERROR and f.path}
     return [g for g in found if any(map(g.holds, bad)) or g.path in bad]

@@ -140,8 +140,7 @@ class Sealer:
     def seal(self) -> Iterator[SealedOne]:
         """One checkpoint after the other, each sealed before the next is read."""
         for target in self._find_targets():
-            done, is_left = self._begin(target)
-            yield self._end(target, done) if is_left else done
+            yield self._seal_target(target)
 
     def _find_targets(self) -> list[Target]:
         """What is to be sealed, looked at as far as structure tells."""
@@ -180,27 +179,28 @@ class Sealer:
         target = Target(home, home, seal, tuple(paths), (), found[0] if len(found) == 1 else None)
         share = f"rank {fragment.rank} of {fragment.world_size}"
         done = SealedOne(home, seal, "sealed", share, len(paths), sum(map(_find_size, paths)))
-        done = self._end(target, done)
+        done = self._read_and_seal(target, done)
         if done.state == "sealed":
             tidy(os.path.dirname(seal))
         yield done
 
-    def _begin(self, target: Target) -> tuple[SealedOne, bool]:
-        """What becomes of one target, and whether that is only known when its files have been read."""
+    def _seal_target(self, target: Target) -> SealedOne:
+        """What becomes of one target; its files are read only if a seal could come of it."""
         c, n = target.checkpoint, len(target.files)
         size = sum(map(_find_size, target.files))
         done = SealedOne(target.path, target.seal, "sealed", c.label if c else "", n, size)
         if wrong := self._find_wrong(target):
-            return replace(done, state=find_state(wrong), findings=tuple(wrong)), False
+            return replace(done, state=find_state(wrong), findings=tuple(wrong))
         if not self.options.again and self._is_sealed(target):
-            return replace(done, state="already"), self.options.compare
+            done = replace(done, state="already")
+            return self._read_and_seal(target, done) if self.options.compare else done
         if n > document.MOST_FILES:
             why = f"it has {n:,} files, and a seal names {document.MOST_FILES:,} at most"
             many = finding("too-complex", why, path=target.path, hint=document.SHARED)
-            return replace(done, state="unreadable", findings=(many,)), False
-        return done, True
+            return replace(done, state="unreadable", findings=(many,))
+        return self._read_and_seal(target, done)
 
-    def _end(self, target: Target, done: SealedOne) -> SealedOne:
+    def _read_and_seal(self, target: Target, done: SealedOne) -> SealedOne:
         """Why a target is not sealed, or its seal, written."""
         options = self.options
         files, wrong = _read_files(target.files, partial(self._read, target))

@@ -16,9 +16,8 @@ from described_layouts import described_tree
 from run_helpers import OLD, broken, broken_body, megatron
 
 from ckpt_tools.api import verify
-from ckpt_tools.guard.watch import records, root
+from ckpt_tools.guard.watch import WatchOptions, records, root
 from ckpt_tools.guard.watch.loop import Watcher
-from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions

@@ -15,8 +15,8 @@ from run_helpers import broken_body, megatron
 
 from ckpt_tools.api import verify
 from ckpt_tools.errors import CkptError
+from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.loop import watch
-from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.pending import list_checkpoints
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.model.answers import Event

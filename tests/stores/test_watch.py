@@ -18,8 +18,8 @@ from stores.environment import reached
 from stores.faults import Status, unavailable
 from stores.proxy import Proxy, Rule
 
+from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.loop import watch
-from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.selection import ReadOptions

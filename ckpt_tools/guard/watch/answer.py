@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
-from ckpt_tools.guard.watch.options import DAY, WatchOptions
+from ckpt_tools.guard.watch import DAY, WatchOptions
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.session import Session

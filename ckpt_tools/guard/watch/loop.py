@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 from ckpt_tools.discovery.roots import absent, is_tree, require_file
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
+from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.metrics import Metrics
-from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, require_writable
 from ckpt_tools.model.answers import Event

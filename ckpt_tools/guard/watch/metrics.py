@@ -12,8 +12,8 @@ from msgspec import Struct, field
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.answer import Answer
-from ckpt_tools.guard.watch.options import WatchOptions
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.guard.watch.options import WatchOptions
+from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.records import Record
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.planning.other_writers import get_etag

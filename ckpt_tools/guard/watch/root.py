@@ -18,10 +18,10 @@ from ckpt_tools.cache.verdicts import Cache, remembering
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard.verifying import Checked, verify
+from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.answer import ask, selection
 from ckpt_tools.guard.watch.hooks import call
 from ckpt_tools.guard.watch.metrics import STATES, Tally
-from ckpt_tools.guard.watch.options import WatchOptions
 from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, list_checkpoints, stamp_now
 from ckpt_tools.guard.watch.records import Record, Records, Starts, State
 from ckpt_tools.model.answers import Event
