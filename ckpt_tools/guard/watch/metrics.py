@@ -130,7 +130,9 @@ class Metrics:
         build = GaugeMetricFamily("ckpt_build_info", "The version of ckpt-tools.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        tallies = [(_label(tally.root), tally) for tally in self._tallies]
+        # a label is UTF-8: bytes of a path that are none are shown as such
+        roots = (os.fsencode(tally.root).decode("utf-8", "backslashreplace") for tally in self._tallies)
+        tallies = [*zip(roots, self._tallies, strict=True)]
         for name, text, value in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=["root"])
             for root, tally in tallies:
@@ -152,8 +154,3 @@ class Metrics:
             count = sum(tally.verifications.copy().values())
             took.add_metric([root], count_value=count, sum_value=tally.seconds)
         yield from (read, took)
-
-
-def _label(path: str) -> str:
-    """A path as a label, which is UTF-8: bytes that are none are shown as such."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
