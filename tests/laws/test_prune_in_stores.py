@@ -19,7 +19,7 @@ from fixture_trees import CASES, materialise
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.prune.entries import Entry, find_entries
-from ckpt_tools.guard.prune.in_store import stages
+from ckpt_tools.guard.prune.protected import find_stages
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
 
@@ -71,7 +71,7 @@ def in_order(found: list[Entry], e: Entry, root: Path) -> list[list[str]]:
     """The files of a checkpoint, stage by stage."""
     s = open_session(str(root), QUESTION.read_options())
     s.add_members()
-    at = stages(s, e)
+    at = find_stages(s, e)
     out: list[list[str]] = [[], [], [], []]
     for path in files_below(e.group.paths):
         out[at(path)].append(path)

@@ -20,7 +20,13 @@ from ckpt_tools.guard.journal import Step, Store
 from ckpt_tools.guard.prune.entries import Entry, count_freed, find_entries, identify_files
 from ckpt_tools.guard.prune.pins import pin
 from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept
-from ckpt_tools.guard.prune.protected import find_bests, find_need, find_obstacle, find_protected
+from ckpt_tools.guard.prune.protected import (
+    find_bests,
+    find_need,
+    find_obstacle,
+    find_protected,
+    find_stages,
+)
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding
@@ -75,7 +81,7 @@ def prune(
             ask = partial(_ask, root, plans)
             ask(going)
             if store:
-                number, written = _remove(store, root, going, ask)
+                number, written = _remove(store, s, going, ask)
                 why = "somebody wrote it while it was looked at"
                 row_of |= {e.name: _row(e, why, apply) for e in written}
             elif deleter:
@@ -175,7 +181,7 @@ def _find_more(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -> 
 
 
 def _remove(
-    store: Store, root: str, going: Sequence[Entry], ask: Callable[[], object]
+    store: Store, s: Session, going: Sequence[Entry], ask: Callable[[], object]
 ) -> tuple[int | None, list[Entry]]:
     """Move checkpoints into the trash, and empty it. Return the number of the operation, and those that stay
     because somebody has written them since they were looked at: then all comes back, and the others go, which
@@ -183,14 +189,17 @@ def _remove(
     """
     if not going:
         return None, []
-    place = store.place("trash")
-    steps = [_step_to(place, root, path) for e in going for path in _order_paths(e)]
+    place, root, steps = store.place("trash"), s.root, list[Step]()
+    for e in going:
+        stage = find_stages(s, e)
+        ordered = sorted(e.group.paths, key=lambda path: (stage(path), path))
+        steps += [_step_to(place, root, path) for path in ordered]
     operation = store.run("prune", ", ".join(e.group.label for e in going), steps)
     in_trash = [[f"{root}/{_step_to(place, root, path).target}" for path in e.group.paths] for e in going]
     written = [e for e, paths in zip(going, in_trash, strict=True) if identify_files(paths) != e.seen]
     if written:
         store.take_back(operation)
-        number, more = _remove(store, root, [e for e in going if e not in written], ask)
+        number, more = _remove(store, s, [e for e in going if e not in written], ask)
         return number, [*written, *more]
     try:
         ask()
@@ -216,15 +225,6 @@ def _remove_empty(store: Store, root: str, gone: Sequence[Entry]) -> None:
     for home in sorted(homes, reverse=True):
         with suppress(OSError, ValueError), store.tree.above(os.path.relpath(home, root)) as at:
             os.rmdir(at[1], dir_fd=at[0])
-
-
-def _order_paths(e: Entry) -> list[str]:
-    """Its paths, first those without which the others are no checkpoint; seals last."""
-    role = {part.path: part.role for part in e.checkpoint.parts}
-    order = {"metadata": 0, "index": 0}
-    return sorted(
-        e.group.paths, key=lambda path: (order.get(role.get(path, ""), 1 if path in role else 2), path)
-    )
 
 
 def _row(e: Entry, why: str, apply: bool) -> Change:

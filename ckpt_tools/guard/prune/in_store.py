@@ -14,9 +14,8 @@ from msgspec import Struct, to_builtins
 
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.guard.prune.entries import Entry, walk_below
-from ckpt_tools.guard.prune.protected import is_of_seal
+from ckpt_tools.guard.prune.protected import find_stages
 from ckpt_tools.model.answers import Change
-from ckpt_tools.model.part import Part
 from ckpt_tools.planning.decision_log import place
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
@@ -30,8 +29,6 @@ from ckpt_tools.storage.urls import split
 from ckpt_tools.storage.writes import hold_lock, replace_file
 
 NOTE, LOCK = "pruning.json", "prune.lock"
-_MARKS = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "index"})
-"""Roles of files that say of others that they are a checkpoint. Others end with such a word."""
 _STAGES = 4
 
 
@@ -91,23 +88,6 @@ class _Note(Struct, frozen=True):
     checkpoints: list[Deletion]
 
 
-def stages(s: Session, entry: Entry) -> Callable[[str], int]:
-    """When a file of a checkpoint goes: 0 what says of others that they are one, and a file that it cannot do
-    without, with those that could stand in for it; 1 what is like that; 2 all else. Seals go last: until then
-    they tell that something is missing.
-    """
-    out, needed = dict[str, int](), list[Part]()
-    for part in s.members(entry.checkpoint).parts:
-        marks = part.role in _MARKS or part.role.endswith(("_index", "_metadata"))
-        out[part.path] = 0 if marks else 1 if "model" in part.role else 2
-        if out[part.path] == 1 and s.layouts.piece_of(part).required:
-            needed.append(part)
-    if first := min(needed, key=lambda part: part.path, default=None):
-        alike = (part for part in needed if (part.role, part.coords) == (first.role, first.coords))
-        out |= {part.path: 0 for part in alike}
-    return lambda path: out.get(path, 3 if is_of_seal(path) else 2)
-
-
 def _list_objects(paths: Sequence[str]) -> dict[str, Object]:
     """URL -> object of all that lies at and below some paths, as it was listed. Raises OSError."""
     urls = list[str]()
@@ -131,7 +111,7 @@ class Deleter(Struct, frozen=True):
         deletions = list[Deletion]()
         try:
             for e in going:
-                stage, found = stages(s, e), _list_objects(e.group.paths)
+                stage, found = find_stages(s, e), _list_objects(e.group.paths)
                 rows = (Doomed(o.key, o.size, o.mtime_ns, o.etag, stage(url)) for url, o in found.items())
                 deletions.append(Deletion(e.group.label, e.group.paths, tuple(rows)))
         except OSError as e:

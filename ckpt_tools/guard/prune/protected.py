@@ -5,7 +5,7 @@ from __future__ import annotations
 import filecmp
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.entries import Entry, find_age, walk_below
 from ckpt_tools.guard.prune.pins import find_pins
 from ckpt_tools.guard.trackers import find_naming
-from ckpt_tools.model.part import Kind
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -30,6 +30,8 @@ from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url, real_path
 
 _DECISION = re.compile(r"\d{1,9}\.json")
+_MARKS = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "index"})
+"""Roles of files that say of others that they are a checkpoint. Others end with such a word."""
 _READ = 64 << 20
 """Bytes of an object that are read to compare it with another one, at most."""
 
@@ -192,6 +194,23 @@ def is_of_seal(path: str) -> bool:
     """Whether it is a seal, a part of one, or a signature."""
     directory, _, name = path.rpartition("/")
     return is_apart(name) or directory.rpartition("/")[2] == FRAGMENTS
+
+
+def find_stages(s: Session, entry: Entry) -> Callable[[str], int]:
+    """When a file of a checkpoint goes: 0 what says of others that they are one, and a file that it cannot do
+    without, with those that could stand in for it; 1 what is like that; 2 all else. Seals go last: until then
+    they tell that something is missing.
+    """
+    out, needed = dict[str, int](), list[Part]()
+    for part in s.members(entry.checkpoint).parts:
+        marks = part.role in _MARKS or part.role.endswith(("_index", "_metadata"))
+        out[part.path] = 0 if marks else 1 if "model" in part.role else 2
+        if out[part.path] == 1 and s.layouts.piece_of(part).required:
+            needed.append(part)
+    if first := min(needed, key=lambda part: part.path, default=None):
+        alike = (part for part in needed if (part.role, part.coords) == (first.role, first.coords))
+        out |= {part.path: 0 for part in alike}
+    return lambda path: out.get(path, 3 if is_of_seal(path) else 2)
 
 
 def find_obstacle(s: Session, e: Entry, staying: Sequence[Entry]) -> str:
