@@ -141,12 +141,6 @@ def write_whole(path: str, data: bytes) -> None:
             os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode) & 0o777)
         with written_aside(fd, data, aside, target):
             pass
-        with suppress(OSError):  # a directory that cannot be synced (some network file systems) holds it too
-            at = os.open(os.path.dirname(target), os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(at)
-            finally:
-                os.close(at)
     except OSError as e:
         raise _unwritten(path, e) from e
 

@@ -190,9 +190,15 @@ def test_a_value_is_hashed_copied_and_shown_without_what_it_holds() -> None:
         ("https://h", {"connect_timeout": "500ms"}, {}, {"client_options": {"connect_timeout": "500ms"}}),
         (
             "az://c",
-            {"max_retries": "3", "retry_timeout": "1m"},
+            {"max_retries": "3", "retry_timeout": "1m", "init_backoff": "100ms", "backoff_base": "2"},
             {},
-            {"retry_config": {"max_retries": 3, "retry_timeout": timedelta(minutes=1)}},
+            {
+                "retry_config": {
+                    "max_retries": 3,
+                    "retry_timeout": timedelta(minutes=1),
+                    "backoff": {"init_backoff": timedelta(seconds=0.1), "base": 2.0},
+                }
+            },
         ),
         (
             "sftp://h",

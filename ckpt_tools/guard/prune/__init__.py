@@ -159,9 +159,7 @@ def _find_reasons(
     why = {e.name: e.why for e in found if e.why and not (damaged and e.damaged)}
     for run in {e.run for e in found}:
         mine = sorted((e for e in found if e.run == run and e.good), key=lambda e: e.newness)[::-1]
-        of_run = ((e, e.checkpoint) for e in mine)
-        saves = [Save(e.name, c.step, c.mtime_ns, c.kind, e.group.size) for e, c in of_run]
-        why |= choose_kept(policy, saves, {e.name: protected[e.name] for e in mine if e.name in protected})
+        why |= _apply(policy, mine, protected)
     why |= protected
     while more := _find_more(s, found, [e for e in found if e.name in why]):
         why |= more
@@ -175,6 +173,12 @@ def _find_more(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -> 
         if reason := best.get(e.name) or find_need(e, staying) or find_obstacle(s, e, staying):
             out[e.name] = reason
     return out
+
+
+def _apply(policy: Policy, run: Sequence[Entry], protected: dict[str, str]) -> dict[str, str]:
+    of_run = ((e, e.checkpoint) for e in run)
+    saves = [Save(e.name, c.step, c.mtime_ns, c.kind, e.group.size) for e, c in of_run]
+    return choose_kept(policy, saves, {e.name: protected[e.name] for e in run if e.name in protected})
 
 
 # ---- what is done

@@ -101,8 +101,7 @@ def find_protected(
     Raises CannotLook, and Untrusted.
     """
     chosen = {made.checkpoint.key for made in plans if made.checkpoint}
-    shares = (f.path for made in plans for rank in made.by_rank for f in rank.files)
-    loaded = {*shares, *(f.path for made in plans for f in made.shared)}
+    loaded = set[str]().union(*map(_find_loaded, plans))
     newest = {name for run in {e.run for e in entries} for name in _find_newest(entries, run)}
     claims = find_pins(s.root), find_decided(selection.plan_dir, selection.trust), _find_links(s.root)
     out = dict[str, str]()
@@ -118,6 +117,10 @@ def find_protected(
         elif e.name in newest:
             out[e.name] = "the newest that is verified"
     return out
+
+
+def _find_loaded(made: LoadPlan) -> set[str]:
+    return {f.path for rank in made.by_rank for f in rank.files} | {f.path for f in made.shared}
 
 
 def _find_claim(
@@ -237,13 +240,15 @@ def _find_strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> 
         paths = [os.path.join(directory, name) for name in (*names, *below)]
         for path in paths[: len(names)] + [path for path in paths[len(names) :] if os.path.islink(path)]:
             name = os.path.relpath(path, home)
-            if path in own or is_of_seal(path):
-                continue
-            if os.path.islink(path) or not is_file(path):
-                return path
-            if not any(_is_same(path, os.path.join(home, name)) for home in copies):
+            if path not in own and not is_of_seal(path) and not _has_same(path, name, copies):
                 return path
     return ""
+
+
+def _has_same(path: str, name: str, homes: Sequence[str]) -> bool:
+    if os.path.islink(path) or not is_file(path):
+        return False
+    return any(_is_same(path, os.path.join(home, name)) for home in homes)
 
 
 def _is_same(one: str, other: str) -> bool:

@@ -22,7 +22,7 @@ from ckpt_tools.guard.journal import Step, Store
 from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, find_lost_indexes, mend
 from ckpt_tools.guard.trackers import point_tracker
 from ckpt_tools.model.answers import Change, Changes
-from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.reading.opening import open_session
@@ -56,11 +56,7 @@ def repair(
     selection, root = selection or Selection(), os.path.abspath(root)
     # What a command that was interrupted did is taken back before anything is looked at.
     with journal.opened(root, state_dir, selection.trust) if apply else nullcontext() as store:
-        s = open_session(root, selection.read_options())
-        s.add_members()
-        prefetch(s, s.parts, Level.STRUCTURE)
-        for part in s.parts:
-            s.report(part, Level.STRUCTURE)
+        s = _read_structure(root, selection)
         bench = Bench(s)
         looks = [bench.look(path) for path in _find_files(s, paths)]
         judged = [(d, *_judge(bench, d, accept_odds)) for d in looks if d.is_damaged]
@@ -68,9 +64,21 @@ def repair(
         missing = [row for row in find_lost_indexes(s) if _is_meant(row[0], paths)]
         number = _replace_all(store, bench, repairs, missing) if store and (repairs or missing) else None
         rows = [*(store.changes() if store else ()), *_say(judged, missing, apply)]
-        unknown = (d.report for d in looks if d.report.verdict is Verdict.UNKNOWN)
-        unseen = tuple(f for report in unknown for f in report.findings if f.severity)
-        return Changes("repair", root, apply, tuple(rows), unseen, number)
+        return Changes("repair", root, apply, tuple(rows), _find_unseen(looks), number)
+
+
+def _read_structure(root: str, selection: Selection) -> Session:
+    s = open_session(root, selection.read_options())
+    s.add_members()
+    prefetch(s, s.parts, Level.STRUCTURE)
+    for part in s.parts:
+        s.report(part, Level.STRUCTURE)
+    return s
+
+
+def _find_unseen(looks: Sequence[Damaged]) -> tuple[Finding, ...]:
+    unknown = (d.report for d in looks if d.report.verdict is Verdict.UNKNOWN)
+    return tuple(f for report in unknown for f in report.findings if f.severity)
 
 
 def _judge(bench: Bench, damaged: Damaged, accept_odds: float) -> tuple[Mended | None, str]:

@@ -39,8 +39,8 @@ CLIENT = _words(
     " root_certificate timeout user_agent"
 )
 """Options of the HTTP client under every store (obstore's ClientConfig)."""
-RETRY = frozenset({"max_retries", "retry_timeout"})
-"""Of how a request is made again (RetryConfig)."""
+RETRY = frozenset({"max_retries", "retry_timeout", "init_backoff", "max_backoff", "backoff_base"})
+"""Of how a request is made again (RetryConfig and BackoffConfig)."""
 _AZ = ("az", "adl", "azure", "abfs", "abfss")
 _VARIABLES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", **dict.fromkeys(_AZ, "AZURE_")}
 """How the variables of a scheme begin."""
@@ -151,13 +151,18 @@ def _client(given: Mapping[str, str]) -> dict[str, Any]:
 
 def _retry(given: Mapping[str, str]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    if number := given.get("max_retries"):
-        if not re.fullmatch(r"[0-9]{1,6}", number):
-            raise UsageError(f"the option max_retries={number} is no number", "use max_retries=3")
-        out["max_retries"] = int(number)
-    if "retry_timeout" in given:
-        out["retry_timeout"] = timedelta(seconds=_seconds("retry_timeout", given["retry_timeout"]))
-    return out
+    for key in ("max_retries", "backoff_base"):
+        if key in given:
+            if not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", given[key]):
+                raise UsageError(f"the option {key}={given[key]} is no number", f"use {key}=3")
+            out[key] = float(given[key])
+    spans = ("retry_timeout", "init_backoff", "max_backoff")
+    out |= {key: timedelta(seconds=_seconds(key, given[key])) for key in spans if key in given}
+    names = {"init_backoff": "init_backoff", "max_backoff": "max_backoff", "backoff_base": "base"}
+    backoff = {name: out.pop(key) for key, name in names.items() if key in out}
+    if "max_retries" in out:
+        out["max_retries"] = int(out["max_retries"])
+    return {**out, "backoff": backoff} if backoff else out
 
 
 def _seconds(key: str, text: str) -> float:
