@@ -319,6 +319,13 @@ class Tree:
             here = self._directories.get(home)
             return not key or (here is not None and name in here.below)
 
+    def is_file(self, key: str) -> bool:
+        """Whether an object was listed under this key, and nothing below it."""
+        home, _, name = key.rpartition("/")
+        with self._lock:
+            here = self._directories.get(home)
+            return here is not None and name in here.objects and name not in here.below
+
     def _file(self, key: str) -> Object | None:
         home, _, name = key.rpartition("/")
         with self._lock:
