@@ -45,7 +45,7 @@ from ckpt_tools.planning.rules.save import (
     unfinished,
 )
 from ckpt_tools.planning.run import Siblings
-from ckpt_tools.planning.trackers import describe_missing, find_tracker_findings, find_tracker_of
+from ckpt_tools.planning.trackers import find_declared, find_tracker_findings
 from ckpt_tools.planning.unfinished import TORN, find_begun_later, find_hint
 from ckpt_tools.reading.session import Session, with_findings
 
@@ -199,9 +199,8 @@ class _Run:
     def _check_completeness(self, c: Checkpoint) -> Iterator[Finding]:
         """Yield what a checkpoint lacks or has twice; its tracker tells whether it ever finished."""
         s, layout = self.session, self.session.layouts.of(c)
-        if c.unfinished and (tracker := find_tracker_of(s, c)):
-            says = f"{tracker.rpartition('/')[2]} names this checkpoint"
-            yield missing_part.describe_declared(says, describe_missing(layout), c.parts[0].home or c.path)
+        if declared := find_declared(s, c):
+            yield declared
         elif c.unfinished:
             self._soften(c.parts)
             yield unfinished.describe_begun(c, layout, find_hint(s, c))

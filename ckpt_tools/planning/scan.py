@@ -19,7 +19,7 @@ from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.filters import allows, belongs
 from ckpt_tools.planning.order import find_places, order_saves, step_at
 from ckpt_tools.planning.rules.save import unfinished
-from ckpt_tools.planning.trackers import find_trackers, settle_unfinished
+from ckpt_tools.planning.trackers import find_declared, find_trackers
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import missed, not_seen, unread_files
@@ -47,14 +47,14 @@ def scan_root(
         progress=progress,
     )
     s = open_session(root, options, listing=True)
-    rows = [settle_unfinished(s, c) for c in _add_numbers_inside(s, _list_saves(s, selection))]
-    checkpoints = [c for c, _ in rows]
+    rows = [(c, find_declared(s, c)) for c in _add_numbers_inside(s, _list_saves(s, selection))]
+    checkpoints = [replace(c, unfinished=False) if declared else c for c, declared in rows]
     expected = {
         run: n
         for (_, run), members in s.runs(checkpoints).items()
         if (n := selection.world_size or completeness.expected_ranks(members, s.layouts))
     }
-    damage = (f for _, found in rows for f in found)
+    damage = (f for _, f in rows if f)
     findings = [*not_seen(s), *unread_files(s), *s.notes, *damage, *_find_unfinished(s)]
     findings += missed(s, {f.path for f in findings if f.path and f.code in NOT_SEEN})
     return Scan(
@@ -99,7 +99,8 @@ def _find_trackers(s: Session, checkpoints: Sequence[Checkpoint]) -> Iterator[To
 
 def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint]:
     """Add to the newest saves the steps and epochs that only contents tell."""
-    asked = [c for c in listed if c.parts and not c.unfinished and _is_untold(s, c)]
+    asked = [c for c in listed if c.parts and not c.unfinished]
+    asked = [c for c in asked if c.step is None or "{step" not in s.layouts.piece_of(c.parts[0]).template]
     newest = {c.key for c in sorted(asked, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}
 
     def count(c: Checkpoint) -> int | None:
@@ -114,10 +115,6 @@ def _add_numbers_inside(s: Session, listed: list[Checkpoint]) -> list[Checkpoint
         return replace(c, step=step_at(step, c, places), epoch=epoch)
 
     return [numbered(c) if c.key in newest else c for c in listed]
-
-
-def _is_untold(s: Session, c: Checkpoint) -> bool:
-    return c.step is None or "{step" not in s.layouts.piece_of(c.parts[0]).template
 
 
 # ---- what contents tell of the step

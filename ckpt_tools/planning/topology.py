@@ -13,7 +13,6 @@ from ckpt_tools import launchers
 from ckpt_tools.cache.locks import inside
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
-from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.format import RankGroups
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common import saved_by as in_files
@@ -157,8 +156,7 @@ def find_topology(
     sizes = {axis: size.value for axis, size in known.items()}
     order = selection.rank_order
     if axis := next((a for a in _PLACED if a not in order.split("-") and sizes.get(a, 1) > 1), None):
-        text = f"--parallel order={order} does not say where {axis} is, whose size is {sizes[axis]}"
-        raise UsageError(text, "name every axis whose size is above 1, fastest first")
+        raise parallel_sizes.ask_where(axis, sizes[axis], order)
     worlds = _find_worlds(newest, expected, in_contents, sizes, selection)
     known["world_size"] = world = _count_ranks(selection, worlds)
     pieces = map(session.layouts.piece_of, first.parts)
@@ -222,14 +220,8 @@ def _find_sizes(
     newest: Sequence[Checkpoint], reports: Sequence[Report], selection: Selection
 ) -> dict[str, Known]:
     """Return the sizes of all parallel axes that anything tells; the data parallel one only a flag."""
-
-    def sizes_of(saves: Sequence[Checkpoint]) -> dict[str, Known]:
-        sizes = {axis: _find_size(axis, saves, reports, selection.sizes.get(axis)) for axis in _SIZED}
-        return {axis: size for axis, size in sizes.items() if size.value}
-
-    world, sizes = _find_told_world(selection), sizes_of(newest)
-    if world and world.value % prod(size.value for axis, size in sizes.items() if axis in _GRID):
-        sizes = sizes_of(newest[:1])  # this job has not as many places as the save before
+    sizes = {axis: _find_size(axis, newest, reports, selection.sizes.get(axis)) for axis in _SIZED}
+    sizes = {axis: size for axis, size in sizes.items() if size.value}
     if dp := selection.sizes.get("dp"):
         sizes["dp"] = Known(dp, "--parallel dp")
     return sizes

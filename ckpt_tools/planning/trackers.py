@@ -107,7 +107,7 @@ def find_lost(s: Session, chosen: Sequence[Checkpoint], begun: Sequence[Checkpoi
             if not _is_here(s, target, here, torn):
                 c, what, at = _make_gone(here[0], target, layout), f"but {missing_part.GONE}", base
                 if rest := _find_named(target, torn, layout):
-                    c, what, at = replace(rest, unfinished=False), describe_missing(layout), rest.path
+                    c, what, at = replace(rest, unfinished=False), _describe_missing(layout), rest.path
                 yield Rejected(c, (_describe_damage(path, target, what, at),))
 
 
@@ -150,16 +150,13 @@ def _describe_damage(tracker: str, target: int | str, what: str, path: str) -> F
     return missing_part.describe_declared(says, what, path, _REMOVED)
 
 
-def settle_unfinished(s: Session, c: Checkpoint) -> tuple[Checkpoint, tuple[Finding, ...]]:
-    """Return a checkpoint as listed: finished if its tracker names it, and what it then lacks."""
+def find_declared(s: Session, c: Checkpoint) -> Finding | None:
+    """Return what an unfinished save lacks that a tracker names, so that it was finished."""
     tracker = find_tracker_of(s, c) if c.unfinished else None
-    if tracker is None:
-        return c, ()
-    what = describe_missing(s.layouts.of(c))
-    return replace(c, unfinished=False), (_describe_damage(tracker, c.label, what, c.path),)
+    return _describe_damage(tracker, c.label, _describe_missing(s.layouts.of(c)), c.path) if tracker else None
 
 
-def describe_missing(layout: Layout) -> str:
+def _describe_missing(layout: Layout) -> str:
     """What a checkpoint lacks that was finished: the second half of a sentence about it."""
     commit = layout.complete.commit
     return f"but its {commit} file is gone" if commit else "but files of it are gone"

@@ -64,30 +64,23 @@ def find_hint(s: Session, c: Checkpoint) -> str:
 
 
 def state(s: Session, c: Checkpoint) -> str:
-    """Return ``3 files, the last written 4 s ago; the tracker names 20``; "" if older than --settle."""
+    """Return ``3 files, the last written 4 s ago``; "" if older than --settle."""
     written = [p.mtime_ns for p in c.parts if p.size >= 0]
     age = (s.now_ns - max(written)) / 1e9 if written else -1
     if not 0 <= age < s.options.settle:
         return ""
     files = "file" if len(written) == 1 else "files"
-    return f"{len(written):,} {files}, the last written {age:.0f} s ago{_describe_tracker(s, c)}"
+    return f"{len(written):,} {files}, the last written {age:.0f} s ago"
 
 
-def _describe_tracker(s: Session, c: Checkpoint) -> str:
-    layout = s.layouts.of(c)
-    tracker = s.tracker(layout.name, c.parts[0].base)
-    if tracker is None:
-        return f"; there is no {layout.tracker.file}" if layout.tracker.file and layout.tracker.always else ""
-    name, target = os.path.basename(tracker[0]), tracker[1]
-    if target is None or isinstance(target, Finding):
-        return f"; {name} cannot be read"
-    return f"; {name} names {target}"
+def _find_temporary(s: Session) -> Iterator[str]:
+    called = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
+    return islice(called, _MOST)
 
 
 def find_whole_temporary(s: Session) -> str | None:
     """The first temporary file that no layout has and that holds a whole state: it only was not renamed."""
-    called = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
-    for path in islice(called, _MOST):
+    for path in _find_temporary(s):
         report = s.report_file(path, Level.STRUCTURE)
         sound = report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
         if sound and report.format is not None and formats.names.holds_state(report.format):
@@ -97,10 +90,8 @@ def find_whole_temporary(s: Session) -> str | None:
 
 def find_later_temporary(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Yield temporary files of saves that were written no earlier than the choice ``c``."""
-    called = (path for path in s.found.unfinished if tells_of_a_state(os.path.basename(path)))
-    for path in islice(called, _MOST):
-        if get_time_written(path) >= c.mtime_ns:
-            yield unfinished.describe_temporary(path)
+    later = (path for path in _find_temporary(s) if get_time_written(path) >= c.mtime_ns)
+    yield from map(unfinished.describe_temporary, later)
 
 
 # ---- directories beside saves, called as these are but for a higher number, with nothing of one in them

@@ -190,16 +190,14 @@ def _find_nothing_to_load(
 ) -> Iterator[Finding]:
     """Yield that no job could load anything below ROOT, where no damage says so."""
     held = (f.report.format for f in bare if f.report.format)
-    if not s.found.tree or _is_broken(s, findings) or any(map(formats.names.holds_state, held)):
+    damaged = Verdict.BROKEN in {worst(list(findings)), *(s.known(p).verdict for p in s.parts)}
+    if not s.found.tree or damaged or any(map(formats.names.holds_state, held)):
         return
     saves = group(s.parts, s.layouts)
     if not saves and (own := _find_remains(s)):
         yield missing_part.describe_remains(own.title, s.root, say_hidden(own))
-    if (
-        saves
-        and all(c.unfinished or _lacks_index(s, c) for c in saves)
-        and not any(find_hint(s, c) for c in saves)
-    ):
+    torn = all((c.unfinished or _lacks_index(s, c)) and not find_hint(s, c) for c in saves)
+    if saves and torn:
         last = s.layouts.of(saves[-1])
         lost = say_hidden(last, last.complete.commit) or "bring back what they lack"
         yield unfinished.describe_none_whole(len(saves), s.root, lost)
@@ -211,11 +209,6 @@ def _find_remains(s: Session) -> Layout | None:
     except OSError as e:
         s.unread[e.filename or s.root] = e.strerror or str(e)
         return None
-
-
-def _is_broken(s: Session, findings: Sequence[Finding]) -> bool:
-    """Return True if a finding or the report on a part tells of damage."""
-    return Verdict.BROKEN in {worst(list(findings)), *(s.known(p).verdict for p in s.parts)}
 
 
 def _lacks_index(s: Session, c: Checkpoint) -> bool:

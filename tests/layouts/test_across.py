@@ -232,13 +232,6 @@ def test_a_lone_damaged_file_is_not_nothing(tmp_path: Path) -> None:
         plan(str(tmp_path), Selection(allow_none=True))
 
 
-def test_a_longer_number_under_a_shorter_one_is_recognised(tmp_path: Path) -> None:
-    megatron(tmp_path, 500, 0, T0)
-    put(tmp_path / "latest_checkpointed_iteration.txt", b"50000")
-    ((_, _, message),) = found(tmp_path, "dangling-tracker")
-    assert "its first digits name 500" in message
-
-
 def test_a_tracker_above_root_is_not_missed(tmp_path: Path) -> None:
     """Asked about one checkpoint, nobody has looked where its tracker would be."""
     for rank in (0, 1):

@@ -17,7 +17,7 @@ from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.records import Record
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.planning.other_writers import get_etag
-from ckpt_tools.planning.trackers import settle_unfinished
+from ckpt_tools.planning.trackers import find_declared
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import status, there
 from ckpt_tools.storage.urls import is_url
@@ -65,7 +65,8 @@ def list_checkpoints(s: Session) -> dict[str, Listed]:
             if fullest not in window:
                 window.insert(0, fullest)
             moment = (mark, newest, trackers[base])
-            out[key] = Listed(key, mark, c, window, moment, not settle_unfinished(s, c)[0].unfinished)
+            finished = not c.unfinished or find_declared(s, c) is not None
+            out[key] = Listed(key, mark, c, window, moment, finished)
     return out
 
 

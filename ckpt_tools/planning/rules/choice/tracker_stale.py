@@ -45,8 +45,7 @@ def check(facts: TrackerFacts) -> Iterator[Hit]:
         return
     named = [c for c in facts.saves if facts.layout.tracker.names(c, says)]
     if not named:
-        text = f"it names {says}, which is not there{_explain_number(facts, says)}"
-        yield Hit(path, text, code="dangling-tracker")
+        yield Hit(path, f"it names {says}, which is not there", code="dangling-tracker")
         return
     whole = [c for c in facts.saves if c.key not in facts.incomplete]
     if all(c.key in facts.incomplete for c in named):
@@ -63,16 +62,6 @@ def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Ch
     highest = max(c.order for c in named)
     newer = (c for c in whole if c.order > highest and c.kind is Kind.PERIODIC)
     return max(newer, key=lambda c: c.order, default=None)
-
-
-def _explain_number(facts: TrackerFacts, says: int | str) -> str:
-    """Explain a number that names nothing: MindIO ACP writes 500 over 10000, which leaves 50000."""
-    tracked = facts.layout.tracker.name
-    begun = [c for c in facts.saves if (at := tracked(c)) is not None and str(says).startswith(str(at))]
-    if not begun or not isinstance(says, int):
-        return ""
-    likely = tracked(max(begun, key=lambda c: c.order))
-    return f"; its first digits name {likely}, which is: a longer number may have been written over"
 
 
 def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:

@@ -66,6 +66,12 @@ def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) 
     return error_of(RULE, Hit(newest.path, text, f"{hint} to resume from {chosen.label}"))
 
 
+def ask_where(axis: str, size: int, order: str) -> CkptError:
+    """Return that a rank order leaves out an axis on which there are several places."""
+    text = f"--parallel order={order} does not say where {axis} is, whose size is {size}"
+    return error_of(RULE, Hit("", text, "name every axis whose size is above 1, fastest first"))
+
+
 def warn_of_inferred(world: Known, pieces: Iterable[Piece], root: str) -> Iterator[Finding]:
     """Yield that only names tell the number of ranks, where some rank has a required file of its own."""
     if world.provenance == HIGHEST and any(piece.required and not piece.readers.shared for piece in pieces):
