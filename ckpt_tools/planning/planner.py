@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from shlex import quote
 
@@ -25,10 +25,10 @@ from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, 
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, filters, order, other_writers, topology, trackers
+from ckpt_tools.planning import judge as judging
 from ckpt_tools.planning import unfinished as under_way
-from ckpt_tools.planning.choose import Judgement, choose, rank
+from ckpt_tools.planning.choose import Judge, Judgement, choose, rank
 from ckpt_tools.planning.engine import find_gaps
-from ckpt_tools.planning.judge import Judge
 from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
 from ckpt_tools.planning.none_usable import count_checkpoints, explain_failure, find_smaller_job
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
@@ -71,7 +71,6 @@ class Planner:
         self.progress = progress
         self.cache = cache
         self.warnings: list[Finding] = []
-        self.steps: dict[CheckpointKey, int | None] = {}
         self.arranged = frozenset[str]()  # the layouts that have files below the root
         self.checkpoints: list[Checkpoint] = []
         self.unfinished: list[Checkpoint] = []
@@ -138,7 +137,7 @@ class Planner:
         ranked = self.find_candidates()
         if not ranked:
             return self.nothing()
-        choice = self._choose(ranked)
+        choice = self._choose(ranked, self.judge.judge)
         self._ask_how_many(choice)
         choice = self._add_lost(choice)
         if choice.checkpoint is None:
@@ -182,13 +181,18 @@ class Planner:
             raise none_usable.stop_without_newest(lost[0].findings[0].message, plan)
         return choice
 
-    def _choose(self, ranked: Sequence[Checkpoint]) -> Choice:
+    def settle_order(self) -> None:
+        """Settle the order for who judges in one order only. Raises UsageError if the newest is in doubt."""
+        if self.ranked:
+            self._choose(self.ranked, lambda c: Judgement(not find_gaps(c, self.expected)))
+
+    def _choose(self, ranked: Sequence[Checkpoint], judge_one: Judge) -> Choice:
         """Choose by time, or by step where the rules of the order say so. Raises UsageError if in doubt."""
         judged: dict[CheckpointKey, Judgement] = {}
 
         def judge(c: Checkpoint) -> Judgement:
             if c.key not in judged:
-                judged[c.key] = self.judge.judge(c)
+                judged[c.key] = judge_one(c)
             return judged[c.key]
 
         def at_best(c: Checkpoint) -> Judgement:
@@ -201,15 +205,16 @@ class Planner:
         if self.ordered:
             return choice
         one = choice.checkpoint or ranked[0]
-        by_step, alike = self.rank_by_step(one)
+        by_step = order.order_saves(self.ranked, "step", self.selection.prefer, self.places)
+        place = self.places.get(one.key, one.order)
+        alike = [c for c in by_step if c is one or comparable(self.places.get(c.key, c.order), place)]
         other = self._choose_first(alike, at_best)
         two = other.checkpoint or alike[0]
-        facts = self.make_order_facts(one, two)
+        facts = self._make_order_facts(one, two)
         if choice.checkpoint is other.checkpoint is None and not facts.why_mute:
             return choice  # no order makes one of them usable
-        if len(by_step) > len(alike):
-            flag = self._choose_first(by_step, at_best).checkpoint or by_step[0]
-            facts = replace(facts, step_flag=flag.key == two.key)
+        flag = self._choose_first(by_step, at_best).checkpoint or by_step[0]
+        facts = replace(facts, step_flag=flag.key == two.key)
         if not facts.differ:
             choice = _add_rejected(choice, other.rejected)
             later = trackers.find_later_trackers(self.session, one, ranked)
@@ -225,18 +230,23 @@ class Planner:
         choice: Choice,
         facts: order.OrderFacts,
         ranked: Sequence[Checkpoint],
-        judge: Callable[[Checkpoint], Judgement],
+        judge: Judge,
     ) -> Choice:
         """Add candidates that may be later and cannot be used. Raises UsageError if one of them can be."""
         chosen = choice.checkpoint
         others = list(self.find_untold(chosen, ranked)) if chosen else []
         usable = next((c for c in others if judge(c).usable), None)
-        self.apply_order_rules(replace(facts, others=[usable] if usable else ()))
+        facts = replace(facts, others=[usable] if usable else ())
+        for rule in (times_contradict_steps, times_mute):
+            for hit in rule.check(facts):
+                if hit.effect is None:  # as much as the rule does at most
+                    raise error_of(rule.RULE, hit)
+                self.warnings.append(finding_of(rule.RULE, hit))
         known = {r.checkpoint.key for r in choice.rejected}
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
         return self._require_best(_add_rejected(choice, lost), lost)
 
-    def _choose_first(self, ranked: Sequence[Checkpoint], judge: Callable[[Checkpoint], Judgement]) -> Choice:
+    def _choose_first(self, ranked: Sequence[Checkpoint], judge: Judge) -> Choice:
         """The first of those ranked that is usable."""
         selection = self.selection
         return choose(
@@ -385,7 +395,6 @@ class Planner:
 
     def find_candidates(self) -> list[Checkpoint]:
         """The finished checkpoints of the run, best first; none where there may be none and none exists."""
-        self.steps.clear()
         try:
             self.session = open_session(
                 self.root, self.selection.read_options(self.progress), cache=self.cache
@@ -481,21 +490,14 @@ class Planner:
             topology=self.topology,
             saved=self.saved,
         )
-        self.judge = Judge(s, selection, run)
+        self.judge = judging.Judge(s, selection, run)
 
     @property
     def ordered(self) -> bool:
         """Whether the caller has said which checkpoint is the newest."""
         return (self.selection.resume_from or self.selection.order or self.selection.prefer) is not None
 
-    def rank_by_step(self, newest: Checkpoint) -> tuple[list[Checkpoint], list[Checkpoint]]:
-        """All candidates by step, and of these the ones in places that compare with the newest by time."""
-        ranked = order.order_saves(self.ranked, "step", self.selection.prefer, self.places)
-        place = self.places.get(newest.key, newest.order)
-        alike = [c for c in ranked if c is newest or comparable(self.places.get(c.key, c.order), place)]
-        return ranked, alike
-
-    def make_order_facts(self, by_time: Checkpoint, by_step: Checkpoint) -> order.OrderFacts:
+    def _make_order_facts(self, by_time: Checkpoint, by_step: Checkpoint) -> order.OrderFacts:
         """What the rules of the order see of the newest by time and by step."""
         s = self.session
         made = order.OrderFacts(s.root, s.now_ns, self.ranked, by_time, by_step, self.places)
@@ -505,31 +507,10 @@ class Planner:
         named = None if trackers.find_tracker_of(s, made.newest) else trackers.find_tracker_of(s, loser)
         return replace(made, named=named or "")
 
-    def apply_order_rules(self, facts: order.OrderFacts) -> None:
-        """Raises UsageError where only the caller can say which checkpoint is the newest."""
-        for rule in (times_contradict_steps, times_mute):
-            for hit in rule.check(facts):
-                if hit.effect is None:  # as much as the rule does at most
-                    raise error_of(rule.RULE, hit)
-                self.warnings.append(finding_of(rule.RULE, hit))
-
-    def settle_order(self) -> None:
-        """Settle the order for who judges in one order only. Raises UsageError if the newest is in doubt."""
-        whole = [c for c in self.ranked if not find_gaps(c, self.expected)]
-        if self.ordered or not whole:
-            return
-        keys = {c.key for c in whole}
-        ranked, alike = self.rank_by_step(whole[0])
-        facts = self.make_order_facts(whole[0], next(c for c in alike if c.key in keys))
-        others = facts.find_unplaced(whole, facts.newest)
-        self.apply_order_rules(replace(facts, others=list(others)[:1]))
-        if facts.newest is not whole[0]:
-            self.order, self.ranked = "step", ranked
-
     def find_untold(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
         """Candidates that may be later than the one chosen, where the caller has not said what tells."""
         if not self.ordered:
-            found = list(self.make_order_facts(chosen, chosen).find_unplaced(candidates, chosen))
+            found = list(self._make_order_facts(chosen, chosen).find_unplaced(candidates, chosen))
             yield from (c for c in found if not choice_warnings.are_one_file(c, chosen))
 
     def _require_leave_for_no_root(self, error: CannotLook) -> None:
@@ -599,11 +580,7 @@ class Planner:
 
     def step(self, c: Checkpoint) -> int | None:
         """The checkpoint's global step: from its name, else what most of its files tell."""
-        if c.step is not None:
-            return c.step
-        if c.key not in self.steps:
-            self.steps[c.key] = read_step(self.session, c, self.checkpoints, self.names)
-        return self.steps[c.key]
+        return c.step if c.step is not None else read_step(self.session, c, self.checkpoints, self.names)
 
     def find_other_writers(self, chosen: Checkpoint | None = None) -> Iterator[Finding]:
         """What somebody else wrote in the run while this question was answered."""
