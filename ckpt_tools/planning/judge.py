@@ -60,13 +60,36 @@ _SIZES_COMPARED = 4096
 """Files of other checkpoints, at least, whose sizes are compared with those of the planned files."""
 
 
-class RunFiles:
-    """What the files of one run tell of each other. ``level`` is how deep they are inspected for it."""
+class Judge:
+    """Judges the candidates of one run. To ``level`` files are inspected for what they tell of each other."""
 
     def __init__(self, session: Session, selection: Selection, run: Run) -> None:
         self.session, self.selection, self.run = session, selection, run
         self.level = min(Level.STRUCTURE, selection.level)  # at presence the names must do
-        self._equal = EqualFiles(session)
+        self.groups, self._equal = Groups(run.topology, selection), EqualFiles(session)
+
+    def judge(self, c: Checkpoint) -> Judgement:
+        """Whether a checkpoint can be used, and what each rank would load of it."""
+        return Review(self, c).make_judgement()
+
+    def are_replicas(self, c: Checkpoint, assignment: Assignment) -> bool:
+        """Return True if any rank may load what another does: one file, or proven files of one group."""
+        loads, parts, layout = assignment.loads, assignment.parts, self.session.layouts.of(c)
+        if len({p.path for p in parts}) == 1:
+            return True
+        if assignment.shared or any(len(files) != 1 for files in loads.values()):
+            return False
+        group = self.groups.of(min(loads), layout.piece(parts[0].piece))
+        if group is None or not loads.keys() <= set(group.ranks):
+            return False
+        reports = [self.session.report(p, self.level) for p in parts]
+        told = {(r.signature, layout.steps(p, r.metadata)) for p, r in zip(parts, reports, strict=True)}
+        if len(told) > 1 or not reports[0].signature or self.tensors(parts[0]).partial:
+            return False
+        asked = parts[1:] if self.selection.prove_replicas else ()
+        return not any(self.find_differences(parts[0], other) for other in asked)
+
+    # ---- what the files of the run tell of each other
 
     def tensors(self, part: Part) -> Tensors:
         """Return what a file says about its tensors."""
@@ -185,36 +208,6 @@ class RunFiles:
             yield from ((p, typical) for p, signature in known if signature != usual)
 
 
-class Judge:
-    """Judges the candidates of one run, one at a time."""
-
-    def __init__(self, session: Session, selection: Selection, run: Run) -> None:
-        self.session, self.selection, self.run = session, selection, run
-        self.groups = Groups(run.topology, selection)
-        self.files = RunFiles(session, selection, run)
-
-    def judge(self, c: Checkpoint) -> Judgement:
-        """Whether a checkpoint can be used, and what each rank would load of it."""
-        return Review(self, c).make_judgement()
-
-    def are_replicas(self, c: Checkpoint, assignment: Assignment) -> bool:
-        """Return True if any rank may load what another does: one file, or proven files of one group."""
-        loads, parts, layout = assignment.loads, assignment.parts, self.session.layouts.of(c)
-        if len({p.path for p in parts}) == 1:
-            return True
-        if assignment.shared or any(len(files) != 1 for files in loads.values()):
-            return False
-        group = self.groups.of(min(loads), layout.piece(parts[0].piece))
-        if group is None or not loads.keys() <= set(group.ranks):
-            return False
-        reports = [self.session.report(p, self.files.level) for p in parts]
-        told = {(r.signature, layout.steps(p, r.metadata)) for p, r in zip(parts, reports, strict=True)}
-        if len(told) > 1 or not reports[0].signature or self.files.tensors(parts[0]).partial:
-            return False
-        asked = parts[1:] if self.selection.prove_replicas else ()
-        return not any(self.files.find_differences(parts[0], other) for other in asked)
-
-
 class Review:
     """One candidate under judgement: as its files' names show it, and ``whole``, with what indexes add.
 
@@ -225,11 +218,11 @@ class Review:
 
     def __init__(self, judge: Judge, c: Checkpoint) -> None:
         self.session, self.selection, self.run = judge.session, judge.selection, judge.run
-        self.groups, self.files = judge.groups, judge.files
+        self.judge = judge
         self._verified_before = self.session.reader.bytes_verified
         self.named, self.whole = c, self.session.members(c)
         self.beside = self.run.beside.find_beside(c)
-        self.names = judge.files.level
+        self.names = judge.level
         self.looks_inside = self.names > Level.PRESENCE  # at presence the names must do
         self.bad: dict[str, Sequence[Finding]] = {}
         self.concluded: set[str] = set()
@@ -322,11 +315,11 @@ class Review:
     def _assign(self, bad: Bad, *, compare_bytes: bool) -> Assignment:
         """What each rank would load, without the files that are ``bad``."""
         evidence = Evidence(
-            self.files.tensors,
-            partial(self.files.find_own_files, self.named, self.whole.parts, bad),
-            self.files.find_differences if compare_bytes else None,
+            self.judge.tensors,
+            partial(self.judge.find_own_files, self.named, self.whole.parts, bad),
+            self.judge.find_differences if compare_bytes else None,
         )
-        return assign(self.whole, self.groups, bad, evidence)
+        return assign(self.whole, self.judge.groups, bad, evidence)
 
     # ---- is it sound, and consistent
 
@@ -352,7 +345,7 @@ class Review:
         """Add what contradicts files. Raises UsageError if one to load may be a copy or the original."""
         loaded, step = {p.path: p for p in parts}, self.selection.max_step
         as_it_is = step is not None and step == self.named.step
-        for path, f, twin in self.files.find_contradictions(self.named, self.whole, parts, wrong):
+        for path, f, twin in self.judge.find_contradictions(self.named, self.whole, parts, wrong):
             if f.severity is Severity.NOTE and twin is not None and path in loaded and not as_it_is:
                 raise self._ask_which_is_the_copy(loaded[path], twin)
             if f.severity is not Severity.ERROR:

@@ -131,7 +131,7 @@ class World:
         )
         judge = Judge(self.session, self.selection, run)
         # their own tests are in tests/layouts
-        judge.files.find_contradictions = self.contradictions  # type: ignore[method-assign,assignment]
+        judge.find_contradictions = self.contradictions  # type: ignore[method-assign,assignment]
         return judge
 
     def contradictions(
