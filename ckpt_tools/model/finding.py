@@ -69,6 +69,10 @@ class Finding(Struct, frozen=True):
     follows: bool = False
     rule: str = ""
 
+    @property
+    def is_error(self) -> bool:
+        return self.severity is Severity.ERROR
+
     def at(self, path: str) -> Finding:
         """The same about a path, unless it names one itself."""
         return self if self.path else replace(self, path=path)

@@ -151,7 +151,7 @@ class _Work:
     def _add_findings(self, parts: Iterable[Part]) -> None:
         """Say what is wrong with files, each finding with its path."""
         for p in parts:
-            self.findings += (f if f.path else replace(f, path=p.path) for f in self.bad.get(p.path, ()))
+            self.findings += (f.at(p.path) for f in self.bad.get(p.path, ()))
 
     def assign_shared(self) -> None:
         """Assign what all ranks load: every such file must be good, of copies of each other one is enough.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec.structs import replace
-
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.held import OF_NAMED_TENSORS
@@ -51,7 +49,7 @@ def find_warnings_of_files(parts: Sequence[Part], s: Session) -> Iterator[Findin
     """What their own reports warn of."""
     for p in parts:
         found = (f for f in s.known(p).findings if f.severity is Severity.WARNING)
-        yield from (replace(f, path=f.path or p.path) for f in found)
+        yield from (f.at(p.path) for f in found)
 
 
 def find_unread(parts: Sequence[Part], s: Session, selection: Selection) -> Iterator[Finding]:

@@ -151,7 +151,7 @@ class _Run:
         if newest is not None and self.tree:
             for c in self.finished:
                 gone = list(find_lost(s, c, self.siblings.find_beside(c), level))
-                if any(map(_is_error, gone)):
+                if any(f.is_error for f in gone):
                     self.incomplete.add(c.key)
                 out += gone
             # directories that were checkpoints until their indexes were lost, or before they had one
@@ -169,7 +169,7 @@ class _Run:
                 of_saves.append(f)
                 continue
             self._add(hit.path, f)
-            if f.severity is Severity.ERROR:
+            if f.is_error:
                 contradicted.add(hit.path)
         for path, f in list(find_unlike_run([(p, s.known(p)) for p in parts])):
             self._add(path, f)
@@ -218,7 +218,7 @@ class _Run:
         """What a checkpoint lacks: one finding that says so where it may still be written."""
         s = self.session
         gaps = find_gaps(c, self.expected) or [*find_no_model(s, c)]
-        torn = [p for p in c.parts if any(f.code in TORN and _is_error(f) for f in s.known(p).findings)]
+        torn = [p for p in c.parts if any(f.code in TORN and f.is_error for f in s.known(p).findings)]
         if not (torn or any(f.severity is not Severity.NOTE for f in gaps)) or not s.unfinished(
             c, self.finished
         ):
@@ -238,7 +238,3 @@ class _Run:
                     replace(f, severity=Severity.WARNING) if f.code in TORN else f for f in report.findings
                 )
                 reports[p.path] = replace(report, findings=softer, verdict=worst(softer))
-
-
-def _is_error(f: Finding) -> bool:
-    return f.severity is Severity.ERROR

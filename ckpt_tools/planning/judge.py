@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import chain, filterfalse, islice
+from itertools import chain, islice
+from operator import attrgetter
 
 from msgspec.structs import replace
 
+from ckpt_tools.discovery.exclude import either, make_clause, without
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.common.tensors import incomplete
+from ckpt_tools.formats.pickles import unlisted
 from ckpt_tools.layouts.common.saved_by import saved_sizes, why_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -20,18 +24,13 @@ from ckpt_tools.model.plan import Assignment, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad, Groups, assign
-from ckpt_tools.planning.candidate_questions import (
-    ask_which_is_the_copy,
-    require_no_share,
-    require_one_model,
-    require_one_name,
-    require_trust,
-)
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.engine import find_gaps, find_hits, make_facts
-from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, place
+from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, are_other_models, find_when, place
 from ckpt_tools.planning.facts import Evidence, OwnFile, SavesFacts, Tensors
 from ckpt_tools.planning.lost_files import find_hollow, find_lost, find_no_model, find_zeroed
+from ckpt_tools.planning.rules.choice import tracker_stale, unplaced_newer
+from ckpt_tools.planning.rules.pair import same_content
 from ckpt_tools.planning.rules.rule import error_of, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
     groups_needed,
@@ -40,6 +39,7 @@ from ckpt_tools.planning.rules.save import (
     seal_mismatch,
     signature_changed,
     topology_mismatch,
+    unknown_global,
 )
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.run import Run
@@ -47,10 +47,11 @@ from ckpt_tools.reading.prefetch import LEAST, prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
 
+_RANK = re.compile(r"(?<![A-Za-z])rank[^A-Za-z0-9]*([0-9]+)", re.IGNORECASE)
+_DIGITS = re.compile("[0-9]+")
 _CUT = frozenset({"truncated", "bad-header", "bad-pickle", "trailing-data"})
 """Findings of a file whose list of tensors may have lost its end."""
-
-
+_is_error = attrgetter("is_error")
 _UNUSABLE = (Verdict.BROKEN, Verdict.UNKNOWN)
 _NEAR = 3
 """Checkpoints, nearest in time, to compare steps and tensors with."""
@@ -139,7 +140,7 @@ class Judge:
         first = self.run.find_first_order(c)
         facts = make_facts(self.session, (whole,), self.run.expected, compared, first)
         found = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
-        wrong = {row.path for row in found if row.finding.severity is Severity.ERROR}
+        wrong = {row.path for row in found if row.finding.is_error}
         deep = self.selection.level > Level.STRUCTURE or self.selection.compare_only
         if deep and {p.path for p in planned}.isdisjoint({*bad, *wrong}):
             found += self._find_copies(c, compared, wrong)
@@ -242,7 +243,7 @@ class Review:
             if not self.bad:
                 for hit in topology_mismatch.check(c, assigned, self.run, self.selection):
                     raise error_of(topology_mismatch.RULE, hit)
-            if any(map(_is_error, assigned.findings)):
+            if any(f.is_error for f in assigned.findings):
                 self._require_known(assigned)
                 return Judgement(False, assigned.findings, self.read)
             parts, warnings = assigned.parts, list[Finding]()
@@ -281,7 +282,7 @@ class Review:
         if self.selection.ranks is None and missing_rank.find_first_ranks(c, layout):
             return gaps[:1]
         nobody_asks = all(layout.piece(p.piece).readers.shared for p in c.parts)
-        absent = [f for f in gaps if f.code == "missing-part" or (nobody_asks and _is_error(f))]
+        absent = [f for f in gaps if f.code == "missing-part" or (nobody_asks and f.is_error)]
         absent = absent or [*filter(_is_error, self._find_seal_findings()), *find_no_model(s, c)]
         absent += [*filter(_is_error, self.lost), *self._find_mixed()]
         known = {(f.code, f.path) for f in absent}
@@ -333,9 +334,8 @@ class Review:
             warnings.append(seal_mismatch.describe_loaded(unsealed))
         empty = [*find_zeroed(s, whole, self.beside)]
         empty += find_hollow(s, whole, self.beside) if self.looks_inside else ()
-        for f in filter(_is_error, empty):
-            wrong.setdefault(f.path, []).append(f)
-        warnings += filterfalse(_is_error, empty)
+        for f in empty:
+            (wrong.setdefault(f.path, []) if f.is_error else warnings).append(f)
         self._add_contradictions(parts, wrong, warnings)
         return wrong
 
@@ -348,7 +348,7 @@ class Review:
         for path, f, twin in self.judge.find_contradictions(self.named, self.whole, parts, wrong):
             if f.severity is Severity.NOTE and twin is not None and path in loaded and not as_it_is:
                 raise self._ask_which_is_the_copy(loaded[path], twin)
-            if f.severity is not Severity.ERROR:
+            if not f.is_error:
                 warnings.append(replace(f, path=path))
                 continue
             if path not in wrong:
@@ -426,12 +426,81 @@ class Review:
         """What would be loaded if these files were good; None if the candidate would lose all the same."""
         worse = {path: findings for path, findings in self.bad.items() if path not in paths}
         at_best = self._assign(worse, compare_bytes=False)
-        errors = filter(_is_error, at_best.findings)
-        return None if any(f.code != "replica-unproven" for f in errors) else at_best
+        lost = any(f.is_error and f.code != "replica-unproven" for f in at_best.findings)
+        return None if lost else at_best
 
     def _ask_which_is_the_copy(self, mine: Part, twin: Part) -> CkptError:
-        return ask_which_is_the_copy(self.named, mine, twin, self.run.candidates, self.session.root)
+        """Return the question whether ``mine``, a file of the candidate, is the copy or its ``twin``."""
+        c, first, second = self.named, *sorted((mine, twin), key=find_when)
+        steps = [o.step for o in self.run.candidates if o.step is not None and o.step < (c.step or 0)]
+        limit = c.step if mine is first else max(steps, default=None)
+        answers = [make_clause(without(self.session.root, c, *filter(None, (twin.home, twin.path))))]
+        if limit is not None:
+            how = "it as it is" if mine is first else f"step {limit}"
+            answers.append(f"add --max-step {limit} to resume from {how}")
+        homes = [p.home or p.path for p in (first, second)]
+        return same_content.ask_which_is_the_copy(first.path, second.path, homes, answers)
 
 
-def _is_error(f: Finding) -> bool:
-    return f.severity is Severity.ERROR
+# ---- what only the caller can answer about a candidate that would be used otherwise
+
+
+def require_trust(parts: Sequence[Part], session: Session) -> None:
+    """Whose code a file names that its framework would unpickle unasked, where no list has the name."""
+    for part in parts:
+        report = session.known(part)
+        if any(f.code == "unknown-global" for f in report.findings):
+            raise unknown_global.ask(part.path, *unlisted.question(part.path, report.unlisted))
+
+
+def require_one_name(c: Checkpoint, session: Session) -> None:
+    """Raise if trackers of equal rank name different checkpoints: a job would load both."""
+    layout, base = session.layouts.of(c), c.parts[0].base
+    if not layout.tracker.file and len(layout.tracker.others) > 1:
+        said = session.trackers(layout.name, base)
+        told = {path: says for path, says in said if isinstance(says, int | str)}
+        if len({*told.values()}) > 1:
+            raise tracker_stale.ask_which_is_meant(c, layout.tracker.name(c), told)
+
+
+def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) -> None:
+    """Raise if a loaded file is one rank's share: without a layout all ranks would load it."""
+    if not session.layouts.of(c).is_last_resort:
+        return
+    ranks = defaultdict[str, set[str]](set)
+    for p in session.parts:
+        if (p.layout, p.run) == (c.layout, c.run) and (said := _RANK.search(p.name)):
+            ranks[_DIGITS.sub("", p.name)].add(said[1])
+    for p in loaded:
+        if len(ranks.get(_DIGITS.sub("", p.name), ())) > 1:
+            raise unplaced_newer.ask_whose_share(c, p.path, session.root)
+
+
+def require_one_model(
+    c: Checkpoint, loaded: Sequence[Part], bad: Collection[str], session: Session, level: Level
+) -> Iterator[Finding]:
+    """Which of several files of one step is meant, where one is loaded and another is no copy of it. Weights
+    alone beside a whole state are no other one: they may be smoothed, and are named otherwise inside. One
+    that is damaged is told of: what is loaded is not.
+    """
+
+    def is_state(p: Part) -> bool:
+        return session.known(p).held.optimizer
+
+    good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).readers.single]
+    for mine, p in _pair(loaded, good):
+        if is_state(mine) != is_state(p) or not are_other_models(mine, p, session):
+            continue
+        damage = [f for f in session.report(p, level).findings if f.is_error]
+        yield from (replace(f.at(p.path), severity=Severity.WARNING) for f in damage)
+        if not damage:
+            one, two = (replace(c, path=x.path, parts=(x,)) for x in (mine, p))
+            raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, either(session.root, one, two))
+
+
+def _pair(loaded: Sequence[Part], good: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
+    """Yield each loaded file with every other good one of its role, rank and place."""
+    for mine in (p for p in loaded if p in good):
+        for p in good:
+            if p is not mine and (p.role, p.rank, p.coords) == (mine.role, mine.rank, mine.coords):
+                yield mine, p

@@ -12,7 +12,7 @@ from ckpt_tools.findings import filled
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.first_launch import describe_unplaced
@@ -31,7 +31,7 @@ def explain_failure(
     choice: Choice, ranked: Sequence[Checkpoint], selection: Selection, session: Session, plan: LoadPlan
 ) -> CkptError:
     """Return why nothing can be resumed from; ``plan`` is the one without a checkpoint."""
-    errors = [f for r in choice.rejected for f in r.findings if f.severity is Severity.ERROR]
+    errors = [f for r in choice.rejected for f in r.findings if f.is_error]
     reasons = "; ".join(dict.fromkeys(f.code for f in errors))
     if choice.exhausted:
         return none_usable.stop_search(session.root, choice, selection.max_attempts, plan)
@@ -89,7 +89,7 @@ def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> tuple[int,
 
 
 def _find_errors(rejected: Rejected) -> list[Finding]:
-    return [f for f in rejected.findings if f.severity is Severity.ERROR]
+    return [f for f in rejected.findings if f.is_error]
 
 
 def _names_ranks(f: Finding) -> bool:

@@ -13,7 +13,7 @@ from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Stage
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity, Verdict
+from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.plan import Rejected
 from ckpt_tools.model.report import Level
 from ckpt_tools.planning.rules.save import unfinished
@@ -52,7 +52,7 @@ def find_not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | No
 def find_torn_lately(s: Session, rejected: Iterable[Rejected]) -> Iterator[Finding]:
     """Yield candidates that lost for missing or short files, and were written seconds ago."""
     for c, findings in ((r.checkpoint, r.findings) for r in rejected if r.checkpoint.parts):
-        torn = {f.code in TORN for f in findings if f.severity is Severity.ERROR} == {True}
+        torn = {f.code in TORN for f in findings if f.is_error} == {True}
         declared = not s.layouts.of(c).tracker.early and find_tracker_of(s, c)
         if torn and not declared and (told := state(s, c)):
             yield unfinished.describe_torn(c, told)
