@@ -26,7 +26,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, EarlierStart, LoadPlan, RankLoad
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import decision_log
-from ckpt_tools.planning.choose import Judgement, choose, rank
+from ckpt_tools.planning.choose import Judgement, rank
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.planning.rules.tree import first_launch_leftovers
 from ckpt_tools.storage import counted
@@ -266,14 +266,7 @@ class _Node:
         ranked = self._candidates()
         if not ranked:  # no node has anything
             return self.planner.nothing()
-        choice = choose(
-            ranked,
-            self._judge,
-            max_attempts=self.selection.max_attempts,
-            save_interval=self.selection.save_interval,
-            step_of=lambda c: self.entries[c.key].step,
-            fallback=not self.selection.no_fallback,
-        )
+        choice = self.planner.choose_first(ranked, self._judge, lambda c: self.entries[c.key].step)
         plan = self._find(lambda: self._weigh(choice, ranked))
         host = self.hosts[self.meeting.me]
         mine = [replace(r, files=tuple(replace(f, node=host) for f in r.files)) for r in plan.by_rank]

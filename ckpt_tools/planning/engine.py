@@ -123,6 +123,11 @@ def _check_outside_runs(s: Session, asked: Container[str]) -> list[Finding]:
     return [*out, *find_lost_texts(s)]
 
 
+def add_finding(s: Session, path: str, f: Finding) -> None:
+    """Add a finding to the report on a file."""
+    s.reports[path] = with_findings(s.reports.get(path) or s.report_file(path, Level.STRUCTURE), [f])
+
+
 class _Run:
     """The checkpoints of one run, and which are ``incomplete``. ``tree``: several files were asked for."""
 
@@ -168,11 +173,11 @@ class _Run:
             if not hit.of_file:
                 of_saves.append(f)
                 continue
-            self._add(hit.path, f)
+            add_finding(s, hit.path, f)
             if f.is_error:
                 contradicted.add(hit.path)
         for path, f in list(find_unlike_run([(p, s.known(p)) for p in parts])):
-            self._add(path, f)
+            add_finding(s, path, f)
         self._check_contents(level, contradicted)
         return of_saves
 
@@ -184,17 +189,11 @@ class _Run:
             members = chain.from_iterable(c.parts for c in wholes)
             sound = [p for p in members if p.path in s.reports and p.path not in contradicted]
             for copy in list(EqualFiles(s).find_copies(sound)):
-                self._add(copy.path, copy.finding)
+                add_finding(s, copy.path, copy.finding)
         for f in list(chain.from_iterable(find_zeroed(s, c, beside(c)) for c in wholes if self.tree)):
-            self._add(f.path, f)
+            add_finding(s, f.path, f)
         for f in list(chain.from_iterable(find_hollow(s, c, beside(c)) for c in self.finished)):
-            self._add(f.path, f)
-
-    def _add(self, path: str, f: Finding) -> None:
-        """Add a finding to the report on a file."""
-        reports = self.session.reports
-        report = reports.get(path) or self.session.report_file(path, Level.STRUCTURE)
-        reports[path] = with_findings(report, [f])
+            add_finding(s, f.path, f)
 
     def _check_completeness(self, c: Checkpoint) -> Iterator[Finding]:
         """Yield what a checkpoint lacks or has twice; its tracker tells whether it ever finished."""

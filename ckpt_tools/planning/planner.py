@@ -27,7 +27,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, filters, order, other_writers, topology, trackers
 from ckpt_tools.planning import judge as judging
 from ckpt_tools.planning import unfinished as under_way
-from ckpt_tools.planning.choose import Judge, Judgement, choose, rank
+from ckpt_tools.planning.choose import Judge, Judgement, StepOf, choose, rank
 from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
 from ckpt_tools.planning.none_usable import count_checkpoints, explain_failure, find_smaller_job
@@ -201,19 +201,19 @@ class Planner:
             except (UsageError, CannotLook):  # a doubt about it counts once it is the choice
                 return Judgement(usable=True)
 
-        choice = self._choose_first(ranked, judge)
+        choice = self.choose_first(ranked, judge)
         if self.ordered:
             return choice
         one = choice.checkpoint or ranked[0]
         by_step = order.order_saves(self.ranked, "step", self.selection.prefer, self.places)
         place = self.places.get(one.key, one.order)
         alike = [c for c in by_step if c is one or comparable(self.places.get(c.key, c.order), place)]
-        other = self._choose_first(alike, at_best)
+        other = self.choose_first(alike, at_best)
         two = other.checkpoint or alike[0]
         facts = self._make_order_facts(one, two)
         if choice.checkpoint is other.checkpoint is None and not facts.why_mute:
             return choice  # no order makes one of them usable
-        flag = self._choose_first(by_step, at_best).checkpoint or by_step[0]
+        flag = self.choose_first(by_step, at_best).checkpoint or by_step[0]
         facts = replace(facts, step_flag=flag.key == two.key)
         if not facts.differ:
             choice = _add_rejected(choice, other.rejected)
@@ -221,7 +221,7 @@ class Planner:
             path, tracked = next(((path, c) for path, c in later if at_best(c).usable), ("", None))
             facts = replace(facts, named=path, tracked=tracked) if tracked else facts
         if facts.newest is two is not one:
-            choice = self._choose_first(by_step, judge)
+            choice = self.choose_first(by_step, judge)
             self.order, self.ranked = "step", by_step
         return self._add_others(choice, facts, ranked, judge)
 
@@ -246,7 +246,9 @@ class Planner:
         lost = [Rejected(c, judge(c).findings) for c in others if c.key not in known]
         return self._require_best(_add_rejected(choice, lost), lost)
 
-    def _choose_first(self, ranked: Sequence[Checkpoint], judge: Judge) -> Choice:
+    def choose_first(
+        self, ranked: Sequence[Checkpoint], judge: Judge, step_of: StepOf | None = None
+    ) -> Choice:
         """The first of those ranked that is usable."""
         selection = self.selection
         return choose(
@@ -254,7 +256,7 @@ class Planner:
             judge,
             max_attempts=selection.max_attempts,
             save_interval=selection.save_interval,
-            step_of=self.step,
+            step_of=step_of or self.step,
             fallback=not selection.no_fallback,
         )
 

@@ -21,7 +21,7 @@ from ckpt_tools.model.finding import Finding, Verdict, blind, worst
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.planning import seals
-from ckpt_tools.planning.engine import check_together
+from ckpt_tools.planning.engine import add_finding, check_together
 from ckpt_tools.planning.lost_files import find_hollow_exports
 from ckpt_tools.planning.rules.save import file_verdict, missing_part, unfinished
 from ckpt_tools.planning.rules.tree import nothing_there
@@ -29,7 +29,7 @@ from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_hidden
 from ckpt_tools.planning.unfinished import find_hint
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
-from ckpt_tools.reading.session import Session, with_findings
+from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import missed, not_seen
 from ckpt_tools.storage import counted
 from ckpt_tools.storage.stalls import limited
@@ -103,8 +103,7 @@ class Verifier(NamedTuple):
             deep = depth if self.sample is None else Level.STRUCTURE
             findings += check_together(s, s.found.tree, deep)
             for f in list(find_hollow_exports(s)):
-                hollow = s.reports.get(f.path) or s.report_file(f.path, deep)
-                s.reports[f.path] = with_findings(hollow, [f])
+                add_finding(s, f.path, f)
             findings += _find_nothing_to_load(s, findings, bare)
             of_seals, about_seals = seals.check(s, self.level)
             findings += about_seals
