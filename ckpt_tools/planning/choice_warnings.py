@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.discovery.unrecognised import is_other
@@ -17,12 +18,16 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
 from ckpt_tools.planning.rules.rule import finding_of, make_finding
-from ckpt_tools.planning.rules.save import missing_part
+from ckpt_tools.planning.rules.save import missing_part, step_mismatch
 from ckpt_tools.planning.trackers import get_time_written
+from ckpt_tools.planning.unfinished import find_numbers, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import is_link, there
 from ckpt_tools.storage.stalls import away
 from ckpt_tools.storage.urls import is_url, real_path
+
+_LINKED = 64
+"""Files at most of which is asked whether they are links: of a save that was made of links all are."""
 
 
 def find_below_level(parts: Sequence[Part], s: Session, selection: Selection) -> list[Part]:
@@ -66,12 +71,32 @@ def find_unread(parts: Sequence[Part], s: Session, selection: Selection) -> Iter
 # ---- links
 
 
-def find_odd_links(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Yield links that lead nowhere and may have been newer."""
+def find_odd_links(s: Session, c: Checkpoint, step: int | None) -> Iterator[Finding]:
+    """Yield links that lead nowhere and may have been newer, and links to directories of other saves."""
     for path in s.found.dangling:
         other = os.path.basename(path) == s.layouts.of(c).tracker.file or is_other(os.path.basename(path))
-        if not other and get_time_written(path) >= c.mtime_ns:
+        if not other and (get_time_written(path) >= c.mtime_ns or is_called_alike(path, c)):
             yield missing_part.describe_lost_link(path)
+    directories = dict(chain(*((links.inside | links.outside).items() for links in s.found.links)))
+    told = [n for n in (step, c.step, c.epoch) if n is not None]
+    for path, to in sorted(directories.items()):
+        # an earlier save lies where a later one was, or belongs
+        if _are_two_saves(path, to) and max(find_numbers(path)) >= max(told, default=0):
+            yield step_mismatch.describe_led_elsewhere(path, os.path.basename(to))
+    files = [p.path for p in c.parts[:_LINKED] if not is_url(p.path) and is_link(p.path)]
+    yield from _find_led_elsewhere(files, told)
+
+
+def _find_led_elsewhere(files: Iterable[str], told: Collection[int]) -> Iterator[Finding]:
+    """Yield those ``files`` of the choice that are links to another save, by name or directory."""
+    for path in files:
+        to = real_path(path)
+        mine, theirs = path.split("/"), to.split("/")
+        while mine and theirs and mine[-1] == theirs[-1]:
+            mine, theirs = mine[:-1], theirs[:-1]
+        two = mine and theirs and _are_two_saves(mine[-1], theirs[-1])
+        if two and not {*find_numbers(mine[-1])}.isdisjoint(told):  # and not those of a rank or a part
+            yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 
 def are_one_file(c: Checkpoint, other: Checkpoint) -> bool:
@@ -87,6 +112,11 @@ def find_linked_runs(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> se
     linked = {run for run, members in runs.items() if all(is_link(p.path) for c in members for p in c.parts)}
     others = {real_path(p.path) for run in runs.keys() - linked for c in runs[run] for p in c.parts if linked}
     return {run for run in linked if others.issuperset(real_path(p.path) for c in runs[run] for p in c.parts)}
+
+
+def _are_two_saves(name: str, of: str) -> bool:
+    """Whether two names are the same but for their numbers."""
+    return make_pattern(name) == make_pattern(of) and find_numbers(name) != find_numbers(of)
 
 
 # ---- state beside the weights

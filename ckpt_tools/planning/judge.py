@@ -166,7 +166,7 @@ class Judge:
     ) -> list[Contradiction]:
         """Return files with the bytes of another one, nearest first; one that is ``wrong`` is the copy."""
         elsewhere = self._list_other_files(c, compared)
-        asked = [p for p in compared if p.path not in wrong]
+        asked = [self._place(p) for p in compared if p.path not in wrong]
         found = list(self._equal.find_copies(asked, elsewhere))
         copies = {row.path for row in found if row.finding.severity is not Severity.NOTE}
         places = {place(p) for p in asked if p.path in copies}
@@ -176,14 +176,25 @@ class Judge:
 
     def _list_other_files(self, c: Checkpoint, compared: Sequence[Part]) -> list[Part]:
         """Return the files of its run's other saves that are not ``compared`` already, nearest first."""
-        enough, elsewhere = max(_SIZES_COMPARED, 4 * len(compared)), list[Part]()
+        enough, elsewhere = max(_SIZES_COMPARED, 4 * len(c.parts)), list[Part]()
         known = {p.path for p in compared}
         for other in self.run.find_nearest(c):
             if (other.layout, other.run) == (c.layout, c.run) and any(p.size > 0 for p in other.parts):
                 elsewhere += (p for p in other.parts if p.path not in known and p.size >= 0)
             if len(elsewhere) > enough:
                 break
-        return elsewhere
+        return list(map(self._place, elsewhere))
+
+    @cached_property
+    def _told_inside(self) -> dict[str, int]:
+        """By their paths, the steps of directories whose names tell none."""
+        saves = (c for c in self.run.checkpoints if c.step is not None and c.epoch is None and c.parts)
+        return {c.parts[0].home: c.step for c in saves if c.step is not None and c.parts[0].step is None}
+
+    def _place(self, p: Part) -> Part:
+        """A file in a directory whose name tells no step, with the one that another file there tells."""
+        step = self._told_inside.get(p.home) if p.home and p.step is None and p.epoch is None else None
+        return p if step is None else p._replace(step=step)
 
     def _find_unlike_replicas(self, c: Checkpoint) -> Iterator[tuple[Part, Part]]:
         """Yield replicas with other tensors than most, each with one that holds the usual ones: some files

@@ -363,7 +363,7 @@ class Planner:
         told = trackers.find_tracker_findings(self.session, run, lambda: self._find_unusable(choice, run))
         meant = self.selection.resume_from != "tracker" and trackers.find_tracker_of(self.session, c)
         yield from (f for f in told if not (f.path == meant and f.code == "stale-tracker"))
-        yield from choice_warnings.find_odd_links(self.session, c)
+        yield from choice_warnings.find_odd_links(self.session, c, self.step(c))
         yield from self.find_unfinished(c)
         yield from under_way.find_later_temporary(self.session, c)
         yield from under_way.find_torn_lately(self.session, choice.rejected)
@@ -382,7 +382,7 @@ class Planner:
     def _require_newest(self, c: Checkpoint) -> None:
         """Raises NotNewest where the caller wants the newest or nothing, and what a link led to may be it."""
         if self.selection.no_fallback and self.selection.max_step is None:
-            for f in choice_warnings.find_odd_links(self.session, c):
+            for f in choice_warnings.find_odd_links(self.session, c, self.step(c)):
                 raise none_usable.stop_without_newest(f"{f.path}: {f.message}", self.nothing())
 
     def _find_unusable(self, choice: Choice, run: Sequence[Checkpoint]) -> set[CheckpointKey]:

@@ -220,8 +220,14 @@ def _find_sizes(
     newest: Sequence[Checkpoint], reports: Sequence[Report], selection: Selection
 ) -> dict[str, Known]:
     """Return the sizes of all parallel axes that anything tells; the data parallel one only a flag."""
-    sizes = {axis: _find_size(axis, newest, reports, selection.sizes.get(axis)) for axis in _SIZED}
-    sizes = {axis: size for axis, size in sizes.items() if size.value}
+
+    def sizes_of(saves: Sequence[Checkpoint]) -> dict[str, Known]:
+        sizes = {axis: _find_size(axis, saves, reports, selection.sizes.get(axis)) for axis in _SIZED}
+        return {axis: size for axis, size in sizes.items() if size.value}
+
+    world, sizes = _find_told_world(selection), sizes_of(newest)
+    if world and world.value % prod(size.value for axis, size in sizes.items() if axis in _GRID):
+        sizes = sizes_of(newest[:1])  # this job has not as many places as the save before
     if dp := selection.sizes.get("dp"):
         sizes["dp"] = Known(dp, "--parallel dp")
     return sizes

@@ -126,6 +126,13 @@ def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[s
             yield top
 
 
+def is_called_alike(path: str, c: Checkpoint) -> bool:
+    """Return True if a path is named like a save beside it, with higher numbers."""
+    own = c.parts[0].home or c.parts[0].path
+    beside = os.path.dirname(path) == os.path.dirname(own)
+    return beside and make_pattern(path) == make_pattern(own) and find_numbers(path) > find_numbers(own)
+
+
 def is_tracked(s: Session, c: Checkpoint, top: str) -> bool:
     """Return True if a tracker beside ``c`` names the directory, its last number, or the end of its name."""
     name, numbers = os.path.basename(top), find_numbers(top)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.counters import schedules
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
@@ -19,6 +20,12 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
     found += schedules(rows, {path for path, _ in found})
     for path, f in found:
         yield Hit(path, f.message, f.hint, f.severity, code=f.code, of_file=True, offset=f.offset)
+
+
+def describe_led_elsewhere(path: str, to: str) -> Finding:
+    """Return that a link is called as a save, and leads to another one."""
+    text = f"it leads to {to}: a save of its own name may be lost, or was never there"
+    return finding_of(RULE, Hit(path, text, severity=Severity.WARNING))
 
 
 RULE = Rule(
