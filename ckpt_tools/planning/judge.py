@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -12,10 +11,9 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from ckpt_tools.discovery.exclude import either, make_clause, without
+from ckpt_tools.discovery.exclude import make_clause, without
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.common.tensors import incomplete
-from ckpt_tools.formats.pickles import unlisted
 from ckpt_tools.layouts.common.saved_by import saved_sizes, why_partial
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -24,12 +22,17 @@ from ckpt_tools.model.plan import Assignment, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad, Groups, assign
+from ckpt_tools.planning.candidate_questions import (
+    require_no_share,
+    require_one_model,
+    require_one_name,
+    require_trust,
+)
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.engine import find_gaps, find_hits, make_facts
-from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, are_other_models, find_when, place
+from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, find_when, place
 from ckpt_tools.planning.facts import Evidence, OwnFile, SavesFacts, Tensors
 from ckpt_tools.planning.lost_files import find_hollow, find_lost, find_no_model, find_zeroed
-from ckpt_tools.planning.rules.choice import tracker_stale, unplaced_newer
 from ckpt_tools.planning.rules.pair import same_content
 from ckpt_tools.planning.rules.rule import error_of, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
@@ -39,7 +42,6 @@ from ckpt_tools.planning.rules.save import (
     seal_mismatch,
     signature_changed,
     topology_mismatch,
-    unknown_global,
 )
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.run import Run
@@ -47,8 +49,6 @@ from ckpt_tools.reading.prefetch import LEAST, prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen
 
-_RANK = re.compile(r"(?<![A-Za-z])rank[^A-Za-z0-9]*([0-9]+)", re.IGNORECASE)
-_DIGITS = re.compile("[0-9]+")
 _CUT = frozenset({"truncated", "bad-header", "bad-pickle", "trailing-data"})
 """Findings of a file whose list of tensors may have lost its end."""
 _is_error = attrgetter("is_error")
@@ -451,67 +451,3 @@ class Review:
             answers.append(f"add --max-step {limit} to resume from {how}")
         homes = [p.home or p.path for p in (first, second)]
         return same_content.ask_which_is_the_copy(first.path, second.path, homes, answers)
-
-
-# ---- what only the caller can answer about a candidate that would be used otherwise
-
-
-def require_trust(parts: Sequence[Part], session: Session) -> None:
-    """Whose code a file names that its framework would unpickle unasked, where no list has the name."""
-    for part in parts:
-        report = session.known(part)
-        if any(f.code == "unknown-global" for f in report.findings):
-            raise unknown_global.ask(part.path, *unlisted.question(part.path, report.unlisted))
-
-
-def require_one_name(c: Checkpoint, session: Session) -> None:
-    """Raise if trackers of equal rank name different checkpoints: a job would load both."""
-    layout, base = session.layouts.of(c), c.parts[0].base
-    if not layout.tracker.file and len(layout.tracker.others) > 1:
-        said = session.trackers(layout.name, base)
-        told = {path: says for path, says in said if isinstance(says, int | str)}
-        if len({*told.values()}) > 1:
-            raise tracker_stale.ask_which_is_meant(c, layout.tracker.name(c), told)
-
-
-def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) -> None:
-    """Raise if a loaded file is one rank's share: without a layout all ranks would load it."""
-    if not session.layouts.of(c).is_last_resort:
-        return
-    ranks = defaultdict[str, set[str]](set)
-    for p in session.parts:
-        if (p.layout, p.run) == (c.layout, c.run) and (said := _RANK.search(p.name)):
-            ranks[_DIGITS.sub("", p.name)].add(said[1])
-    for p in loaded:
-        if len(ranks.get(_DIGITS.sub("", p.name), ())) > 1:
-            raise unplaced_newer.ask_whose_share(c, p.path, session.root)
-
-
-def require_one_model(
-    c: Checkpoint, loaded: Sequence[Part], bad: Collection[str], session: Session, level: Level
-) -> Iterator[Finding]:
-    """Which of several files of one step is meant, where one is loaded and another is no copy of it. Weights
-    alone beside a whole state are no other one: they may be smoothed, and are named otherwise inside. One
-    that is damaged is told of: what is loaded is not.
-    """
-
-    def is_state(p: Part) -> bool:
-        return session.known(p).held.optimizer
-
-    good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).readers.single]
-    for mine, p in _pair(loaded, good):
-        if is_state(mine) != is_state(p) or not are_other_models(mine, p, session):
-            continue
-        damage = [f for f in session.report(p, level).findings if f.is_error]
-        yield from (replace(f.at(p.path), severity=Severity.WARNING) for f in damage)
-        if not damage:
-            one, two = (replace(c, path=x.path, parts=(x,)) for x in (mine, p))
-            raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, either(session.root, one, two))
-
-
-def _pair(loaded: Sequence[Part], good: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
-    """Yield each loaded file with every other good one of its role, rank and place."""
-    for mine in (p for p in loaded if p in good):
-        for p in good:
-            if p is not mine and (p.role, p.rank, p.coords) == (mine.role, mine.rank, mine.coords):
-                yield mine, p
