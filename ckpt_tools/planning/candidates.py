@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from ckpt_tools.cache.verdicts import Cache
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
+from ckpt_tools.discovery.exclude import without
 from ckpt_tools.discovery.roots import absent
 from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.discovery.unrecognised import unpacked
@@ -327,7 +328,13 @@ class Candidates:
     def _make_order_facts(self, by_time: Checkpoint, by_step: Checkpoint) -> order.OrderFacts:
         """What the rules of the order see of the newest by time and by step."""
         s = self.session
-        made = order.OrderFacts(s.root, s.now_ns, self.ranked, by_time, by_step, self.places)
+
+        def exclude(kept: Checkpoint, other: Checkpoint) -> str:
+            same, path = kept.label == other.label, os.path.relpath(kept.path, s.root)
+            said = without(s.root, kept, other.path, label=path if same else kept.label)
+            return said if said.startswith("--") else ""
+
+        made = order.OrderFacts(s.root, s.now_ns, self.ranked, by_time, by_step, self.places, exclude)
         if not made.differ:
             return made
         loser = by_time if made.newest is by_step else by_step

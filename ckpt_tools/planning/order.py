@@ -6,7 +6,6 @@ since 1970.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from itertools import pairwise
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.discovery.exclude import without
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, apart, comparable
 from ckpt_tools.model.part import Kind
@@ -156,7 +154,8 @@ class OrderFacts(Struct, frozen=True):
     """What the rules of the order see. ``by_time`` and ``by_step`` are the newest usable ones of ``saves``,
     in comparable places. ``named`` is the tracker that names that one of the two which loses or, where
     both are one, ``tracked``, and was written later. ``step_flag``: --order step leads to ``by_step``.
-    ``others`` are usable saves that may be later than the one that wins.
+    ``others`` are usable saves that may be later than the one that wins. ``exclude`` says which flag leads to
+    the first of two saves by leaving out the other; nothing where none does.
     """
 
     root: str
@@ -165,6 +164,7 @@ class OrderFacts(Struct, frozen=True):
     by_time: Checkpoint
     by_step: Checkpoint
     places: Places
+    exclude: Callable[[Checkpoint, Checkpoint], str]
     named: str = ""
     tracked: Checkpoint | None = None
     step_flag: bool = True
@@ -173,12 +173,6 @@ class OrderFacts(Struct, frozen=True):
     def place(self, c: Checkpoint) -> Order:
         """Return where in training a save was made."""
         return self.places.get(c.key, c.order)
-
-    def exclude(self, kept: Checkpoint, other: Checkpoint) -> str:
-        """Return the flag that leads to the first of two saves by leaving out the other; "" if none does."""
-        same, path = kept.label == other.label, os.path.relpath(kept.path, self.root)
-        said = without(self.root, kept, other.path, label=path if same else kept.label)
-        return said if said.startswith("--") else ""
 
     @property
     def differ(self) -> bool:
