@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from threading import TIMEOUT_MAX, current_thread, get_ident, main_thread
 from typing import Any, ParamSpec, TypeVar
 
@@ -51,29 +51,6 @@ class Stalled(OSError):
         )
 
 
-class Task:
-    """What a thread that may be left behind is doing, with those it starts: calls, and since when."""
-
-    def __init__(self, limit: Limit) -> None:
-        self.limit, self.ends = limit, limit.ends
-        self.calls: dict[int, Call] = {}
-
-    def call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``call(*args)``, noted while it is under way."""
-        if args and args[0] in self.limit.lost:
-            raise Stalled(str(args[0]))
-        me = get_ident()
-        self.calls[me] = time.monotonic(), args or (getattr(call, "__self__", None),)
-        try:
-            return call(*args, **kwargs)
-        finally:
-            self.calls.pop(me, None)
-
-    def overdue(self) -> Call | None:
-        """A call that should have returned by now."""
-        return next((c for c in list(self.calls.values()) if _overdue(self.ends, c[0])), None)
-
-
 class Limit:
     """The time limit of one question, ``seconds`` from now."""
 
@@ -82,29 +59,27 @@ class Limit:
         self.stalled = 0
         self.lost: list[str] = []  # paths that are not asked about again; calls are given lists as well
 
-    def call(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """One system call by a thread that may be left behind. Raises Stalled."""
-        return self.away(lambda: watched(call, *args, **kwargs))
-
     def away(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """``work(*args)``, which makes many calls. Raises Stalled when one of them is overdue."""
+        """``work(*args)`` by a thread that may be left behind. Raises Stalled when a call of it, or of a
+        thread that it starts, is overdue.
+        """
         if self.stalled >= MOST:
             raise Stalled
-        hand, task = Threads(1), Task(self)
+        hand, calls = Threads(1), dict[int, Call]()
         try:
-            future = hand.submit(_work, task, work, args, kwargs)
-            self._wait(future, task)
+            future = hand.submit(_work, calls, work, args, kwargs)
+            self._wait(future, calls)
         except BaseException:
             hand.close(wait=False)  # should it ever come back
             raise
         hand.close(wait=True)  # so that this process may make copies of itself
         return future.result()
 
-    def _wait(self, future: Future[Any], task: Task) -> None:
+    def _wait(self, future: Future[Any], calls: dict[int, Call]) -> None:
         """Wait for the work. Raises Stalled when the same call is overdue at two looks."""
         seen: Call | None = None
         while not wait([future], min(max(_AGAIN, self.ends + GRACE - time.monotonic()), TIMEOUT_MAX)).done:
-            before, seen = seen, task.overdue()
+            before, seen = seen, next((c for c in list(calls.values()) if _overdue(self.ends, c[0])), None)
             if seen is not None and seen is before:
                 path = _path(seen[1])
                 self.stalled += 1
@@ -112,7 +87,9 @@ class Limit:
                 raise Stalled(path)
 
 
-_guard: ContextVar[Limit | Task | None] = ContextVar("ckpt_tools_limit", default=None)
+_limit: ContextVar[Limit | None] = ContextVar("ckpt_tools_limit", default=None)
+_calls: ContextVar[dict[int, Call] | None] = ContextVar("ckpt_tools_calls", default=None)
+"""Those under way in a thread that may be left behind, by thread; None elsewhere."""
 
 
 def _overdue(ends: float, since: float) -> bool:
@@ -130,22 +107,33 @@ def _path(args: tuple[Any, ...]) -> str:
     return what if isinstance(what, str) else ""
 
 
-def _work(task: Task, work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-    _guard.set(task)
+def _work(calls: dict[int, Call], work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    _calls.set(calls)
     return work(*args, **kwargs)
 
 
 def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """``call(*args)``, one system call. Raises Stalled when there is a time limit and it does not return."""
-    guard = _guard.get()
-    return call(*args, **kwargs) if guard is None else guard.call(call, *args, **kwargs)
+    limit, calls = _limit.get(), _calls.get()
+    if limit is None:
+        return call(*args, **kwargs)
+    if calls is None:
+        return limit.away(watched, call, *args, **kwargs)  # type: ignore[arg-type]  # which takes any call
+    if args and args[0] in limit.lost:
+        raise Stalled(str(args[0]))
+    me = get_ident()
+    calls[me] = time.monotonic(), args or (getattr(call, "__self__", None),)
+    try:
+        return call(*args, **kwargs)
+    finally:
+        calls.pop(me, None)
 
 
 def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """``watched``, of a call of foreign code that looks at no signals: Python handles one in the main thread,
     and there Ctrl-C would wait as long as the call does.
     """
-    if _guard.get() is None and current_thread() is main_thread():
+    if _limit.get() is None and current_thread() is main_thread():
         with limited(math.inf):
             return watched(call, *args, **kwargs)
     return watched(call, *args, **kwargs)
@@ -153,26 +141,31 @@ def interruptible(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """``work(*args)``, which makes many calls. Raises Stalled when one of them is overdue."""
-    guard = _guard.get()
-    return guard.away(work, *args, **kwargs) if isinstance(guard, Limit) else work(*args, **kwargs)
+    limit = _limit.get()
+    return (
+        work(*args, **kwargs)
+        if limit is None or _calls.get() is not None
+        else limit.away(work, *args, **kwargs)
+    )
 
 
 def overdue(since: float) -> bool:
     """Whether an answer that is awaited since then (``time.monotonic()``) should have come."""
-    guard = _guard.get()
-    return guard is not None and _overdue(guard.ends, since)
+    limit = _limit.get()
+    return limit is not None and _overdue(limit.ends, since)
 
 
 def unlimited() -> None:
     """For a copy of this process: who asked it watches over it, and it makes its calls as they stand."""
-    _guard.set(None)
+    _limit.set(None)
 
 
 @contextmanager
 def limited(seconds: float | None) -> Iterator[None]:
     """A time limit for the calls in this block; None for none."""
-    token: Token[Limit | Task | None] = _guard.set(None if seconds is None else Limit(seconds))
+    limit, calls = _limit.set(None if seconds is None else Limit(seconds)), _calls.set(None)
     try:
         yield
     finally:
-        _guard.reset(token)
+        _limit.reset(limit)
+        _calls.reset(calls)
