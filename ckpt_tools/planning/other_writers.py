@@ -12,7 +12,6 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, Rejected
 from ckpt_tools.planning.rules.choice import another_writer
-from ckpt_tools.planning.rules.choice.another_writer import How
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import THREADS, entries_of
@@ -85,47 +84,39 @@ def find_other_writers(
     or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls while nothing changes.
     """
     last_ns, newest = time.time_ns() + SKEW_NS, _find_newest_files(checkpoints)
-    unlisted: dict[str, OSError] = {}
-
-    def find_young(files: Iterable[tuple[str, int]]) -> dict[str, How]:
-        return {path: ns - s.started_ns for path, ns in files if s.started_ns <= ns <= last_ns}
-
+    before = {p.path: (p.size, p.mtime_ns) for p in newest}
     directories = _find_directories(checkpoints, [*(chosen.parts if chosen else ()), *newest], s.root)
+    unlisted: dict[str, OSError] = {}
     if is_url(s.root):
         from ckpt_tools.storage.stores.refresh import refresh_directories
 
         of_files = list({os.path.dirname(p.path): None for p in newest})[:DIRECTORIES]
         unlisted = refresh_directories([*directories, *of_files])
-    times = [(p.path, p.mtime_ns) for c in checkpoints for p in c.parts]
-    temporary = stat_all(s.found.unfinished[-STATS:])
-    times += ((path, now[1]) for path, now in temporary if not isinstance(now, OSError))
-    changed, unknown = _find_changed(newest)
-    written = {**find_young(times), **changed}
+
+    def is_young(ns: int) -> bool:
+        return s.started_ns <= ns <= last_ns
+
+    written = [p.path for c in checkpoints for p in c.parts if is_young(p.mtime_ns)]
+    unknown = dict[str, str]()
+    for path, now in stat_all([*before, *s.found.unfinished[-STATS:]]):
+        if not isinstance(now, OSError):
+            written += [path] if is_young(now[1]) or now != before.get(path, now) else []
+        elif path in before:
+            if isinstance(now, FileNotFoundError):
+                written.append(path)
+            else:
+                unknown[path] = str(now.strerror)
     for directory in directories:
         try:
             if directory in unlisted:
                 raise unlisted[directory]
-            if find_young([(directory, status(directory).st_mtime_ns)]):
-                written = {**(find_young(_list_files(directory)) or {directory: None}), **written}
+            if is_young(status(directory).st_mtime_ns):
+                written += [path for path, ns in _list_files(directory) if is_young(ns)] or [directory]
         except FileNotFoundError:
             pass  # the run is a prefix of names, or its files have vanished, which was said
         except OSError as e:
             unknown[directory] = str(e.strerror)
-    yield from another_writer.describe(s.root, written, unknown)
-
-
-def _find_changed(files: Sequence[Part]) -> tuple[dict[str, How], dict[str, str]]:
-    """Return the files that are not as they were listed, and why that is unknown of others."""
-    written, unknown = dict[str, How](), dict[str, str]()
-    before = {p.path: (p.size, p.mtime_ns) for p in files}
-    for path, now in stat_all(list(before)):
-        if isinstance(now, FileNotFoundError):
-            written[path] = before[path][0], None
-        elif isinstance(now, OSError):
-            unknown[path] = str(now.strerror)
-        elif now != before[path]:
-            written[path] = before[path][0], now[0]
-    return written, unknown
+    yield from another_writer.describe(s.root, list(dict.fromkeys(written)), unknown)
 
 
 def _find_newest_files(checkpoints: Sequence[Checkpoint]) -> list[Part]:

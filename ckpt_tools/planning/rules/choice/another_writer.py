@@ -1,34 +1,22 @@
 """``choice/another-writer``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
 _NAMED = 8
-How = int | tuple[int, int | None] | None
-"""By its time (ns after ckpt began), its sizes before and now (None: gone), or its directory's time."""
 
 
-def describe(root: str, written: Mapping[str, How], unknown: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what was written while ckpt looked, by path, and why that is unknown of others."""
-    yield from (finding_of(RULE, Hit(path, _say(how))) for path, how in list(written.items())[:_NAMED])
-    if (more := len(written) - _NAMED) > 0:
-        yield finding_of(RULE, Hit(root, f"{more} more files and directories were written while ckpt looked"))
+def describe(root: str, written: Sequence[str], unknown: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield which paths were written while ckpt looked, and why that is unknown of others."""
+    text = "it was written, renamed or removed while ckpt looked"
+    yield from (finding_of(RULE, Hit(path, text)) for path in written[:_NAMED])
+    if more := written[_NAMED:]:
+        yield finding_of(RULE, Hit(root, f"{len(more)} more files and directories were written meanwhile"))
     for path, why in list(unknown.items())[:_NAMED]:
         text = f"whether something else writes there is unknown: {why}"
         yield finding_of(RULE, Hit(path, text, code="unreadable"))
-
-
-def _say(how: How) -> str:
-    if how is None:
-        return "an entry was added, renamed or removed while ckpt looked"
-    if isinstance(how, int):
-        return f"it was written {how / 1e9:.1f} s after ckpt began to look"
-    before, now = how
-    if now is None:
-        return "it has vanished while ckpt looked"
-    return f"it has changed{'' if before == now else f' from {before:,} to {now:,} bytes'} while ckpt looked"
 
 
 RULE = Rule(
