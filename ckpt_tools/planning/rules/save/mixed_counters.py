@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ckpt_tools.discovery.completeness import label, left_over, where
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Layout, whole
 from ckpt_tools.layouts.common.counters import SHARED
+from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -16,13 +17,13 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Report
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
-from ckpt_tools.planning.rules.save.parallel_sizes import find_sizes_by_save
+
+_SIZES = ("world", "tp", "pp")
+"""Sizes of a job that all its files tell alike."""
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield files of one save that several jobs, or several attempts of one, wrote."""
-    for files in find_sizes_by_save(facts).values():
-        yield from _find_two_jobs(files)
     run = facts.expected
     for c in facts.saves:
         layout = facts.layouts.of(c)
@@ -37,11 +38,18 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
 
 
 def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) -> Iterator[Hit]:
-    """Yield files whose shared counter is not that of most; all of them where nobody has most."""
+    """Yield files whose shared counter, or size of the job, is not that of most; all of them where nobody has
+    most.
+    """
     told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
         report, doubtful = reports.get(p.path), ("step-mismatch", "epoch-mismatch")
-        if not report or report.verdict is Verdict.BROKEN or any(f.code in doubtful for f in report.findings):
+        if not report or not report.format:
+            continue
+        sizes = saved_sizes([report]) if p.home and p.coords else {}
+        for axis in _SIZES if "world" in sizes else ():
+            told["", f"{axis} size"][sizes.get(axis, 1)].append(p)
+        if report.verdict is Verdict.BROKEN or any(f.code in doubtful for f in report.findings):
             continue
         for key, value in report.metadata.items():
             if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
@@ -83,33 +91,6 @@ def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
             names = [min(p.name for p in checkpoint.parts if p.piece == form) for form in forms]
             text = f"{label(checkpoint)} has {' and '.join(names)}, of which a save writes only one"
             yield Hit(where(checkpoint), text, severity=Severity.ERROR, code="mixed-attempts")
-
-
-def _find_two_jobs(files: Iterable[tuple[Part, dict[str, int]]]) -> Iterator[Hit]:
-    """Yield files that a job of another size (world, tp, pp) wrote than most of their checkpoint."""
-    jobs: dict[tuple[tuple[str, int], ...], list[Part]] = defaultdict(list)
-    for part, said in files:
-        job = tuple(sorted((axis, n) for axis, n in said.items() if axis in ("world", "tp", "pp")))
-        jobs[job].append(part)
-    most = max(map(len, jobs.values()))
-    usual = [job for job, parts in jobs.items() if len(parts) == most]
-    for job, parts in jobs.items():
-        other = next((o for o in (*usual, *jobs) if o != job), None)
-        if other is not None and (len(usual) > 1 or job != usual[0]):
-            text = _describe_other_job(dict(job), dict(other))
-            for part in parts:
-                yield Hit(part.path, text, severity=Severity.ERROR, code="mixed-attempts", of_file=True)
-
-
-def _describe_other_job(job: Mapping[str, int], other: Mapping[str, int]) -> str:
-    """How the job that wrote some files differs from the one that wrote the rest of their checkpoint."""
-    rest = "wrote it, other files of its checkpoint one"
-    if job["world"] != other["world"]:
-        return f"a job of {job['world']} ranks {rest} of {other['world']}"
-    mine, theirs = (
-        " ".join(f"{axis}={sizes[axis]}" for axis in ("tp", "pp") if axis in sizes) for sizes in (job, other)
-    )
-    return f"a job with {mine} {rest} with {theirs}"
 
 
 def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> Iterator[Finding]:

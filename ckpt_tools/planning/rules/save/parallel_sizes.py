@@ -18,27 +18,18 @@ from ckpt_tools.planning.writers import count_of_one_model, counts_experts
 
 HIGHEST = "highest rank on disk"
 """Where a number of ranks comes from that a lost file would have made larger."""
-Told = list[tuple[Part, dict[str, int]]]
-"""Files, and the sizes of the job that each tells."""
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield parallel sizes that contradict each other or the names: once for each save."""
-    for files in find_sizes_by_save(facts).values():
-        told = ((part, _find_contradiction(part, said, facts.layouts.piece_of(part))) for part, said in files)
-        doubtful = [(part, why) for part, why in told if why]
-        if doubtful:
-            more = f" (so do {len(doubtful) - 1} more of its checkpoint)" if len(doubtful) > 1 else ""
-            yield Hit(doubtful[0][0].path, doubtful[0][1] + more, of_file=True)
-
-
-def find_sizes_by_save(facts: SavesFacts) -> dict[str, Told]:
-    """Return, by the directory of each save, its files that tell how many ranks saved it."""
-    homes: dict[str, Told] = defaultdict(list)
-    for part, report in facts.rows:
-        if part.home and part.coords and report.format and "world" in (said := saved_sizes([report])):
-            homes[part.home].append((part, said))
-    return homes
+    doubtful: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for p, report in facts.rows:
+        said = saved_sizes([report]) if p.home and p.coords and report.format else {}
+        if "world" in said and (why := _find_contradiction(p, said, facts.layouts.piece_of(p))):
+            doubtful[p.home].append((p.path, why))
+    for (path, why), *others in doubtful.values():
+        more = f" (so do {len(others)} more of its checkpoint)" if others else ""
+        yield Hit(path, why + more, of_file=True)
 
 
 def _find_contradiction(part: Part, said: Mapping[str, int], piece: Piece) -> str:
