@@ -102,7 +102,7 @@ class EqualFiles:
 
     def _make_fact(self, p: Part, content: bytes, mine: bool, *, shared: bool) -> StateFile:
         """Of a file that is equal to none only its content matters."""
-        s, report, piece = self.session, self.session.reports.get(p.path), self.session.layouts.piece_of(p)
+        s, report = self.session, self.session.reports.get(p.path)
         asked = shared and mine and is_compared(p, s)
         dated = s.layouts.of(p).counting.dated
         date = dated.fullmatch(p.home.rpartition("/")[2]) if dated is not None else None
@@ -119,7 +119,6 @@ class EqualFiles:
             broken=not p.size or (report is not None and report.verdict is Verdict.BROKEN),
             trained=asked and self._is_trained(p),
             indexed=is_indexed(p, s),
-            tells_step=piece.content.step,
             fits=shared and p.size > 0 and self._fits(p),
             state=asked
             or p.role in ("model", "optimizer")

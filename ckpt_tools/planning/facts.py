@@ -47,8 +47,7 @@ class StateFile(Struct, frozen=True):
 
     ``state``: it holds a model or an optimizer's state. ``compared``: it does, would be loaded, and is not
     the same in every save by its layout. ``trained``: it holds what every step changes. ``indexed``: an index
-    says what it holds. ``tells_step``: its content tells the step of its save, which no name does.
-    ``fits``: it tells the name or the step that it goes by.
+    says what it holds. ``fits``: it tells the name or the step that it goes by.
     """
 
     path: str
@@ -62,7 +61,6 @@ class StateFile(Struct, frozen=True):
     broken: bool = False
     trained: bool = False
     indexed: bool = False
-    tells_step: bool = False
     fits: bool = False
     state: bool = False
 
