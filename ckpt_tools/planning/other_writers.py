@@ -84,7 +84,6 @@ def find_other_writers(
     or the chosen one: at most ``2 * STATS + DIRECTORIES`` calls while nothing changes.
     """
     last_ns, newest = time.time_ns() + SKEW_NS, _find_newest_files(checkpoints)
-    before = {p.path: (p.size, p.mtime_ns) for p in newest}
     directories = _find_directories(checkpoints, [*(chosen.parts if chosen else ()), *newest], s.root)
     unlisted: dict[str, OSError] = {}
     if is_url(s.root):
@@ -93,30 +92,39 @@ def find_other_writers(
         of_files = list({os.path.dirname(p.path): None for p in newest})[:DIRECTORIES]
         unlisted = refresh_directories([*directories, *of_files])
 
-    def is_young(ns: int) -> bool:
-        return s.started_ns <= ns <= last_ns
+    def find_young(files: Iterable[tuple[str, int]]) -> list[str]:
+        return [path for path, ns in files if s.started_ns <= ns <= last_ns]
 
-    written = [p.path for c in checkpoints for p in c.parts if is_young(p.mtime_ns)]
-    unknown = dict[str, str]()
-    for path, now in stat_all([*before, *s.found.unfinished[-STATS:]]):
-        if not isinstance(now, OSError):
-            written += [path] if is_young(now[1]) or now != before.get(path, now) else []
-        elif path in before:
-            if isinstance(now, FileNotFoundError):
-                written.append(path)
-            else:
-                unknown[path] = str(now.strerror)
+    written, unknown = _find_changed(newest)
+    written += find_young(_find_times(checkpoints, s.found.unfinished[-STATS:]))
     for directory in directories:
         try:
             if directory in unlisted:
                 raise unlisted[directory]
-            if is_young(status(directory).st_mtime_ns):
-                written += [path for path, ns in _list_files(directory) if is_young(ns)] or [directory]
+            if find_young([(directory, status(directory).st_mtime_ns)]):
+                written += find_young(_list_files(directory)) or [directory]
         except FileNotFoundError:
             pass  # the run is a prefix of names, or its files have vanished, which was said
         except OSError as e:
             unknown[directory] = str(e.strerror)
     yield from another_writer.describe(s.root, list(dict.fromkeys(written)), unknown)
+
+
+def _find_changed(files: Sequence[Part]) -> tuple[list[str], dict[str, str]]:
+    """Return the files that are not as they were listed, and why that is unknown of others."""
+    changed, unknown = list[str](), dict[str, str]()
+    for (path, now), p in zip(stat_all([p.path for p in files]), files, strict=True):
+        if isinstance(now, OSError) and not isinstance(now, FileNotFoundError):
+            unknown[path] = str(now.strerror)
+        elif now != (p.size, p.mtime_ns):
+            changed.append(path)
+    return changed, unknown
+
+
+def _find_times(checkpoints: Iterable[Checkpoint], temporary: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield the files of checkpoints, and temporary ones, with their times."""
+    yield from ((p.path, p.mtime_ns) for c in checkpoints for p in c.parts)
+    yield from ((path, now[1]) for path, now in stat_all(temporary) if not isinstance(now, OSError))
 
 
 def _find_newest_files(checkpoints: Sequence[Checkpoint]) -> list[Part]:

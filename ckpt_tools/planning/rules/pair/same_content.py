@@ -64,7 +64,9 @@ class _Run:
         aside = older.kind is not f.kind and bool({older.kind, f.kind} & {Kind.BEST, Kind.RELEASE})
         if aside or not (older.compared or f.compared):
             return None
-        return self._compare_saves(older, f) if older.place == f.place else self._compare_places(older, f)
+        if older.place == f.place:
+            return self._compare_saves(older, f)
+        return None if self._may_be_equal(older, f) else self._compare_places(older, f)
 
     def _compare_saves(self, older: StateFile, f: StateFile) -> Severity | None:
         """Return how bad it is that one place holds the same in two saves."""
@@ -76,33 +78,41 @@ class _Run:
         here = [o.content for o in self.places[f.place].values() if not o.broken]
         if older.trained or f.trained or any(content != f.content for content in here):
             return Severity.ERROR
-        states = [o for save in (older, f) for o in self._find_states(save)]
-        if len(here) >= _STEPS or (not moved and any(o.broken for o in states)):
-            return None  # it is not trained, or what would show that training moved on cannot be read
-        alone = len([o for o in self._find_states(f) if o.role != "optimizer"]) == 1 or not moved
-        return Severity.ERROR if alone else Severity.WARNING
+        return None if len(here) >= _STEPS else self._compare_two(older, f, moved=moved)
+
+    def _compare_two(self, older: StateFile, f: StateFile, *, moved: bool) -> Severity | None:
+        """Return how bad it is where no third save shows whether the file is trained."""
+        states = self._find_states(f)
+        if not moved and any(o.broken for o in (*self._find_states(older), *states)):
+            return None  # what would show that training moved on cannot be read
+        models = sum(o.role != "optimizer" for o in states)
+        return Severity.ERROR if models == 1 or not moved else Severity.WARNING
 
     def _compare_places(self, older: StateFile, f: StateFile) -> Severity | None:
-        """Return how bad it is that two places hold the same. Replicas do in every save, and so does a model
-        that follows another one.
-        """
-        one, other = self.places[older.place], self.places[f.place]
-        contents = Counter(o.content for o in one.values() if not o.broken)
-        if sum(contents[o.content] for o in other.values() if not o.broken) > 1:
-            return None
+        """Return how bad it is that two places hold the same, in one save or two."""
         of_one_save = _save(older) == _save(f)
-        if of_one_save and older.indexed and f.indexed:
-            return None  # an index names the tensors, and two files may hold equal ones
-        pairs = [(one[save], other[save]) for save in one.keys() & other.keys()]
-        differ = [a for a, b in pairs if a.content != b.content and not (a.broken or b.broken)]
+        differ = self._find_pairs_that_differ(older, f)
         if older.role != f.role:
             of_optimizer = "optimizer" in (older.role, f.role) and (older.state or f.state)
             return Severity.ERROR if of_optimizer or (differ and not of_one_save) else None
-        if not differ or not (older.state or f.state):
-            return None
         # ranks may have begun alike
-        witnesses = [a for a in differ if a.when < f.when or not of_one_save]
-        return Severity.ERROR if len(witnesses) >= _SEVERAL else Severity.WARNING
+        witnesses = [a for a in differ if a.when < f.when] if of_one_save else differ
+        severity = Severity.ERROR if len(witnesses) >= _SEVERAL else Severity.WARNING
+        return severity if differ and (older.state or f.state) else None
+
+    def _may_be_equal(self, a: StateFile, b: StateFile) -> bool:
+        """Return whether two places hold the same more than once: replicas, or a model that follows another.
+        Or an index names what is in two files of a save: some tensors may be equal.
+        """
+        contents = Counter(o.content for o in self.places[a.place].values() if not o.broken)
+        often = sum(contents[o.content] for o in self.places[b.place].values() if not o.broken) > 1
+        return often or (_save(a) == _save(b) and a.indexed and b.indexed)
+
+    def _find_pairs_that_differ(self, a: StateFile, b: StateFile) -> list[StateFile]:
+        """Return of the saves in which two places hold other things what the first of them holds."""
+        one, other = self.places[a.place], self.places[b.place]
+        pairs = [(one[save], other[save]) for save in one.keys() & other.keys()]
+        return [x for x, y in pairs if x.content != y.content and not (x.broken or y.broken)]
 
     def _find_states(self, f: StateFile) -> list[StateFile]:
         of_save = (steps[_save(f)] for steps in self.places.values() if _save(f) in steps)

@@ -20,6 +20,7 @@ from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_
 
 _SIZES = ("world", "tp", "pp")
 """Sizes of a job that all its files tell alike."""
+_DOUBTFUL = ("step-mismatch", "epoch-mismatch")
 
 
 def check(facts: SavesFacts) -> Iterator[Hit]:
@@ -43,19 +44,21 @@ def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) 
     """
     told: dict[tuple[str, str], dict[int, list[Part]]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
-        report, doubtful = reports.get(p.path), ("step-mismatch", "epoch-mismatch")
-        if not report or not report.format:
-            continue
-        sizes = saved_sizes([report]) if p.home and p.coords else {}
-        for axis in _SIZES if "world" in sizes else ():
-            told["", f"{axis} size"][sizes.get(axis, 1)].append(p)
-        if report.verdict is Verdict.BROKEN or any(f.code in doubtful for f in report.findings):
-            continue
-        for key, value in report.metadata.items():
-            if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
-                told[p.piece, key][n].append(p)
+        if report := reports.get(p.path):
+            for of, key, n in _find_counters(p, report):
+                told[of, key][n].append(p)
     for (_, key), values in told.items():
         yield from _find_minority(key, values) if len(values) > 1 else ()
+
+
+def _find_counters(p: Part, report: Report) -> Iterator[tuple[str, str, int]]:
+    """Yield what a file counts that all files of its save tell alike, or (of a piece) those of its piece."""
+    sizes = saved_sizes([report]) if p.home and p.coords and report.format else {}
+    yield from (("", f"{axis} size", sizes.get(axis, 1)) for axis in (_SIZES if "world" in sizes else ()))
+    if report.verdict is not Verdict.BROKEN and not any(f.code in _DOUBTFUL for f in report.findings):
+        for key, value in report.metadata.items():
+            if key.rpartition(".")[2] in SHARED and (n := whole(value)) is not None:
+                yield p.piece, key, n
 
 
 def _find_minority(key: str, values: Mapping[int, Sequence[Part]]) -> Iterator[Hit]:
