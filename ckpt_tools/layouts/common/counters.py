@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
+from math import gcd
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -241,15 +242,53 @@ def place_in_run(p: Part) -> int | None:
     return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
 
 
-def _find_borrowed(rows: Sequence[_Counted], beside: str = "") -> Found:
+def _find_borrowed(rows: Iterable[_Counted], beside: str = "") -> Found:
     """Yield what counts another checkpoint's number, if its own is counted elsewhere: later ones are exact
     again, or a whole interval of several steps is missing. 0, where all begins, is no exact number.
     """
+    rows = sorted(rows, key=lambda row: row[:2])
     exact = {row.number for row in rows if row.number == row.said}
-    last = max(exact - {0}, default=0)
-    for number, said, part in sorted(rows, key=lambda row: row[:2]):
-        if last and said in exact and number not in exact and (number < last or abs(number - said) > 1):
+    exact = exact if exact != {0} else set()
+    # of steps, where some tell the number of their checkpoint, what is another one's is seen by that
+    again = None if exact and any(row.part.step is not None for row in rows) else _find_again(rows)
+    for at, row in enumerate(rows):
+        number, said, part = row
+        if _is_elsewhere(row, exact):
             where = f"like that of checkpoint {said}, but it lies in checkpoint {number}"
             if beside:
                 where = f"{beside} {number}, and in the run's other checkpoints both count alike"
             yield part.path, Flaw("step-mismatch", f"its counter says {said}, {where}")
+        elif (older := _find_more(row, rows, exact, bool(beside))) or at == again:
+            than = f"less than the {older} of" if older else "the same as in"
+            text = f"its counter says {said}, {than} an older checkpoint of the run"
+            yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
+
+
+def _is_elsewhere(row: _Counted, exact: Collection[int]) -> bool:
+    """Return whether a counter is another checkpoint's."""
+    if row.number in exact or row.said not in exact:
+        return False
+    return row.number < max(exact) or abs(row.number - row.said) > 1
+
+
+def _find_more(row: _Counted, rows: Sequence[_Counted], exact: Collection[int], beside: bool) -> int:
+    """Return what an older checkpoint counts if that is more, and it is not known why; else 0. What was begun
+    anew counts from the save that training went on from, a schedule from any step.
+    """
+    older = max((n for n in exact if n < row.number), default=0)
+    if row.number in exact or older <= max(row.said, 0):
+        return 0
+    numbers = {row.number for row in rows}
+    anew = row.number - row.said in numbers or (beside and (row.said <= 0 or row.said % gcd(*numbers) > 0))
+    return 0 if anew else older
+
+
+def _find_again(rows: Sequence[_Counted]) -> int | None:
+    """Return which row alone counts what an older one does, where all others grow: exactly as the numbers do,
+    or by more than one, as counters in units of their own may stand still for several saves.
+    """
+    first_with: dict[int, int] = {}
+    again = [at for at, row in enumerate(rows) if first_with.setdefault(row.said, at) != at]
+    rest = [row for at, row in enumerate(rows) if at not in again]
+    grow = all(row.number == row.said for row in rest) or all(b.said - a.said > 1 for a, b in pairwise(rest))
+    return again[0] if len(again) == 1 and len(rest) > 1 and grow else None

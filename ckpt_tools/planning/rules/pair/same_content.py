@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from shlex import quote
 
@@ -101,11 +101,11 @@ class _Run:
         return severity if differ and (older.state or f.state) else None
 
     def _may_be_equal(self, a: StateFile, b: StateFile) -> bool:
-        """Return whether two places hold the same more than once: replicas, or a model that follows another.
-        Or an index names what is in two files of a save: some tensors may be equal.
+        """Return whether one place holds more than once what the other does: replicas, or a model that
+        follows another. Or an index names what is in two files of a save: some tensors may be equal.
         """
-        contents = Counter(o.content for o in self.places[a.place].values() if not o.broken)
-        often = sum(contents[o.content] for o in self.places[b.place].values() if not o.broken) > 1
+        contents = {o.content for o in self.places[a.place].values() if not o.broken}
+        often = sum(o.content in contents for o in self.places[b.place].values() if not o.broken) > 1
         return often or (_save(a) == _save(b) and a.indexed and b.indexed)
 
     def _find_pairs_that_differ(self, a: StateFile, b: StateFile) -> list[StateFile]:
