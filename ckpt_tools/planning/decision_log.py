@@ -9,6 +9,8 @@ import os
 import re
 from contextlib import suppress
 
+from msgspec import Struct
+
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
 from ckpt_tools.model.selection import Selection
@@ -24,8 +26,6 @@ LAST = "last.json"
 FLAG = "--plan-dir"
 MOST = 256 << 20
 """Bytes of one file below it: the decision for 100,000 ranks has 50 MB."""
-_AGES = 1e18
-"""Seconds that no clock shows: beyond them an integer may be no float."""
 
 
 def safe(name: str) -> str:
@@ -62,9 +62,10 @@ def read_last_start(directory: str, trusted: Trust = OURS) -> EarlierStart | Non
     what = f"{path}, which tells whether an earlier start had a checkpoint,"
     try:
         data = read_below(path, what, trusted)
-        return None if data is None else _start(checked_json.parsed(data))
+        note = None if data is None else checked_json.checked(checked_json.parsed(data), _Note)
     except ValueError as e:
         raise could_not_look.stop_damaged_log(what, path, str(e)) from e
+    return EarlierStart(note.step, note.path, note.decided_at) if note else None
 
 
 def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
@@ -80,17 +81,12 @@ def read_below(path: str, what: str, trusted: Trust = OURS) -> bytes | None:
         raise could_not_look.stop_unread_log(what, str(e.strerror)) from e
 
 
-def _start(note: object) -> EarlierStart:
-    """Raises ValueError unless it is what ``Decisions.save`` writes."""
-    if not isinstance(note, dict) or not isinstance(note.get("path"), str):
-        raise ValueError("it is no note of ckpt")  # noqa: TRY004 - garbage, as what is no JSON
-    checked_json.checked(note["path"], checked_json.Path)
-    step, at = note.get("step"), note.get("decided_at")
-    return EarlierStart(
-        step=step if isinstance(step, int) else None,
-        path=note["path"],
-        decided_at=float(at) if isinstance(at, int | float) and abs(at) < _AGES else 0.0,
-    )
+class _Note(Struct, frozen=True):
+    """What ``Decisions.save`` writes there."""
+
+    path: checked_json.Path
+    step: int | None = None
+    decided_at: checked_json.Number = 0.0
 
 
 def find_earlier_start(root: str, selection: Selection) -> EarlierStart | None:
