@@ -51,7 +51,7 @@ def find_lost(s: Session, c: Checkpoint, beside: Sequence[Checkpoint], level: Le
     """What is gone of a checkpoint, beside others of its run and, deeper than by names, its own list."""
     if not c.unfinished:
         yield from map(make_finding, s.layouts.of(c).lost(c, beside))
-        yield from list(_find_unwritten(s, c)) or _find_left_out(s, c, beside)
+        yield from _find_left_out(s, c, beside)
         yield from _find_undescribed(s, c) if s.found.strange else ()
         yield from _find_unlisted(s, c) if level > Level.PRESENCE else ()
 
@@ -93,22 +93,17 @@ def _rate(name: str) -> Severity:
     return Severity.WARNING if re.search(_ZEROED, name) else Severity.ERROR
 
 
-def _find_unwritten(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Yield lost chunks of arrays that are always written in full. At step 0 a counter is zero, too."""
-    written, above = s.layouts.of(c).beside.written, f"{c.path}/"
-    for p in c.parts if written is not None and c.step else ():
-        names = [path.removeprefix(above) for path in s.indexes.left_out.get(p.path, ())]
-        if names and written and written.fullmatch(os.path.dirname(p.path).removeprefix(above)):
-            yield missing_part.describe_unwritten(names, p.path)
-
-
 def _find_left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iterator[Finding]:
-    """Files that their index does not ask for (a chunk that only holds zeros), and that the others have."""
-    above = f"{c.path}/"
-    for index in [p.path for p in c.parts if beside and p.path in s.indexes.left_out]:
+    """Yield files that their index does not ask for (a chunk that only holds zeros), although its framework
+    writes them all the same (at step 0 a counter is zero, too), or all the other saves have them.
+    """
+    written, above = s.layouts.of(c).beside.written, f"{c.path}/"
+    for index in [p.path for p in c.parts if p.path in s.indexes.left_out]:
         names = [p.removeprefix(above) for p in s.indexes.left_out[index] if p.startswith(above)]
-        gone = [name for name in names if all(_look(s, os.path.join(o.path, name), there) for o in beside)]
-        if gone:
+        array = os.path.dirname(index).removeprefix(above)
+        if names and c.step and written is not None and written.fullmatch(array):
+            yield missing_part.describe_unwritten(names, index)
+        elif beside and (gone := [n for n in names if all(_look(s, f"{o.path}/{n}", there) for o in beside)]):
             yield missing_part.describe_left_out(gone, index, _rate(gone[0]))
 
 
@@ -223,7 +218,7 @@ def find_hollow(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> Iter
             if p.role in MODELS:
                 yield from _find_zeros(s, p, _find_same_place(p, older or (beside if c.step else ())))
         elif p.role in OPTIMIZERS:
-            yield from _find_lacking(s, p, _find_same_place(p, older), alone=False)
+            yield from _find_lacking_beside(s, p, _find_same_place(p, older), alone=False)
         else:
             yield from _find_lacking_model(s, c, p, report, beside)
 
@@ -238,21 +233,19 @@ def _find_lacking_model(
         of_it = piece.claim is not Claim.WEAK and not elsewhere
         # a GGUF file may hold a vocabulary alone, a pickle anything
         alone = named or (of_it and bool(format_of(report.format or "").loader))
-        yield from _find_lacking(s, p, _find_same_place(p, beside), alone=alone)
+        yield from _find_lacking_beside(s, p, _find_same_place(p, beside), alone=alone)
 
 
 def find_hollow_exports(s: Session) -> Iterator[Finding]:
-    """The same of models' files that belong to no checkpoint: their names say what they are."""
+    """Yield the same of models' files that belong to no checkpoint: their names say what they are."""
     for path in [file.path for file in s.found.bare]:
         report = s.reports.get(path)
-        if report is None or not _may_be_hollow(report) or (report.tensors and not report.blank.empty):
+        zeros = report is not None and report.tensors and not report.blank.empty
+        if report is None or zeros or not _may_be_hollow(report):
             continue
         if path.rpartition("/")[2] in _find_export_names(s):
-            tensors = s.inspect(path, Level.STRUCTURE)[1].tensors
-            if lost := {t.name for t in tensors if 0 in t.shape and is_weight(t)}:
-                yield values.describe_without_elements(path, lost)
-            if not tensors:
-                yield values.describe_no_tensors(path)
+            mine = {t.name: t for t in s.inspect(path, Level.STRUCTURE)[1].tensors}
+            yield from _find_lacking(path, mine, (), alone=True, whole=True)
 
 
 def _may_be_hollow(report: Report) -> bool:
@@ -279,33 +272,34 @@ def _find_same_place(p: Part, saves: Iterable[Checkpoint]) -> list[Part]:
     return [o for save in saves for o in save.parts if o.role == p.role and place(o) == mine]
 
 
-def _find_lacking(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
-    """No tensors, where ``others`` have some or the file ``alone`` must; else weights without elements."""
-    mine, filled = _read_tensors(s, p), [(o, _find_filled(of)) for o in others if (of := _read_tensors(s, o))]
-    if mine is None:
-        return
+def _find_lacking_beside(s: Session, p: Part, others: Sequence[Part], *, alone: bool) -> Iterator[Finding]:
+    """Yield what a file lacks beside those of other saves in its place."""
+    if (mine := _read_tensors(s, p)) is not None:
+        filled = [(o, _find_filled(of)) for o in others if (of := _read_tensors(s, o))]
+        # a rank may have none of a tensor: not so a whole file, nor one of the shards of a model
+        whole = p.rank is None and all(axis == "shard" for axis, _ in p.coords)
+        yield from _find_lacking(p.path, mine, filled, alone=alone, whole=whole)
+
+
+def _find_lacking(
+    path: str, mine: Tensors, filled: Sequence[tuple[Part, set[str]]], *, alone: bool, whole: bool
+) -> Iterator[Finding]:
+    """No tensors, where others are ``filled`` or the file ``alone`` must; else weights without elements."""
     empty = mine.keys() - _find_filled(mine)
     full = next((o for o, names in filled if not mine or names), None)
     if len(empty) == len(mine) and full:
-        yield values.describe_no_tensors(p.path, full, elements=bool(mine))
+        yield values.describe_no_tensors(path, full, elements=bool(mine))
         return
     if not mine and alone:
-        yield values.describe_no_tensors(p.path)
+        yield values.describe_no_tensors(path)
     lost = empty & set[str]().union(*(names for _, names in filled))
-    if _is_of_all_ranks(p):  # a rank may have none of a tensor
-        lost |= empty & {t.name for t in filter(is_weight, mine.values())}
-    if lost:
-        yield values.describe_without_elements(p.path, lost)
+    if lost := lost | (empty & {t.name for t in filter(is_weight, mine.values())} if whole else set()):
+        yield values.describe_without_elements(path, lost)
 
 
 def _find_filled(tensors: Tensors) -> set[str]:
     """Return the names of the tensors that have elements."""
     return {name for name, t in tensors.items() if 0 not in t.shape}
-
-
-def _is_of_all_ranks(p: Part) -> bool:
-    """Return True if a file is no rank's share: it is whole, or one of the shards of a model."""
-    return p.rank is None and all(axis == "shard" for axis, _ in p.coords)
 
 
 def _find_zeros(s: Session, p: Part, others: Sequence[Part]) -> Iterator[Finding]:
