@@ -18,7 +18,7 @@ from ckpt_tools.planning.writers import Rows, find_placed, rank_order
 def check(facts: SavesFacts) -> Iterator[Hit]:
     """Yield files that another rank wrote than the one whose place they have, each once."""
     rows = [(part, report) for part, report in facts.rows if report.format and report.metadata]
-    hits = (*_find_by_name(rows, facts.layouts), *_find_by_axis(rows), *_find_by_grid(rows))
+    hits = (*_find_by_name(rows, facts.layouts), *_find_by_grid(rows))
     yield from {hit.path: hit for hit in reversed(hits)}.values()
 
 
@@ -38,26 +38,20 @@ def _spell(coordinates: Iterable[tuple[str, int | None]]) -> str:
     return " ".join(f"{axis}={at}" for axis, at in coordinates)
 
 
-def _find_by_axis(rows: Rows) -> Iterator[Hit]:
-    """Yield writers that name other coordinates."""
-    for part, report in rows:
-        said, places = owner(report.metadata), dict(part.coords)
-        for axis in COORDS:
-            if axis in said and axis in places and said[axis] != places[axis]:
-                text = f"the path says {axis}={places[axis]}, the file was written by {axis}={said[axis]}"
-                yield Hit(part.path, text, of_file=True)
-
-
 def _find_by_name(rows: Rows, layouts: Layouts) -> Iterator[Hit]:
-    """Yield files with a rank in their name, and only one writer."""
-    ranked = [(part, report) for part, report in rows if part.rank is not None]
-    own = [(part, report) for part, report in ranked if _is_of_one_rank(layouts.piece_of(part))]
-    trusted = _is_trusted(own)
-    for part, report in own:
-        writer = owner(report.metadata).get("rank", likely_rank(report.metadata) if trusted else None)
-        if writer is not None and writer != part.rank:
-            text = f"the path says rank {part.rank}, the file was written by rank {writer}"
-            yield Hit(part.path, text, of_file=True)
+    """Yield writers that name other coordinates, or another rank where each file has only one writer."""
+    own = [(p, r) for p, r in rows if p.rank is not None and _is_of_one_rank(layouts.piece_of(p))]
+    trusted, of_one = _is_trusted(own), {p.path for p, _ in own}
+    for part, report in rows:
+        told, places = owner(report.metadata), dict(part.coords)
+        if part.path in of_one and part.rank is not None:
+            places["rank"] = part.rank
+            if trusted and (maybe := likely_rank(report.metadata)) is not None:
+                told.setdefault("rank", maybe)
+        for axis in (*COORDS, "rank"):
+            if axis in told and axis in places and told[axis] != places[axis]:
+                text = f"the path says {axis}={places[axis]}, the file was written by {axis}={told[axis]}"
+                yield Hit(part.path, text, of_file=True)
 
 
 def _is_trusted(rows: Rows) -> bool:
