@@ -111,7 +111,10 @@ def _look_around(
     yield _LEFT, first_launch_leftovers.find_seals(root, list(filter(inside, find_only_seals(s))))
     aside = [f for f in s.aside if _is_aside_inside(f, inside)]
     reasons += aside
-    yield _UNSEEN, could_not_look.find_unread(aside)
+    yield (
+        _UNSEEN,
+        could_not_look.find_unseen([Unseen(f.path, f.message) for f in aside if f.code == "unreadable"]),
+    )
     yield _LEFT, first_launch_leftovers.find_aside(root, aside)
     unplaced = tuple(find_unplaced_files(s, 0, outside))
     yield _UNSEEN, could_not_look.find_unseen(s.unplaced)

@@ -102,9 +102,10 @@ def _find_left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> I
         names = [p.removeprefix(above) for p in s.indexes.left_out[index] if p.startswith(above)]
         array = os.path.dirname(index).removeprefix(above)
         if names and c.step and written is not None and written.fullmatch(array):
-            yield missing_part.describe_unwritten(names, index)
+            yield missing_part.describe_gone(names, index, "and its framework writes all of this array")
         elif beside and (gone := [n for n in names if all(_look(s, f"{o.path}/{n}", there) for o in beside)]):
-            yield missing_part.describe_left_out(gone, index, _rate(gone[0]))
+            why = "which the run's other checkpoints have, and would be read as zeros"
+            yield missing_part.describe_gone(gone, index, why, _rate(gone[0]))
 
 
 def _find_undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:

@@ -18,8 +18,6 @@ _ARGS = {
     "dp": "args.data_parallel_size",
 }
 """Parallel axis -> what Megatron-LM calls its size."""
-_SHARDS = {"tp": "mp_world_size"}
-"""The same in DeepSpeed's files."""
 PLACES = ("tp", "pp", "ep")
 """Axes along which each place holds another part of a model."""
 _RANKS = 1 << 20
@@ -33,10 +31,11 @@ def told_size(axis: str, reports: Iterable[Report]) -> Known | None:
 
 
 def told_shards(axis: str, reports: Iterable[Report]) -> Known | None:
-    """The highest number of shards that any file tells: names miss those whose files a save has lost."""
-    key = _SHARDS.get(axis)
-    most = max(_numbers(key, reports), default=0) if key else 0
-    return Known(most, f"{key} in the files") if most else None
+    """The highest number of shards that any of DeepSpeed's files tells: names miss those whose files a save
+    has lost.
+    """
+    most = max(_numbers("mp_world_size", reports), default=0) if axis == "tp" else 0
+    return Known(most, "mp_world_size in the files") if most else None
 
 
 def _numbers(key: str, reports: Iterable[Report]) -> Iterator[int]:

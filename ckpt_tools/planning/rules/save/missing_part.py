@@ -70,17 +70,9 @@ def describe_unlisted(name: str, by: str, path: str) -> Finding:
     return finding_of(RULE, Hit(path, text))
 
 
-def describe_unwritten(names: Sequence[str], path: str) -> Finding:
-    """Return that chunks are not there of an array that its framework writes in full."""
-    text = f"{ranges.names(names)} is not there, and its framework writes all of this array"
-    return finding_of(RULE, Hit(path, text))
-
-
-def describe_left_out(names: Sequence[str], path: str, severity: Severity) -> Finding:
-    """Return that files are not there that an index need not name, and that the run's other saves have."""
-    text = f"{ranges.names(names)} is not there, which the run's other checkpoints have"
-    text += ": it would be read as zeros" if severity is Severity.WARNING else ""
-    return finding_of(RULE, Hit(path, text, severity=severity))
+def describe_gone(names: Sequence[str], path: str, why: str, severity: Severity | None = None) -> Finding:
+    """Return that files are not there which the index at ``path`` need not name, and what shows that."""
+    return finding_of(RULE, Hit(path, f"{ranges.names(names)} is not there, {why}", severity=severity))
 
 
 def describe_undescribed(home: str) -> Finding:

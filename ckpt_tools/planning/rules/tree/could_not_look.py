@@ -19,12 +19,6 @@ def find_broken_plugin(root: str, broken: Sequence[Finding]) -> Iterator[Hit]:
         yield Hit(root, f"whether there is a checkpoint is not known: {f.message}", f.hint, error=CannotLook)
 
 
-def find_unread(aside: Sequence[Finding]) -> Iterator[Hit]:
-    """Yield that a directory of copies could not be read."""
-    for f in [f for f in aside if f.code == "unreadable"][:1]:
-        yield Hit(f.path, f"{f.path}: {f.message}", error=CannotLook)
-
-
 def find_unseen(unseen: Sequence[Unseen]) -> Iterator[Hit]:
     """Yield that something is there of which nobody knows what it is."""
     for row in unseen[:1]:
