@@ -9,6 +9,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from itertools import islice, takewhile
 
+from msgspec import Struct, field
+
 from ckpt_tools import formats
 from ckpt_tools.discovery.file_stat import FileStat, holds_something, stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
@@ -61,19 +63,18 @@ def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
     return seals, [e for e in entries if e.name not in mine and not is_aside(e.name)]
 
 
-class DirectoryNames:
+class DirectoryNames(Struct):
     """One directory: some layout knows the names of ``mine``, ``controls`` are of downloads under way."""
 
-    __slots__ = ("controls", "indexes", "layouts", "mine", "others", "path", "places", "seals", "unneeded")
-
-    def __init__(self, path: str, places: Places, layouts: Layouts) -> None:
-        self.path, self.places, self.layouts = path, places, layouts
-        self.mine: list[tuple[os.DirEntry[str], NameFields]] = []
-        self.others: Entries = []
-        self.controls: Mapping[str, str] = {}
-        self.indexes: list[str] = []
-        self.unneeded: list[str] = []
-        self.seals: Entries = []
+    path: str
+    places: Places
+    layouts: Layouts
+    controls: Mapping[str, str]
+    unneeded: list[str]
+    seals: Entries
+    mine: list[tuple[os.DirEntry[str], NameFields]] = field(default_factory=list)
+    others: Entries = field(default_factory=list)
+    indexes: list[str] = field(default_factory=list)
 
     def to_stat(self) -> Iterator[os.DirEntry[str]]:
         """Yield the entries whose size and time will be asked for."""
@@ -103,13 +104,13 @@ class NameReader:
 
     def inspect(self, path: str, entries: Entries) -> DirectoryNames:
         """Return what the names in a directory tell; no file is asked about."""
-        places = self._templates.places(path)
-        here, known = DirectoryNames(path, places, self.layouts), self._known.setdefault(places.matched, {})
+        places, seals = self._templates.places(path), Entries()
+        known = self._known.setdefault(places.matched, {})
         if any(_SEALS in e.name for e in entries) or path.endswith(FRAGMENTS):
-            here.seals, entries = apart(path, entries)
-        here.unneeded = self._find_unneeded(entries)
-        here.controls = controls_in(entries)
-        unneeded, is_placed = set(here.unneeded), formats.names.near_placed(f"{path}/")
+            seals, entries = apart(path, entries)
+        controls, unused = controls_in(entries), self._find_unneeded(entries)
+        here = DirectoryNames(path, places, self.layouts, controls, unused, seals)
+        unneeded, is_placed = set(unused), formats.names.near_placed(f"{path}/")
         for e in entries:
             if unneeded and e.path in unneeded:
                 continue
@@ -178,9 +179,7 @@ class Listing:
             except OSError as why:
                 self._add_odd(e, name, here, why)
                 continue
-            if (
-                stat.S_IFMT(st.st_mode) == stat.S_IFREG and e.name not in controls
-            ):  # nearly all: this is the inner loop
+            if stat.S_IFMT(st.st_mode) == stat.S_IFREG and e.name not in controls:  # nearly all
                 at = places[name.piece]
                 files.append(NamedFile(at, name, st.st_size, st.st_mtime_ns, (), places))
             else:

@@ -120,15 +120,12 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
     optional = {piece.name for piece in layout.pieces if not (piece.required and piece.loaded)}
     needed = [p for p in parts if p.folder.piece not in optional]
     needed = needed or [p for p in parts if layout.piece(p.piece).claim is not Claim.DESCRIBED]
-    return _leave_out_spares(needed or parts, layout)
-
-
-def _leave_out_spares(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
-    """The parts, with the one that is loaded first of those of which one is enough."""
+    needed = needed or [*parts]
+    # of those of which one is enough the one that is loaded first
     single = {piece.name: i for i, piece in enumerate(layout.pieces) if piece.readers.single}
     if not single:
-        return parts
-    ordered = sorted(parts, key=lambda p: (-single.get(p.piece, 0), p.mtime_ns))
+        return needed
+    ordered = sorted(needed, key=lambda p: (-single.get(p.piece, 0), p.mtime_ns))
     return list({(p.role, p.rank) if p.piece in single else p.path: p for p in ordered}.values())
 
 

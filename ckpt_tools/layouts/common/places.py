@@ -45,19 +45,8 @@ class Place:
     """A piece at home in one directory, and what the directory's path tells about its files."""
 
     __slots__ = (
-        "base",
-        "coords",
-        "epoch",
-        "generation",
-        "home",
-        "layout",
-        "piece",
-        "prefix",
-        "rank",
-        "step",
-        "step_in_epoch",
-        "sure",
-        "unfinished",
+        *("base", "coords", "epoch", "generation", "home", "layout", "piece"),
+        *("prefix", "rank", "step", "step_in_epoch", "sure", "unfinished"),
     )
 
     def __init__(self, layout: Layout, piece: Piece, fields: Fields, base: str, home: str) -> None:
