@@ -8,6 +8,8 @@ from functools import lru_cache
 from sys import intern
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.piece import Claim, Piece, Where
 from ckpt_tools.layouts.common.templates import (
@@ -75,16 +77,20 @@ class _AtHome(NamedTuple):
     names: tuple[str, ...]
 
 
-class _Directory:
+def _rank(one: _AtHome) -> tuple[bool, bool, bool, int]:
+    """Return what puts names that say little behind all others."""
+    claim = one.piece.claim
+    return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
+
+
+class _Directory(Struct):
     """Directories whose last names fit the same templates, and by the next name those ``above`` them."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.pieces: list[_AtHome] = []
-        self.above: dict[str, _Directory] = {}
-        self.patterns: dict[str, _Directory] = {}
-        self.repeats: tuple[str, ...] = ()
-        """The templates of all its names, where two of them tell the same number."""
+    number: int
+    pieces: list[_AtHome] = field(default_factory=list)
+    above: dict[str, _Directory] = field(default_factory=dict)
+    patterns: dict[str, _Directory] = field(default_factory=dict)
+    repeats: tuple[str, ...] = ()  # the templates of all its names, where two of them tell the same number
 
     def climb(self, names: Sequence[str], left: int) -> Iterator[_Directory]:
         """Yield those that fit the end of the names, of which so many are ``left``; itself among them."""
@@ -165,15 +171,7 @@ class Templates:
         matched = tuple(sorted(at.number for at in found))
         known = self._arranged.get(matched)
         if known is None:
-            at_home = sorted(one for at in found for one in at.pieces)
-            # a name that says little is what is left when no other fits
-            at_home.sort(
-                key=lambda one: (
-                    one.piece.claim is Claim.DESCRIBED,
-                    one.piece.claim is Claim.WEAK,
-                    not one.names,
-                )
-            )
+            at_home = sorted((one for at in found for one in at.pieces), key=_rank)
             known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
         return Places(path, known)
 
