@@ -26,6 +26,8 @@ SKEW_NS = 600 * 10**9
 """How far a clock may be ahead before its times count for nothing."""
 _COPY_NS, _NS_PER_BYTE = 10**9, 20
 """What a copy takes for each save, and for each byte of it (50 MB/s)."""
+_END = 10**17
+"""The step in the epoch of a save that was made at its end, beside some that were made within epochs."""
 _REGULAR = (Kind.PERIODIC, Kind.DYING_GASP)
 Places = Mapping[CheckpointKey, Order]
 """Where in training each save was made, as far as it is known; ``Checkpoint.order`` for those not named."""
@@ -35,7 +37,8 @@ def find_places(
     saves: Sequence[Checkpoint], layouts: Layouts, count_told: Callable[[Checkpoint], int | None]
 ) -> dict[CheckpointKey, Order]:
     """Return the places of saves whose own order tells less than is known: those of runs whose names restart
-    or count in several units, by what their files count on (``count_told``), and those whose names are dates.
+    or count in several units, by what their files count on (``count_told``), those whose names are dates, and
+    those made at the end of an epoch.
     """
     runs: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
     for c in saves:
@@ -58,10 +61,15 @@ def _find_places_in(
     if layout.counting.dated is not None:
         return _place_by_dates(run, layout.counting.dated)
     if any(c.step_in_epoch is not None for c in run):
-        return {}
+        return _place_ends_of_epochs(run)
     if layout.counting.by_epoch and _do_epochs_go_first(run):
         return {c.key: (-1, *c.order[1::-1]) for c in run if c.step is not None}
     return _place_by_counts([c for c in run if c.kind in _REGULAR], count_told)
+
+
+def _place_ends_of_epochs(run: Sequence[Checkpoint]) -> dict[CheckpointKey, Order]:
+    ends = (c for c in run if c.step is None and c.step_in_epoch is None)
+    return {c.key: (-1, c.epoch, _END) for c in ends if c.epoch is not None}
 
 
 def _place_by_counts(

@@ -77,14 +77,15 @@ BATCHES = LAYOUT_TREES / "keras/batches/tree"
 LATEST, BESIDE = "ckpt-03-0008.weights.h5", "ckpt-03-0008_b.weights.h5"
 
 
-def test_a_later_file_of_the_epoch_that_tells_no_batch_is_the_newest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [1, 0], ids=["later", "at the same time"])
+def test_a_file_of_the_epoch_that_tells_no_batch_is_that_of_its_end(later: int, tmp_path: Path) -> None:
     at = 1_735_700_000_000_000_000
     for n, path in enumerate(sorted(BATCHES.iterdir())):
         shutil.copy(path, tmp_path)
         os.utime(tmp_path / path.name, ns=(at + n * 10**11,) * 2)
     at = (tmp_path / LATEST).stat().st_mtime_ns
     (tmp_path / BESIDE).write_bytes((BATCHES / "ckpt-03-0002.weights.h5").read_bytes())
-    os.utime(tmp_path / BESIDE, ns=(at + 1,) * 2)
+    os.utime(tmp_path / BESIDE, ns=(at + later,) * 2)
     made = plan(tmp_path)
     assert made.checkpoint is not None and made.checkpoint.path == str(tmp_path / BESIDE)
 

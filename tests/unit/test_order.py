@@ -170,6 +170,13 @@ def test_dates_in_names_are_places() -> None:
     assert places[saves[0].key] < places[saves[1].key]
 
 
+def test_the_end_of_an_epoch_comes_after_its_steps() -> None:
+    within = replace(save(None, 0), layout="timm", epoch=3, step_in_epoch=100)
+    end = replace(save(None, 1), layout="timm", epoch=3)
+    places = PLACES([within, end], count_told=lambda c: None)
+    assert [c.step_in_epoch for c in order_saves([end, within], "step", None, places)] == [None, 100]
+
+
 @pytest.mark.parametrize(
     ("saves", "minutes", "anew"),
     [
