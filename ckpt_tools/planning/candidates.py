@@ -28,7 +28,6 @@ from ckpt_tools.planning import judge as judging
 from ckpt_tools.planning import unfinished as under_way
 from ckpt_tools.planning.choose import Judge, Judgement, StepOf, choose, rank
 from ckpt_tools.planning.engine import find_gaps
-from ckpt_tools.planning.none_usable import count_checkpoints
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
 from ckpt_tools.planning.rules.order import times_contradict_steps, times_mute
 from ckpt_tools.planning.rules.rule import error_of, finding_of
@@ -146,7 +145,7 @@ class Candidates:
         s, selection = self.session, self.selection
         candidates = [c for c in self.checkpoints if filters.allows(selection, c, self.step)]
         if not candidates:
-            raise filters_hide_all.stop(count_checkpoints(self.checkpoints), self.nothing())
+            raise filters_hide_all.stop(none_usable.count_checkpoints(self.checkpoints), self.nothing())
         self.expected = completeness.expected(
             self.checkpoints,
             s.layouts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 from msgspec.structs import replace
@@ -18,8 +19,8 @@ from ckpt_tools.planning import choice_warnings, order, other_writers, topology,
 from ckpt_tools.planning import unfinished as under_way
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.engine import find_gaps
+from ckpt_tools.planning.first_launch import describe_unplaced
 from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
-from ckpt_tools.planning.none_usable import explain_failure, find_smaller_job
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
 from ckpt_tools.planning.rules.tree import could_not_look
@@ -116,7 +117,7 @@ class Planner(Candidates):
             return
         groups = self.selection.replica_groups.values()
         highest = max((rank for rows in groups for row in rows for rank in row), default=-1)
-        job = find_smaller_job(choice, self.layouts, self.topology.world_size)
+        job = none_usable.find_smaller_job(choice, self.layouts, self.topology.world_size)
         if job and highest < job[0]:
             raise ask_how_many(job[0], self.topology.world_size, job[1], choice.checkpoint)
 
@@ -130,7 +131,9 @@ class Planner(Candidates):
 
     def explain_failure(self, choice: Choice, ranked: Sequence[Checkpoint]) -> CkptError:
         """Why there is no checkpoint to resume from, although some exist."""
-        return explain_failure(choice, ranked, self.selection, self.session, self.nothing(choice))
+        asked, plan, layouts = self.selection, self.nothing(choice), self.layouts
+        unplaced = partial(describe_unplaced, self.session)
+        return none_usable.explain_failure(choice, ranked, asked, plan, layouts, unplaced=unplaced)
 
     def finish(self, choice: Choice, c: Checkpoint) -> LoadPlan:
         """Return the plan that loads ``c``. Raises CannotLook where a file has changed."""

@@ -2,32 +2,110 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from shlex import quote
+
 from msgspec.structs import replace
 
+from ckpt_tools.discovery import completeness
 from ckpt_tools.errors import CkptError, NoneUsable, NotNewest
 from ckpt_tools.findings import CODES, filled
-from ckpt_tools.model.plan import Choice, LoadPlan
+from ckpt_tools.layouts import Layouts
+from ckpt_tools.model import ranges
+from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.plan import Choice, LoadPlan, Rejected
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.choice import export_newer
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
+_NAMED = 4
+"""Saves of which it is said what they lack."""
 
-def stop_search(root: str, choice: Choice, most: int, plan: LoadPlan) -> CkptError:
+
+def count_checkpoints(checkpoints: Sequence[Checkpoint]) -> str:
+    return "1 checkpoint exists" if len(checkpoints) == 1 else f"{len(checkpoints)} checkpoints exist"
+
+
+def explain_failure(
+    choice: Choice,
+    ranked: Sequence[Checkpoint],
+    asked: Selection,
+    plan: LoadPlan,
+    layouts: Layouts,
+    *,
+    unplaced: Callable[[], str],
+) -> CkptError:
+    """Return why nothing can be resumed from; ``plan`` is the one without a checkpoint."""
+    errors = [f for r in choice.rejected for f in _find_errors(r)]
+    reasons = "; ".join(dict.fromkeys(f.code for f in errors))
+    if choice.exhausted:
+        return _stop_search(choice, asked.max_attempts, plan)
+    if asked.no_fallback:
+        return stop_without_newest(f"the newest checkpoint is not usable ({reasons})", plan)
+    text, hint = f"{count_checkpoints(ranked)}, none is usable ({reasons})", _describe_ranks(choice, layouts)
+    if choice.left_out:
+        text += f"; {export_newer.describe_left_out(choice.left_out, asked.save_interval).message}"
+        hint = "leave --save-interval out to have these looked at too, newest first"
+    elif not hint:
+        young = any(f.code == "unfinished-save" for f in plan.warnings)  # one may still be written
+        first = next((f for f in errors if not f.follows), errors[0]) if errors else None
+        hint = f"{filled(first.hint, first.path, plan.root)}; " if first and first.hint else ""
+        hint += f"'ckpt verify {quote(plan.root)}{' --settle 0s' * young}' shows all damage{unplaced()}"
+    return error_of(RULE, Hit("", text, hint), NoneUsable, plan)
+
+
+def _stop_search(choice: Choice, most: int, plan: LoadPlan) -> CkptError:
     """Return that none of the saves that were read is usable, and that the search ended there."""
     read = f"none of {choice.attempts} checkpoints that were read is usable"
     if choice.attempts == 1:
         read = "the one checkpoint that was read is not usable"
     text = f"{read}; CKPT_MAX_ATTEMPTS={most} stopped the search"
-    hint = filled(CODES[RULE.codes[0]].hint_at(root), root, root)
-    plan = replace(plan, warnings=(*plan.warnings, finding_of(RULE, Hit(root, text))))
-    return error_of(RULE, Hit(root, text, hint), NoneUsable, plan)
+    hint = filled(CODES[RULE.codes[0]].hint_at(plan.root), plan.root, plan.root)
+    plan = replace(plan, warnings=(*plan.warnings, finding_of(RULE, Hit(plan.root, text))))
+    return error_of(RULE, Hit(plan.root, text, hint), NoneUsable, plan)
 
 
-def stop_at_none(text: str, way_out: str, choice: Choice, asked: Selection, plan: LoadPlan) -> CkptError:
-    """Return that none of the saves is usable (exit 4)."""
-    if choice.left_out:
-        text += f"; {export_newer.describe_left_out(choice.left_out, asked.save_interval).message}"
-    return error_of(RULE, Hit("", text, way_out), NoneUsable, plan)
+def _describe_ranks(choice: Choice, layouts: Layouts) -> str:
+    """Return which ranks each save lacks, and what to do; "" if something else is wrong with one."""
+    lacks, todo = [], ""
+    for rejected in choice.rejected:
+        errors = _find_errors(rejected)
+        if not errors or not all(map(_names_ranks, errors)):
+            return ""
+        todo = todo or errors[0].hint
+        of = ranges.words(tuple(sorted({pair for f in errors for pair in f.ranks})))
+        lacks.append(f"{rejected.checkpoint.label} lacks rank{'' if of.isdigit() else 's'} {of}")
+    if not lacks:
+        return ""
+    more = f" and {len(lacks) - _NAMED:,} more are not" if len(lacks) > _NAMED else ""
+    pieces = [layouts.piece_of(p) for r in choice.rejected for p in r.checkpoint.parts]
+    if not any(piece.readers.sharded or piece.readers.shared for piece in pieces):
+        todo += "; or say who may stand in for whom with --replica-groups"
+    return f"no save is whole: {'; '.join(lacks[:_NAMED])}{more}. Nothing was started: {todo}"
+
+
+def find_smaller_job(choice: Choice, layouts: Layouts, world: int) -> tuple[int, Checkpoint] | None:
+    """Return the ranks of a smaller job of which at least two newer saves lack nothing, and the newest."""
+    saves: dict[int, list[Checkpoint]] = defaultdict(list)
+    for rejected in choice.rejected:
+        c = rejected.checkpoint
+        ranks = completeness.ranks_of_its_own(c, layouts.of(c))
+        is_newer = choice.checkpoint is not None and c.mtime_ns >= choice.checkpoint.mtime_ns
+        whole = ranks == set(range(len(ranks))) and all(map(_names_ranks, _find_errors(rejected)))
+        if ranks and is_newer and whole:
+            saves[len(ranks)].append(c)
+    return next(((n, of[0]) for n, of in saves.items() if len(of) > 1 and n < world), None)
+
+
+def _find_errors(rejected: Rejected) -> list[Finding]:
+    return [f for f in rejected.findings if f.is_error]
+
+
+def _names_ranks(f: Finding) -> bool:
+    """Return True if the finding says which ranks have no file, and follows from no other one."""
+    return f.code == "missing-rank" and not f.follows and bool(f.ranks)
 
 
 def stop_without_newest(why: str, plan: LoadPlan) -> CkptError:
