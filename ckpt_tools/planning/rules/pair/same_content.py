@@ -70,19 +70,18 @@ class _Run:
 
     def _compare_saves(self, older: StateFile, f: StateFile) -> Severity | None:
         """Return how bad it is that one place holds the same in two saves."""
-        moved = any(self._find_differences(older, f))
-        if not are_apart(older, f) and (older.when == f.when or not moved):
+        if not are_apart(older, f) and (older.when == f.when or not self._moved_on(older, f)):
             return None  # one state under two names
         if older.when[:_DATE] == f.when[:_DATE]:
             return Severity.WARNING  # who starts again may come to the same state again
         here = [o.content for o in self.places[f.place].values() if not o.broken]
         if older.trained or f.trained or any(content != f.content for content in here):
             return Severity.ERROR
-        return None if len(here) >= _STEPS else self._compare_two(older, f, moved=moved)
+        return None if len(here) >= _STEPS else self._compare_two(older, f)
 
-    def _compare_two(self, older: StateFile, f: StateFile, *, moved: bool) -> Severity | None:
+    def _compare_two(self, older: StateFile, f: StateFile) -> Severity | None:
         """Return how bad it is where no third save shows whether the file is trained."""
-        states = self._find_states(f)
+        states, moved = self._find_states(f), self._moved_on(older, f)
         if not moved and any(o.broken for o in (*self._find_states(older), *states)):
             return None  # what would show that training moved on cannot be read
         models = sum(o.role != "optimizer" for o in states)
@@ -118,13 +117,11 @@ class _Run:
         of_save = (steps[_save(f)] for steps in self.places.values() if _save(f) in steps)
         return [o for o in of_save if o.state]
 
-    def _find_differences(self, older: StateFile, f: StateFile) -> Iterator[bool]:
-        """Yield for everything that two saves hold of models and optimizers whether it differs."""
+    def _moved_on(self, older: StateFile, f: StateFile) -> bool:
+        """Return whether any of the models and optimizers that two saves hold differs."""
         one, other = _save(older), _save(f)
-        for steps in self.places.values():
-            pair = [steps[save] for save in (one, other) if save in steps]
-            if len(pair) == len({one, other}) and pair[-1].state and not any(x.broken for x in pair):
-                yield pair[0].content != pair[-1].content
+        pairs = ((at[one], at[other]) for at in self.places.values() if one in at and other in at)
+        return any(b.state and not (a.broken or b.broken) and a.content != b.content for a, b in pairs)
 
 
 def are_apart(a: StateFile, b: StateFile) -> bool:
