@@ -81,9 +81,7 @@ Bad = Mapping[str, Sequence[Finding]]
 
 def assign(checkpoint: Checkpoint, groups: Groups, bad: Bad, evidence: Evidence) -> Assignment:
     """Return for every rank and role one eligible part: its own, else a proven member of its replica group.
-
-    Parts of fault ranks are never eligible in dying-gasp checkpoints; elsewhere a replica is preferred to
-    them.
+    Those of fault ranks are never eligible in dying-gasp checkpoints; elsewhere a replica is preferred.
     """
     work = _Work(checkpoint, groups, bad, evidence)
     work.assign_shared()
@@ -155,9 +153,7 @@ class _Work:
 
     def assign_shared(self) -> None:
         """Assign what all ranks load: every such file must be good, of copies of each other one is enough.
-
-        Of the files of a shared set that each rank has of its own (random numbers) only the rank in their
-        names opens them, and one without a rank only a job of one.
+        What each rank has of its own in a shared set (random numbers) only that rank opens.
         """
         world = self.topology.provenance.get("world_size")
         own = [] if world is None or world.provenance == ALONE else self._find_files_of_single_ranks()

@@ -45,12 +45,9 @@ def rank(
     prefer: Kind | None = None,
     place: Callable[[Checkpoint], Order] = attrgetter("order"),
 ) -> list[Checkpoint]:
-    """Best first: by modification time (``order`` "mtime") or by step, ties by the other. ``place`` is where
-    in training each was saved.
-
-    Those of the kind ``prefer`` go before all others, a release after every iteration. At the same step
-    periodic goes before dying-gasp, and is as new as it is, and before best; not so two periodic ones of one
-    step, which a rollback lies between.
+    """Best first: by modification time (``order`` "mtime") or by step, ties by the other; ``place`` is where
+    in training each was saved. The kind ``prefer`` goes before all others, a release after every iteration.
+    At the same step periodic goes before dying-gasp, and is as new as it is, and before best.
     """
     saved_at = saved(candidates)
 

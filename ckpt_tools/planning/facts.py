@@ -19,10 +19,9 @@ from ckpt_tools.model.tensor import Tensor
 
 
 class UnplacedFile(Struct, frozen=True):
-    """A file below ROOT that no layout places. ``format`` is that of its content, None where that is none
-    that is known; ``state`` says whether such a format can hold a training state, ``optimizer`` whether an
-    optimizer's state is in it, None where that cannot be read, ``step`` is what it tells, ``broken`` that it
-    is damaged. ``inside`` is the directory of the choice.
+    """A file below ROOT that no layout places. ``state``: its format can hold a training state;
+    ``optimizer``: an optimizer's state is in it, None if that cannot be read; ``inside`` the directory of the
+    choice.
     """
 
     path: str
@@ -98,10 +97,8 @@ class SavesFacts(Struct, frozen=True):
 
 
 class Tensors(NamedTuple):
-    """What a file says about its tensors. ``signature`` is "" when it has none or cannot be read.
-
-    ``partial`` says why the file holds less than its rank had, so that it is no replica; "" when it holds
-    all. ``sizes`` are the parallel sizes of the job that saved it.
+    """What a file says about its tensors: ``signature`` is "" if it has none or cannot be read. ``partial``
+    says why it holds less than its rank had, so that it is no replica; ``sizes`` are those of its job.
     """
 
     signature: str
@@ -117,10 +114,8 @@ class OwnFile(NamedTuple):
 
 
 class Evidence(Struct, frozen=True):
-    """What files tell about replicas; each of these may read them.
-
-    ``tensors`` of a part; ``own_files`` that a rank itself wrote in the place of a part, nearest first;
-    ``differences`` are the names of tensors whose bytes differ between two parts, None where nobody asks.
+    """What files tell about replicas; each of these may read them. ``own_files`` are those that a rank itself
+    wrote in the place of a part, nearest first; ``differences`` the tensors whose bytes differ, if asked.
     """
 
     tensors: Callable[[Part], Tensors]

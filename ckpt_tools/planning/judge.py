@@ -130,9 +130,8 @@ class Judge:
     def find_contradictions(
         self, c: Checkpoint, whole: Checkpoint, planned: Sequence[Part], bad: Collection[str]
     ) -> list[Contradiction]:
-        """Return what contradicts the planned files, or all of a save that is complete by its names.
-
-        Copies are looked for once none of the planned files is ``bad`` for another reason.
+        """Return what contradicts the planned files, or all of a save that is complete by its names. Copies
+        are looked for once none of the planned files is ``bad`` for another reason.
         """
         parts = whole.parts if self.session.layouts.of(c).complete.by_name else planned
         mine = {p.path for p in parts}
@@ -410,10 +409,8 @@ class Review:
             raise self._ask_which_is_the_copy(part, self.doubts[part.path])
 
     def _require_inspected(self, assigned: Assignment) -> None:
-        """Raises CannotLook when the candidate could be used if the files that could not be read are whole.
-
-        Not having looked is no reason to go back in time. What was concluded from several files may be so
-        for want of those.
+        """Raises CannotLook when the candidate could be used if the files that could not be read are whole:
+        not having looked is no reason to go back. What several files showed may be so for want of those.
         """
         now = {p.path: f for p in self.whole.parts if (f := why_unseen(p, self.session)) is not None}
         unseen = {**now, **self.unseen}

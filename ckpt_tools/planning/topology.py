@@ -53,11 +53,9 @@ _Places = frozenset[tuple[tuple[str, int], ...]]
 def settle_expert_names(
     session: Session, checkpoints: list[Checkpoint], level: Level = Level.STRUCTURE
 ) -> list[Checkpoint]:
-    """Return checkpoints with the axis ``ep`` in place of ``pp`` where names count experts, not stages.
-
-    The last number of a name such as mp_rank_00_001 is a stage, or an expert when there is one stage: the
-    file of a model tells, that of an optimizer beside it may not. A job may have had other sizes before:
-    saves with other places are asked themselves.
+    """Return checkpoints with the axis ``ep`` in place of ``pp`` where names count experts, not stages: the
+    last number of mp_rank_00_001 is an expert if there is one stage, as the file of a model tells. A job may
+    have had other sizes before: saves with other places are asked themselves.
     """
     if not any(dict(p.coords)["pp"] for c in checkpoints for p in _find_ambiguous(c.parts)):
         return checkpoints
@@ -141,11 +139,9 @@ def find_leftovers_beside(
 def find_topology(
     session: Session, ranked: Sequence[Checkpoint], expected: completeness.Expected, selection: Selection
 ) -> tuple[Topology, int | None, list[Finding]]:
-    """Return how many ranks there are and how they are arranged, how many wrote the files where these or
-    their names tell, and warnings.
-
-    Order of trust: flag, launcher, file content, names on disk (docs/design.md section 5); but of contents
-    that contradict the names, or each other, the names are right.
+    """Return how many ranks there are and how they are arranged, how many wrote the files if anything tells,
+    and warnings. Order of trust: flag, launcher, file content, names on disk (docs/design.md section 5); but
+    of contents that contradict the names, or each other, the names are right.
     """
     first = next((c for c in ranked if c.kind is not Kind.RELEASE), ranked[0])
     like = (c for c in ranked if (c.kind, c.layout, c.run) == (first.kind, first.layout, first.run))
@@ -176,9 +172,8 @@ def find_topology(
 def _ask_files(
     session: Session, ranked: Sequence[Checkpoint], first: Checkpoint, selection: Selection
 ) -> tuple[Rows, int | None]:
-    """Return the newest files that can tell how many ranks there were, and that number: the newest may be cut
-    off, and say nothing any more. Of each piece one sound file is asked, further pieces only where names show
-    places of a grid: a save may have lost them.
+    """Return the newest files that can tell how many ranks there were, and that number. Of each piece one
+    sound file is asked, further pieces only if names show places of a grid: a save may have lost them.
     """
     silent, asked = list[tuple[Part, Report]](), set[str]()
     for c in ranked[:_ASKED]:
