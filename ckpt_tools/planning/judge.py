@@ -136,7 +136,7 @@ class Judge:
         parts = whole.parts if self.session.layouts.of(c).complete.by_name else planned
         mine = {p.path for p in parts}
         compared = self._find_compared(c, parts)
-        first = self.run.find_first_order(c)
+        first = min(c.order, self.run.first.get((c.layout, c.run), c.order))
         facts = make_facts(self.session, (whole,), self.run.expected, compared, first)
         found = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
         wrong = {row.path for row in found if row.finding.is_error}

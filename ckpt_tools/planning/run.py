@@ -57,11 +57,10 @@ class Run(Struct, frozen=True, dict=True):
     def _by_time(self) -> list[Checkpoint]:
         return sorted(self.checkpoints, key=attrgetter("mtime_ns"))
 
-    def find_first_order(self, c: Checkpoint) -> Order:
-        """Return the order of the first save of its run."""
-        return min(
-            (o.order for o in self.checkpoints if (o.layout, o.run) == (c.layout, c.run)), default=c.order
-        )
+    @cached_property
+    def first(self) -> dict[tuple[str, str], Order]:
+        """The order of the first save of each layout and run."""
+        return {(o.layout, o.run): o.order for o in sorted(self.checkpoints, key=lambda o: o.order)[::-1]}
 
     def find_nearest(self, c: Checkpoint) -> Iterator[Checkpoint]:
         """Yield its other finished checkpoints, the nearest in time first."""
