@@ -69,7 +69,10 @@ def hook(asked: options.Asked) -> int:
         if not asked.to.quiet:
             say_rest(taken.decision, taken.rank, asked.resume_args)
             if values["CKPT_PATH"] and not values["CKPT_ARGS"]:
-                console.problem("note", shell.ONLY_PATH)
+                rest = shell.name_example(
+                    taken.decision.path_of(taken.rank), taken.decision.links(taken.rank)
+                )
+                console.problem("note", shell.ONLY_PATH.format(rest))
         asked.to.out(shell.exports(values) if asked.to.format == "shell" else shell.task_prolog(values))
     sys.stdout.flush()
     return 0

@@ -9,6 +9,7 @@ from ckpt_tools.cli.progress import progress
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.finding import Verdict, worst
 from ckpt_tools.model.plan import LoadPlan
+from ckpt_tools.output.sentence import ALONE
 from ckpt_tools.output.words import printable
 from ckpt_tools.storage.urls import absolute
 
@@ -72,9 +73,12 @@ def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
     from ckpt_tools.output import shell
 
     wanted, quiet, needed = asked.resume_args, asked.to.quiet, asked.to.format == "shell"
+    if needed and plan.state == "weights-only" and not quiet:
+        console.problem("note", ALONE)
     if not wanted:
         if needed and plan.path and not plan.arguments and not quiet:
-            console.problem("note", shell.ONLY_PATH)
+            example = shell.name_example(plan.resume.path, plan.files())
+            console.problem("note", shell.ONLY_PATH.format(example))
         return plan
     assert plan.checkpoint is not None  # noqa: S101 - for the type checker
     known = {"path": plan.resume.path, "step": plan.resume_step, "epoch": plan.checkpoint.epoch}

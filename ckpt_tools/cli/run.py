@@ -57,7 +57,9 @@ def run(asked: options.Asked) -> int:
     idle = job_options.worker and taken.rank is None  # a scheduler, which trains nothing
     if not idle and not is_told(command, taken.decision, taken.rank, wanted):
         why = explain_untold(taken.decision, taken.rank, wanted)
-        form = _form(job_options, command, taken.decision.path_of(taken.rank))
+        form = _form(
+            job_options, command, taken.decision.path_of(taken.rank), taken.decision.links(taken.rank)
+        )
         raise UsageError(why, form, rule="choice/silent-resume")
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
@@ -74,16 +76,19 @@ def run(asked: options.Asked) -> int:
         return NOT_FOUND if isinstance(e, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
+def _form(job_options: Any, command: Sequence[str], path: str | None, files: Sequence[str]) -> str:
     from ckpt_tools.launchers import line_of
-    from ckpt_tools.output.shell import EXAMPLE
+    from ckpt_tools.output.shell import FLAG, name_example
 
-    given = any(word.partition("=")[0] == EXAMPLE[0] for word in job_options.words)
-    ours = [*job_options.words, *(() if given else EXAMPLE)]
+    given = any(word.partition("=")[0] == FLAG for word in job_options.words)
+    example = (FLAG, f"--resume {name_example(path, files)}")
+    ours = [*job_options.words, *(() if given else example)]
     words = [*command, *(() if "{ckpt.args}" in command else ["{ckpt.args}"])]
     flag = "with the flag that it has in place of --resume"
     if path is not None:
         line = shlex.join([*ours, "--", *words])
+        if given:
+            return f"{line}; a script that reads CKPT_ARGS itself: name that in the command"
         return f"{line}, {flag}; without '{{ckpt.args}}' if the command reads CKPT_PATH"
     if job_options.worker:
         return "add --view DIR: it builds one tree of them, which CKPT_PATH names"
@@ -91,7 +96,7 @@ def _form(job_options: Any, command: Sequence[str], path: str | None) -> str:
     if launched is None:
         return (
             "start each rank with 'ckpt run --worker' inside the launcher: CKPT_PATH is then its own file,"
-            f" and {shlex.join(EXAMPLE)} its argument; or build one tree for all with --view DIR"
+            f" and {shlex.join(example)} its argument; or build one tree for all with --view DIR"
         )
     line = shlex.join(launched.inside([*ours, "--worker"]))
     return f"each rank learns of its own file with: {line}, {flag}; or build one tree for all with --view DIR"

@@ -44,12 +44,14 @@ def is_told(command: Sequence[str], decision: Decision, rank: int | None, wanted
         return True
     if held:
         return bool("args" in held and args) or ("step" in held and decision.step is not None)
+    if wanted and command and not any("CKPT_" in word for word in command):
+        return False  # the words that were asked for would lie in CKPT_ARGS, and nothing says that it is read
     return bool(args or (not wanted and (decision.path_of(rank) or decision.resume.env)))
 
 
 def explain_untold(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> str:
     layout = decision.said.checkpoint.layout if decision.said.checkpoint else ""
-    return explain_silence(layout, decision.path_of(rank), wanted)
+    return explain_silence(layout, decision.path_of(rank), wanted, arguments(decision, rank, wanted))
 
 
 def environment(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> dict[str, str]:

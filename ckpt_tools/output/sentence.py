@@ -13,6 +13,7 @@ from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.output.words import plural
 from ckpt_tools.planning.rules.save.missing_part import GONE
 
+ALONE = "It holds weights only: an optimizer begins anew."
 _NAMED = 2
 """Skipped checkpoints that each have a sentence."""
 _RANGES = 8
@@ -31,7 +32,7 @@ def sum_up(plan: LoadPlan) -> str:
     if known and plan.resume_step is not None and (lost := max(known) - plan.resume_step) > 0:
         said.append(f"{plural(lost, 'step')} of training {'is' if lost == 1 else 'are'} lost.")
     if plan.state == "weights-only":
-        said.append("It holds weights only: an optimizer begins anew.")
+        said.append(ALONE)
     return " ".join(said)
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 _FIELD = re.compile(r"(?<!\$)\{(\w+)\}")  # ${HOME} is the shell's
-EXAMPLE = ("--resume-args", "--resume {path}")
+FLAG = "--resume-args"
 ONLY_PATH = (
     "CKPT_ARGS is empty, and CKPT_PATH alone names the checkpoint: for a command that takes arguments add"
-    " --resume-args '--resume {path}'"
+    " --resume-args '--resume {}'"
 )
 ALL_FILES = "--resume-args '--resume {files}' passes each as a word; {step} passes the number"
 EACH_RANK = (
@@ -57,9 +57,13 @@ def describe_rest(path: str | None, files: Sequence[str], wanted: Sequence[str])
     return f"{by} names {os.path.basename(path)} alone, and {others[0]}{more} must be loaded with it"
 
 
-def explain_silence(layout: str, path: str | None, wanted: Sequence[str]) -> str:
-    """Return why a command would start from nothing although a checkpoint was chosen."""
-    if path is None:
+def explain_silence(layout: str, path: str | None, wanted: Sequence[str], filled: Sequence[str] = ()) -> str:
+    """Return why a command would start from nothing although a checkpoint was chosen; ``filled`` are the
+    words of --resume-args that it is not given.
+    """
+    if filled:
+        why = f"'{{ckpt.args}}', which stands for {words(filled)}, is not among its words"
+    elif path is None:
         why = "no one path leads to its files (each rank loads its own, or several)"
         why += "" if wanted else f", and the layout {layout} has no arguments"
     elif wanted:
@@ -67,6 +71,11 @@ def explain_silence(layout: str, path: str | None, wanted: Sequence[str]) -> str
     else:
         why = f"the layout {layout} has no arguments, so '{{ckpt.args}}' is empty"
     return f"a checkpoint was chosen, and the command would not learn of it: {why}"
+
+
+def name_example(path: str | None, files: Sequence[str]) -> str:
+    """Return what stands for the files that a training loop loads in --resume-args."""
+    return "{files}" if path in files and files[1:] else "{path}"
 
 
 def render(plan: LoadPlan, view: View | None = None) -> str:  # noqa: ARG001 - as every output

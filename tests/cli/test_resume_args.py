@@ -281,9 +281,8 @@ def pair(tmp_path: Path) -> Path:
 
 def test_a_loop_that_is_told_of_one_of_two_files_is_warned(pair: Path) -> None:
     alone = "model_20.pt alone, and optim_20.pt must be loaded with it"
-    for words in (["train", "{ckpt.args}"], ["train"]):
-        start = started([pair, "--resume-args", "--resume {path}"], words)
-        assert start.code == 0 and f"{{path}} names {alone}" in start.said
+    start = started([pair, "--resume-args", "--resume {path}"], TRAIN)
+    assert start.code == 0 and f"{{path}} names {alone}" in start.said
     assert f"the path names {alone}" in started([pair], ["train"]).said
     for command in (["hook", str(pair)], ["plan", str(pair), "--format", "shell"]):
         code, _, said = executed([*command, "--resume-args", "--resume {path}"])
@@ -304,3 +303,13 @@ def test_a_script_is_told_that_its_arguments_are_empty(loop: Path) -> None:
         code, _, said = executed(command)
         assert code == 0 and "CKPT_ARGS is empty" in said
         assert "CKPT_ARGS is empty" not in executed([*command, "--resume-args", "--at {step}"])[2]
+
+
+def test_words_that_the_command_does_not_get_start_nothing(loop: Path) -> None:
+    asked = [loop, "--resume-args", "--resume {path}"]
+    line = hint(started(asked, ["train"])).partition("; a script")[0]
+    words = shlex.split(line)
+    end = words.index("--")
+    assert told(started(words[2:end], words[end + 1 :])) == ["--resume", str(loop / "step_20.pt")]
+    assert started(asked, ["sh", "-c", "exec train $CKPT_ARGS"]).code == 0
+    assert started(asked, ["train", "{ckpt.path}"]).code == 0
