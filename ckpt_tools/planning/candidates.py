@@ -267,6 +267,7 @@ class Candidates:
 
         choice = self.choose_first(ranked, judge)
         if self.ordered:
+            self._require_told_apart(choice, ranked, at_best)
             return choice
         one = choice.checkpoint or ranked[0]
         by_step = order.order_saves(self.ranked, "step", self.selection.prefer, self.places)
@@ -278,7 +279,7 @@ class Candidates:
         if choice.checkpoint is other.checkpoint is None and not facts.why_mute:
             return choice  # no order makes one of them usable
         flag = self.choose_first(by_step, at_best).checkpoint or by_step[0]
-        facts = replace(facts, step_flag=flag.key == two.key)
+        facts = replace(facts, step_flag=flag.key == two.key and facts.place(two) != order.UNKNOWN)
         if not facts.differ:
             choice = _add_rejected(choice, other.rejected)
             later = trackers.find_later_trackers(self.session, one, ranked)
@@ -288,6 +289,18 @@ class Candidates:
             choice = self.choose_first(by_step, judge)
             self.order, self.ranked = "step", by_step
         return self._add_others(choice, facts, ranked, judge)
+
+    def _require_told_apart(self, choice: Choice, ranked: Sequence[Checkpoint], at_best: Judge) -> None:
+        """Raise UsageError where neither step nor time tells which save is the newest in the named order."""
+        c = choice.checkpoint
+        if c is None or self.selection.order not in ("step", "mtime"):
+            return
+        facts = replace(self._make_order_facts(c, c), step_flag=False)
+        alike = (o for o in ranked if o.key != c.key and o.mtime_ns == c.mtime_ns and o.kind is c.kind)
+        others = [o for o in alike if facts.place(o) == facts.place(c) == order.UNKNOWN and at_best(o).usable]
+        for hit in times_mute.check(replace(facts, others=others[:1])):
+            if hit.effect is None:
+                raise error_of(times_mute.RULE, hit)
 
     def _add_others(
         self,
