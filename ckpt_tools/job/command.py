@@ -44,9 +44,9 @@ def is_told(command: Sequence[str], decision: Decision, rank: int | None, wanted
         return True
     if held:
         return bool("args" in held and args) or ("step" in held and decision.step is not None)
-    if wanted and command and not any("CKPT_" in word for word in command):
-        return False  # the words that were asked for would lie in CKPT_ARGS, and nothing says that it is read
-    return bool(args or (not wanted and (decision.path_of(rank) or decision.resume.env)))
+    if wanted:  # its words lie in CKPT_ARGS, which a script reads, or a command that names it
+        return bool(args) and (not command or any("CKPT_" in word for word in command))
+    return bool(args or decision.path_of(rank) or decision.resume.env)
 
 
 def explain_untold(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> str:

@@ -279,7 +279,7 @@ class Candidates:
         if choice.checkpoint is other.checkpoint is None and not facts.why_mute:
             return choice  # no order makes one of them usable
         flag = self.choose_first(by_step, at_best).checkpoint or by_step[0]
-        facts = replace(facts, step_flag=flag.key == two.key and facts.place(two) != order.UNKNOWN)
+        facts = replace(facts, step_flag=flag.key == two.key)
         if not facts.differ:
             choice = _add_rejected(choice, other.rejected)
             later = trackers.find_later_trackers(self.session, one, ranked)

@@ -21,6 +21,7 @@ from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.piece import Claim
 from ckpt_tools.layouts.files import loops, numbers_named
 from ckpt_tools.model.part import Kind
+from ckpt_tools.model.selection import Selection
 
 START = 1_700_000_000
 
@@ -283,3 +284,14 @@ def test_a_list_of_files_that_no_layout_places_is_a_list(tmp_path: Path) -> None
     root = put(tmp_path, {"qwen_3_4b.pt": weights(1)})
     assert executed(["ls", root])[0] == 0
     assert executed(["ls", root, "--max-step", "5"])[0] == 3
+
+
+@pytest.mark.parametrize("order", [None, "step", "mtime"])
+def test_no_order_tells_dates_apart_that_were_written_at_once(order: str | None, tmp_path: Path) -> None:
+    root = put(tmp_path, {f"2026-11-0{n}.pt": full(n) for n in (1, 2)})
+    for name in os.listdir(root):
+        os.utime(tmp_path / name, (START, START))
+    with pytest.raises(UsageError) as caught:
+        plan(root, Selection(order=order))
+    assert caught.value.rule == "order/times-mute"
+    assert "--order" not in caught.value.hint and "--exclude 2026-11-01.pt" in caught.value.hint

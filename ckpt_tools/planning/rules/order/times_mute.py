@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.discovery.completeness import label
-from ckpt_tools.planning.order import SKEW_NS, OrderFacts
+from ckpt_tools.planning.order import SKEW_NS, UNKNOWN, OrderFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 _WHY = {
@@ -30,7 +30,9 @@ def check(f: OrderFacts) -> Iterator[Hit]:
             f"which checkpoint is the newest is in doubt: {newest.path} ({newest.label}) and {other.path}"
             f" ({other.label}): {_WHY[why]}, and no steps compare them"
         )
-        by_step = f"--order step to resume from {newest.label}" if f.step_flag else f.exclude(newest, other)
+        by_step = f"--order step to resume from {newest.label}"
+        if not f.step_flag or f.place(newest) == UNKNOWN:
+            by_step = f.exclude(newest, other)
         answers = ", or ".join(filter(None, (by_step, f.exclude(other, newest))))
         yield Hit(other.path, text, f"add {answers}" if answers else "name the one that is meant as ROOT")
         break
