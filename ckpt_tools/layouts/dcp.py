@@ -67,7 +67,7 @@ def _check(parts: Rows) -> Found:
     yield from without_common(parts)
     # what meta.pt tells has taken the place of the number in the name
     states = {p.piece: _WORDS for p, _ in parts if p.role == "state"}
-    yield from borrowed(parts, states, _read_number_in_name)
+    yield from borrowed(parts, states, _read_number_in_name, growing=False)
     if all(p.step is None for p, _ in parts):
         yield from _find_odd_steps(parts)
         return
@@ -181,7 +181,7 @@ def _read_snapshot(part: Part, metadata: Metadata) -> Steps:
 
 def _check_snapshots(parts: Rows) -> Found:
     keys = [f"progress.{word}" for word in _SNAPSHOT_WORDS]
-    return borrowed(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"})
+    return borrowed(parts, {p.piece: keys for p, _ in parts if p.role == "metadata"}, growing=False)
 
 
 TORCHSNAPSHOT = declare(__name__, "torchsnapshot", steps=_read_snapshot, check=_check_snapshots)

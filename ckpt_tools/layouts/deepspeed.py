@@ -52,7 +52,7 @@ def _check(parts: Rows) -> Found:
         yield from _find_other_steps(rows)
         yield from _find_lost_optimizers(rows)
         yield from _find_lost_layers(rows)
-    told = list(borrowed(parts, _COUNTERS))
+    told = list(borrowed(parts, _COUNTERS, growing=False))
     yield from told
     yield from _find_renamed(parts, {path for path, _ in told})
     yield from missed(parts, _name_unlisted)

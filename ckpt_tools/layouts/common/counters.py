@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from heapq import nsmallest
+from itertools import groupby, pairwise, repeat
 from math import gcd
 from typing import NamedTuple
 
@@ -184,11 +185,16 @@ def borrowed(
     keys: Mapping[str, Sequence[str]],
     number: Callable[[Part], int | None] = lambda p: p.step,
     *,
+    growing: bool = True,
     beside: str = "",
 ) -> Found:
-    """Files whose counter says another checkpoint's number, where that of a third says its own.
-    ``keys`` maps a piece to the names of its counter. The number is that of the checkpoint, or what another
-    file ``beside`` this one counts: optimizers and schedulers may count in units of their own.
+    """Files whose counter belongs to another checkpoint of the run.
+    ``keys`` maps a piece to the names of its counter.
+
+    Optimizers and schedulers count in units of their own (skipped steps, several processes, epochs), so only
+    a comparison can contradict: a counter that is elsewhere in the run exactly its checkpoint's number, or
+    (``growing``) that does not grow from one checkpoint to the next as it does between the others. The number
+    is that of the checkpoint, or what another file ``beside`` this one counts.
     """
     for piece, names in keys.items():
         by_rank: dict[object, list[_Counted]] = {}
@@ -199,25 +205,28 @@ def borrowed(
             if n is not None and said is not None:
                 by_rank.setdefault((p.rank, p.coords), []).append(_Counted(n, said, p))
         for mine in by_rank.values():
-            yield from _find_borrowed(mine, beside)
+            yield from _find_borrowed(sorted(mine, key=lambda row: row[:2]), growing, beside)
 
 
 def schedules(parts: Rows, told: Collection[str]) -> Found:
     """Schedulers' states of another checkpoint of the run, in any layout; of those ``told`` more is known."""
     by_name: dict[str, list[_Counted]] = {}
-    taken = steps_taken(parts)
     for p, r in parts:
         if (said := whole(r.metadata.get("last_epoch"))) is not None and p.path not in told:
             name = p.path.removeprefix(p.home) if p.home else re.sub("[0-9]+", "", p.path)
             by_name.setdefault(name, []).append(_Counted(0, said, p))
+    taken = steps_taken(parts)
     for rows in by_name.values():
         if all(_save(row.part) in taken for row in rows):
             # in one unit, whether their names tell steps or epochs
-            counts = [row._replace(number=taken[_save(row.part)]) for row in rows]
-            found = _find_borrowed(counts, "the optimizer beside it")
+            counts = sorted(
+                (row._replace(number=taken[_save(row.part)]) for row in rows), key=lambda r: r[:2]
+            )
+            found = _find_borrowed(counts, growing=True, beside="the optimizer beside it")
         else:
-            placed = ((place_in_run(row.part), row) for row in rows)
-            found = _find_borrowed([row._replace(number=n) for n, row in placed if n is not None])
+            pieces = {row.part.piece: ("last_epoch",) for row in rows}
+            paths = {row.part.path for row in rows}
+            found = borrowed([row for row in parts if row[0].path in paths], pieces, place_in_run)
         for path, f in found:
             # of files beside each other the name that one was saved under may tell more
             yield path, f if rows[0].part.home else replace(f, severity=Severity.WARNING)
@@ -242,53 +251,90 @@ def place_in_run(p: Part) -> int | None:
     return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
 
 
-def _find_borrowed(rows: Iterable[_Counted], beside: str = "") -> Found:
-    """Yield what counts another checkpoint's number, if its own is counted elsewhere: later ones are exact
-    again, or a whole interval of several steps is missing. 0, where all begins, is no exact number.
-    """
-    rows = sorted(rows, key=lambda row: row[:2])
-    exact = {row.number for row in rows if row.number == row.said}
-    exact = exact if exact != {0} else set()
-    # of steps, where some tell the number of their checkpoint, what is another one's is seen by that
-    again = None if exact and any(row.part.step is not None for row in rows) else _find_again(rows)
-    for at, row in enumerate(rows):
-        number, said, part = row
-        if _is_elsewhere(row, exact):
-            where = f"like that of checkpoint {said}, but it lies in checkpoint {number}"
+def _find_borrowed(rows: Sequence[_Counted], growing: bool, beside: str) -> Found:
+    numbers, exact = {row.number for row in rows}, _find_exact(rows)
+    may_stop = growing and (not exact or _count_epochs(rows))
+    stopped = set(_find_stopped(rows)) if may_stop else set[int]()
+    interval = gcd(*numbers) if beside else 0
+    for at, (row, older) in enumerate(zip(rows, _furthest(rows, exact), strict=True)):
+        wrong = row.number not in exact
+        if wrong and row.said in numbers and _is_elsewhere(row, exact):
+            where = f"like that of checkpoint {row.said}, but it lies in checkpoint {row.number}"
             if beside:
-                where = f"{beside} {number}, and in the run's other checkpoints both count alike"
-            yield part.path, Flaw("step-mismatch", f"its counter says {said}, {where}")
-        elif (older := _find_more(row, rows, exact, bool(beside))) or at == again:
-            than = f"less than the {older} of" if older else "the same as in"
-            text = f"its counter says {said}, {than} an older checkpoint of the run"
-            yield part.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
+                where = f"{beside} {row.number}, and in the run's other checkpoints both count alike"
+            yield row.part.path, Flaw("step-mismatch", f"its counter says {row.said}, {where}")
+        elif wrong and older > max(row.said, 0) and _may_be_of_a_save(row, numbers, interval):
+            yield row.part.path, _doubt(row, f"less than the {older} of an older checkpoint of the run")
+        elif at in stopped:
+            yield row.part.path, _doubt(row, "the same as in an older checkpoint of the run")
+
+
+def _find_exact(rows: Sequence[_Counted]) -> set[int]:
+    """The numbers that counters tell exactly; 0, where all begins, is none."""
+    exact = {row.number for row in rows if row.number == row.said}
+    return exact if exact != {0} else set()
+
+
+def _count_epochs(rows: Sequence[_Counted]) -> bool:
+    return all(row.part.step is None and row.part.epoch is not None for row in rows)
+
+
+def _doubt(row: _Counted, text: str) -> Flaw:
+    return Flaw("step-mismatch", f"its counter says {row.said}, {text}", severity=Severity.WARNING)
+
+
+def _may_be_of_a_save(row: _Counted, numbers: Collection[int], interval: int) -> bool:
+    """Whether a counter may be that of a save that is gone. One that was begun anew counts from the save that
+    training went on from; a schedule (its saves' ``interval`` is told) also begins anew at any step.
+    """
+    restarted = row.number - row.said in numbers
+    return not restarted and (not interval or (row.said > 0 and row.said % interval == 0))
+
+
+def _furthest(rows: Sequence[_Counted], exact: Collection[int]) -> Iterator[int]:
+    """For each row the most that the right counter of an older checkpoint says; 0 without one."""
+    most = 0
+    for number, same in groupby(rows, lambda row: row.number):
+        here = [row.said for row in same]
+        yield from repeat(most, len(here))
+        if number in exact:
+            most = max(most, *here)
+
+
+def _find_stopped(rows: Sequence[_Counted]) -> Iterator[int]:
+    """Where a counter is the same as in an older checkpoint, although it should have grown as between the
+    others: one of epochs or evaluations may stand still for several saves, and grow by one more or less than
+    usual.
+    """
+    wrong = [at for at, row in enumerate(rows) if row.said != row.number]
+    steps = ((_growth(a, b), at) for at, (a, b) in enumerate(pairwise(rows)) if b.number > a.number)
+    least = nsmallest(3, steps)  # of which a row is at the ends of two
+    first_with: dict[int, int] = {}
+    for at, row in enumerate(rows):
+        if not (distance := row.number - first_with.setdefault(row.said, row.number)):
+            continue
+        if row.part.epoch is not None and wrong in ([], [at]):
+            stands = len(rows) > 2
+        else:
+            grown = [growth for growth, n in least if n not in (at - 1, at)]
+            a, b = rows[at - 1], rows[min(at + 1, len(rows) - 1)]
+            grown += [_growth(a, b)] if at + 1 < len(rows) and b.number > a.number else []
+            stands = min(grown, default=0) * distance >= 1
+        if stands:
+            yield at
+
+
+def _growth(a: _Counted, b: _Counted) -> float:
+    """How much a counter grows at least for each step between two checkpoints."""
+    return (b.said - a.said - 1) / (b.number - a.number)
 
 
 def _is_elsewhere(row: _Counted, exact: Collection[int]) -> bool:
-    """Return whether a counter is another checkpoint's."""
-    if row.number in exact or row.said not in exact:
+    """Whether a counter is another checkpoint's.
+
+    Its own checkpoint's count is elsewhere: later ones are exact again, or a whole interval of several steps
+    is missing.
+    """
+    if row.said not in exact and row.said != row.number:
         return False
-    return row.number < max(exact) or abs(row.number - row.said) > 1
-
-
-def _find_more(row: _Counted, rows: Sequence[_Counted], exact: Collection[int], beside: bool) -> int:
-    """Return what an older checkpoint counts if that is more, and it is not known why; else 0. What was begun
-    anew counts from the save that training went on from, a schedule from any step.
-    """
-    older = max((n for n in exact if n < row.number), default=0)
-    if row.number in exact or older <= max(row.said, 0):
-        return 0
-    numbers = {row.number for row in rows}
-    anew = row.number - row.said in numbers or (beside and (row.said <= 0 or row.said % gcd(*numbers) > 0))
-    return 0 if anew else older
-
-
-def _find_again(rows: Sequence[_Counted]) -> int | None:
-    """Return which row alone counts what an older one does, where all others grow: exactly as the numbers do,
-    or by more than one, as counters in units of their own may stand still for several saves.
-    """
-    first_with: dict[int, int] = {}
-    again = [at for at, row in enumerate(rows) if first_with.setdefault(row.said, at) != at]
-    rest = [row for at, row in enumerate(rows) if at not in again]
-    grow = all(row.number == row.said for row in rest) or all(b.said - a.said > 1 for a, b in pairwise(rest))
-    return again[0] if len(again) == 1 and len(rest) > 1 and grow else None
+    return any(number > row.number for number in exact) or abs(row.number - row.said) > 1
