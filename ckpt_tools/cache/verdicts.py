@@ -1,5 +1,8 @@
-"""What was seen of a file, kept between runs in one SQLite file per user and host. Whatever is wrong with it
-is a note, never a failure.
+"""What was seen of a file, kept between runs: one SQLite file per user and host, and locks so that many
+processes read a file once.
+
+Nothing here interprets what is kept. Whatever is wrong with the cache is a note, never a failure: the caller
+then reads for itself.
 """
 
 from __future__ import annotations
@@ -43,6 +46,9 @@ _SCHEMA = (
     "CREATE TABLE pruned (ns INTEGER)",
     f"PRAGMA user_version = {_VERSION}",
 )
+
+_TYPES = (bytes, int, int, int, int, str, bytes)
+"""Of what is read of an entry: any column of SQLite holds anything."""
 
 
 class Entry(NamedTuple):
@@ -101,24 +107,33 @@ class Cache:
     def get(
         self, path: str, question: bytes, depth: int, identity: Identity, *, ever: bool = False
     ) -> Entry | None:
-        """Return what was seen of this very file, as deep as ``depth``; a bad one only of who ran beside us;
-        ``ever``: however long ago.
+        """What was seen of this very file, as deep as ``depth`` or deeper; a bad one only if it was looked at
+        after this cache was made: by one who ran beside us.
+
+        ``ever``: however long ago that was, because it is the time itself that is asked for.
         """
 
         def ask(db: sqlite3.Connection) -> Entry | None:
-            key, now = (os.fsencode(path), question), time.time_ns()
+            key = os.fsencode(path), question
             row = db.execute(
-                "SELECT entry, depth, seen_ns, bad, identity, digest, used_ns < ? FROM seen"
-                " WHERE path = ? AND question = ?",
-                (now - _DAY, *key),
+                "SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND"
+                " question = ?",
+                key,
             ).fetchone()
-            # any column of SQLite holds anything, but the digest is of what was written
-            if row is None or row[5] != _digest(*key, *row[:5]) or row[4] != _text(identity):
+            if (
+                row is None
+                or tuple(map(type, row)) != _TYPES
+                or row[1] < depth
+                or row[5] != _text(identity)
+                or row[6] != _digest(*key, *row[:4], row[5])
+            ):
                 return None
-            oldest = -math.inf if ever else max(now - self.max_age * 1e9, self.began_ns if row[3] else 0)
-            if row[1] < depth or not oldest <= row[2] <= now + 60e9:
+            now = time.time_ns()
+            if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (
+                row[3] and row[2] < self.began_ns and not ever
+            ):
                 return None
-            if row[6]:  # once a day, because most runs only read
+            if now - row[4] > _DAY:  # once a day, because most runs only read
                 db.execute("UPDATE seen SET used_ns = ? WHERE path = ? AND question = ?", (now, *key))
             return Entry(row[0], row[1], row[2], bool(row[3]))
 
@@ -165,7 +180,8 @@ class Cache:
         try:
             import sqlite3
         except ImportError:  # some builds of Python are without it
-            return self._off("no verdicts are kept between runs: this Python has no sqlite3")
+            self._off("no verdicts are kept between runs: this Python has no sqlite3")
+            return None
         try:
             if self._db is None:
                 self._db = self._open()
@@ -238,8 +254,11 @@ class Cache:
         db.execute("INSERT INTO pruned VALUES (?)", (now,))
         db.execute("DELETE FROM seen WHERE used_ns < ?", (now - UNUSED * 10**9,))
         count = db.execute("SELECT count(*) FROM seen").fetchone()[0]
-        size = db.execute("SELECT coalesce(sum(length(entry)), 0) FROM seen").fetchone()[0]
-        keep = min(ROWS, count if size <= BYTES else count // 2)
+        pages, free, size = (
+            db.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        keep = min(ROWS, count if (pages - free) * size <= BYTES else count // 2)
         db.execute(
             "DELETE FROM seen WHERE rowid IN (SELECT rowid FROM seen ORDER BY used_ns LIMIT ?)",
             (max(0, count - keep),),

@@ -17,6 +17,7 @@ from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_unread, unpacked_state
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats.common.counters import is_optimizer_state
+from ckpt_tools.formats.common.held import OF_ONE_ARRAY
 from ckpt_tools.layouts.common import counters, under_way
 from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.layouts.guess import guess
@@ -233,7 +234,9 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
         of, broken = report.format or allowed[0], report.verdict is Verdict.BROKEN
         if report.verdict in (Verdict.OK, Verdict.SUSPECT):
             step = max(counters.steps_told(report.metadata), default=None)
-            array = of == "zarr" and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))
+            array = of in OF_ONE_ARRAY and is_optimizer_state(
+                os.path.relpath(os.path.dirname(file.path), s.root)
+            )
             known = replace(known, optimizer=report.held.trained or array, step=step)
         return replace(known, format=of, state=_holds_state(of), broken=broken)
     return _read_unnamed(s, known)

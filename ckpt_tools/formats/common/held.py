@@ -20,6 +20,8 @@ OF_NAMED_TENSORS = frozenset(
     {"safetensors", "torch_zip", "torch_legacy", "pickle_plain", "gguf", "hdf5", "mindspore_ckpt"}
 )
 """Formats in which an optimizer's tensors are told by their names."""
+OF_ONE_ARRAY = frozenset({"zarr"})
+"""Formats of an array that has no name but its directory."""
 _MLX_COUNTERS = frozenset({"step", "learning_rate"})
 
 
