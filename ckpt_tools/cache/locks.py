@@ -24,9 +24,11 @@ def inside(path: str, root: str) -> bool:
 
 @contextmanager
 def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether it is our turn to read ``path``; ask until it is. Never hold two
-    turns of one ``kind``. Deep looks have locks of their own; where nothing can be locked, it is always
-    our turn.
+    """A function that says whether it is our turn to read ``path``; ask again until it is. Never hold two
+    turns of one ``kind``. A turn ends with its process, however that ends.
+
+    Deep looks have locks of their own, so that a look at a header never waits for somebody who reads a whole
+    file. Where nothing can be locked, and without a ``home``, it is always our turn.
     """
     if home is None:
         yield lambda: True

@@ -1,4 +1,6 @@
-"""Checksums over a Source: what they cover, and whether they match; every byte is read once."""
+"""Checksums over a Source: what they cover, and whether they match; bounded memory, several threads, every
+byte read once.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,25 @@ from ckpt_tools.checksum.sums import Crc32c, Deflated, Extent, Hash, Piece, Sum,
 from ckpt_tools.storage.local import BUFFER
 from ckpt_tools.storage.threads import default_jobs
 
-__all__ = ["BUFFER", "CRC32", "CRC32C", "UNIT", "Crc", "Crc32c", "Deflated", "Extent", "Hash"]
-__all__ += ["InflateError", "Outcome", "Piece", "Progress", "Sum", "Watch", "covered", "default_jobs"]
-__all__ += ["digests", "mismatches", "shifted"]
+__all__ = [
+    "BUFFER",
+    "CRC32",
+    "CRC32C",
+    "UNIT",
+    "Crc",
+    "Crc32c",
+    "Deflated",
+    "Extent",
+    "Hash",
+    "InflateError",
+    "Outcome",
+    "Piece",
+    "Progress",
+    "Sum",
+    "Watch",
+    "covered",
+    "default_jobs",
+    "digests",
+    "mismatches",
+    "shifted",
+]

@@ -1,4 +1,6 @@
-"""CRCs, and how those of two ranges become that of both, so that a huge range can be split over threads."""
+"""CRCs: what they are worked out with, and how those of two ranges become that of both, so that one huge
+range can be split over threads and machines.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ __all__ = ["crc32", "crc32_combine"]  # all else is defined here
 
 
 class Crc(Struct, frozen=True):
-    """A CRC. ``update(data, start)`` goes on from ``start``; ``combine(a, b, length)`` has that of ``b``."""
+    """A CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first; ``combine(a, b, length)``
+    is that of two joined ranges, the second of ``length`` bytes.
+    """
 
     name: str
     update: Callable[[memoryview | bytes, int], int]
@@ -32,8 +36,11 @@ class Crc(Struct, frozen=True):
 
 
 def combine(poly: int, a: int, b: int, length: int) -> int:
-    """Return the CRC of two joined ranges, of a reflected polynomial, whose highest bit tells its width:
-    ``a`` moved on by ``length`` bytes of zeros.
+    """CRC of two joined ranges, of a reflected polynomial: ``a`` moved on by ``length`` bytes of zeros, which
+    are a factor x^(8·length). Microseconds.
+
+    How wide the CRC is shows in the polynomial: the coefficient of the lowest power, which is 1 in every
+    CRC's, is its highest bit.
     """
     return times(poly, _zeros(poly, length), a) ^ b if a else b
 

@@ -1,7 +1,8 @@
-"""Stored checksums against the bytes they cover, by several threads in bounded memory.
+"""Stored checksums against the bytes they cover: every byte is read once however many sums it is in, by
+several threads, in bounded memory.
 
-What is to be read is cut into runs. CRCs are cut with them and joined again; all else is fed from its first
-byte to its last within one run.
+What is to be read is cut into runs. CRCs are cut with them and joined again, so that one huge range keeps all
+threads busy; any other checksum, and what is deflated, is fed from its first byte to its last within one run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ STEP = 1 << 18
 Progress = Callable[[int], None]
 """Called with the number of bytes just read, from any thread."""
 Watch = Callable[[int, "memoryview | bytes"], object]
-"""Called with (offset, bytes) of what no sum covers, from any thread; the bytes are valid during the call."""
+"""Called with (offset, bytes) of what no sum covers, from any thread; the bytes are only valid during the
+call.
+"""
 
 
 class InflateError(Exception):
@@ -103,7 +106,9 @@ class _Feed(Struct, frozen=True):
 
 
 class _Run(NamedTuple):
-    """Bytes that one thread reads for its feeds; one of no bytes stands for a sum read piece by piece."""
+    """Bytes that one thread reads in order, and who is fed with them. A feed of no bytes stands for a sum
+    whose pieces are read for it, one after the other.
+    """
 
     start: int
     stop: int
@@ -122,9 +127,12 @@ def mismatches(
     gaps: bool = False,
     watch: Watch | None = None,
 ) -> Iterator[tuple[Sum, Outcome]]:
-    """Yield the sums whose bytes do not match, with the value computed or the InflateError met. Every
-    covered byte is read once, with ``gaps`` those between as well. Raises ShortRead, OSError, and Stopped
-    when ``progress`` does; no thread is left behind.
+    """The sums whose bytes do not match, with the value computed or the InflateError met. ``jobs`` 0 means
+    one thread per core.
+
+    Every covered byte is read once, whatever the number of threads; with ``gaps`` those between the sums are
+    read as well, so that a medium that cannot deliver them shows. Raises ShortRead and OSError, and Stopped
+    when ``progress`` does, after the mismatches found until then; no thread is left behind.
     """
     share = getattr(source, "share", None)  # a store has other limits than this machine
     jobs = int(share(jobs)) if share is not None else jobs or default_jobs()
@@ -252,7 +260,9 @@ def _unite(feeds: Iterable[_Feed], *, touching: bool) -> list[tuple[int, int]]:
 def read_parts(
     source: Source, offset: int, length: int, progress: Progress | None
 ) -> Iterator[memoryview | bytes]:
-    """Yield bytes from ``offset`` on, each part valid until the next. Raises ShortRead and OSError."""
+    """Yield ``length`` bytes from ``offset`` on, each part valid until the next one is asked for. All reads
+    but the first begin with a page of the file. Raises ShortRead and OSError.
+    """
     end, views = offset + length, getattr(source, "views", None)
     if views is not None:  # what has come is in memory
         for part in views(offset, length):

@@ -1,8 +1,10 @@
 """Which bit was flipped, worked out from a stored CRC alone.
 
-A CRC is linear: a flipped bit adds x^e modulo the polynomial, where e counts the bits behind it (and 32 for
-the CRC itself). The powers of x repeat after 2^32 - 1 for CRC-32, 2^31 - 1 for CRC-32C; the exponent is found
-by baby steps and giant steps.
+A CRC is linear: what a flipped bit adds to it is x^e modulo the CRC's polynomial, where e counts the bits
+behind it (and 32 for the CRC itself). The powers of x repeat after the order of x: 2^32 - 1 for CRC-32,
+whose polynomial is primitive, and 2^31 - 1 for CRC-32C, which has the factor x + 1. Below that, the
+difference of two CRCs is that of one bit, or of none; the exponent is found by baby steps and giant steps,
+in time of the square root.
 """
 
 from __future__ import annotations
@@ -30,13 +32,16 @@ class Flip(Struct, frozen=True):
 
 
 def longest(crc: Crc) -> int:
-    """Return how many bytes a CRC may cover for one flipped bit to be told from others; 0 for no such CRC."""
+    """Bytes that a CRC may cover for one flipped bit to be told from all others: 512 MiB for CRC-32, 256 MiB
+    for CRC-32C, less than the CRC itself; 0 for what is no such CRC.
+    """
     return (_ORDERS.get(crc.name, _WIDTH) - _WIDTH) // 8
 
 
 def flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
-    """Return the one bit of ``length`` bytes whose change makes that ``difference`` of two CRCs; None if
-    there is none, if it lies in the stored CRC, or if the bytes are more than ``longest``.
+    """The one bit of ``length`` bytes whose change makes that ``difference`` (exclusive or of the stored CRC
+    and the one of the bytes); None where no single bit of them does, also where it lies in the stored CRC,
+    and where the bytes are more than ``longest``.
     """
     if not 0 < length <= longest(crc):
         return None

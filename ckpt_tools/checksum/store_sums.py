@@ -1,8 +1,9 @@
-"""Checksums that stores keep of objects, worked out from bytes that are read, from those of parts, and from
-seals.
+"""The checksums that stores keep of objects, worked out from bytes that are read anyway, from those of parts,
+and from the digests that a seal has.
 
-S3 keeps one of the whole object, or those of the parts of its upload
-(https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html).
+S3 keeps a checksum of the whole object, or of the checksums of the parts that it was uploaded in
+(https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html). CRCs of parts
+combine to that of the whole; other checksums of parts need the bytes.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ def _as_bytes(algorithm: str, value: int) -> bytes:
 
 
 class WorkedOut:
-    """One checksum of a store, worked out while a file is read, with the ``sums`` that are read for it."""
+    """One checksum of a store, worked out while a file is read: ``sums`` are to be read with all others that
+    are, ``taken`` keeps what they came to. One of the checksums of parts has a sum for each part.
+    """
 
     def __init__(self, of: StoreChecksum, size: int) -> None:
         self.of = of

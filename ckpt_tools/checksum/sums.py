@@ -69,9 +69,13 @@ ASKED = b""
 
 
 class Sum(Struct, frozen=True):
-    """A stored checksum at ``offset`` of ``pieces``, joined in this order; ``otherwise`` is a second reading
-    that is right as well. ``hash`` is a Crc, or what makes a Hash, which one thread feeds; ``code`` is
-    the finding of a difference. If ``expected`` is ASKED, nothing is stored, and somebody wants to know.
+    """A stored checksum: it covers ``pieces``, joined in this order, and lies at ``offset``. ``otherwise`` is
+    a second reading that is right as well.
+
+    ``hash`` is what it is worked out with: a Crc, whose pieces are split over threads and joined again, or
+    what makes a Hash, which one thread feeds.
+    ``code`` is the finding that a difference leads to. Where ``expected`` is ASKED nothing is stored: what
+    the bytes give is what somebody wants to know.
     """
 
     what: str
@@ -95,8 +99,9 @@ def shifted(s: Sum, by: int) -> Sum:
 
 
 def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int, Sum]]:
-    """Yield (start, stop, sum) of all covered bytes in file order; if ``certain``, only what both readings
-    cover.
+    """(start, stop, sum) of every byte range that a sum covers, in file order and without overlap.
+
+    With ``certain``, bytes that only one of a sum's two readings covers do not count.
     """
     ranges: list[tuple[int, int, Sum]] = []
     for s in sums:

@@ -1,1 +1,3 @@
-"""Roots in, checkpoints out: which files are parts of a checkpoint, by their names, and what it lacks."""
+"""Roots in, checkpoints out: which files are parts of a checkpoint, by their names, and what a checkpoint
+lacks.
+"""

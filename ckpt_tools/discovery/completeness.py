@@ -43,7 +43,9 @@ def named_world(checkpoint: Checkpoint) -> int | None:
 
 
 def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
-    """Return how many ranks, or places of the grid, have a file; None for a set that all ranks share."""
+    """Return how many ranks have a file, or how many places of the parallel grid where names hold no rank, by
+    the kind of file with the most; None for a set that every rank shares.
+    """
     if ranks := {p.rank for p in checkpoint.parts if p.rank is not None}:
         return len(ranks)
     places = defaultdict[str, set[Coordinates]](set)
@@ -75,10 +77,13 @@ class RankFile(NamedTuple):
 
 
 class Expected(Struct):
-    """What the checkpoints of one run have between them. ``ranks`` is how many the run has, ``named`` how
-    many of them names tell; ``usual`` counts the checkpoints with a piece, ``marks`` those with a mark,
-    ``saved`` the saves of a step, and ``writers`` are the ranks of a generation. ``sizes_in_files`` is
-    what files say of their job, asked only where a checkpoint looks incomplete.
+    """What the checkpoints of one run have between them: the measure for what one of them lacks.
+
+    ``ranks`` is how many the run has, ``named`` how many of them their names tell. ``places`` are by kind
+    and piece, ``usual`` counts the checkpoints that have a (layout, piece), ``marks`` those that have a mark
+    of this name, by kind and layout; ``writers`` are the ranks that saved a generation; ``saved`` counts the
+    saves of a step. ``sizes_in_files`` is what files say of the job that saved them, asked only where names
+    make a checkpoint look incomplete.
     """
 
     layouts: Layouts
@@ -138,7 +143,9 @@ def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
 
 
 def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
-    """Return True if later ranks alone have files: what is written last lies where rank 0 writes."""
+    """Return True if files of some ranks are there, and none that rank 0 writes: where these are, the file
+    that is written last may be. Not where replicas are saved, of which any will do.
+    """
 
     def is_after_the_first(p: Part) -> bool:
         return p.rank > 0 if p.rank is not None else any(at for axis, at in p.coords if axis in COORDS)

@@ -34,7 +34,8 @@ _NAMES = 100_000
 """Names remembered at most: a bound on memory, not on what is found."""
 _VANISHED = "it vanished while its directory was listed"
 _Reading = tuple["NameFields | None", bool, bool]
-"""What a name tells: its fields, whether an index may have it, and whether the entry itself counts as well.
+"""What one name tells: its fields, whether it may be that of an index, and whether it says so little that the
+entry itself, and those beside it, count as well.
 """
 
 
@@ -64,7 +65,9 @@ def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
 
 
 class DirectoryNames(Struct):
-    """One directory: some layout knows the names of ``mine``, ``controls`` are of downloads under way."""
+    """The entries of one directory by what names tell: some layout knows ``mine``, downloaders use
+    ``controls``, by the names of what they lie beside.
+    """
 
     path: str
     places: Places

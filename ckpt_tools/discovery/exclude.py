@@ -1,5 +1,6 @@
-"""What is left out of a scan: what --exclude names, what ``ckpt`` keeps in a tree, and copies that people
-and file systems keep, which every answer names.
+"""What is left out of a scan: the entries that --exclude names, which are not looked at and have no
+influence, but are counted; what ``ckpt`` itself keeps in a tree; and copies that people and file systems keep
+beside a run: they are removed before anything is decided, and named in every answer.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ STATE = ".ckpt"
 
 
 class Excluded(Struct, dict=True):
-    """``globs`` are relative to the root: ``*`` stays within a name, ``**`` is any number of directories.
-    ``paths`` were left out, with all below them.
+    """``globs`` are relative to the root they are asked about: ``*`` stays within a name, ``**`` stands for
+    any number of directories.
+
+    ``paths`` are the entries that were left out; what lies below a directory among them was not listed.
     """
 
     globs: Sequence[str] = ()
@@ -57,7 +60,9 @@ class Excluded(Struct, dict=True):
 
 
 def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), label: str = "") -> str:
-    """Return the flag that hides the first path that holds nothing ``kept``, and what is chosen then."""
+    """Return the flag that hides the first of these paths in which neither the choice nor anything that is
+    ``kept`` lies, and what the job resumes from then: the choice, by its label unless another is given.
+    """
     kept = {*kept, c.path, *(p.path for p in c.parts)}
     above = f"{root.rstrip('/')}/"
     for path in paths:
@@ -135,7 +140,9 @@ def is_set_aside(name: str) -> bool:
 
 
 def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
-    """Take out copies, and say which they are; ROOT's path and names in the user's layouts do not count."""
+    """Take the copies out of what was found, and say which they are. Nothing in the path of ROOT itself
+    counts, nor a name that a layout of the user's has.
+    """
     own = "/".join(piece.template for layout in layouts.own for piece in layout.pieces)
     root = root if found.tree else root.rpartition("/")[0]
 

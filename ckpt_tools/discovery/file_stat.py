@@ -23,7 +23,9 @@ class FileStat(NamedTuple):
 
 
 def stat_of(path: str | os.DirEntry[str]) -> FileStat:
-    """Return size and time of a file; of a link, and of what is no file, the time when it was made."""
+    """Return the size and time of a file that should be a checkpoint. Of what has its name otherwise, and of
+    a link, the time is when it was made: what it led to was saved by then.
+    """
     try:
         st = status(path) if isinstance(path, str) else patiently(path.stat)
     except OSError as e:
@@ -54,7 +56,9 @@ def surely_directory(e: os.DirEntry[str]) -> bool:
 
 
 def holds_something(e: os.DirEntry[str]) -> bool:
-    """Return True for a directory that may have entries: an empty one has taken a file's place."""
+    """Return True if it is a directory with entries, or may have some: some frameworks save into a directory
+    named like a file; an empty one took a file's place.
+    """
     try:
         return surely_directory(e) and bool(entries_of(e.path))
     except OSError:

@@ -51,13 +51,16 @@ class BareFile(NamedTuple):
 
 
 class Discovery(Struct):
-    """What directory listings show. A format's suffix alone recognises ``bare`` files; ``trackers`` maps
-    (name, directory) to the path of a tracker or record, ``placed`` those that have the name of another
-    layout's file to that. Paths are those of temporary files (``unfinished``), possible ``indexes``,
-    files without state (``unneeded``), ``copies`` by their names, ``dangling`` links, unknown ``texts``,
-    and directories ``.ckpt`` (``states``). ``strange`` directories hold files that nothing recognises,
-    ``empty`` ones nothing; ``unseen`` could not be listed, or vanished. ``tree``: ROOT is a directory;
-    ``alone``: it is one file.
+    """What directory listings show. ``bare`` are files that only a format's suffix recognises; ``trackers``
+    maps (name, directory) to the path of a file that some layout calls its tracker or one of its records, and
+    ``placed`` are the layouts of those that have the name of a file of another layout. Paths are those of
+    temporary files of interrupted saves (``unfinished``), files that may describe others (``indexes``) or
+    hold no state (``unneeded``), unrecognised files whose names call them ``copies``, links that lead nowhere
+    and that no layout places (``dangling``), ``texts`` that nothing recognises, and the directories ``.ckpt``
+    (``states``). ``links`` is what leads to directories, ``lone`` says which numbered directories lack their
+    first, and which indexes their shards, ``strange`` are the directories of files that nothing recognises,
+    ``empty`` those in which nothing was seen, ``unseen`` is what could not be listed, and what vanished
+    meanwhile. ``tree``: ROOT is a directory; ``alone``: it is one file.
     """
 
     parts: list[Part] = field(default_factory=list)

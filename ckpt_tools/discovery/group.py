@@ -21,8 +21,9 @@ def _progress(p: Part) -> _Progress:
 
 
 def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = None) -> list[Checkpoint]:
-    """Return checkpoints, newest first. A set of which each rank saves its file is a dying gasp if ranks of
-    other iterations are missing, or its iteration is no multiple of ``save_interval``.
+    """Checkpoints of every run, newest first by modification time. A set of which each rank saves its file is
+    a dying gasp when ranks of other iterations are missing, or its iteration is no multiple of
+    ``save_interval``.
     """
     runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for p in parts:
@@ -71,7 +72,9 @@ def _agreed(members: Iterable[Part]) -> set[int]:
 
 
 def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
-    """Yield the files of one step by the attempts that wrote them: by restarts if a rank has it twice."""
+    """The files of one step, apart by the attempts that wrote them: ranks count restarts differently after a
+    crash in the middle of a save, but where one has a step twice, only equal counters are of one.
+    """
     ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
     if len(parts) in (len(ranks), len(places)):
         return iter((parts,))

@@ -91,7 +91,9 @@ def _tokens(template: str) -> list[str]:
 
 
 def near_miss(piece: Piece, path: str) -> Miss | None:
-    """Return how far the end of a path follows the template; None if not even its first literal is there."""
+    """How far the end of ``path`` (as many components as the template has) follows the template;
+    None when not even its first literal is there.
+    """
     tail = "/".join(path.split("/")[-piece.depth - 1 :])
     parts, reached, best = _tokens(piece.template), "", 0
     for i in range(1, len(parts) + 1):

@@ -20,7 +20,9 @@ Walk = Callable[[str], Iterator[tuple[str, "DirectoryNames | OSError"]]]
 
 
 def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFile]) -> list[NamedFile]:
-    """Return the files, and have in ``found`` what lies beside them, by paths of links that tell more."""
+    """Return the files, those behind a link whose name tells more by the path of the link; what was found
+    beside them goes by that path in ``found`` as well.
+    """
     todo, done = dict.fromkeys(links.ambiguous()), set[str]()
     homes: dict[str, list[NamedFile]] = {}
     for file in files:
@@ -55,7 +57,9 @@ def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFi
 
 
 def _find_telling(named: dict[str, list[NamedFile]], known: dict[str, list[NamedFile]], to: str) -> set[str]:
-    """Return the directories that go by the path of a link: it tells more of them, or they lie in ``to``."""
+    """Return the directories that go by the path of a link to ``to``: those of which it tells more, and
+    others of what it leads to; what lies elsewhere and is known by a name as good keeps that.
+    """
     tells = {home: (_rate(files), _rate(known.get(home, ()))) for home, files in named.items()}
     more = {home for home, (new, old) in tells.items() if new > old}
     alike = {home for home, (new, old) in tells.items() if new == old and (not old or within(home, to))}

@@ -26,8 +26,9 @@ _WORD = 2
 
 
 def is_place_of_loop(place: Place, name: str, above: str) -> bool:
-    """Return False if a place is a loop's save in a directory that is none: ``above`` or higher, or called
-    by a number where its file has another one or is written over. ROOT is one if its name has a word.
+    """Return False if a place is that of a loop's save in a directory that is none: ``above`` or higher, or
+    called by a number alone where the file in it has another one, or is the best or the last of a run.
+    ROOT is one if its name has a word of a convention: a letter is none, ``e4`` may be an experiment.
     """
     if not place.layout.is_last_resort or not place.home:
         return True
@@ -62,7 +63,9 @@ def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], l
 
 
 def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[str, str]]:
-    """Return the files, and the indexes without shards, with the file that holds the model whole."""
+    """Return the files, and by their paths the indexes among them that have lost all their shards, each with
+    the name of the file beside it that holds the model whole: that is the checkpoint.
+    """
     indexes = [file for file in files if file.place.piece.claim is Claim.INDEX]
     if not indexes:
         return files, {}
@@ -84,7 +87,9 @@ def next_reading(file: NamedFile) -> NamedFile | None:
 
 
 def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
-    """Yield where numbers in names count ranks: from 0 without a gap, below the steps of directories."""
+    """Yield where numbers in names count ranks, and not epochs: from 0 without a gap, below the steps of
+    their directories; a lone directory may have lost the first.
+    """
     homes: dict[str, set[str]] = defaultdict(set)
     ranks: dict[str, set[int]] = defaultdict(set)
     steps: dict[str, set[int]] = defaultdict(set)

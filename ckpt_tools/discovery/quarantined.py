@@ -17,7 +17,9 @@ from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
 from ckpt_tools.storage.retry import ABSENT, lstat
 
 QUARANTINE = "quarantine"
-"""The directory in ``.ckpt`` with one directory for each time something was put away, under its own path."""
+"""The directory in ``.ckpt`` that holds one directory for each time something was put away; in that lies the
+file or directory under the path that it had below the root.
+"""
 REPAIRED = "repaired.json"
 """The file in ``.ckpt`` that lists what was repaired without a witness."""
 SCHEMA = "ckpt-tools/repaired/v1"
@@ -39,7 +41,9 @@ class _Listed(TypedDict):
 
 
 def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
-    """Yield what was put away and is still there; ``unreadable`` where nobody can say if something is."""
+    """Yield each time that something was put away and is still there, below these state directories;
+    ``unreadable`` where nobody can say whether something is.
+    """
     for state in sorted(states):
         quarantine = os.path.join(state, QUARANTINE)
         home = os.path.relpath(os.path.dirname(state), root)
@@ -55,7 +59,9 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
 
 
 def repaired(states: Iterable[str]) -> Iterator[Finding]:
-    """Yield a warning for each file that was repaired without a witness; anybody's list can only warn."""
+    """Yield a warning for each file that was repaired without a witness, and is as it was then. The list may
+    be anybody's: the worst that it can do is to warn.
+    """
     for state in sorted(states):
         for row in read_repaired(os.path.join(state, REPAIRED)):
             path = os.path.join(os.path.dirname(state), row["path"])

@@ -19,7 +19,9 @@ _NAMES = 10_000
 
 
 def roots(root: str) -> list[str]:
-    """Return ``root``, or the directories or files that it is a prefix of. Raises CannotLook."""
+    """Return ``root`` itself, or the sibling directories it is a prefix of (``output/ckpt`` for
+    ``output/ckpt_0``), or what its files have in common. Raises CannotLook when there is neither.
+    """
     path = absolute(root)
     try:
         status(path)
@@ -69,7 +71,9 @@ def _is_numbered(name: str, sibling: str) -> bool:
 
 
 def absent(root: str) -> bool:
-    """Return True if there certainly is nothing at ``root``, nor anything that it is a prefix of."""
+    """Return True if there certainly is nothing at ``root``, nor any directory or file that it is a prefix
+    of, in a directory that is there and could be listed.
+    """
     path = absolute(root)
     parent, name = os.path.split(path)
     indexes = tuple(name + suffix for suffix in formats.names.index_suffixes)
@@ -91,7 +95,9 @@ def is_tree(top: str) -> bool:
 
 
 def require_file(url: str) -> None:
-    """Raise OSError if something lies below a store's file, or what answers is no store but a login page."""
+    """Raises OSError where something lies below what looks like a file of a store, or what answers is no
+    store: a login page answers as if there were a file of each name.
+    """
     from ckpt_tools.storage.stores.mounts import tree_of
 
     tree, key = tree_of(url)

@@ -1,4 +1,6 @@
-"""The seals that may name a file (its own, and those above it), and the files that one names."""
+"""The seals that may name one file (its own, and those of the directories that it lies in), and the files
+that the seal of a directory names.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def _fragments(directory: str) -> list[str]:
 
 
 def _in_store(url: str) -> Iterator[BareFile]:
-    """Yield a store's, by a list for each directory; one that must not be listed hides what lies in it."""
+    """Those in a store, by a list for each directory, the highest first. One that must not be listed hides
+    what lies in it, but for the own seal of the file.
+    """
     from ckpt_tools.storage.stores.mounts import tree_of  # only for stores
 
     tree, key = tree_of(url)

@@ -99,7 +99,9 @@ def unread(paths: Iterable[str]) -> dict[str, str]:
 
 
 def read_key(path: str, trusted: Trust = OURS) -> bytes:
-    """Return the key in a file that nobody else can read. Raises UsageError, which never shows the key."""
+    """Return the key in a file that nobody else can read; the line end that editors add is not part of it.
+    Raises UsageError, which never shows the key.
+    """
     try:
         with trust.named("CKPT_KEY_FILE"):
             data = trust.read(path, TRACKER_LIMIT, trusted, private=True)

@@ -71,7 +71,9 @@ def tells_of_a_state(name: str) -> bool:
 def remains(
     found: Discovery, root: str, layouts: Layouts, outside: Callable[[str], bool] = bool
 ) -> Layout | None:
-    """Return the layout whose framework alone writes to the path of some file here. Raises OSError."""
+    """Return the layout whose framework alone writes to the path of a file that no piece explains, of those
+    ``outside`` of saves. Raises OSError where a directory cannot be listed.
+    """
     bare = (f.path for f in found.bare)
     strange = (e.path for at in found.strange for e in entries_of(at, partial(found.excluded.keep, root)))
     left = filter(outside, (*bare, *strange))

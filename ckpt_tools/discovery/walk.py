@@ -55,8 +55,9 @@ def discover(
     excluded: Excluded | None = None,
     hear: Hear | None = None,
 ) -> Discovery:
-    """Return everything below ``root`` that is not ``excluded``, for a ``listing`` also parts that an index
-    describes; ``hear`` is told of each directory. Raises CannotLook when there is nothing to look at.
+    """Return everything below ``root`` (a directory, one file, or a prefix of sibling directories), but what
+    is ``excluded``; for a ``listing`` also parts that an index describes. ``threads`` ask a slow file system
+    at a time, ``hear`` is told of each directory. Raises CannotLook when there is nothing to look at.
     """
     found, files = Discovery(excluded=excluded or Excluded()), list[NamedFile]()
     names = NameReader(layouts, listing)

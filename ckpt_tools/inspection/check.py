@@ -45,7 +45,9 @@ _ROLE = re.compile(
 _BLIND = NOT_SEEN | {"not-loaded", "wrong-key"}
 Told = Iterator[tuple[Sum, Outcome]]
 Read = Callable[[OpenFile, "list[Sum]", "list[tuple[int, int]]"], Told]
-"""Reads content: called with the file, its sums, and a list for zero pages; yields the mismatches."""
+"""Reads the content of a file: called with it, its stored checksums, and the list to which the zero pages
+that no checksum covers are to be added. Yields the checksums that do not match; may raise as reading does.
+"""
 
 
 def inspect(
@@ -62,8 +64,9 @@ def inspect(
     io: str = "auto",
     again: bool = True,
 ) -> tuple[Report, Anatomy]:
-    """Read one file to ``level`` and report. What looks broken in a store is read ``again``, unless the
-    store's own checksum says that it has these bytes.
+    """Read one file to ``level`` with ``jobs`` threads and report: an ``Inspection`` as a whole. What looks
+    broken in a store is read ``again`` before it is called so, unless the store's own checksum says that
+    these are the bytes that it has.
     """
 
     def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
@@ -90,11 +93,16 @@ def is_in_doubt(report: Report) -> bool:
 
 
 class Inspection(Struct):
-    """One pass over one file. ``expect`` names the formats that its layout allows, ``claims`` is what
-    indexes say of it, ``require`` names entries that must be in it; ``explain``: report a map of its
-    bytes. Never raises for what is in the file; OSErrors make it ``unreadable``. When ``progress`` raises
-    Stopped, the pass is ``stopped``, and reports what it has. If it ``asks_store``, an object's content
-    is compared with the store's checksum: ``as_kept`` if that fits, ``proven`` if nothing else was wrong.
+    """One pass over one file, to ``level``. ``expect`` names the formats its layout allows, ``claims`` is
+    what indexes beside the file say about it, ``require`` names entries that must be in it.
+
+    ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes. ``io`` is that of
+    ``opened``. Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the
+    verdict unknown. When ``progress`` raises Stopped, the pass is ``stopped``, and the report has the level
+    that was reached and what was found until then.
+    A file of no known format whose name says nothing gets ``format`` None and no findings.
+    Where it ``asks_store``, all content that is read of an object is compared with the checksum that its
+    store keeps of it: ``as_kept`` where that fits, ``proven`` where nothing was wrong before, either.
     """
 
     path: str
@@ -341,7 +349,9 @@ def _is_hidden(t: Tensor) -> bool:
 def _hit_tensors(
     source: Source, anatomy: Anatomy, wrong: Mapping[int, Sum], progress: Progress | None
 ) -> dict[int, str]:
-    """Return what to say of each sealed chunk in ``wrong``: which of its tensors are not as sealed."""
+    """Return what to say of each sealed chunk in ``wrong``: the tensors with bytes in it, which are all that
+    is read, that differ from what was sealed. Says nothing of digests of the whole file.
+    """
     where, hit = placed(anatomy.tensors, source.size), dict[int, list[str]]()
     for i, s in wrong.items():
         chunk = s.pieces[0]

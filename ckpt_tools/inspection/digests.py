@@ -1,5 +1,9 @@
-"""Digests: XXH3-128 of each tensor's bytes, as ``xxhsum -H2`` has it, whatever its name and format; and of
-files, by their chunks (checksum/chunks.py).
+"""Digests: of tensors, XXH3-128 over each tensor's bytes as the file holds them, so that equal state is known
+as such wherever it lies; and of files.
+
+Neither the name, the type, the shape nor the file's format goes into a tensor's: it is what ``xxhsum -H2``
+says of the bytes alone.
+A file's is that of its chunks (checksum/chunks.py).
 """
 
 from __future__ import annotations
@@ -68,9 +72,16 @@ def page_digests(source: Source) -> bytes:
 def tensor_digests(
     path: str, anatomy: Anatomy, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto"
 ) -> dict[str, str]:
-    """Return the digest (32 hexadecimal digits) of every tensor whose bytes have a known place, by its name.
-    Each byte is read once; memory does not grow with the file. Raises OSError (ESTALE if the file
-    changed) and ShortRead.
+    """Name -> digest (32 hexadecimal digits) of every tensor of the file whose bytes have a known place in
+    it.
+
+    Reads each byte of a tensor once, in file order, and bytes that several tensors share exactly once for all
+    of them; several tensors at a time, each by one of ``jobs`` threads (0: one per core), as ``io`` says (see
+    ``storage.opened``); memory does not grow with the file. Expanded tensors are digested as they are stored,
+    strided ones (whose bytes lie among others') are left out, as are those that lie outside the file or are
+    not in it.
+    ``progress`` is called from any thread with the number of bytes just read. Raises OSError (ESTALE when the
+    file changed meanwhile) and ShortRead.
     """
     with opened(path, io) as source:
         found = digests_of(source, anatomy.tensors, progress, jobs=jobs)
@@ -79,7 +90,9 @@ def tensor_digests(
 
 
 def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0, io: str = "auto") -> str:
-    """Return the digest of a file: not what ``xxhsum`` says. Raises as ``tensor_digests`` does."""
+    """The digest of a file (32 hexadecimal digits), by ``jobs`` threads: equal for equal bytes, but not what
+    ``xxhsum`` says of the whole. Raises as ``tensor_digests`` does.
+    """
     with opened(path, io) as source:
         wanted = [((c.offset, c.length),) for c in chunks(source.size)]
         found = digests(source, wanted, jobs=jobs, progress=progress)

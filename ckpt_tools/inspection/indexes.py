@@ -57,9 +57,14 @@ class _Part(NamedTuple):
 
 
 class Indexes:
-    """Reads each index once, when a file near it is asked about. ``findings`` maps one to what its members
-    show, ``read`` to what its structure told by which claims, ``left_out`` to members that need not be
-    there and are not; ``unseen`` could not be looked at.
+    """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known
+    to exist.
+
+    ``known`` are the indexes among them, ``findings`` maps an index to what its members show: paths that
+    leave its directory, files that are not there.
+    ``read`` has what the structure of each index told, and by which claims: nobody reads it once more.
+    ``unseen`` maps an index or member that could not be looked at to the reason, ``left_out`` an index to the
+    members that need not be there and are not.
     """
 
     def __init__(

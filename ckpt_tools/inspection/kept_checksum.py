@@ -1,5 +1,8 @@
-"""The checksum that a store keeps of an object, compared in the same pass. An object that looks broken is
-read again: its bytes may be damaged on their way.
+"""The checksum that a store keeps of an object whose content is read: worked out in the same pass, and
+compared. It costs a metadata request, two where the object was uploaded in parts.
+
+An object that looks broken is read a second time: its bytes may be damaged on their way here, and no older
+checkpoint is chosen for that.
 """
 
 from __future__ import annotations
@@ -85,9 +88,11 @@ def weigh_again(
     stopped: bool = False,
     as_kept: bool = False,
 ) -> Report:
-    """Return what two readings of an object come to: damage is what was found both times (``stopped``: as
-    far as the second went), unless the store has other bytes: a cache may give the same wrong ones each
-    time.
+    """Return what two readings of an object come to: damage is what was found both times, unless the store
+    has other bytes, for which all of it is read unless it is known to be ``as_kept``.
+
+    ``again`` is None where nothing is to be said of it; ``stopped``: it was ended before it had looked for
+    everything. A cache that has the bytes wrong gives the same wrong ones each time, and the object is good.
     """
     before, now = set(first.findings), set(again.findings) if again else set()
     is_alike = now <= before if stopped else now == before
@@ -109,8 +114,9 @@ def weigh_again(
 
 
 def _find_difference(url: str, progress: Progress | None) -> Finding | None:
-    """Return what to say if all bytes are not those that the store says it has, even by an ETag that may be
-    an MD5. Raises Stopped, and OSError.
+    """Return what to say where all bytes of an object, read for this, are not those that the store says it
+    has; None where they are, and where it keeps nothing to compare them with. An ETag that may be an MD5
+    counts: who looks broken and may be good is not known. Raises Stopped, and OSError.
     """
     with StoreSource(url) as source:
         try:

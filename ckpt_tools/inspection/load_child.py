@@ -1,7 +1,9 @@
-"""What the load level runs in a child process: the framework's own loader, and a line of JSON about it.
+"""What the load level runs in a child process: the framework's own loader, and one line of JSON about what it
+said.
 
-Started as ``python -c <this text> LOADER PATH WINDOWS``, it imports nothing of ckpt-tools, and no loader runs
-code found in the file.
+Started as ``python -c <this text> LOADER PATH WINDOWS`` from a directory without modules, so it imports
+nothing of ckpt-tools. No loader here runs code found in the file: torch with ``weights_only=True``,
+safetensors, MindSpore's protobuf reader, TensorFlow's checkpoint reader.
 """
 
 from __future__ import annotations

@@ -52,8 +52,10 @@ def _text() -> str:
 def load(
     loader: str, path: str, size: int, windows: Sequence[tuple[int, int]] = ()
 ) -> tuple[bool, list[Finding]]:
-    """Return whether the loader came to an answer, and what is wrong. ``windows`` are files in the file. The
-    child may use twice its size and 8 GiB, two minutes and 30 s per GiB, and writes no file.
+    """Whether the loader came to an answer, and what is wrong. ``windows`` are (offset, length) in bytes of
+    files inside the file.
+
+    The child may use twice the file's size and 8 GiB, two minutes and 30 s per GiB; it can write no file.
     """
     seconds = _SECONDS + _PER_GIB * (size >> 30)
     try:

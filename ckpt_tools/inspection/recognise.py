@@ -32,7 +32,9 @@ def by_layout(claim: Claim) -> bool:
 def recognise(
     source: OpenFile, name: str, expect: Sequence[str], claims: Sequence[Claim]
 ) -> tuple[Format | None, list[Finding]]:
-    """Return what the file is, and what is wrong with it; ``expect`` are the formats that a layout wants."""
+    """Return what the file is, by the claims that describe it whole, by its name and its beginning, or by the
+    claims alone; and what is wrong with it being that. ``expect`` are the formats that the layout wants.
+    """
     for claim in claims:
         if claim.whole:
             return format_of(claim.format), []

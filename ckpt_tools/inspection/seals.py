@@ -63,8 +63,9 @@ Same = Callable[[str, SealedFile, str], bool]
 
 
 class Seals:
-    """``findings`` maps a seal to what is wrong with it, ``about`` a file to what is wrong with its seals;
-    ``known`` seals count, ``absent`` ones name files that are gone.
+    """``bases`` maps the path of each seal to the directory that its names are relative to, ``findings`` a
+    seal to what is wrong with it, ``about`` a file to what is wrong with the seals that it is in; ``known``
+    are the seals that count, ``absent`` those of them that name files that are gone.
     """
 
     def __init__(
@@ -310,7 +311,9 @@ def _list_paths(known: Known) -> list[str]:
 
 
 def _find_other_counters(known: Known, same: Same) -> list[str]:
-    """Return in words the counters that differ from those sealed: two show the seal of an earlier save."""
+    """Return in words the counters in sound files that differ from those that were sealed: the seal is of an
+    earlier save under the same names. Where fewer than two do, it may be a flipped bit, which is damage.
+    """
     differ = list[str]()
     rows = sorted((f for f in known.seal.files if f.counters), key=lambda f: (f.size, f.path))
     for file in rows[:_ASKED]:

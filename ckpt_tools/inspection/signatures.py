@@ -1,5 +1,7 @@
-"""Signatures of OpenSSF model signing, checked with a public key by the package that writes them. The
-digests in them are compared as without a key (formats/manifests/model_signing.py).
+"""Signatures of OpenSSF model signing, checked with a public key by the package that writes them.
+
+The package says whether a signature fits the key, and that what it signs is what we read of it: whether the
+files are those is compared by their digests, as it is without a key (formats/manifests/model_signing.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""NaN, infinities, and values in tensors that only a flipped exponent bit makes. Needs numpy.
+"""What the numbers in a file's tensors look like: NaN, infinities, and values that only a flipped exponent
+bit makes. Needs numpy.
 
-Bit patterns of one sign are ordered as the numbers are: four integer reductions per chunk show whether there
-is anything to count.
+A float is taken as its bit pattern, and patterns of one sign are ordered as the numbers are. So four integer
+reductions per chunk (smallest and largest, signed and unsigned) show whether there is anything special in it,
+and only then it is counted.
 """
 
 from __future__ import annotations
@@ -195,9 +197,12 @@ class _Absurd(Struct, frozen=True):
 
 
 def _find_absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _Absurd:
-    """Return the finite numbers that are at least 2**kind.absurd, and 2**kind.apart times the middle
-    magnitude; in two more passes. Not those that somebody chose: limits, round numbers, one value that
-    occurs twice.
+    """The numbers that are absurd among the others; two more passes, for few tensors.
+
+    Those count that are finite, at least 2**kind.absurd and 2**kind.apart times the middle magnitude of all
+    that are neither zero nor special.
+    Not those that somebody chose: the type's largest and round decimal numbers (masks), and one value alone
+    that occurs more than once.
     """
     sign, bins = 1 << (8 * kind.width - 1), np.zeros(1 << (8 * kind.width - kind.mantissa - 1), np.int64)
     for _, patterns in _chunks(source, kind, ranges, buffer, None):
@@ -227,8 +232,11 @@ def _find_absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview)
 
 
 def values(source: Source, anatomy: Anatomy, progress: Progress | None = None) -> Iterator[Finding]:
-    """Read every number of every float tensor once, say what no good checkpoint holds, and keep what was
-    counted. A NaN is a warning, an infinity a note: masks hold them. Raises ShortRead and OSError.
+    """Read every number of every float tensor once, in file order, and say what no good checkpoint holds.
+    The anatomy keeps what was counted.
+
+    A NaN is a warning; an infinity is a note, for masks hold them. Memory does not grow with the file. Raises
+    ShortRead and OSError.
     """
     buffer, scratch = memoryview(bytearray(CHUNK)), np.empty(CHUNK, np.uint8)
     out: list[Stats] = []

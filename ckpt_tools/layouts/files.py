@@ -148,7 +148,9 @@ def _read_steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check(parts: Rows) -> Found:
-    """Yield files saved at the step of another file, as names tell, and of one save at two steps."""
+    """A file that was saved at the step or epoch of another file, as the names tell; files of one checkpoint
+    that were saved at two steps: each save writes over them, and one of them was when the job died.
+    """
     yield from told_otherwise(parts, _read_name)
     together = defaultdict[object, dict[int, Part]](dict)
     for p, r in parts:
@@ -180,8 +182,8 @@ _Beside = Sequence[tuple[Checkpoint, "frozenset[str] | None"]]
 
 
 def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield what all other saves of its run hold and it does not: weights, and an optimizer's state that one
-    has or may have had, or with which its schedule was saved.
+    """What all other saves of its run hold, and it does not; weights; and an optimizer's state that one of
+    them has, or may have had that cannot be read, or with which its schedule was saved.
     """
     mine = _list_holdings(c)
     if mine is None or c.kind is Kind.RELEASE:
@@ -211,7 +213,9 @@ def _explain(what: str, mine: frozenset[str], beside: _Beside) -> str:
 
 
 def _may_train(held: frozenset[str] | None, c: Checkpoint, o: Checkpoint) -> bool:
-    """Return True if a save holds an optimizer's state, or may have, unread and larger than ``c``."""
+    """Return True if a save holds an optimizer's state, or cannot be read, is of another convention than
+    ``c`` and had more bytes.
+    """
     if held is not None:
         return _OPTIMIZER in held
     one, other = (numbers_named(x.parts[0].path)[0] for x in (c, o))
@@ -257,7 +261,9 @@ def _list_pieces() -> Iterator[Piece]:
 
 
 def read_tracker(data: bytes) -> str | None:
-    """Return the name of the checkpoint that a text names, maybe by another machine's path, or None."""
+    """The name of the checkpoint that a text names, whose path may be that of another machine; None for any
+    other text.
+    """
     name = data.decode("utf-8", "surrogateescape").strip().rstrip("/").rpartition("/")[2]
     if not 0 < len(name) <= _LONGEST or not name.isprintable() or name.isdigit():
         return None

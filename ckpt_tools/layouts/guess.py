@@ -1,7 +1,7 @@
 """The tables of ckpt.toml that describe files which no layout places, worked out from their names. Pure.
 
-The number of a save is called step or epoch, else it is the last that varies and does not count from 0. Files
-of one such number are one save, and so are those of one directory without any.
+One number of a name is that of the save: the one that is called step or epoch, else the last that varies and
+does not count from 0. Files of one such number are one save, and so are files of one directory without any.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ class _Row(NamedTuple):
 
 
 class GuessedPiece(Struct, frozen=True, dict=True):
-    """Files of one template, and their saves. ``sure``: words tell its numbers, or it is surely a step."""
+    """Files of one template, the runs and numbers of their saves, and what else their names could mean.
+    ``sure``: a word tells each number, or it is that of a step and does not count from 0.
+    """
 
     template: str
     paths: tuple[str, ...]
@@ -140,7 +142,9 @@ def _find_save(path: str) -> int | None:
 
 
 def _find_homes(paths: Sequence[str]) -> Mapping[str, str]:
-    """Return the directories of saves without numbers: the one with all, or each if their names are alike."""
+    """Return the directories of the saves of files without numbers: the one that has them all, if it is not
+    the root and no files of the same names lie in each directory of it.
+    """
     above = commonpath(list(map(dirname, paths))) if paths else ""
     above += "/" if above else ""
     inside: dict[str, set[str]] = {}

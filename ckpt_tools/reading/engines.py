@@ -1,4 +1,8 @@
-"""Who reads many files: an executor here, Dask (by its address or scheduler file) or MPI elsewhere."""
+"""Who reads many files: an executor of ``concurrent.futures`` whose workers are here or on other machines.
+
+``--scheduler`` names those elsewhere: the address or the scheduler file of Dask distributed, or ``mpi``. Each
+is imported only when it is named.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +44,9 @@ MPIRUN = (
 
 
 class Engine(Struct):
-    """An executor. ``width`` says how many calls run at once (0: no worker is there); workers that are
-    ``here`` see the same files, and what they leave undone is read later.
+    """An executor, and what its interface does not tell: ``width`` says how many calls run at once (0: no
+    worker is there). Workers that are ``here`` see the same files; what they leave undone is read when it is
+    asked for.
     """
 
     executor: Executor

@@ -1,4 +1,8 @@
-"""Many files read before anybody asks for their reports; what is left out is read when it is asked for."""
+"""Many files read before anybody asks for their reports, by an engine here or elsewhere.
+
+The answers are those that the session would have found itself. Whatever is left out is read when it is asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +39,11 @@ _PAUSE = 0.02
 def prefetch(
     s: Session, parts: Sequence[Part], level: Level, *, bare: bool = False, engine: Engine | None = None
 ) -> None:
-    """Have reports on ``parts``, and on the bare files, ready. Raises CannotLook if the engine is gone. Here
-    files of a store are read many at a time, small ones of a disk by copies of this process.
+    """Have reports on ``parts``, and on the bare files, ready for when they are asked for. Raises CannotLook
+    when the engine is gone.
+
+    An engine elsewhere reads every file that has to be opened. Here files of a store are read many at a time,
+    those of a disk by copies of this process where they are many and small.
     """
     if engine is not None:
         if level > Level.PRESENCE:

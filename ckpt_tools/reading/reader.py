@@ -37,8 +37,9 @@ Known = tuple[Report, Places]
 
 
 class Reader:
-    """``unread`` maps the files for which the budget did not suffice to their bytes, ``prefetched`` those
-    that are read to the level; of ``partial`` ones a sample was asked for.
+    """``unread`` maps the files that the budget did not suffice for to their bytes, ``partial`` has those of
+    which a part of the contents was asked for, ``prefetched`` what was read before anybody asked, to which
+    level. ``bytes_verified`` counts what the reports cost when they were made, now or earlier.
     """
 
     def __init__(
@@ -161,8 +162,10 @@ class Reader:
         return recall(self.cache, path, self.question(expect, based), level) is not None
 
     def sealed(self, path: str, expect: Sequence[str], before: str | None, based: str | None) -> None:
-        """Keep the verdict on a file also under the seal that was made of the same bytes, so that nobody
-        reads it to compare. ``before`` stood for what was behind it, ``based`` does now.
+        """Keep what was seen of a file under the seal that was made of the same bytes since, so that nobody
+        reads it once more to compare. ``before`` stands for what was behind it until then, as ``based`` does
+        now. Only of a file that was read to its end and not changed since, of which nothing is said but that
+        its format has no checksum, which a seal makes up for.
         """
         if self.cache is None or None in (before, based) or before == based:
             return

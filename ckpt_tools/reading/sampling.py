@@ -30,8 +30,8 @@ _DAMAGED = b"damaged"
 
 
 class File(Struct):
-    """``home`` is a number that its path gives it; ``checked`` is when it was last read whole, ``tried``
-    when it was begun.
+    """``home`` is a number that its place in the tree gives it. Times are in ns since 1970, 0 for never:
+    ``checked`` when its contents were last read to their end, ``tried`` also when the time was not enough.
     """
 
     request: Request

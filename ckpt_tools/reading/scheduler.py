@@ -1,4 +1,6 @@
-"""Many files read by an engine's workers, small ones together; other machines may have other file systems."""
+"""Many files read by an engine: each by one of its workers, small ones together in one call. The reports are
+put together here, and a worker on another machine may have other file systems mounted.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,17 @@ _HEADER = 64 * 1024
 _BEAT = 0.1
 """Seconds between two looks at whether somebody wants to stop."""
 _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
-"""What the system says when it cannot read, maybe on the worker's machine alone; EINVAL is wrong everywhere.
+"""What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words
+of its own, and a wrong offset (EINVAL) is wrong everywhere.
 """
 
 
 def work(version: str, files: tuple[bytes, ...]) -> tuple[str, str, str, tuple[tuple[Any, ...], ...]]:
-    """Return the worker's version, its host, what went wrong with us or "", and for each file: why nobody
-    could look at it or None, what came (report and identity, or nothing), and the bytes read. Never raises:
-    not every exception survives the way back.
+    """Return the worker's version, its host's name, what went wrong with us or "", and for each file: why
+    nobody could look at it or None, what came of it, and how many bytes were read.
+
+    What came is the report as the cache keeps it and the file's ``Identity``; or nothing, if the report
+    cannot be sent. Never raises: an exception that does not survive the way back is waited for in vain.
     """
     ours, host, answers = tool_version(), socket.gethostname(), list[tuple[Any, ...]]()
     if version != ours:

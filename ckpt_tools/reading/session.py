@@ -50,16 +50,19 @@ Told = tuple[str, int | str | Finding | None]
 """The path of a tracker, and what it says: a Finding when that cannot be known, None when it is garbage."""
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
 Progress = Callable[[int, int], None]
-"""Called with (bytes read, bytes to read) from any thread; ``file`` and ``listing`` hear what is opened."""
+"""Called with (bytes read so far, bytes to read as far as known), from any thread. Where it has methods
+``file(path, files to read or None)`` and ``listing(directory)``, these are told what is opened and listed.
+"""
 _Front = tuple[Checkpoint, Checkpoint, "Order | None", "int | str | Finding | None"]
 """Of one run the newest checkpoint, the highest, the order of what its tracker names, and what that says."""
 
 
 class Session:
-    """``reports`` maps a path to its deepest report, ``places`` a directory to where its tensors lie;
-    ``aside`` are copies and what is in quarantine, ``companions`` are of no save. ``evidence`` is what
-    stores say of objects, ``unproven`` of which files it shows nothing. With ``listing`` only names
-    count.
+    """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of
+    tensors in its files; ``aside`` is what is a copy made by hand or lies in quarantine, ``companions`` what
+    each save writes over and is of none. ``evidence`` is what stores say of their objects, ``unproven`` of
+    which files it shows nothing. With a ``cache`` what was seen earlier is not read again, with ``listing``
+    only names are asked for. ``opening.open_session`` makes one in which every part has its place.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""What a layout is: path templates, and how its framework is told (fields: docs/adding-a-layout.md)."""
+"""What a layout is: a frozen value that says with path templates how a directory is arranged, and how its
+framework is told what to resume (docs/adding-a-layout.md has a table of all fields).
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def no_place(_part: Part, _siblings: Sequence[tuple[Part, Metadata]]) -> int | N
 
 
 def resume_with(*arguments: str, file: bool = False) -> Callable[[Checkpoint, str | None], Resume]:
-    """A framework that is given a checkpoint's directory, or ``file``, as ``{path}`` in these arguments."""
+    """A framework that is given the directory of a checkpoint, or the ``file`` that all ranks load; in these
+    arguments, in which it is ``{path}``.
+    """
 
     def resume(checkpoint: Checkpoint, path: str | None) -> Resume:
         at = (path if file else None) or checkpoint.path

@@ -1,4 +1,6 @@
-"""Which pieces are at home in a directory: its path is matched once, so each file costs one test."""
+"""Which pieces are at home in one directory: its path is matched once, name by name, so that each file in it
+costs one test of its own name.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,24 @@ class NameFields(NamedTuple):
 
 
 class Place:
-    """A piece at home in one directory, and what the directory's path tells about its files."""
+    """A piece at home in one directory: what the directory's path alone tells (``fields``) about every file
+    of that piece in it.
+    """
 
     __slots__ = (
-        *("base", "coords", "epoch", "generation", "home", "layout", "piece"),
-        *("prefix", "rank", "step", "step_in_epoch", "sure", "unfinished"),
+        "base",
+        "coords",
+        "epoch",
+        "generation",
+        "home",
+        "layout",
+        "piece",
+        "prefix",
+        "rank",
+        "step",
+        "step_in_epoch",
+        "sure",
+        "unfinished",
     )
 
     def __init__(self, layout: Layout, piece: Piece, fields: Fields, base: str, home: str) -> None:
@@ -84,7 +99,9 @@ def _rank(one: _AtHome) -> tuple[bool, bool, bool, int]:
 
 
 class _Directory(Struct):
-    """Directories whose last names fit the same templates, and by the next name those ``above`` them."""
+    """Directories whose last names fit the same templates: the pieces at home in them, and by the next name
+    above, or its template, those ``above`` them.
+    """
 
     number: int
     pieces: list[_AtHome] = field(default_factory=list)
@@ -140,7 +157,9 @@ def _read_fields(fields: Fields, index: int, piece: Piece, whole: str) -> NameFi
 
 
 class Templates:
-    """All layouts' pieces by their directories; for a ``listing`` also what an index describes."""
+    """All layouts' pieces by the directories they may be at home in, for a ``listing`` also those of what an
+    index describes.
+    """
 
     def __init__(self, layouts: Iterable[Layout], *, listing: bool) -> None:
         self._arranged: dict[tuple[int, ...], _Arranged] = {}
@@ -177,8 +196,11 @@ class Templates:
 
 
 class Places(Sequence[Place]):
-    """The pieces at home in one directory, as names are tried; each becomes a Place when it has a file.
-    ``directory`` ends with a slash; where ``matched`` is the same, so are ``pieces``.
+    """The pieces at home in one directory, in the order in which names are tried; each becomes a Place when
+    it has a file: a directory has files of few of them.
+
+    ``directory`` is its path with a slash behind it. ``matched`` says which templates of directories fit its
+    path: where it is the same, so are ``pieces``.
     """
 
     __slots__ = ("_arranged", "_made", "directory", "path")

@@ -23,8 +23,10 @@ _Axis = tuple[str, int, int]
 
 
 class Topology(Struct, frozen=True, dict=True):
-    """How many ranks there are, and how they are arranged. ``order`` begins with the fastest-varying axis;
-    ``strategy`` are the groups of ranks with the same state (``--strategy-dir``).
+    """How many ranks there are and how they are arranged.
+
+    ``sizes`` are parallel sizes, ``order`` the fastest-varying axis first. ``strategy`` holds the groups of
+    ranks with the same state that files of the framework tell (``--strategy-dir``), () without such files.
     """
 
     world_size: int
@@ -34,9 +36,12 @@ class Topology(Struct, frozen=True, dict=True):
     strategy: tuple[tuple[int, ...], ...] = ()
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Return where a rank stands in the grids of dense layers (tp·cp·dp·pp) and of experts
-        (etp·ep·edp·pp), both over all ranks and in one order (Megatron-LM core/parallel_state.py,
-        RankGenerator); etp is tp unless given.
+        """Where a rank stands in both grids.
+
+        These are tp, cp, dp and pp for the dense layers, and etp, ep and edp for the experts. Both grids
+        cover all ranks, with the axes in the same order (Megatron-LM core/parallel_state.py,
+        RankGenerator): tp·cp·dp·pp, and etp·ep·edp·pp, where etp is tp unless given and context parallelism
+        splits nothing.
         """
         return {name: rank // stride % size for name, stride, size in self._axes}
 

@@ -14,9 +14,13 @@ NUMBERS = (
     *(*COORDS, "rank", "step", "epoch", "step_in_epoch", "generation"),
     *("shard", "of", "world", "layer", "expert", "node"),
 )
-"""Fields of digits: ``of`` counts shards, ``world`` ranks, ``node`` is whose process keeps the file."""
+"""Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the
+directory of the process that keeps the file.
+"""
 RANKS = frozenset((*COORDS, "rank", "world", "node"))
-"""Fields with six digits at most, for their ranges are gone through: more are a date or a process."""
+"""Fields of which whole ranges are gone through: more than six digits are some other number (a date, a
+process id), and never that of a rank.
+"""
 TEXTS = ("prefix", "name", "run")
 """Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
 METRIC = "metric"
@@ -40,9 +44,10 @@ FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
 
 
 def compile_template(template: str) -> str:
-    """Return a template as a regular expression: ``{step:07d}`` has seven digits or more, ``[…]`` is
-    optional, ``<a|b>`` one of several words, ``{tmp}`` is ``_tmp``. Raises ValueError for an unknown
-    field.
+    """A template as a regular expression. Raises ValueError for a field that is not known.
+
+    ``{step:07d}`` is at least seven digits (and twice the same number), ``[…]`` is optional, ``<a|b>`` one of
+    several words, ``{prefix}`` any text, ``{tmp}`` the literal ``_tmp``.
     """
     out, seen = [], set[str]()
     for i, piece in enumerate(TOKENS.split(template)):
@@ -92,7 +97,10 @@ def read_path(templates: Sequence[str], names: Sequence[str]) -> dict[str, str |
 
 
 class Outline(NamedTuple):
-    """What is asked of a name before the expression, which costs a hundred times as much to compile."""
+    """What is asked of a name before the expression, which costs a hundred times as much to compile: how it
+    ``starts`` and ``ends``, a text that it ``contains``, a digit where it is ``numbered``, and
+    one of these first ``letters``.
+    """
 
     starts: tuple[str, ...]
     ends: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""How names of files and directories say that a save or a download is not done."""
+"""How names of files and directories say that a save or a download was not done: who writes it renames it
+when it is, or removes what lies beside it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,13 @@ DOWNLOADS = (
     *(".incomplete", ".filepart", "_.gstmp"),  # huggingface_hub, WinSCP, gsutil and gcloud storage
     *(".!qB", ".!ut", ".bc!", ".jc!", ".xltd"),  # qBittorrent, uTorrent, BitComet, FlashGet, Xunlei
 )
-"""Endings of files that a download has not finished; ``.part`` may be of a save as well."""
+"""Endings of the names of files that a download has not finished yet; ``.part`` and ``.partial`` may be of a
+save as well.
+"""
 CONTROLS = (".aria2", ".lftp-pget-status")
-"""What aria2 and lftp keep beside a file until it is whole: it may have its size from the beginning."""
+"""What downloaders (aria2, lftp) keep beside the file of that name until it is whole: it may have its
+size from the beginning.
+"""
 AGAIN = "finish the download, or download it again"
 TEMPORARY = re.compile(
     r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$"
@@ -22,7 +28,9 @@ _MARKED = re.compile(
     r"(?i:.+[.](tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?"
     r"|\.?(tmp|incomplete)[._-].*\d.*|.*\d.*[_-](tmp|incomplete|partial))"
 )
-"""Names of directories of any framework; without a number or a dot a word may mean anything."""
+"""Names of directories of any framework: ``step-20.tmp``, ``step_20.incomplete``, ``tmp-step-20``; without a
+number or a dot a word may mean anything.
+"""
 _BEGUN = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
 """Names of directories of which no layout knows anything."""
 
