@@ -57,9 +57,7 @@ def run(asked: options.Asked) -> int:
     idle = job_options.worker and taken.rank is None  # a scheduler, which trains nothing
     if not idle and not is_told(command, taken.decision, taken.rank, wanted):
         why = explain_untold(taken.decision, taken.rank, wanted)
-        form = _form(
-            job_options, command, taken.decision.path_of(taken.rank), taken.decision.links(taken.rank)
-        )
+        form = _form(job_options, command, taken, wanted)
         raise UsageError(why, form, rule="choice/silent-resume")
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
@@ -76,19 +74,24 @@ def run(asked: options.Asked) -> int:
         return NOT_FOUND if isinstance(e, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def _form(job_options: Any, command: Sequence[str], path: str | None, files: Sequence[str]) -> str:
+def _form(job_options: Any, command: Sequence[str], taken: Any, wanted: Sequence[str]) -> str:
+    """Return the line by which the command learns of the choice, or what to say where there is none."""
+    from ckpt_tools.job.command import arguments
     from ckpt_tools.launchers import line_of
     from ckpt_tools.output.shell import FLAG, name_example
 
-    given = any(word.partition("=")[0] == FLAG for word in job_options.words)
+    path, files = taken.decision.path_of(taken.rank), taken.decision.links(taken.rank)
     example = (FLAG, f"--resume {name_example(path, files)}")
-    ours = [*job_options.words, *(() if given else example)]
+    ours = [*job_options.words, *(() if wanted else example)]
     words = [*command, *(() if "{ckpt.args}" in command else ["{ckpt.args}"])]
     flag = "with the flag that it has in place of --resume"
+    if path is not None and arguments(taken.decision, taken.rank, wanted):
+        reads = shlex.join([*ours, "--", "sh", "-c", 'exec "$0" "$@"  # reads CKPT_ARGS', *command])
+        return f"{shlex.join([*ours, '--', *words])}; or, if it reads CKPT_ARGS by itself: {reads}"
+    if path is not None and wanted:
+        return f"ask for what is known, as in {shlex.join(example)}"
     if path is not None:
         line = shlex.join([*ours, "--", *words])
-        if given:
-            return f"{line}; a script that reads CKPT_ARGS itself: name that in the command"
         return f"{line}, {flag}; without '{{ckpt.args}}' if the command reads CKPT_PATH"
     if job_options.worker:
         return "add --view DIR: it builds one tree of them, which CKPT_PATH names"

@@ -23,6 +23,7 @@ file or directory under the path that it had below the root.
 REPAIRED = "repaired.json"
 """The file in ``.ckpt`` that lists what was repaired without a witness."""
 SCHEMA = "ckpt-tools/repaired/v1"
+_SHOWN = 4
 _MOST = 16 << 20
 """Bytes of it that are read."""
 
@@ -50,8 +51,10 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
         try:
             for entry in _list_if_there(quarantine):
                 if any(origins(entry.path)):  # not where all was taken out again
-                    below = (os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path))
-                    text = f"what was {ranges.names(below)} lies in quarantine: no candidate, not looked at"
+                    below = [os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path)]
+                    more = f" and {len(below) - _SHOWN:,} more" if len(below) > _SHOWN else ""
+                    names = f"{ranges.names(below[:_SHOWN])}{more}"
+                    text = f"what was {names} lies in quarantine: no candidate, not looked at"
                     yield finding("in-quarantine", text, path=entry.path)
         except OSError as e:
             text = f"what lies in quarantine is unknown: {e.strerror}"

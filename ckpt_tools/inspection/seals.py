@@ -237,8 +237,9 @@ class Seals:
                 if len(have) < _CLAIMS or (len(different) < _CLAIMS and said.says not in different):
                     self._said[path] = (*have, said)
         if outside:
-            names = ranges.names(name[:200] for name in outside)
-            why = f"it names what lies outside its directory: {names}"
+            more = f" and {len(outside) - LISTED:,} more" if len(outside) > LISTED else ""
+            names = ranges.names(name[:200] for name in outside[:LISTED])
+            why = f"it names what lies outside its directory: {names}{more}"
             self.findings[known.path].append(finding("path-escape", why))
         if absent:
             self.absent.add(known.path)

@@ -78,7 +78,9 @@ def require_one_model(
 
 def _pair(loaded: Sequence[Part], good: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
     """Yield each loaded file with every other good one of its role, rank and place."""
-    for mine in (p for p in loaded if p in good):
-        for p in good:
-            if p is not mine and (p.role, p.rank, p.coords) == (mine.role, mine.rank, mine.coords):
-                yield mine, p
+    alike = defaultdict[tuple[object, ...], list[Part]](list)
+    for p in good:
+        alike[p.role, p.rank, p.coords].append(p)
+    for mine in loaded:
+        same = alike.get((mine.role, mine.rank, mine.coords), [])
+        yield from ((mine, p) for p in same if p is not mine and mine in same)

@@ -307,9 +307,13 @@ def test_a_script_is_told_that_its_arguments_are_empty(loop: Path) -> None:
 
 def test_words_that_the_command_does_not_get_start_nothing(loop: Path) -> None:
     asked = [loop, "--resume-args", "--resume {path}"]
-    line = hint(started(asked, ["train"])).partition("; a script")[0]
+    line, mark, reads = hint(started(asked, ["train"])).partition("; or, if it reads CKPT_ARGS by itself: ")
+    assert mark
     words = shlex.split(line)
     end = words.index("--")
     assert told(started(words[2:end], words[end + 1 :])) == ["--resume", str(loop / "step_20.pt")]
+    words = shlex.split(reads)
+    end = words.index("--")
+    assert started(words[2:end], words[end + 1 :]).code == 0
     assert started(asked, ["sh", "-c", "exec train $CKPT_ARGS"]).code == 0
     assert started(asked, ["train", "{ckpt.path}"]).code == 0

@@ -44,7 +44,7 @@ def find_at_launch(root: str, unplaced: Sequence[UnplacedFile], describe: str) -
     if paths:
         broken = all(file.broken for file in unplaced if file.path in paths)
         text = (
-            f"{root} holds{' damaged' * broken} files that may be training states, and no layout places them"
+            f"{root} holds{' unusable' * broken} files that may be training states, and no layout places them"
         )
         hint = f"if they are saves, {describe}; {BYSTANDERS}; {FRESH}"
         error = NoneUsable if broken else NotRecognised
