@@ -153,3 +153,17 @@ def test_each_rank_has_its_own_random_numbers(name, world, files, new, tmp_path:
 def test_ranks_that_are_not_known_are_not_told_apart(tmp_path: Path) -> None:
     made = plan(str(tree("accelerate/steps", tmp_path)))
     assert not made.by_rank and any(f.role == "rng" for f in made.shared)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "severity"), [((0,), Severity.WARNING), ((1,), Severity.NOTE), ((0, 1), Severity.WARNING)]
+)
+def test_a_lost_file_of_random_numbers_is_told(ranks, severity, tmp_path: Path) -> None:
+    """Of the highest rank the run's other saves tell; with fewer ranks that save may have had no such file."""
+    root = tree("hf-trainer/sharded", tmp_path)
+    for rank in ranks:
+        (root / f"checkpoint-20/rng_state_{rank}.pth").unlink()
+    made = plan(str(root))
+    assert made.checkpoint and made.checkpoint.step == 20
+    told = [f for f in made.warnings if "random numbers" in f.message]
+    assert [f.severity for f in told] == [severity]

@@ -139,18 +139,20 @@ def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> I
 
 
 def _find_lost_random_numbers(checkpoint: Checkpoint, run: Expected) -> Iterator[Hit]:
+    """Yield ranks of the run without random numbers; a note if the job may have had fewer ranks then."""
     layout, ranks = run.layouts.of(checkpoint), defaultdict[str, set[int]](set)
     for p in checkpoint.parts:
         if p.rank is not None and layout.piece(p.piece).readers.survivable:
             ranks[p.piece].add(p.rank)
-    for name in sorted(ranks):
-        own = 1 + max(ranks[name])
-        if gone := ranges.gaps(ranks[name], own):
-            text = (
-                f"{label(checkpoint)} starts with other random numbers, "
-                f"without the {layout.piece(name).role} file of {ranges.ranks(gone, own)}"
-            )
-            yield Hit(where(checkpoint), text, severity=Severity.WARNING, effect=Effect.WARN, ranks=gone)
+    for name, present in sorted(ranks.items()):
+        highest = max(rank for rank in (*run.rank_files(checkpoint.kind), *present) if rank is not None)
+        if gone := ranges.gaps(present, 1 + highest):
+            sure = gone[0][0] < max(present)
+            lost = f"the {layout.piece(name).role} file of {ranges.ranks(gone, 1 + highest)}"
+            text = f"{label(checkpoint)} starts with other random numbers, without {lost}"
+            text += "" if sure else ": the job had fewer ranks then, or it is lost"
+            severity = Severity.WARNING if sure else Severity.NOTE
+            yield Hit(where(checkpoint), text, severity=severity, effect=Effect.WARN, ranks=gone)
 
 
 def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
