@@ -25,6 +25,8 @@ from ckpt_tools.model.report import Level
 
 _TELLS = ("last_epoch", "step", "global_step", "current_step", "optimizer_step", "iteration")
 """What files call the step that their name tells as well."""
+_MAY_SKIP = ("last_epoch", "optimizer_step")
+"""What of these is one less in a save of its own as well: an optimizer may have skipped a step."""
 
 
 class Pair(NamedTuple):
@@ -47,19 +49,20 @@ def _told(root: Path) -> tuple[str | None, frozenset[tuple[str, str | None]], fr
 
 def _pairs(root: Path, loaded: frozenset[str]) -> Iterator[Pair]:
     """Files that are loaded, and tell the step in their name, and those of the save before that do so."""
-    tells = dict[str, bool]()
+    tells = dict[str, frozenset[str]]()
     for f in verify(str(root), level=Level.STRUCTURE).files:
         step = f.part and f.part.step
         name = f.report.path if f.part is None else f.part.home.rpartition("/")[2]
         numbers = [int(n) for n in re.findall(r"\d+", name)]
-        told = [f.report.metadata.get(key) for key in _TELLS]
-        tells[f.report.path] = bool(step) and step in numbers and step in told
+        told = frozenset(key for key in _TELLS if step and f.report.metadata.get(key) == step)
+        tells[f.report.path] = told if step in numbers else frozenset()
     saves = sorted((c for c in scan(str(root)).checkpoints if c.kind is Kind.PERIODIC), key=lambda c: c.order)
     for older, newer in pairwise(saves):
+        doubtful = frozenset(_MAY_SKIP if newer.step == (older.step or 0) + 1 else ())
         there = {(p.piece, p.rank, p.coords, p.path.removeprefix(p.home)): p for p in older.parts if p.home}
         for p in newer.parts:
             twin = there.get((p.piece, p.rank, p.coords, p.path.removeprefix(p.home)))
-            if twin and p.path in loaded and tells.get(p.path) and tells.get(twin.path):
+            if twin and p.path in loaded and tells.get(p.path, doubtful) - doubtful and tells.get(twin.path):
                 yield Pair(Path(p.path), Path(twin.path))
 
 
