@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from ckpt_tools import formats
+from ckpt_tools.discovery.completeness import where
 from ckpt_tools.discovery.unrecognised import tells_of_a_state
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Stage
@@ -99,13 +100,12 @@ def find_later_temporary(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Return warnings about such directories, and about unfinished ones that were written since ``c``."""
-    home = c.parts[0].home
-    base = os.path.dirname(home or c.parts[0].path)
+    base = os.path.dirname(where(c))
     there = (*s.found.empty, *s.found.strange, *(os.path.dirname(f.path) for f in s.found.bare))
     taken = _find_taken(s)
     below = [top for top in dict.fromkeys(_find_below(there, base)) if top not in taken]
-    for top in _find_emptied(s, c, below) if home else ():
-        yield unfinished.describe_empty(top, os.path.basename(home))
+    for top in _find_emptied(s, c, below):
+        yield unfinished.describe_empty(top, os.path.basename(where(c)))
     late = set(_find_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
     for top in below:
         if under_way.is_begun(os.path.basename(top)) and top in late:
@@ -114,12 +114,12 @@ def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
 
 def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[str]:
     """Return the directories of a higher number than those of all saves, with nothing of one in them."""
-    home, told = c.parts[0].home, {c.step, c.epoch, c.generation} - {None}
-    if told and told.isdisjoint(find_numbers(home)):
+    own, told = where(c), {c.step, c.epoch, c.generation} - {None}
+    if told and told.isdisjoint(find_numbers(own)):
         return
-    base, pattern = os.path.dirname(home), make_pattern(home)
-    beside = {p.home for p in s.parts if p.home and os.path.dirname(p.home) == base}
-    highest = max(find_numbers(at) for at in (home, *beside) if make_pattern(at) == pattern)
+    base, pattern = os.path.dirname(own), make_pattern(own)
+    beside = {at for p in s.parts if p.size >= 0 and os.path.dirname(at := p.home or p.path) == base}
+    highest = max(find_numbers(at) for at in (own, *beside) if make_pattern(at) == pattern)
     for top in below:
         later = make_pattern(top) == pattern and find_numbers(top) > highest
         if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
@@ -128,7 +128,7 @@ def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[s
 
 def is_called_alike(path: str, c: Checkpoint) -> bool:
     """Return True if a path is named like a save beside it, with higher numbers."""
-    own = c.parts[0].home or c.parts[0].path
+    own = where(c)
     beside = os.path.dirname(path) == os.path.dirname(own)
     return beside and make_pattern(path) == make_pattern(own) and find_numbers(path) > find_numbers(own)
 

@@ -303,6 +303,19 @@ def test_a_directory_that_lost_its_index_is_named(tmp_path: Path) -> None:
     assert plan(str(root), Selection(exclude=("run-4",))).warnings == ()
 
 
+@pytest.mark.parametrize(("step", "said"), [(300, ["unfinished-save"]), (200, [])])
+def test_an_empty_directory_in_place_of_the_file_of_a_later_save_is_named(
+    step: int, said: list[str], tmp_path: Path
+) -> None:
+    root = tree("files/npz", tmp_path)
+    path = root / f"ckpt_{step}.npz"
+    path.unlink()
+    path.mkdir()
+    made = plan(str(root))
+    assert chosen(made).step == {300: 200, 200: 300}[step]
+    assert [f.code for f in made.warnings if f.path == str(path)] == said
+
+
 EXEMPT = {"flax/gda", "lightning/sharded"}
 """Of a directory of arrays alone, and of one without its index, nothing tells that it was a checkpoint."""
 LOST = {"missing-part", "missing-rank"}

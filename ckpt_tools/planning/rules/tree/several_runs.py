@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from posixpath import basename, dirname
 from shlex import quote
 
-from ckpt_tools.discovery.completeness import listed
+from ckpt_tools.discovery.completeness import listed, where
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.layouts import Layouts, Purpose
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -33,9 +33,7 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
     def keeps(framework: tuple[str, str], run: tuple[str, str]) -> bool:
         if run[0] not in layouts[framework[0]].beside.layouts:
             return False
-        places, beside = (
-            {dirname(c.parts[0].home or c.parts[0].path) for c in runs[of]} for of in (framework, run)
-        )
+        places, beside = ({dirname(where(c)) for c in runs[of]} for of in (framework, run))
         later = max(c.mtime_ns for c in runs[run]) > max(c.mtime_ns for c in runs[framework])
         return not later and places <= {*beside, *map(dirname, beside)}
 
