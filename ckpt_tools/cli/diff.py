@@ -63,13 +63,7 @@ def diff(
     from ckpt_tools.comparison.compare import diff as compare
 
     with progress(asked.to) as meter:
-        result = compare(
-            a,
-            b,
-            depth,
-            **found.reading(("jobs", "key_file", "seal_dir")),
-            progress=meter,
-        )
+        result = compare(a, b, depth, **found.reading(), progress=meter)
     asked.answer("difference", result)
     return exit_code(result, found.values.get("strict", False))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from ckpt_tools.cli import offers, options, output
+from ckpt_tools.cli import offers, options
 from ckpt_tools.cli.options import argument
 from ckpt_tools.findings import CODES
 from ckpt_tools.planning.rules.catalogue import RULES, find_rules
@@ -19,8 +19,9 @@ ckpt explain save/missing-rank  # the page of a rule, which 'ckpt plan -v' names
 """
 
 
-@options.take("output_file format json color")
+@options.ask(("table", "json"), "output_file format json color", settings=False)
 def explain(
+    asked: options.Asked,
     code: Annotated[
         str,
         argument(
@@ -29,21 +30,15 @@ def explain(
             offers.words(*sorted(CODES), *sorted(RULES)),
         ),
     ],
-    **given: Any,
 ) -> int:
     """Say what a finding or a rule means, how it affects the verdict, and what to do about it."""
-    to = output.read_output(("table", "json"), given)
-    hint = "docs/codes.md and docs/rules.md list all of them"
-    require_known(code, (*CODES, *RULES), "finding or rule", hint)
-    if to.format != "json":
-        from ckpt_tools.output import catalogue
-
-        to.out(catalogue.rule(RULES[code], to.view) if code in RULES else catalogue.code(code, to.view))
-        return 0
-    from ckpt_tools.output import json as emit
+    require_known(
+        code, (*CODES, *RULES), "finding or rule", "docs/codes.md and docs/rules.md list all of them"
+    )
+    from ckpt_tools.output import catalogue
 
     rule = RULES.get(code)
-    entries = [
+    entries: list[dict[str, object]] = [
         {
             "code": c.id,
             "severity": str(c.severity),
@@ -54,6 +49,7 @@ def explain(
         }
         for c in (CODES[one] for one in (rule.codes if rule else (code,)))
     ]
-    more = {"id": rule.id, "effect": str(rule.effect), "answer": rule.answer, "why": rule.why} if rule else {}
-    to.out(emit.catalogue("explain", entries, **({"rule": more} if rule else {})))
-    return 0
+    if rule is None:
+        return asked.catalogue("explain", entries, lambda view: catalogue.code(code, view))
+    about = {"id": rule.id, "effect": str(rule.effect), "answer": rule.answer, "why": rule.why}
+    return asked.catalogue("explain", entries, lambda view: catalogue.rule(rule, view), rule=about)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from ckpt_tools.cli import offers, options, output
 from ckpt_tools.cli.options import argument
-from ckpt_tools.settings import plugins
 from ckpt_tools.settings.resolve import require_known
 
 EXAMPLES = """
@@ -18,19 +17,18 @@ NO_COLOR=1 ckpt formats  # without colours
 """
 
 
-@options.take("no_plugins output_file format json color")
+@options.ask(("table", "json"), "no_plugins output_file format json color", settings=False)
 def formats(
+    asked: options.Asked,
     name: Annotated[
         str | None, argument("FORMAT", "A format, such as torch_zip. Default: all.", offers.formats)
     ] = None,
-    **given: Any,
 ) -> int:
     """List the known file formats: what protects each part of them, what cannot be seen, which framework
     loads them, where the facts come from, and which other package adds them, if one does.
     """
-    to = output.read_output(("table", "json"), given)
-    plugins.switch(given["no_plugins"] or None)
     from ckpt_tools.formats import FORMATS, package_of
+    from ckpt_tools.output import catalogue
 
     entries: list[dict[str, object]] = [
         {
@@ -51,13 +49,5 @@ def formats(
     if name is not None:
         require_known(name, (f.name for f in FORMATS), "format", "'ckpt formats' lists all")
         entries = [entry for entry in entries if entry["name"] == name]
-    if to.format == "json":
-        from ckpt_tools.output import json as emit
-
-        to.out(emit.catalogue("formats", entries))
-    else:
-        from ckpt_tools.output import catalogue
-
-        fields = ("suffixes", "names", "protects", "limits", "loader", "reference", "package")
-        to.out(catalogue.pages(entries, fields, to.view))
-    return 0
+    fields = ("suffixes", "names", "protects", "limits", "loader", "reference", "package")
+    return asked.catalogue("formats", entries, lambda view: catalogue.pages(entries, fields, view))

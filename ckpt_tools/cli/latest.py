@@ -33,11 +33,11 @@ def latest(asked: options.Asked) -> int:
         return 0
     # stdout is for the paths alone
     with (
-        output.explain_failure(to, console.err if asked.explain else None),
+        output.explain_failure(to, console.err if to.verbose else None),
         progress(to) as meter,
     ):
         plan = api.latest(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
-    if asked.explain:
+    if to.verbose:
         console.err(output.tell(plan, to))
     else:
         output.report(plan, to)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+
+import msgspec
 
 from ckpt_tools.cli import options, output
-from ckpt_tools.settings import plugins
 
 EXAMPLES = """
 ckpt launchers  # what is known about this process, and from which variable
@@ -17,22 +17,20 @@ ckpt launchers --json  # the same for a program
 """
 
 
-@options.take("no_plugins output_file format json color")
-def launchers(
-    **given: Any,
-) -> int:
+@options.ask(("table", "json"), "no_plugins output_file format json color", settings=False)
+def launchers(asked: options.Asked) -> int:
     """List the known launchers, and say what is known about this process: each number with the variable that
     it comes from, and what is unclear.
     """
-    to = output.read_output(("table", "json"), given)
-    plugins.switch(given["no_plugins"] or None)
     from ckpt_tools.launchers import detect, list_all
     from ckpt_tools.output import launchers as emit
 
     known = [(launcher, launcher.detect(os.environ)) for launcher in list_all()]
     here = detect(os.environ)
     output.say_broken_plugins(("launchers",))
-    to.out(
-        emit.catalogue(known, here) if to.format == "json" else emit.table(known, here, os.environ, to.view)
+    return asked.catalogue(
+        "launchers",
+        emit.entries(known),
+        lambda view: emit.table(known, here, os.environ, view),
+        detected=msgspec.to_builtins(here) if here else None,
     )
-    return 0

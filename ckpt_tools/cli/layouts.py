@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Sequence
 from functools import cache
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.output import read_settings
@@ -17,6 +16,7 @@ from ckpt_tools.settings.resolve import Settings, require_known
 
 if TYPE_CHECKING:
     from ckpt_tools.layouts import Layout, Layouts
+    from ckpt_tools.output.page import View
 
 _TRUSTED = options.TRUST.split()
 EXAMPLES = """
@@ -28,8 +28,13 @@ ckpt layouts --json  # all for a program
 """
 
 
-@options.take("root check guess layout output_file format json quiet color", options.TRUST)
-def layouts(**given: Any) -> int:
+@options.ask(
+    ("table", "json"),
+    "root check guess layout output_file format json quiet color",
+    options.TRUST,
+    settings=False,
+)
+def layouts(asked: options.Asked) -> int:
     """List the known layouts. With the name of one in the place of ROOT: say which files make a checkpoint,
     which file names the latest one, and what cannot be seen.
 
@@ -39,8 +44,8 @@ def layouts(**given: Any) -> int:
     With --guess: print the lines for ckpt.toml that describe files which no layout places, derived from their
     names. Their first line says where to save them; read their comments, then use --check.
     """
-    to = output.read_output(("table", "json"), given)
-    check, guess = given["check"], given["guess"]
+    to, given = asked.to, asked.given
+    check, guess, root = given["check"], given["guess"], given["root"]
     # a list scans no tree, so the file of this directory may teach
     flags = ["root", "layout", *_TRUSTED] if check or guess else _TRUSTED
     found = read_settings({name: given[name] for name in flags}, to)
@@ -54,51 +59,53 @@ def layouts(**given: Any) -> int:
         if to.format == "json":
             raise UsageError("--guess prints TOML", "leave --json out")
         return _guess(found, known, to)
-    root = given["root"]
     if check:
-        return _check(found.root, found.values.get("layout"), known, to)
-    if root is not None:
-        hint = "a ROOT is only looked at with --check or --guess; 'ckpt layouts' lists all layouts"
-        require_known(root, (layout.name for layout in known), "layout", hint)
-    _list(list(known) if root is None else [known[root]], to, whole=root is not None)
-    return 0
+        return _check(asked, found.root, found.values.get("layout"), known)
+    if root is None:
+        return _list_all(asked, known)
+    hint = "a ROOT is only looked at with --check or --guess; 'ckpt layouts' lists all layouts"
+    require_known(root, (layout.name for layout in known), "layout", hint)
+    return _show(asked, known[root])
 
 
-def _list(listed: Sequence[Layout], to: output.Output, whole: bool) -> None:
+def _entry(layout: Layout) -> dict[str, object]:
     from ckpt_tools.layouts import package_of
 
-    entries: list[dict[str, object]] = [
-        {
-            "name": layout.name,
-            "title": layout.title,
-            "pieces": [{"name": p.name, "role": p.role, "template": p.template} for p in layout.pieces],
-            "tracker": layout.tracker.file or None,
-            "reshardable": layout.reshardable,
-            "limits": list(layout.limits),
-            "reference": layout.reference,
-            "package": package_of(layout.name),
-        }
-        for layout in listed
-    ]
-    if to.format == "json":
-        from ckpt_tools.output import json as emit
+    return {
+        "name": layout.name,
+        "title": layout.title,
+        "pieces": [{"name": p.name, "role": p.role, "template": p.template} for p in layout.pieces],
+        "tracker": layout.tracker.file or None,
+        "reshardable": layout.reshardable,
+        "limits": list(layout.limits),
+        "reference": layout.reference,
+        "package": package_of(layout.name),
+    }
 
-        to.out(emit.catalogue("layouts", entries))
-        return
+
+def _list_all(asked: options.Asked, known: Layouts) -> int:
     from ckpt_tools.output import catalogue
 
-    if whole:
-        for entry, layout in zip(entries, listed, strict=True):
-            # no name has the others: contents tell them
-            named = (p for p in layout.pieces if " " not in p.template)
-            rows = (f"{_LONG.sub(_shorten, p.template)} ({p.role})" for p in named)
-            entry["files"] = list(dict.fromkeys(rows))
-        fields = ("title", "files", "tracker", "limits", "reference", "package")
-        to.out(catalogue.pages(entries, fields, to.view))
-        return
-    entries.sort(key=lambda e: str(e["name"]))
-    text = catalogue.table(entries, ("name", "title", "package"), to.view)
-    to.out(f"{text}\n{len(entries)} layouts: 'ckpt layouts NAME' tells all of one\n")
+    entries = [_entry(layout) for layout in known]
+    rows = sorted(entries, key=lambda e: str(e["name"]))
+
+    def show(view: View) -> str:
+        text = catalogue.table(rows, ("name", "title", "package"), view)
+        return f"{text}\n{len(rows)} layouts: 'ckpt layouts NAME' tells all of one\n"
+
+    return asked.catalogue("layouts", entries, show)
+
+
+def _show(asked: options.Asked, layout: Layout) -> int:
+    from ckpt_tools.output import catalogue
+
+    entry = _entry(layout)
+    # no name has the others: contents tell them
+    named = (p for p in layout.pieces if " " not in p.template)
+    files = list(dict.fromkeys(f"{_LONG.sub(_shorten, p.template)} ({p.role})" for p in named))
+    fields = ("title", "files", "tracker", "limits", "reference", "package")
+    pages = [{**entry, "files": files}]
+    return asked.catalogue("layouts", [entry], lambda view: catalogue.pages(pages, fields, view))
 
 
 _LONG = re.compile(r"<[^>|]*(?:\|[^>|]*){11,}>")
@@ -139,8 +146,9 @@ def _guess(found: Settings, known: Layouts, to: output.Output) -> int:
     return 0
 
 
-def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> int:
+def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:
     from ckpt_tools.discovery.layout_check import check_layouts
+    from ckpt_tools.output import catalogue
 
     if name is not None:
         require_known(name, (layout.name for layout in known), "layout", "'ckpt layouts' lists them")
@@ -151,30 +159,16 @@ def _check(root: str, name: str | None, known: Layouts, to: output.Output) -> in
             "add [[layout]] to ckpt.toml, or name one with --layout",
         )
     checked = check_layouts(root, chosen, known)
-    if to.format == "json":
-        from ckpt_tools.output import json as emit
-
-        entries: list[dict[str, object]] = [
-            {
-                "layout": c.layout,
-                "template": c.template,
-                "matched": c.matched,
-                "example": c.example or None,
-                "near_misses": [m._asdict() for m in c.misses],
-            }
-            for c in checked
-        ]
-        to.out(emit.catalogue("layouts-check", entries))
-    else:
-        from ckpt_tools.output import catalogue
-
-        near = "{}: fits up to {!r}, then {!r} is expected and {!r} is there"
-        rows: list[dict[str, object]] = []
-        for c in checked:
-            matched = f"{c.matched}{f', such as {c.example}' if c.example else ''}"
-            misses = [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses]
-            rows.append(
-                {"layout": c.layout, "template": c.template, "matched": matched, "near misses": misses}
-            )
-        to.out(catalogue.table(rows, ("layout", "template", "matched", "near misses"), to.view))
+    near = "{}: fits up to {!r}, then {!r} is expected and {!r} is there"
+    entries: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
+    for c in checked:
+        about = {"layout": c.layout, "template": c.template}
+        misses = [m._asdict() for m in c.misses]
+        entries.append({**about, "matched": c.matched, "example": c.example or None, "near_misses": misses})
+        matched = f"{c.matched}{f', such as {c.example}' if c.example else ''}"
+        told = [near.format(m.path, m.fits, m.expected, m.found) for m in c.misses]
+        rows.append({**about, "matched": matched, "near misses": told})
+    columns = ("layout", "template", "matched", "near misses")
+    asked.catalogue("layouts-check", entries, lambda view: catalogue.table(rows, columns, view))
     return 0 if all(c.matched for c in checked) else 1

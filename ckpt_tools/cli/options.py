@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from msgspec import Struct
@@ -17,10 +17,14 @@ from ckpt_tools.cli import console, offers
 from ckpt_tools.cli.output import Output, read_output, read_settings
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.settings import declarations, parsers
+from ckpt_tools.settings import declarations, parsers, plugins
 from ckpt_tools.settings import resolve as config
-from ckpt_tools.settings.declarations import ACCEPTED, DECISION, OUTPUT
+from ckpt_tools.settings.declarations import DECISION, OUTPUT
 from ckpt_tools.storage.urls import absolute, is_url
+
+if TYPE_CHECKING:
+    from ckpt_tools.output.json import Object
+    from ckpt_tools.output.page import View
 
 
 class Going(NamedTuple):
@@ -48,8 +52,9 @@ KEPT = {
 """Flags of ``prune`` that go."""
 GOING = KEPT | {
     "color": Going("set NO_COLOR=1 or FORCE_COLOR=1"),
+    "fail_on": Going("--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it"),
     "all": Going("--verbose", "verbose", kind=bool),
-    "explain": Going("--verbose", kind=bool),
+    "explain": Going("--verbose", "verbose", kind=bool),
     "ranks": Going("--rank {}"),
     "hook_timeout": Going("--timeout {}", "timeout"),
     "remove": Going("--undo", "undo", kind=bool),
@@ -91,15 +96,9 @@ def argument(metavar: str, help: str, offer: Callable[..., Any] | None = None) -
     return typer.Argument(metavar=metavar, help=help, show_default=False, autocompletion=offer)
 
 
-def own(name: str, kind: Any, told: Any, default: Any = None) -> Parameter:
-    """Return a parameter as typer looks at it; ``...`` is the default of one that must be given."""
-    default = Parameter.empty if default is ... else default
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, told])
-
-
-def _help(declared: config.Variable | declarations.Words) -> str:
-    gone = isinstance(declared, config.Variable) and not declared.exported
-    return f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{'' if gone else f' [{declared.name}]'}"
+def _help(declared: config.Variable) -> str:
+    variable = f" [{declared.name}]" if declared.exported else ""
+    return f"{declared.meaning[0].upper()}{declared.meaning[1:]}.{variable}"
 
 
 _OFFERS: dict[str, Callable[..., Any]] = {
@@ -113,39 +112,19 @@ _OFFERS: dict[str, Callable[..., Any]] = {
 }
 _SEVERAL = ("exclude", "fault-ranks", "replica-groups", *config.WORDS)
 """Settings whose flags may be given several times."""
-_TEXT: dict[str, Any] = {
-    "root": argument("ROOT", _help(config.BY_KEY["root"])),
-    "fail_on": option(
-        "--fail-on",
-        metavar="error|warning",
-        help="With warning: exit 1 for a warning too; the answer stays the same.",
-        panel=ACCEPTED,
-        offer=offers.words("error", "warning"),
-    ),
-    "output_file": option(
-        "--output", "-o", metavar="FILE", help="Write the answer to FILE, whole or not at all; - is stdout."
-    ),
-    "home": option(
-        "--root",
-        metavar="DIR",
-        help="Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in.",
-    ),
-    "format": option(
-        "--format",
-        metavar="FORMAT",
-        help="Output format; an unknown name lists the formats of the command.",
-        panel=OUTPUT,
-    ),
-    "progress_as": option(
-        "--progress",
-        metavar="auto|bar|json|none",
-        help="Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
-        panel=OUTPUT,
-        offer=offers.words("auto", "bar", "json", "none"),
-    ),
-}
-_SWITCHES = (
-    ("--json", "The same as --format json.", None),
+
+SHARED: dict[str, Parameter] = {}
+"""Each parameter that is shared, or stands behind one that is."""
+
+
+def _share(name: str, told: Any, kind: Any = str | None, default: Any = None) -> None:
+    """Add a parameter as typer looks at it; ``...`` is the default of one that must be given."""
+    default = False if kind is bool else Parameter.empty if default is ... else default
+    SHARED[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, told])
+
+
+for _flags, _about, _panel in (
+    ("--json", "Answer with one JSON object (docs/json.md).", None),
     ("--apply", "Do it; without this the command only says what it would do.", None),
     ("--history", "List instead what earlier starts resumed from, and what was lost.", OUTPUT),
     ("--worker", "This is one rank: torchrun, msrun, srun or mpirun starts this command.", DECISION),
@@ -156,40 +135,62 @@ _SWITCHES = (
     ("--explain-bytes", "Also say of every byte what it is and what protects it.", OUTPUT),
     ("--quiet -q", "No progress, warnings or notes on stderr.", OUTPUT),
     ("--verbose -v", "List everything, and say what led to the answer.", OUTPUT),
-)
-
-
-def _share(key: str, declared: config.Variable | declarations.Words) -> Parameter:
-    """Return the parameter of a setting. Its value stays text, as one parser reads all of them."""
-    told = option(
-        *filter(None, (declared.flag, declared.short)),
-        metavar=declared.metavar,
-        help=_help(declared),
-        panel=declared.panel,
-        offer=_OFFERS.get(key),
-    )
-    name = key.replace("-", "_")
-    if isinstance(declared, config.Variable) and declared.parse is parsers.flag:
-        return own(name, bool, told, default=False)
-    return own(name, (list[str] if key in _SEVERAL else str) | None, told)
-
-
-SHARED: dict[str, Parameter] = {name: own(name, str | None, told) for name, told in _TEXT.items()}
-"""Each parameter that is shared, or stands behind one that is."""
-for _flags, _about, _panel in _SWITCHES:
+):
     _name = _flags.split()[0].strip("-").replace("-", "_")
-    SHARED[_name] = own(_name, bool, option(*_flags.split(), help=_about, panel=_panel), default=False)
-_declared: dict[str, config.Variable | declarations.Words] = {**config.BY_KEY, **config.WORDS}
-for _key, _one in _declared.items():
-    if (_name := _key.replace("-", "_")) not in SHARED.keys() | GOING.keys():
-        SHARED[_name] = _share(_key, _one)
-SHARED["command"] = own("command", list[str] | None, argument("-- COMMAND", "What to start, after --."))
-SHARED["directory"] = own("directory", str, argument("DIR", "Directory on this machine for all copies."), ...)
+    _share(_name, option(*_flags.split(), help=_about, panel=_panel), bool)
+_share(
+    "output_file",
+    option(
+        "--output", "-o", metavar="FILE", help="Write the answer to FILE, whole or not at all; - is stdout."
+    ),
+)
+_share(
+    "home",
+    option(
+        "--root",
+        metavar="DIR",
+        help="Directory of the run, whose .ckpt is used; default: PATH, or the one that it lies in.",
+    ),
+)
+_share(
+    "format",
+    option(
+        "--format",
+        metavar="FORMAT",
+        help="Output format; an unknown name lists the formats of the command.",
+        panel=OUTPUT,
+    ),
+)
+_share(
+    "progress_as",
+    option(
+        "--progress",
+        metavar="auto|bar|json|none",
+        help="Progress on stderr: a bar (by default only on a terminal), or a JSON object per line.",
+        panel=OUTPUT,
+        offer=offers.words("auto", "bar", "json", "none"),
+    ),
+)
+_share("root", argument("ROOT", _help(config.BY_KEY["root"])))
+_share("command", argument("-- COMMAND", "What to start, after --."), list[str] | None)
+_share("directory", argument("DIR", "Directory on this machine for all copies."), str, ...)
 for _name, _going in GOING.items():
-    _switch = _going.kind is bool
-    _flag = _going.flag or f"--{_name.replace('_', '-')}"
-    _told = option(_flag, metavar="" if _switch else "VALUE", help="", hidden=True)
-    SHARED[_name] = own(_name, _going.kind, _told, False if _switch else None)
+    _flag, _metavar = _going.flag or f"--{_name.replace('_', '-')}", "" if _going.kind is bool else "VALUE"
+    _share(_name, option(_flag, metavar=_metavar, help="", hidden=True), _going.kind)
+for _key, _v in {**config.BY_KEY, **config.WORDS}.items():
+    if (_name := _key.replace("-", "_")) in SHARED:
+        continue
+    _told = option(
+        *filter(None, (_v.flag, _v.short)),
+        metavar=_v.metavar,
+        help=_help(_v),
+        panel=_v.panel,
+        offer=_OFFERS.get(_key),
+    )
+    # Values stay text, as one parser reads all of them.
+    _share(
+        _name, _told, bool if _v.parse is parsers.flag else (list[str] if _key in _SEVERAL else str) | None
+    )
 
 PRINT = "output_file format json quiet verbose color"
 TRUST = "trust config trust_group trust_owner trust_dir no_plugins"
@@ -225,10 +226,6 @@ class Asked(Struct, frozen=True):
         return selection
 
     @property
-    def explain(self) -> bool:
-        return bool(self.given["explain"] or self.to.verbose)
-
-    @property
     def names_rank(self) -> bool:
         return self.given["rank"] is not None
 
@@ -250,65 +247,56 @@ class Asked(Struct, frozen=True):
         to.out(emit.json(result) if to.format == "json" else emit.render(result, to.view))
         return 0
 
+    def catalogue(
+        self, name: str, entries: Sequence[Object], show: Callable[[View], str], **more: object
+    ) -> int:
+        """Write what ckpt knows: the entries as JSON, or for people what ``show`` makes of them. Return 0."""
+        from ckpt_tools.output.json import catalogue
 
-def take(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Let a command take shared parameters besides its own, in ``given``."""
-    return lambda function: _taking(function, _parameters(function), names)
+        to = self.to
+        to.out(catalogue(name, entries, **more) if to.format == "json" else show(to.view))
+        return 0
 
 
 def ask(
-    formats: Sequence[str], *names: str, of: str = "", document: str = ""
+    formats: Sequence[str], *names: str, of: str = "", document: str = "", settings: bool = True
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command what it is asked, before its own; ``of`` names the parameters that hold the trees."""
+    """Give a command what it is asked, before its own parameters; ``of`` names those that hold the trees, and
+    without ``settings`` none are read.
+    """
 
     def decorate(function: Callable[..., int]) -> Callable[..., int]:
-        _, *own = _parameters(function)
+        _, *own = signature(function, eval_str=True).parameters.values()
+        parameters = {p.name: p for p in (*own, *(SHARED[name] for name in " ".join(names).split()))}
 
-        def command(**given: Any) -> int:
+        @wraps(function)
+        def command(**said: Any) -> int:
+            given = {name: p.default for name, p in parameters.items() if p.default is not p.empty} | said
+            for name in [name for name in GOING if given.get(name)]:
+                _replace(given, name)
             if "ranks" in given and given["rank"]:
                 if given["ranks"]:
                     raise UsageError("--rank and --ranks contradict each other", "add --rank 0-7")
                 if not given["rank"].isdigit():
                     given |= {"rank": None, "ranks": given["rank"]}
+            if "no_plugins" in given:
+                plugins.switch(given["no_plugins"] or None)
             to = read_output(formats, given, document)
             trees = [given[name] or "." for name in of.split()]
             roots = tuple(root for tree in trees for root in (tree if isinstance(tree, list) else [tree]))
-            asked = Asked(to, read_settings(given, to, roots), given)
-            return function(asked, **{p.name: given[p.name] for p in own})
+            found = read_settings(given, to, roots) if settings else config.Settings({}, {})
+            return function(Asked(to, found, given), **{p.name: given[p.name] for p in own})
 
-        command.__doc__ = function.__doc__
-        return _taking(command, own, names)
+        command.__signature__ = Signature([*parameters.values()])  # type: ignore[attr-defined]
+        command.__annotations__ = {name: p.annotation for name, p in parameters.items()}
+        return command
 
     return decorate
 
 
-def _parameters(function: Callable[..., int]) -> list[Parameter]:
-    parameters = signature(function, eval_str=True).parameters.values()
-    return [p for p in parameters if p.kind is not p.VAR_KEYWORD]
-
-
-def _taking(
-    function: Callable[..., int], own: Sequence[Parameter], names: Sequence[str]
-) -> Callable[..., int]:
-
-    @wraps(function)
-    def command(**given: Any) -> int:
-        given = {**defaults, **given}
-        for name, going in GOING.items():
-            if given.get(name):
-                _replace(given, name, going, flags[name])
-        return function(**given)
-
-    parameters = [*own, *(SHARED[name] for name in " ".join(names).split())]
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    told = {p.name: p.annotation.__metadata__[0] for p in parameters}
-    flags = {name: told[name].default for name in told.keys() & GOING.keys()}
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
-
-
-def _replace(given: dict[str, Any], name: str, going: Going, flag: str) -> None:
+def _replace(given: dict[str, Any], name: str) -> None:
+    """Say what to use in place of a flag that goes, and let that have its value."""
+    going, flag = GOING[name], SHARED[name].annotation.__metadata__[0].default
     values = given[name] if isinstance(given[name], list) else [given[name]]
     use = declarations.fill(going.use, [str(value) for value in values])
     if not given.get("quiet"):

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ckpt_tools.model.answers import Verification
     from ckpt_tools.output.page import View
 
+T = TypeVar("T")
 _HINTS = {
     "text": "'ckpt run' becomes the command, and what is printed is its own; 'ckpt plan --json' answers "
     "without starting it, and $CKPT_PLAN names the decision within it"
@@ -69,7 +70,6 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         raise UsageError(f"--json and --format {choice} contradict each other", "use one of them")
     choice = "json" if given.get("json") else choice or formats[0]
     if kind and choice not in formats:
-        plugins.switch(given.get("no_plugins") or None)
         from ckpt_tools.output import registry
 
         if found := registry.find(choice, kind):
@@ -83,11 +83,10 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         ("--progress", given.get("progress_as") or "auto", ("auto", "bar", "json", "none")),
         ("--fail-on", given.get("fail_on") or "error", ("error", "warning")),
     ):
-        try:
-            parsers.word(value, allowed)
-        except ValueError as e:
-            hint = _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
-            raise UsageError(f"{flag}: {e}", hint) from e
+        hint = _HINTS.get(allowed[0], f"leave {flag} out for {allowed[0]}")
+        read_value(flag, parsers.one_of(*allowed), value, hint)
+    if given.get("format") == "json" and not given.get("quiet"):
+        console.going("--format json", "--json")
     return Output(
         choice,
         given.get("quiet", False),
@@ -97,6 +96,14 @@ def read_output(formats: Sequence[str], given: Mapping[str, Any], kind: str = ""
         _file(given),
         warnings_fail=given.get("fail_on") == "warning",
     )
+
+
+def read_value(flag: str, parse: Callable[[object, str], T], text: str, hint: str = "") -> T:
+    """Return what the value of a flag means. Raise UsageError that names the flag."""
+    try:
+        return parse(text, "")
+    except ValueError as e:
+        raise UsageError(f"{flag}: {e}", hint) from e
 
 
 def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] = ()) -> config.Settings:
@@ -111,8 +118,6 @@ def read_settings(given: Mapping[str, Any], to: Output, roots: tuple[str, ...] =
 
         mounts.forget()
         mounts.configure(found.stores or StoreOptions())
-    if "no-plugins" in flags:
-        plugins.switch(found.values.get("no-plugins"))
     if not to.quiet:
         for note in found.notes:
             console.problem("note", note)

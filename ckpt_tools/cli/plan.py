@@ -33,8 +33,8 @@ def plan(asked: options.Asked) -> int:
     and why.
 
     When there is no answer, the exit code says why: 3 no checkpoint exists, 4 none is usable, 5 something
-    could not be looked at. With --fail-on warning: 1 there is an answer, but also a warning, or a better
-    checkpoint that lost. With --history: 0 listed, 3 no start of ROOT is known, 5 the history cannot be read.
+    could not be looked at. With --history: 0 listed, 3 no start of ROOT is known, 5 the history cannot be
+    read.
     """
     from ckpt_tools import api
     from ckpt_tools.planning.answer import narrow_to_rank
@@ -42,9 +42,7 @@ def plan(asked: options.Asked) -> int:
     to = asked.to
     if asked.given["history"]:
         return _history(asked)
-    if asked.explain:
-        to = replace(to, verbose=True)
-    tell = to.out if asked.explain and to.format == "table" else None
+    tell = to.out if to.verbose and to.format == "table" else None
     with output.explain_failure(to, tell), progress(to) as meter:
         result = api.plan(asked.found.root, asked.selection, progress=meter, note=output.cache_notes(to))
     # not for CKPT_RANK: each process of a job may have that

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ckpt_tools.cli import options
+from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import option
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
@@ -83,11 +83,9 @@ def read_policy(flag: str, texts: Iterable[str]) -> Policy:
     found: dict[str, Any] = {}
     for one in (word.strip() for text in texts for word in text.split(",")):
         word, _, value = f"last={one}".partition("=") if one.isdigit() else one.partition("=")
-        try:
-            name, parse = WORDS[parsers.word(word, tuple(WORDS))]
-            read = parse(value, "")
-        except ValueError as e:
-            raise UsageError(f"{flag} {one}: {e}", f"{flag}: {MEANING}") from e
+        said = (f"{flag} {one}", f"{flag}: {MEANING}")
+        name, parse = WORDS[output.read_value(said[0], parsers.one_of(*WORDS), word, said[1])]
+        read: Any = output.read_value(said[0], parse, value, said[1])
         if name == "keep_kinds":
             read = found.get(name, frozenset()) | {read}
         elif found.setdefault(name, read) != read:

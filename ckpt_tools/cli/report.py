@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.options import argument
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.cli.verify import READING, exit_code
+from ckpt_tools.cli.verify import PART, exit_code
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
@@ -62,10 +62,11 @@ def report(
     gathered = _gather(paths, found, to)
     assert gathered.verification is not None  # noqa: S101 - for the type checker
     code = exit_code(gathered.verification, found.values.get("strict", False))
+    from ckpt_tools.output import json
     from ckpt_tools.output.report import data
 
     document = data.document(replace(gathered, exit_code=code))
-    to.out(page.render(document) if to.format == "html" else data.render(document))
+    to.out(page.render(document) if to.format == "html" else json.dump(document))
     if to.file and not to.quiet:
         from ckpt_tools.output.report.advice import overall
 
@@ -84,7 +85,7 @@ def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathere
     with progress(to) as meter:
         result = api.verify(
             paths,
-            **found.reading(READING),
+            **found.reading(*PART),
             cache=keep,
             note=output.cache_notes(to),
             progress=meter,
@@ -96,9 +97,9 @@ def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathere
         selection = replace(found.selection(), cache=keep, max_age=age)
         starts = tuple(start for scan in scans for start in _find_starts(scan, selection))
     maps = {}  # what the bytes of damaged files are, as far as their structure tells
+    known = {**found.named(("key_file",)), "trust": found.trust, "layouts": found.layouts}
     for path in (result.files[at].report.path for at in find_damaged(result.files)):
         with suppress(CkptError):  # gone or unreadable by now: what is known of it is in the report already
-            known = found.reading(("key_file",))
             maps[path] = api.show(path, Level.STRUCTURE, explain=True, **known)[0].regions
     omitted = max(0, sum(len(_list_runs(scan)) for scan in scans) - len(starts)) if len(starts) >= RUNS else 0
     return Gathered(roots, started, result, scans, starts, maps, runs_omitted=omitted)

@@ -111,7 +111,7 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
     from ckpt_tools.job import Listener
 
     def report(plan: LoadPlan) -> None:
-        if asked.explain:
+        if asked.to.verbose:
             console.err(output.tell(plan, asked.to))
         elif not asked.to.quiet:
             console.problem("note", sum_up(plan))

@@ -9,7 +9,6 @@ from ckpt_tools.cli.options import argument, option
 from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.seal import Sealing
 
-READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir")
 EXAMPLES = """
 ckpt seal run  # verify everything, and seal what is sound and has no seal yet
 ckpt seal run --dry-run  # say what would be sealed
@@ -79,7 +78,7 @@ def seal(
             again=again,
             merge=merge,
             dry_run=dry_run,
-            **found.reading(READING),
+            **found.reading(),
             progress=meter,
         )
     asked.answer("sealing", result)

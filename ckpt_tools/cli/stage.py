@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ckpt_tools.cli import options
+from ckpt_tools.cli import options, output
 from ckpt_tools.cli.run import listen
 from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
@@ -69,7 +69,4 @@ def _ranks(asked: options.Asked) -> frozenset[int] | range | None:
     given, rank = asked.given["ranks"], asked.selection.rank
     if given is None:
         return range(rank, rank + 1) if asked.names_rank and rank is not None else ranks_here(os.environ)
-    try:
-        return frozenset(parsers.rank_set(given, ""))
-    except ValueError as e:
-        raise UsageError(f"--rank: {e}", "add --rank 0-7") from e
+    return output.read_value("--rank", parsers.rank_set, given, "add --rank 0-7")

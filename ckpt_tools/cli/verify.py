@@ -12,9 +12,8 @@ from ckpt_tools.cli.progress import progress
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict, blind, worst
 
-READING = {"level", "jobs", "require", "require_seal", "seal_dir", "verify_key", "trust_global", "settle"}
-READING |= {"key_file", "max_age", "io", "limit_rate", "sample", "max_duration"}
-"""Settings that ``api.verify`` takes under their own names; its defaults are the command's."""
+PART = ("level", "sample", "max_duration")
+"""How much to read, as ``api.verify`` takes it besides the fields of ReadOptions."""
 EXAMPLES = """
 ckpt verify run  # every file, with all stored checksums
 ckpt verify run/iter_0000020 --level structure  # without reading the contents
@@ -60,7 +59,7 @@ def verify(
     from ckpt_tools.output import registry
     from ckpt_tools.reading.engines import engine
 
-    reading, form = found.reading(READING), registry.find(to.format)
+    reading, form = found.reading(*PART), registry.find(to.format)
     if form is not None and form.in_ci:
         reading.setdefault("settle", 0.0)
     try:

@@ -11,7 +11,6 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute
 
-READING = ("jobs", "require", "settle", "key_file", "io", "limit_rate", "seal_dir", "trust_global")
 _PORTS = 1 << 16
 _LEAST = 0.1
 """Seconds that any of the times may be, at least."""
@@ -84,7 +83,7 @@ def watch(
     from ckpt_tools.model.selection import ReadOptions
     from ckpt_tools.output import jsonl
 
-    read = ReadOptions(**{"jobs": 1, **found.reading(READING)}, cache=True)
+    read = ReadOptions(**{"jobs": 1, **found.reading()}, cache=True)
     said = {
         "rescan": _seconds("--rescan", rescan),
         "every": _seconds("--every", every),
@@ -111,10 +110,7 @@ def watch(
 def _seconds(flag: str, text: str | None) -> float | None:
     if text is None:
         return None
-    try:
-        seconds = parsers.duration(text)
-    except ValueError as e:
-        raise UsageError(f"{flag}: {e}") from e
+    seconds = output.read_value(flag, parsers.duration, text)
     if seconds < _LEAST:
         raise UsageError(f"{flag}: {text!r} is below {_LEAST:g} s")
     return seconds
@@ -127,10 +123,7 @@ def _places(places: Sequence[str]) -> dict[str, object]:
         if "/" in place or not (mark or place.isdigit()):
             said: dict[str, object] = {"metrics_file": place}
         else:
-            try:
-                said = {"metrics_port": parsers.whole(0, _PORTS - 1)(port, "")}
-            except ValueError as e:
-                raise UsageError(f"--metrics: {e}") from e
+            said = {"metrics_port": output.read_value("--metrics", parsers.whole(0, _PORTS - 1), port)}
             said |= {"metrics_address": address.strip("[]")} if address else {}
         if said.keys() & found.keys():
             raise UsageError(f"--metrics {place}: another one is named already", "name one file and one port")

@@ -8,7 +8,7 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.observed import describe, is_unseen, observe, shorten
+from ckpt_tools.output.observed import advise, is_unseen, observe, shorten
 from ckpt_tools.output.page import FEW, View
 from ckpt_tools.output.words import printable
 
@@ -21,13 +21,10 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
     listed = seen.findings if view.verbose else seen.findings[:FEW]
     lines = [_annotation(f) for f in listed]
     if len(listed) < len(seen.findings):
-        more = f"{len(seen.findings) - len(listed):,} more findings are not annotated: --format json has all"
+        more = f"{len(seen.findings) - len(listed):,} more findings are not annotated: --json has all"
         lines.append(f"::notice title={_property(seen.title)}::{_message(more)}")
-    if seen.failure:
-        told = ". ".join(filter(None, (seen.sentence, seen.failure.hint)))
-        lines.append(f"::error title={_property(seen.title)}::{_message(told)}")
-    elif seen.empty:
-        lines.append(f"::error title={_property(seen.title)}::{_message(seen.sentence)}")
+    if seen.failure or seen.empty:
+        lines.append(f"::error title={_property(seen.title)}::{_message(seen.error)}")
     else:
         # Older commands are found anywhere in a line that is none of the newer ones.
         lines.append(printable(f"{seen.title}: {seen.sentence}").replace("##[", "## ["))
@@ -39,9 +36,8 @@ def _annotation(f: Finding) -> str:
     # steer the log.
     file = re.sub(r"[^\r\n]+", lambda m: printable(m[0]), shorten(f.path))
     where = f"file={_property(file)}," if f.path else ""
-    text = ". ".join(filter(None, (describe(f), f.hint)))
     command = "error" if is_unseen(f) else _COMMAND[f.severity]
-    return f"::{command} {where}title={_property(f'ckpt: {f.code}')}::{_message(text)}"
+    return f"::{command} {where}title={_property(f'ckpt: {f.code}')}::{_message(advise(f))}"
 
 
 def _message(text: str) -> str:

@@ -97,14 +97,6 @@ def fields(value: object, *names: str) -> Object:
     return found
 
 
-def problem(name: str, message: str, hint: str, exit_code: int, *, one_line: bool = False) -> str:
-    """What a failed command answers; ``name`` is that of the error's class."""
-    from ckpt_tools.output.failure import Failure, code_of
-
-    answer = failed(Failure("", code_of(name), message, hint, exit_code))
-    return f"{line(answer)}\n" if one_line else dump(answer)
-
-
 def failed(failure: Failure) -> Object:
     """What a command without an answer says; whoever reads verdicts and files of answers finds them here."""
     return {

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from ckpt_tools.launchers import Launcher, Started, package_of
 from ckpt_tools.model.plan import Known
-from ckpt_tools.output import json as emit
+from ckpt_tools.output.json import Object
 from ckpt_tools.output.page import PLAIN, Page, View, known
 
 All = Sequence[tuple[Launcher, Started | None]]
 """Each launcher with what it makes of the environment."""
 
 
-def catalogue(launchers: All, here: Started | None) -> str:
-    """JSON: each launcher with what it makes of the environment, and ``detected``, which is believed."""
-    entries = [
+def entries(launchers: All) -> list[Object]:
+    """Each launcher with what it makes of the environment."""
+    return [
         {
             "name": launcher.name,
             "variables": list(launcher.variables),
@@ -29,7 +27,6 @@ def catalogue(launchers: All, here: Started | None) -> str:
         }
         for launcher, started in launchers
     ]
-    return emit.catalogue("launchers", entries, detected=msgspec.to_builtins(here) if here else None)
 
 
 def table(launchers: All, here: Started | None, env: Mapping[str, str], view: View = PLAIN) -> str:

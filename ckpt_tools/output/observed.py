@@ -11,7 +11,7 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.page import View
+from ckpt_tools.output.page import View, relative
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import plural, size
 
@@ -24,6 +24,11 @@ class Observed(Struct, frozen=True):
     findings: tuple[Finding, ...]
     failure: Failure | None = None
     empty: bool = False
+
+    @property
+    def error(self) -> str:
+        """Why there is no answer, and what to do about it."""
+        return ". ".join(filter(None, (self.sentence, self.failure.hint if self.failure else "")))
 
 
 def observe(document: Verification | LoadPlan | Failure, view: View) -> Observed:
@@ -61,8 +66,7 @@ def count_files(v: Verification) -> str:
 
 def shorten(path: str) -> str:
     """Return a path as it is seen from the current directory, as a repository's files are called."""
-    home = here().rstrip("/") + "/"
-    return path[len(home) :] if path.startswith(home) and len(path) > len(home) else path
+    return relative(path, here())
 
 
 def here() -> str:
@@ -71,6 +75,11 @@ def here() -> str:
         return os.getcwd()
     except OSError:
         return "/"
+
+
+def advise(f: Finding) -> str:
+    """Return what is wrong and what to do about it."""
+    return ". ".join(filter(None, (describe(f), f.hint)))
 
 
 def describe(f: Finding) -> str:

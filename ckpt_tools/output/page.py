@@ -7,18 +7,15 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
 from ckpt_tools.findings import filled
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Finding, Severity
+from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.output.words import percent, printable, wrapped
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -45,6 +42,10 @@ STYLE = {
 """Words that say something about health; all other cells are plain."""
 
 
+WORST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
+"""Verdicts in the order in which they need attention."""
+
+
 class View(Struct, frozen=True):
     """How a page is shown: ``width`` None wraps nothing; ages are measured from ``now``."""
 
@@ -64,7 +65,6 @@ class Page:
     def __init__(self, view: View) -> None:
         self.view = view
         self.file = io.StringIO()
-        self.console = _console(self.file) if view.color else None
 
     def text(self, text: str, style: str = "", whole: bool = False) -> None:
         """A paragraph, wrapped between words unless it must be copied ``whole``."""
@@ -98,12 +98,11 @@ class Page:
                     self._line([(text, "")])
 
     def _line(self, parts: Sequence[tuple[str, str]]) -> None:
-        if self.console is None:
-            self.file.write("".join(text for text, _ in parts).rstrip() + "\n")
-            return
-        from rich.text import Text
+        if self.view.color:
+            from rich.style import Style
 
-        self.console.print(Text.assemble(*parts), soft_wrap=True)
+            parts = [(Style.parse(style).render(text), "") for text, style in parts]
+        self.file.write("".join(text for text, _ in parts).rstrip() + "\n")
 
     def first(self, items: Sequence[T]) -> Sequence[T]:
         return items if self.view.verbose else items[:FEW]
@@ -152,24 +151,6 @@ class Page:
 
     def done(self) -> str:
         return "".join(f"{line.rstrip()}\n" for line in self.file.getvalue().splitlines())
-
-
-def _console(file: io.StringIO) -> Console:
-    from rich.console import Console
-
-    # Markup, emoji and highlighting off: names come from untrusted files.
-    return Console(
-        file=file,
-        width=100_000,
-        force_terminal=True,
-        color_system="standard",
-        markup=False,
-        emoji=False,
-        highlight=False,
-        legacy_windows=False,
-        force_interactive=False,
-        _environ={},
-    )
 
 
 def _measure(

@@ -13,7 +13,7 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
-from ckpt_tools.output.observed import Observed, describe, here, observe, shorten
+from ckpt_tools.output.observed import Observed, advise, here, observe, shorten
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import printable
 from ckpt_tools.storage.urls import is_url, joined, split
@@ -41,26 +41,23 @@ def render(document: Verification | LoadPlan | Failure, view: View) -> str:
 
 def _rule(code: str) -> Object:
     known = CODES.get(code)
-    told = (
-        {
-            "shortDescription": {"text": known.title},
-            "help": {"text": known.hint},
-            "defaultConfiguration": {"level": str(known.severity)},
-        }
-        if known
-        else {}
-    )
-    return {"id": code, **told}
+    if known is None:
+        return {"id": code}
+    return {
+        "id": code,
+        "shortDescription": {"text": known.title},
+        "help": {"text": known.hint},
+        "defaultConfiguration": {"level": str(known.severity)},
+    }
 
 
 def _invocation(seen: Observed, left_out: int) -> Object:
     notes = [_note("note", f"{seen.title}: {seen.sentence}")]
     if left_out:
-        notes.append(_note("warning", f"{left_out:,} more findings are left out: --format json has all"))
+        notes.append(_note("warning", f"{left_out:,} more findings are left out: --json has all"))
     if seen.failure is None:
         return {"executionSuccessful": True, "toolExecutionNotifications": notes}
-    told = ". ".join(filter(None, (seen.sentence, seen.failure.hint)))
-    notes[0] = {**_note("error", told), "descriptor": {"id": seen.failure.code}}
+    notes[0] = {**_note("error", seen.error), "descriptor": {"id": seen.failure.code}}
     exit_code = seen.failure.exit_code
     return {"executionSuccessful": False, "exitCode": exit_code, "toolExecutionNotifications": notes}
 
@@ -70,13 +67,12 @@ def _note(level: str, text: str) -> Object:
 
 
 def _result(f: Finding, index: int) -> Object:
-    text = printable(". ".join(filter(None, (describe(f), f.hint))))
     identity = f"{f.code}\0{shorten(f.path)}\0{f.offset}".encode("utf-8", "surrogatepass")
     return {
         "ruleId": f.code,
         "ruleIndex": index,
         "level": str(f.severity),
-        "message": {"text": text},
+        "message": {"text": printable(advise(f))},
         **({"locations": [_location(f.path)]} if f.path else {}),
         # Which finding of an earlier upload is the same one: files of tensors have no lines to tell it by.
         "partialFingerprints": {"ckptFinding/v1": hashlib.sha256(identity).hexdigest()},

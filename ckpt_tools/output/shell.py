@@ -29,7 +29,7 @@ ONLY_PATH = (
 ALL_FILES = "--resume-args '--resume {files}' passes each as a word; {step} passes the number"
 EACH_RANK = (
     "ask for each rank with --rank N, or start each with 'ckpt run ROOT --worker' inside the launcher;"
-    " --format json lists all files"
+    " --json lists all files"
 )
 
 

@@ -27,6 +27,6 @@ def lines(paths: Iterable[str], *, terminal: bool = False) -> str:
         if "\n" in path and not terminal:
             raise UsageError(
                 f"the path {path!r} holds a line break, so one path per line cannot be read back",
-                "add --format json or --format shell",
+                "add --json or --format shell",
             )
     return "".join(f"{printable(path) if terminal else path}\n" for path in paths)

@@ -8,12 +8,22 @@ from ckpt_tools.model.answers import FileReport, Sample, Verification
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Report
 from ckpt_tools.output.contents import show_bytes
-from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, STYLE, Page, View, describe_checks, known, relative
+from ckpt_tools.output.page import (
+    DEPTHS,
+    FEW,
+    PLAIN,
+    STYLE,
+    WORST,
+    Page,
+    View,
+    describe_checks,
+    known,
+    relative,
+)
 from ckpt_tools.output.words import plural, size, span, speed
 
 _FEW = 8
 """Files with findings that need no table."""
-_WORST_FIRST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
 
 
 def render(result: Verification, view: View = PLAIN) -> str:
@@ -77,7 +87,7 @@ def _list_files(page: Page, reports: Sequence[Report], root: str) -> Sequence[Re
     listed = [r for r in reports if page.view.verbose or r.verdict is not Verdict.OK]
     if not page.view.verbose and len(listed) <= _FEW:
         return listed
-    listed.sort(key=lambda r: _WORST_FIRST.index(r.verdict))
+    listed.sort(key=lambda r: WORST.index(r.verdict))
     rows = [
         (
             *(str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), known(r.format)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ckpt_tools.errors import UsageError, cut
 from ckpt_tools.settings import fault_file, parsers
@@ -19,9 +19,9 @@ class Variable(NamedTuple):
     ``parse`` is None for variables that are no setting. ``in_file`` is False where one value for all
     processes would be wrong, or where a file would vouch for itself. ``reads`` stands for ``parse`` where a
     file of orders is read. ``use`` is what to say in place of a flag that goes, ``set`` of a variable; {} is
-    what was said. ``word`` is what says it among the words of another flag. ``called`` is a key that is not
-    the flag's name. Help has the ``metavar`` of a value, the ``panel`` in which the flag stands, and its
-    ``short`` form.
+    what was said. ``word`` is what says it among the words of another flag, which ``splits`` them there, in
+    lines besides. ``called`` is a key that is not the flag's name. Help has the ``metavar`` of a value, the
+    ``panel`` in which the flag stands, and its ``short`` form.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Variable(NamedTuple):
     use: str = ""
     set: str = ""
     word: str = ""
+    splits: str = ""
     called: str = ""
     metavar: str = ""
     panel: str | None = None
@@ -158,32 +159,21 @@ REPEATED = (parsers.uids, parsers.paths, parsers.dotted, parsers.store_options)
 SIZES = ("tp", "pp", "cp", "dp", "ep", "etp")
 
 
-class Words(NamedTuple):
-    """A flag whose words are settings. Each word has a key of its own in ckpt.toml."""
+class Said(NamedTuple):
+    """A raw value, and where it was given."""
 
-    name: str
-    flag: str
-    meaning: str
-    commas: bool = True
-    metavar: str = ""
-    panel: str | None = None
-    short: str = ""
+    raw: object
+    origin: str
 
-    def read(self, raw: object, origin: str) -> Iterator[tuple[str, Said]]:
-        known = {v.word: v for v in ENV if v.word and v.set.startswith(f"{self.name}=")}
-        lines = raw if isinstance(raw, list) else str(raw).splitlines()
-        for piece in (p for line in lines for p in (line.split(",") if self.commas else [line])):
-            word, mark, value = (part.strip() for part in piece.partition("="))
-            try:
-                variable = known[parsers.word(word, tuple(known))]
-                if bool(value) == (variable.parse is parsers.flag) or bool(mark) != bool(value):
-                    raise ValueError(f"use {word}{variable.set.partition(word)[2].replace('{}', 'VALUE')}")
-            except ValueError as e:
-                raise UsageError(f"{origin}: {cut(str(e))}", f"{self.flag}: {self.meaning}") from e
-            yield (
-                variable.key,
-                Said([value] if variable.parse in REPEATED else value or "1", f"{origin} {word}"),
-            )
+
+# fmt: off
+WORDS = {
+    "allow": Variable("CKPT_ALLOW", "--allow", "start although this is so: none (no checkpoint is there: a first launch), missing (with none: nor is ROOT, or the run), unreadable (skip a checkpoint that could not be read), fresh (none is usable, or an earlier start had one; not for scripts)", None, splits=",", metavar="WHAT"),
+    "parallel": Variable("CKPT_PARALLEL", "--parallel", "parallel sizes, and how ranks are counted over the axes, fastest first, such as tp=2,pp=4,order=tp-cp-ep-dp-pp; sizes: tp, pp, cp, dp, ep, etp (tp of experts)", None, splits=",", metavar="SIZES", panel=REPLICAS),
+    "trust": Variable("CKPT_TRUST", "--trust", "whose files of orders count beside your own: group, owner=UID, dir=DIR (docs/hooks.md); global='mycompany.*': code of your own that pickles may name; repeat the flag (or give one per line) for more", None, splits="\n", metavar="WHAT", panel=TRUST),
+}
+# fmt: on
+"""Flags whose words are settings. Each word has a key of its own in ckpt.toml."""
 
 
 def fill(use: str, values: Sequence[str]) -> str:
@@ -194,39 +184,37 @@ def fill(use: str, values: Sequence[str]) -> str:
     return f"{name}=$'" + r"\n".join(lines) + "'"
 
 
-class Said(NamedTuple):
-    """A raw value, and where it was given."""
-
-    raw: object
-    origin: str
-
-
-# fmt: off
-WORDS = {
-    "allow": Words("CKPT_ALLOW", "--allow", "start although this is so: none (no checkpoint is there: a first launch), missing (with none: nor is ROOT, or the run), unreadable (skip a checkpoint that could not be read), fresh (none is usable, or an earlier start had one; not for scripts)", metavar="WHAT"),
-    "parallel": Words("CKPT_PARALLEL", "--parallel", "parallel sizes, and how ranks are counted over the axes, fastest first, such as tp=2,pp=4,order=tp-cp-ep-dp-pp; sizes: tp, pp, cp, dp, ep, etp (tp of experts)", metavar="SIZES", panel=REPLICAS),
-    "trust": Words("CKPT_TRUST", "--trust", "whose files of orders count beside your own: group, owner=UID, dir=DIR (docs/hooks.md); global='mycompany.*': code of your own that pickles may name; repeat the flag (or give one per line) for more", commas=False, metavar="WHAT", panel=TRUST),
-}
-# fmt: on
-
-
 def find_said(flags: Mapping[str, object], env: Mapping[str, str]) -> dict[str, Said]:
     """Return by key what flags, and else variables, say. Raise UsageError if two contradict each other."""
     by_flag: dict[str, Said] = {}
     by_variable: dict[str, Said] = {}
     for key, raw in flags.items():
         declared = WORDS.get(key) or BY_KEY[key]
-        given = not (raw is None or raw is False or raw == [])
-        if not given and not env.get(declared.name):
+        if not (raw is None or raw is False or raw == []):
+            switch = raw is True and declared.parse is parsers.flag
+            found, said = by_flag, Said("1" if switch else raw, declared.flag)
+        elif env.get(declared.name):
+            found, said = by_variable, Said(env[declared.name], declared.name)
+        else:
             continue
-        switch = raw is True and isinstance(declared, Variable) and declared.parse is parsers.flag
-        said = (
-            Said("1" if switch else raw, declared.flag) if given else Said(env[declared.name], declared.name)
-        )
-        pieces = declared.read(*said) if isinstance(declared, Words) else iter([(key, said)])
-        for one, piece in pieces:
-            _add(by_flag if given else by_variable, one, piece)
+        for one, piece in _read_words(declared, said) if declared.splits else [(key, said)]:
+            _add(found, one, piece)
     return {**by_variable, **by_flag}
+
+
+def _read_words(flag: Variable, said: Said) -> Iterator[tuple[str, Said]]:
+    known = {v.word: v for v in ENV if v.word and v.set.startswith(f"{flag.name}=")}
+    lines = said.raw if isinstance(said.raw, list) else str(said.raw).splitlines()
+    for piece in (piece for line in lines for piece in line.split(flag.splits)):
+        word, mark, value = (part.strip() for part in piece.partition("="))
+        try:
+            variable = known[parsers.word(word, tuple(known))]
+            if bool(value) == (variable.parse is parsers.flag) or bool(mark) != bool(value):
+                raise ValueError(f"use {word}{variable.set.partition(word)[2].replace('{}', 'VALUE')}")
+        except ValueError as e:
+            raise UsageError(f"{said.origin}: {cut(str(e))}", f"{flag.flag}: {flag.meaning}") from e
+        raw = [value] if variable.parse in REPEATED else value or "1"
+        yield variable.key, Said(raw, f"{said.origin} {word}")
 
 
 def _add(found: dict[str, Said], key: str, said: Said) -> None:
@@ -241,8 +229,6 @@ def trusted(flags: Mapping[str, object], env: Mapping[str, str]) -> Trust:
     """Whose orders count, by flags and variables: never by a file, which could vouch for itself."""
     keys = ("trust-group", "trust-owner", "trust-dir")
     said = find_said({key: flags.get(key) for key in ("trust", *keys)}, env)
-    values = {key: BY_KEY[key].value(*said[key]) for key in keys if key in said}
-    group, owners, places = (
-        values.get(key, default) for key, default in zip(keys, (False, frozenset[int](), ()), strict=True)
-    )
-    return Trust(group is True, owners, places)  # type: ignore[arg-type]  # what their parsers return
+    values: list[Any] = [BY_KEY[key].value(*said[key]) if key in said else () for key in keys]
+    group, owners, places = values
+    return Trust(bool(group), frozenset(owners), places)

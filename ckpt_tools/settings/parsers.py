@@ -47,7 +47,7 @@ EVERYONE = "*"
 _ALL: Groups = {EVERYONE: ()}
 
 
-def whole(minimum: int, maximum: int | None = None) -> Parse:
+def whole(minimum: int, maximum: int | None = None) -> Callable[[object, str], int]:
     def parse(value: object, _base: str) -> int:
         if isinstance(value, str) and re.fullmatch(r"\s*-?[0-9]{1,18}\s*", value):
             value = int(value)
@@ -149,7 +149,7 @@ def word(value: object, words: Sequence[str]) -> str:
     return str(value)
 
 
-def one_of(*words: str) -> Parse:
+def one_of(*words: str) -> Callable[[object, str], str]:
     def parse(value: object, _base: str) -> str:
         return word(value, words)
 

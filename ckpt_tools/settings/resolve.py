@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
-from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.model.selection import Pairs, Selection, StoreOptions
+from ckpt_tools.errors import UsageError, explain_refusal
+from ckpt_tools.model.selection import Pairs, ReadOptions, Selection, StoreOptions
 from ckpt_tools.settings import declarations
-from ckpt_tools.settings.declarations import BY_KEY, ENV, SIZES, WORDS, Variable
+from ckpt_tools.settings.declarations import BY_KEY, ENV, REPEATED, SIZES, WORDS, Said, Variable
 from ckpt_tools.settings.parsers import EVERYONE, nearest
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_file, there
@@ -41,27 +41,23 @@ def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs
         where = f'{file}: [store."{prefix}"]'
         if prefix in out:
             raise UsageError(f"{where} is there twice", _HINT)
-        out[prefix] = _read_options(where, table)
+        try:
+            out[prefix] = tuple(_read_options(table))
+        except ValueError as e:
+            raise UsageError(f"{where}: {e}", _HINT) from None
     return tuple(out.items())
 
 
-def _read_options(where: str, table: Mapping[str, Any], above: str = "") -> Pairs:
+def _read_options(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
     from ckpt_tools.storage.stores.options import checked
 
-    pairs: list[tuple[str, str]] = []
     for key, value in table.items():
         if isinstance(value, dict):
-            pairs += _read_options(where, value, f"{above}{key}.")
-            continue
-        try:
-            if not isinstance(value, str | int | float):
-                raise ValueError("an option is a text, a number, true or false")  # noqa: TRY004
-            pairs.append(
-                checked(f"{above}{key}", str(value).lower() if isinstance(value, bool) else str(value))
-            )
-        except ValueError as e:
-            raise UsageError(f"{where}: {e}", _HINT) from None
-    return tuple(pairs)
+            yield from _read_options(value, f"{above}{key}.")
+        elif isinstance(value, str | int | float):
+            yield checked(f"{above}{key}", str(value).lower() if isinstance(value, bool) else str(value))
+        else:
+            raise ValueError("an option is a text, a number, true or false")  # noqa: TRY004
 
 
 __all__ = ["BY_KEY", "ENV", "SIZES", "WORDS", "Settings", "Variable", "nearest", "require_known", "resolve"]
@@ -102,8 +98,10 @@ class Settings(Struct, frozen=True):
         by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
         return {name: value for name, value in by_name.items() if name in names}
 
-    def reading(self, names: Container[str]) -> dict[str, Any]:
-        return {**self.named(names), "trust": self.trust, "layouts": self.layouts}
+    def reading(self, *more: str) -> dict[str, Any]:
+        """Return how to read: what was given of the fields of ReadOptions, and ``more``."""
+        given = self.named({*ReadOptions.__match_args__, *more})
+        return {**given, "trust": self.trust, "layouts": self.layouts}
 
     def selection(self, *, cache: bool = False) -> Selection:
         """Which checkpoint to choose; what was not given is as Selection has it."""
@@ -117,16 +115,13 @@ class Settings(Struct, frozen=True):
             )
         if "fault-file" in self.values:
             given["fault_ranks"] = given.get("fault_ranks", frozenset()) | self.values["fault-file"]
-        if "resume_from" not in given and given.get("order") == "tracker":
-            given["resume_from"] = given.pop("order")
-        if "resume_from" in given and "order" in given and given["resume_from"] != given["order"]:
+        start, order = given.get("resume_from"), given.get("order")
+        if None not in (start, order) and start != order:
             raise UsageError(
-                f"{self.origins['resume-from']} {given['resume_from']} and {self.origins['order']}"
-                f" {given['order']} contradict each other",
+                f"{self.origins['resume-from']} {start} and {self.origins['order']} {order} contradict each"
+                " other",
                 "use one of them",
             )
-        if given.get("order") == "tracker":  # both say it
-            given.pop("order")
         groups = dict(self.values.get("replica-groups", {}))
         everyone = groups.pop(EVERYONE, None) is not None or self.values.get("replicas") == "all"
         given["replica_groups"] = groups
@@ -151,6 +146,7 @@ def require_known(name: str, words: Iterable[str], what: str, hint: str) -> None
 
 _MOST = 16 << 20
 """Bytes of a configuration file."""
+_ELSEWHERE = "run it in another directory, or repair this one"
 
 
 def _is_within(path: str, root: str) -> bool:
@@ -190,8 +186,8 @@ def _read(path: str, believed: Trust) -> dict[str, Any] | None:
 class _Config(NamedTuple):
     """The file; ``notes`` tell of others that were not read, ``refused`` why the search ended."""
 
-    file: str = ""
-    table: dict[str, Any] | None = None
+    file: str
+    table: dict[str, Any]
     notes: tuple[str, ...] = ()
     refused: Untrusted | None = None
 
@@ -218,7 +214,8 @@ def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
                 continue
             try:
                 for closer in passed:  # only looked at where a file is found: most starts have none
-                    _check_directory(closer, believed)
+                    with explain_refusal(f"cannot look for a configuration file in {closer}", _ELSEWHERE):
+                        trust.check(closer, believed)
                 table = _read(path, believed)
             except Untrusted as e:
                 if e.unfit:
@@ -230,30 +227,27 @@ def _search(cwd: str, roots: Sequence[str], believed: Trust) -> _Config:
                     continue
                 hint = f"add --config {shlex.quote(path)} once it is; {e.hint}"
                 why = f"{path} is not read, because others could have written it: {e}"
-                return _Config(notes=notes, refused=Untrusted(why, hint))
+                return _Config("", {}, notes, Untrusted(why, hint))
             if table is not None:
                 return _Config(path, table, notes)
         passed.append(directory)
         directory = os.path.dirname(directory)
-    return _Config(notes=notes)
+    return _Config("", {}, notes)
 
 
-def _read_named(file: str, origin: str, believed: Trust) -> _Config:
+def _find_config(
+    values: Mapping[str, Any], origins: Mapping[str, str], scanned: Sequence[str], cwd: str, believed: Trust
+) -> _Config:
+    """Return the file that is named, else the nearest one. Raise UsageError and Untrusted."""
+    if "config" not in values:
+        found = _search(cwd, scanned, believed)
+        return found._replace(notes=tuple(dict.fromkeys((*found.notes, *_find_unread(cwd, scanned)))))
+    file, origin = os.path.join(cwd, values["config"]), origins["config"]
     with trust.named(origin):
         table = _read(file, believed)
     if table is None:
         raise UsageError(f"{origin}: {file!r} has no table [tool.ckpt]", "add one, or name a ckpt.toml")
     return _Config(file, table)
-
-
-def _check_directory(directory: str, believed: Trust) -> None:
-    try:
-        trust.check(directory, believed)
-    except OSError as e:
-        raise CannotLook(
-            f"cannot look for a configuration file in {directory}: {e.strerror}",
-            "run it in another directory, or repair this one",
-        ) from e
 
 
 def _configures(path: str) -> bool:
@@ -271,15 +265,11 @@ def _is_there(path: str) -> bool:
     """Return True if something was meant to configure: a ckpt.toml also where it is a link to nowhere or a
     directory. Raise CannotLook if that cannot be seen: a command would do something else than it was told.
     """
-    try:
-        return there(path) if os.path.basename(path) == "ckpt.toml" else is_file(path)
-    except PermissionError:
-        return False
-    except OSError as e:
-        raise CannotLook(
-            f"cannot look for the configuration file {path}: {e.strerror}",
-            "run it in another directory, or repair this one",
-        ) from e
+    with explain_refusal(f"cannot look for the configuration file {path}", _ELSEWHERE):
+        try:
+            return there(path) if os.path.basename(path) == "ckpt.toml" else is_file(path)
+        except PermissionError:
+            return False
 
 
 def _check_keys(path: str, table: dict[str, object]) -> None:
@@ -315,14 +305,15 @@ def resolve(
     env = os.environ if env is None else env
     cwd = cwd or _current_directory()
     believed = declarations.trusted(flags, env)
-    values, origins, going = _take_said(flags, env, believed)
-    if "config" in values:
-        config = _read_named(os.path.join(cwd, values["config"]), origins["config"], believed)
-    else:
-        scanned = [*roots, *([values.get("root", ".")] if "root" in flags else [])]
-        config = _search(cwd, scanned, believed)
-        config = config._replace(notes=tuple(dict.fromkeys((*config.notes, *_find_unread(cwd, scanned)))))
-    file, table = config.file, config.table or {}
+    said = declarations.find_said(flags, env)
+    values: dict[str, Any] = {
+        key: BY_KEY[key].value(raw, origin, "", believed) for key, (raw, origin) in said.items()
+    }
+    origins = {key: origin for key, (_, origin) in said.items()}
+    going = tuple(_list_going(said, values))
+    scanned = [*roots, *([values.get("root", ".")] if "root" in flags else [])]
+    config = _find_config(values, origins, scanned, cwd, believed)
+    file, table = config.file, config.table
     _check_keys(file, table)
     own = table.pop("layout") if isinstance(table.get("layout"), list) else None
     stores = store_tables(file, table.pop("store", {}))
@@ -345,28 +336,18 @@ def resolve(
         config.refused,
         believed,
         store_tables=stores,
-        going=tuple(going),
+        going=going,
     )
 
 
-def _take_said(
-    flags: Mapping[str, object], env: Mapping[str, str], believed: Trust
-) -> tuple[dict[str, Any], dict[str, str], list[tuple[str, str]]]:
-    """Return what flags and variables say, where each does, and the variables that go with what to say."""
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    going: list[tuple[str, str]] = []
-    for key, said in declarations.find_said(flags, env).items():
+def _list_going(said: Mapping[str, Said], values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield each variable that goes, with what to say in its place."""
+    for key, (raw, origin) in said.items():
         variable = BY_KEY[key]
-        values[key], origins[key] = variable.value(said.raw, said.origin, "", believed), said.origin
-        if variable.set and said.origin == variable.name:
-            many = variable.parse in declarations.REPEATED
-            texts = str(said.raw).splitlines() if many else [str(said.raw)]
-            off = f"{key} = false in ckpt.toml"
-            going.append(
-                (variable.name, off if values[key] is False else declarations.fill(variable.set, texts))
-            )
-    return values, origins, going
+        if variable.set and origin == variable.name:
+            off = f"{key} = false in ckpt.toml" if values[key] is False else ""
+            many = str(raw).splitlines() if variable.parse in REPEATED else [str(raw)]
+            yield origin, off or declarations.fill(variable.set, many)
 
 
 def _current_directory() -> str:

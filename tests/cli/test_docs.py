@@ -19,6 +19,7 @@ from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import jsonl
+from ckpt_tools.output.failure import Failure, code_of
 
 
 @pytest.mark.slow
@@ -31,7 +32,7 @@ def _answers():
     anatomy = Anatomy(tensors=[Tensor("w", "f32", (2,), 8, 0, "0")], globals=["os system"])
     yield from (sample_json(r) for r in (sample.verification(), sample.plan(), sample.scan()))
     yield json.loads(emit_json.render_file(sample.report("/x"), anatomy, {"os system": "dangerous"}))
-    yield json.loads(emit_json.problem("UsageError", "m", "h", 2))
+    yield sample_json(Failure("plan", "usage-error", "m", "h", 2))
     yield from (json.loads(line) for line in jsonl.render(sample.verification()).splitlines())
     for command in (["explain", "truncated"], ["formats"], ["layouts"], ["launchers"]):
         done = warm.completed([*command, "--json"], os.environ)
@@ -62,8 +63,7 @@ def _subclasses(cls):
 def test_every_error_is_documented():
     json_page, exit_page = (DOCS / "json.md").read_text(), (DOCS / "exit-codes.md").read_text()
     for cls in _subclasses(errors.CkptError):
-        code = json.loads(emit_json.problem(cls.__name__, "", "", 1))["error"]["code"]
-        assert f"`{code}`" in json_page
+        assert f"`{code_of(cls.__name__)}`" in json_page
         assert re.search(rf"^\| {cls.exit_code} \|", exit_page, re.MULTILINE)
         assert cls.hint
 

@@ -347,7 +347,6 @@ CHOICE: dict[str, Case] = {
     "skip_unreadable": Case(plain, ("--unreadable",), ("--unreadable", "--skip-unreadable")),
     "strict": Case(plain, ("--no-cache", "--budget", "0s"), ("--no-cache", "--budget", "0s", "--strict")),
     "fail_on": Case(behind, (), ("--fail-on", "warning")),
-    "explain": Case(plain, ("--text",), ("--text", "--explain")),
     **without(plain),
     "settle": Case(unfinished, (), ("--settle", "0s")),
     "jobs": Case(plain, ("--no-cache", "--jobs", "2"), ("--no-cache", "--jobs", "3")),

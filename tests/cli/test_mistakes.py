@@ -102,6 +102,8 @@ def test_a_word_before_the_dashes_says_nothing_to_run(capfd: pytest.CaptureFixtu
     ("line", "instead"),
     [
         ("verify RUN --all", "verify RUN --verbose"),
+        ("verify RUN --fail-on warning", "verify RUN --strict"),
+        ("explain truncated --format json", "explain truncated --json"),
         ("verify RUN --color never", "verify RUN"),
         ("seal RUN --dry-run --also md5,sha1", "seal RUN --dry-run --digest xxh3,md5,sha1"),
         ("prune RUN --keep-checkpoint-max 1", "prune RUN --keep 1"),

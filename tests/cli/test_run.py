@@ -255,7 +255,7 @@ def test_a_decider_killed_at_any_point_leaves_a_whole_decision_or_none(
 
 
 def test_a_file_replaced_between_plan_and_load_fails_loudly(root: Path, plans: Path) -> None:
-    first = ckpt("hook", root, "--plan-dir", plans, "--format", "json")
+    first = ckpt("hook", root, "--plan-dir", plans, "--json")
     env = json.loads(first.stdout)["env"]
     assert ckpt("latest", "--rank", 1, env=env).returncode == 0
     path = root / "iter_0000020/mp_rank_01/model_optim_rng.pt"

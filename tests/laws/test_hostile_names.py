@@ -47,7 +47,7 @@ COMMANDS = (
     "watch @ --once --settle 0s --state-dir watched",
     "@",
     "plan @ --run !",
-    "latest @ --rank 0 {run} --format json -o answer",
+    "latest @ --rank 0 {run} --json -o answer",
 )
 WITH_JSON = ("ls @", "plan @ {run}", "verify @", "show !", "latest @ --rank 0 {run}", "diff @ @", "seal @")
 

@@ -56,7 +56,7 @@ def lines(at: Where, out: Path) -> dict[str, list[str]]:
         "latest": [at.root, "--rank", "0"],
         "plan": [at.root, "--json", "--plan-dir", f"{out}/plans"],
         "run": [at.root, "--plan-dir", f"{out}/plans", "--explain", "-v", "--", "train"],
-        "hook": [at.root, "--plan-dir", f"{out}/plans", "--format", "json"],
+        "hook": [at.root, "--plan-dir", f"{out}/plans", "--json"],
         "stage": [at.root, f"{out}/staged"],
         "show": [at.file],
         "diff": [at.one, at.other],

@@ -122,7 +122,7 @@ def test_it_is_counted_in_every_answer(tmp_path: Path, capfd: pytest.CaptureFixt
         ["ls", str(root)],
         ["hook", str(root), "--plan-dir", str(tmp_path / "p")],
     ):
-        assert cli.execute([*command, *flags, "--format", "json"]) == 0
+        assert cli.execute([*command, *flags, "--json"]) == 0
         assert json.loads(capfd.readouterr().out)["excluded"] == 2
     for command in ("plan", "ls"):
         assert cli.execute([command, str(root), *flags]) == 0

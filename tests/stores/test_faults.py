@@ -51,7 +51,7 @@ QUESTIONS = {
 
 WRITERS = {
     "seal": ("seal", "@", "--json"),
-    "hook": ("hook", "@", "--plan-dir", "plans", "--format", "json"),
+    "hook": ("hook", "@", "--plan-dir", "plans", "--json"),
     "watch": ("watch", "@", "--once", "--settle", "0s", "--state-dir", "watched"),
 }
 COMMANDS = QUESTIONS | WRITERS

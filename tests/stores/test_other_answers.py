@@ -35,7 +35,7 @@ COMMANDS = {
     "show": f"show @/{NEWEST} --json",
     "verify a file": f"verify @/{NEWEST} --level content --json",
     "diff": f"diff {TREE}/iter_0000030 @/iter_0000030 --json",
-    "hook": "hook @ --format json --plan-dir home/plans",
+    "hook": "hook @ --json --plan-dir home/plans",
     "stage": "stage @ home/ssd --json",
     "seal": "seal @ --json",
     "watch": "watch @ --once --settle 0s --state-dir home/watched",

@@ -29,7 +29,7 @@ READERS = {
     "plan": "plan @ --json",
     "plan of the tracker": "plan @ --order tracker --json",
     "latest": "latest @ --rank 0 --json",
-    "hook": "hook @ --format json --plan-dir plans",
+    "hook": "hook @ --json --plan-dir plans",
     "stage": "stage @ ssd --json",
     "watch": "watch @ --once --settle 0s --state-dir watched",
     "prune": "prune @ --keep-last 1 --settle 0s --json --state-dir pruned",

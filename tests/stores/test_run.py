@@ -80,7 +80,7 @@ def test_a_decision_to_stage_names_the_version_of_each_file(versioned_s3: Bucket
     """So that each node brings the one that was judged."""
     root = uploaded(versioned_s3, tmp_path)
     with as_user(tmp_path, versioned_s3):
-        words = ("--stage", tmp_path / "ssd", "--plan-dir", tmp_path / "plans", "--format", "json")
+        words = ("--stage", tmp_path / "ssd", "--plan-dir", tmp_path / "plans", "--json")
         said = ask("hook", root, "--order", "step", *map(str, words))
     body = json.loads(Path(said.json["env"]["CKPT_PLAN"]).read_text())
     planned = {f["path"]: f["version"] for f in files(body)}
@@ -123,7 +123,7 @@ def test_another_process_follows_the_decision(
     bucket: Bucket = request.getfixturevalue(server)
     bucket.upload(megatron(tmp_path / "run", steps=STEPS), "run")
     with as_user(tmp_path, bucket):
-        said = ask("hook", f"{bucket.url}/run", "--order", "step", "--format", "json")
+        said = ask("hook", f"{bucket.url}/run", "--order", "step", "--json")
         os.environ["CKPT_PLAN"] = said.json["env"]["CKPT_PLAN"]
         mounts._trees.clear()
         asked = ask("latest", "--rank", "1")
@@ -133,7 +133,7 @@ def test_another_process_follows_the_decision(
 @pytest.mark.exhaustive
 def test_an_object_replaced_after_the_decision_is_not_loaded(s3: Bucket, tmp_path: Path) -> None:
     root = uploaded(s3, tmp_path)
-    hook = ckpt("hook", root, "--order", "step", "--format", "json", env=env(s3, tmp_path))
+    hook = ckpt("hook", root, "--order", "step", "--json", env=env(s3, tmp_path))
     told = json.loads(hook.stdout)["env"]
     reads = env(s3, tmp_path, CKPT_PLAN=told["CKPT_PLAN"])
     assert ckpt("hook", "--read", "--rank", "1", env=reads).returncode == 0

@@ -173,7 +173,7 @@ def test_the_hook_tells_a_script_the_same(uploaded: Bucket, tmp_path: Path) -> N
     """The job that it starts reads its copies; what is gone from them stops it."""
     home, line = tmp_path / "ssd", ("hook", f"{uploaded.url}/run", *ORDER, "--stage", tmp_path / "ssd")
     env = environment(uploaded)
-    hooked = answer(ckpt(*line, "--format", "json", env=env))["env"]
+    hooked = answer(ckpt(*line, "--json", env=env))["env"]
     seen = told(start(uploaded, home))
     assert {k: hooked[k] for k in ("CKPT_PATH", "CKPT_ARGS", "CKPT_STEP")} == {
         k: seen[k] for k in ("CKPT_PATH", "CKPT_ARGS", "CKPT_STEP")

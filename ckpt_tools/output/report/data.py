@@ -14,11 +14,12 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.report import Level, Region, Report
-from ckpt_tools.output.json import COUNTS, Object, fields, finding, line, list_findings, rollback, scalar
+from ckpt_tools.output.json import COUNTS, Object, fields, finding, list_findings, rollback, scalar
+from ckpt_tools.output.page import WORST
 from ckpt_tools.output.report import checkpoints as rows_of
 from ckpt_tools.output.report.advice import of_start, overall
 from ckpt_tools.output.report.checkpoints import Row, Table
-from ckpt_tools.output.report.gathered import WORST, Gathered, Start, worst_of
+from ckpt_tools.output.report.gathered import Gathered, Start, worst_of
 
 LONG = 2.5
 """Times the usual pause between two saves from which on a pause is a gap."""
@@ -251,7 +252,3 @@ def _list_tensors(entries: Sequence[FileReport]) -> Object:
         for i, s in order
     ]
     return {"total": len(found), "listed": listed}
-
-
-def render(of: Mapping[str, object]) -> str:
-    return "{\n  " + ",\n  ".join(f"{line(key)}: {line(value)}" for key, value in of.items()) + "\n}\n"

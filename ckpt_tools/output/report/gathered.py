@@ -11,9 +11,7 @@ from ckpt_tools.model.answers import Scan, Verification
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Region
-
-WORST = (Verdict.BROKEN, Verdict.UNKNOWN, Verdict.SUSPECT, Verdict.OK)
-"""Verdicts in the order in which they need attention."""
+from ckpt_tools.output.page import WORST
 
 
 class Start(Struct, frozen=True):
