@@ -18,20 +18,8 @@ from ckpt_tools.inspection.loadability import load
 pytestmark = pytest.mark.slow  # an interpreter for each
 
 MODULES = (
-    "json",
-    "typer",
-    "torch",
-    "mindspore",
-    "safetensors",
-    "numpy",
-    "zstandard",
-    "xxhash",
-    "isal",
-    "sqlite3",
-    "subprocess",
-    "struct",
-    "tomllib",
-    "rich",
+    "json typer torch mindspore safetensors numpy zstandard xxhash isal sqlite3 subprocess struct tomllib "
+    "rich"
 )
 
 
@@ -40,7 +28,7 @@ def hostile(tmp_path: Path) -> Path:
     """A directory of modules that leave a mark when they are imported."""
     place = tmp_path / "hostile"
     place.mkdir()
-    for name in MODULES:
+    for name in MODULES.split():
         (place / f"{name}.py").write_text(
             f"open({str(tmp_path / 'mark')!r}, 'a').write({name!r} + ' ')\nraise ImportError('planted')\n"
         )
