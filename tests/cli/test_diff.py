@@ -9,7 +9,6 @@ import pickle
 import random
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from places import FIXTURES
+from safetensors_writer import packed
 
 from ckpt_tools import Change, Level, Verdict, cli, diff
 from ckpt_tools.api import show
@@ -84,12 +84,7 @@ def flip(path: Path, at: int, mask: int = 1) -> None:
 
 
 def safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes]], **metadata: str) -> Path:
-    header, at = ({"__metadata__": metadata} if metadata else {}), 0
-    for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for *_, data in tensors.values()))
+    path.write_bytes(packed(tensors, metadata or None))
     return path
 
 

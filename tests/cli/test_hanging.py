@@ -13,6 +13,7 @@ from pathlib import Path
 import hanging
 import pytest
 from run_helpers import megatron
+from safetensors_writer import vectors
 
 from ckpt_tools import Selection, plan
 from ckpt_tools.storage import stalls
@@ -87,8 +88,7 @@ def test_verify_says_which_file_and_what_it_saw_of_the_others(made: Path, root: 
 
 def safetensors(path: Path, size: int) -> Path:
     """A file of one tensor."""
-    header = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(256)) * (size // 256))
+    path.write_bytes(vectors(a=bytes(range(256)) * (size // 256)))
     return path
 
 

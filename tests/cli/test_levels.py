@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import warm
 from places import FORMAT_FILES
+from safetensors_writer import packed
 
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict
@@ -89,10 +90,9 @@ def test_a_line_end_after_the_key_is_no_part_of_it(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_values_are_counted_and_a_nan_is_told(tmp_path: Path) -> None:
-    header = b'{"w":{"dtype":"F32","shape":[100],"data_offsets":[0,400]}}'
     numbers = [0.5, -1.25] * 50
     path = tmp_path / "w.safetensors"
-    path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<100f", *numbers))
+    path.write_bytes(packed({"w": ("F32", [100], struct.pack("<100f", *numbers))}))
     code, answer = ckpt("verify", path, "--level", "values")
     assert (code, answer["files"][0]["level"], answer["summary"]["below_level"]) == (0, "values", 0)
     assert answer["files"][0]["values"] == {
@@ -104,7 +104,7 @@ def test_values_are_counted_and_a_nan_is_told(tmp_path: Path) -> None:
         "zeros": 0,
     }
     numbers[7] = float("nan")
-    path.write_bytes(struct.pack("<Q", len(header)) + header + struct.pack("<100f", *numbers))
+    path.write_bytes(packed({"w": ("F32", [100], struct.pack("<100f", *numbers))}))
     answer = ckpt("verify", path, "--level", "values")[1]
     assert (answer["verdict"], answer["files"][0]["values"]["nan"]) == ("suspect", 1)
     [shown] = ckpt("show", path, "--level", "values")[1]["stats"]

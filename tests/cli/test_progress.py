@@ -19,6 +19,7 @@ import small_files
 from places import LAYOUT_TREES
 from progress_lines import FIELDS
 from run_helpers import CKPT, CLEAN, broken, ckpt, megatron
+from safetensors_writer import beginning
 
 from ckpt_tools import CkptError, Level, Selection, plan, scan, verify
 from ckpt_tools.cli import progress as progress_module
@@ -83,10 +84,10 @@ def huge(tmp_path: Path) -> Path:
     for name, data in small_files.trainer(10).items():
         (home / name).write_bytes(data)
     size = 6 << 30
-    header = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    head = beginning(size)
     with open(home / "model.safetensors", "wb") as f:
-        f.write(len(header).to_bytes(8, "little") + header)
-        f.truncate(8 + len(header) + size)
+        f.write(head)
+        f.truncate(len(head) + size)
     return home.parent
 
 

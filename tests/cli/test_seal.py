@@ -15,6 +15,7 @@ from blake3 import blake3
 from fixture_trees import materialise
 from places import FORMAT_FILES, LAYOUT_TREES
 from run_helpers import ckpt, flip, megatron
+from safetensors_writer import made, vectors
 
 from ckpt_tools import Change, diff, guard
 from ckpt_tools.api import plan, verify
@@ -63,8 +64,7 @@ def test_a_place_in_the_file_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     root = tmp_path / "run"
     root.mkdir()
     path = root / "model.safetensors"
-    header = b'{"w":{"dtype":"U8","shape":[20000],"data_offsets":[0,20000]}}   '
-    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(range(256)) * 78 + bytes(32))
+    path.write_bytes(vectors(w=bytes(range(256)) * 78 + bytes(32)))
     guard.seal(root)
     flip(path, 9000)
     (report,) = [f.report for f in verify(root).files if f.report.path == str(path)]
@@ -247,12 +247,7 @@ def test_a_seal_that_cannot_be_written_is_exit_5(tmp_path: Path) -> None:
 
 def weights(path: Path, **tensors: bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    header, at = {}, 0
-    for name, data in tensors.items():
-        header[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(tensors.values()))
+    path.write_bytes(vectors(**tensors))
     return path
 
 
@@ -315,7 +310,7 @@ def test_damage_between_tensors_hits_none(tmp_path: Path) -> None:
     path = weights(tmp_path / "run/model.safetensors", a=bytes(100))
     data = path.read_bytes()
     text = data[8:-100] + b"       "
-    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(100))
+    path.write_bytes(made(text, bytes(100)))
     guard.seal(tmp_path / "run", tensors=True)
     flip(path, 8 + len(text) - 1)  # a blank becomes "!", or a tab: still JSON, or not
     data = bytearray(path.read_bytes())

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from places import ROOT, SUPPORT
 from run_helpers import CLEAN, ckpt, megatron
+from safetensors_writer import packed
 
 RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.path += sys.argv.pop(1).split(':'); "
 
@@ -129,9 +130,7 @@ def test_a_file_among_others_has_a_signature_of_its_own(tmp_path: Path) -> None:
     root = tmp_path / "run"
     root.mkdir()
     for step in (1, 2):
-        header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
-        data = len(header).to_bytes(8, "little") + header + bytes([step]) * 4
-        (root / f"step{step}.safetensors").write_bytes(data)
+        (root / f"step{step}.safetensors").write_bytes(packed({"w": ("F32", [1], bytes([step]) * 4)}))
     assert ours("seal", root, "--sign-key", private).returncode == 0
     assert invalid(root, public) == (0, set())
     signature = root / ".step1.safetensors.model.sig"

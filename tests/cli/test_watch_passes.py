@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from described_layouts import described_tree
 from run_helpers import OLD, broken, broken_body, megatron
+from safetensors_writer import vectors
 
 from ckpt_tools.api import verify
 from ckpt_tools.guard.watch import WatchOptions, records, root
@@ -301,9 +301,7 @@ def test_what_is_sealed_is_read_twice(away: bool, tmp_path: Path, monkeypatch: p
     path, size = tmp_path / "run", 4 << 20
     path.mkdir()
     for step in (4, 5):
-        head = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
-        data = len(head).to_bytes(8, "little") + head + bytes([step]) * size
-        (path / f"net-1_{step}.safetensors").write_bytes(data)
+        (path / f"net-1_{step}.safetensors").write_bytes(vectors(w=bytes([step]) * size))
     read = ReadOptions(jobs=1, settle=0.0, cache=True, seal_dir=str(tmp_path / "seals") if away else None)
     events = list[Event]()
     with counted() as total:

@@ -4,13 +4,14 @@ which take no disk.
 
 from __future__ import annotations
 
-import json
 import pickle
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mindspore_writer import varint
+from safetensors_writer import entry, made
 
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.model.finding import Verdict
@@ -21,28 +22,13 @@ GIB = 1 << 30
 
 
 def safetensors(path: Path) -> None:
-    entries = {
-        f"layer.{i}.weight": {
-            "dtype": "F32",
-            "shape": [1024, 65536],
-            "data_offsets": [i << 28, (i + 1) << 28],
-        }
-        for i in range(8)
-    }
-    header = json.dumps(entries).encode()
+    head = made({f"layer.{i}.weight": entry("F32", [1024, 65536], i << 28, (i + 1) << 28) for i in range(8)})
     with path.open("wb") as f:
-        f.write(struct.pack("<Q", len(header)) + header)
-        f.truncate(8 + len(header) + 2 * GIB)
+        f.write(head)
+        f.truncate(len(head) + 2 * GIB)
         for i in range(8):  # no zero tail
-            f.seek(8 + len(header) + ((i + 1) << 28) - 4)
+            f.seek(len(head) + ((i + 1) << 28) - 4)
             f.write(b"\1\2\3\4")
-
-
-def varint(n: int) -> bytes:
-    out = b""
-    while n > 127:
-        out, n = out + bytes([n & 127 | 128]), n >> 7
-    return out + bytes([n])
 
 
 def mindspore(path: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from places import FORMAT_FILES, LAYOUT_TREES
+from safetensors_writer import beginning
 
 from ckpt_tools import Selection, Verdict, errors, plan, verify
 from ckpt_tools.inspection.check import inspect
@@ -41,10 +41,10 @@ def test_no_format_reads_what_is_left_of_a_cut_file(tmp_path: Path) -> None:
 
 
 def safetensors(path: Path, size: int, missing: int) -> Path:
-    header = json.dumps({"a": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    head = beginning(size)
     with open(path, "wb") as f:
-        f.write(len(header).to_bytes(8, "little") + header)
-        f.truncate(8 + len(header) + size - missing)
+        f.write(head)
+        f.truncate(len(head) + size - missing)
     return path
 
 

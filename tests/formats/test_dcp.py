@@ -26,6 +26,7 @@ from helpers import Fixture, bad, look
 from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
+from safetensors_writer import packed
 from scripts import loaded
 
 from ckpt_tools import checksum
@@ -622,18 +623,9 @@ def _hf_shard(path: Path, pieces: dict[str, tuple[list[int], list[int]]]) -> Non
     """A safetensors file as DCP's Hugging Face writer leaves it: name -> (shape, where it begins in the
     whole).
     """
-    entries: dict[str, object] = {
-        "__metadata__": {
-            "DCP_SHARDING_INFO": json.dumps({n: {"saved_offsets": at} for n, (_, at) in pieces.items()})
-        }
-    }
-    end = 0
-    for name, (shape, _) in pieces.items():
-        size = 4 * math.prod(shape)
-        entries[name] = {"dtype": "F32", "shape": shape, "data_offsets": [end, end + size]}
-        end += size
-    text = json.dumps(entries).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\1" * end)
+    told = json.dumps({n: {"saved_offsets": at} for n, (_, at) in pieces.items()})
+    tensors = {n: ("F32", shape, b"\1\1\1\1" * math.prod(shape)) for n, (shape, _) in pieces.items()}
+    path.write_bytes(packed(tensors, {"DCP_SHARDING_INFO": told}))
 
 
 def test_hugging_face_shards_fill_their_tensors(tmp_path: Path) -> None:

@@ -6,26 +6,23 @@ from __future__ import annotations
 
 import struct
 import zlib
-from pathlib import Path
 
 import pytest
 from examples import examples
-from helpers import protected
+from helpers import findings, protected
 from hypothesis import given
 from hypothesis import strategies as st
 from mindspore_writer import field, record, table, tensor, varint
 from places import FORMAT_FILES
 
-from ckpt_tools.checksum import mismatches
-from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Format, structure
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Format
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.formats.mindspore import mindspore_ckpt
 from ckpt_tools.formats.mindspore.records import MAP_TYPES, OPAQUE, TYPES
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
+from ckpt_tools.model.report import Guard
+from ckpt_tools.storage import Source
 
 CRC, PLAIN, SPLIT = (
     (FORMAT_FILES / f"mindspore_ckpt/good/{n}.ckpt").read_bytes()
@@ -50,16 +47,7 @@ def look(
     data: bytes | Source, fmt: Format = mindspore_ckpt.FORMAT, anatomy: Anatomy | None = None
 ) -> list[Finding]:
     """All findings of the structure check and of the stored checksums."""
-    source = BytesSource(data) if isinstance(data, bytes) else data
-    anatomy = Anatomy() if anatomy is None else anatomy
-    try:
-        found = list(structure(source, anatomy, fmt.checks[Level.STRUCTURE]))
-        return found + [
-            finding("crc-mismatch", s.what, offset=s.offset)
-            for s, _ in mismatches(source, anatomy.sums, jobs=1)
-        ]
-    except ShortRead as e:
-        return [finding("truncated", str(e), offset=e.offset)]
+    return list(findings(data, fmt, Anatomy() if anatomy is None else anatomy))
 
 
 def codes(data: bytes | Source, fmt: Format = mindspore_ckpt.FORMAT) -> set[str]:
@@ -371,24 +359,6 @@ def test_damaged_files_do_not_surprise(made: tuple[list[str], bytes], data: st.D
 def test_any_bytes_do_not_surprise(data: bytes, head: bytes) -> None:
     mindspore_ckpt.FORMAT.magic((head + data)[:HEAD])
     codes(head + data)
-
-
-def test_structure_reads_little_of_a_big_file(tmp_path: Path) -> None:
-    """1 GiB in four tensors, sparse on disk: their contents are skipped."""
-    path, quarter = tmp_path / "big.ckpt", 1 << 28
-    with path.open("wb") as f:
-        for i in range(4):
-            inner = b"\x08" + varint(quarter // 4) + field(2, b"Float32") + b"\x1a" + varint(quarter)
-            value = field(1, f"w{i}".encode()) + b"\x12" + varint(len(inner) + quarter) + inner
-            f.write(b"\x0a" + varint(len(value) + quarter) + value)
-            f.seek(quarter - 1, 1)
-            f.write(b"\1")
-    with LocalSource(str(path)) as source:
-        anatomy = Anatomy()
-        assert [
-            f.code for f in structure(source, anatomy, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE])
-        ] == ["not-checksummed"]
-        assert len(anatomy.tensors) == 4 and source.bytes_read < 8192
 
 
 def test_many_tiny_records_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from examples import examples
 from helpers import Fixture, bad, claims, findings, left_behind, look
 from hypothesis import given
 from hypothesis import strategies as st
+from mindspore_writer import varint
 from places import FORMAT_FILES
 
 from ckpt_tools.api import verify
@@ -32,14 +33,6 @@ from ckpt_tools.storage import BytesSource
 
 FMT = BY_NAME["ocdbt"]
 GOOD = FORMAT_FILES / "ocdbt" / "good"
-
-
-def varint(n: int) -> bytes:
-    out = bytearray()
-    while n > 0x7F:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    return bytes([*out, n])
 
 
 def varints(*numbers: int) -> bytes:

@@ -23,7 +23,6 @@ from examples import examples
 from helpers import bad, look
 from hypothesis import given
 from hypothesis import strategies as st
-from places import FORMAT_FILES
 
 from ckpt_tools.formats import BY_NAME, Anatomy, Damage
 from ckpt_tools.formats.pickles import machine
@@ -457,13 +456,6 @@ def test_no_sequence_of_opcodes_gives_anything_but_findings(
             assert f.offset is None or 0 <= f.offset <= len(data)
 
 
-@examples(300)
-@given(st.binary(min_size=1, max_size=300), st.integers(0, 5))
-def test_noise_behind_a_protocol_gives_findings(tail: bytes, protocol: int) -> None:
-    look(bytes([0x80, protocol]) + tail, PLAIN)
-    look(tail, PLAIN)
-
-
 @pytest.mark.parametrize("opcode", [o.code for o in pickletools.opcodes])
 def test_every_opcode_of_python_is_known(opcode: str) -> None:
     """With nothing before and after it, an opcode is cut off, lacks its values or is read: never unknown."""
@@ -636,37 +628,6 @@ def test_the_machine_stops_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(Damage) as e:
         read_pickle(P2 + b"N0" * 200 + b"N.")
     assert e.value.finding.code == "unread-pickle"
-
-
-@pytest.mark.torch
-def test_tensors_are_torch_s() -> None:
-    torch = pytest.importorskip("torch")
-    for name in (
-        "torch_zip/good/tiny.pt",
-        "torch_zip/good/views.pth.tar",
-        "torch_zip/good/v3-dtypes.pt",
-        "torch_legacy/good/tiny.pt",
-    ):
-        path, anatomy = FORMAT_FILES / name, Anatomy()
-        data = path.read_bytes()
-        look(data, BY_NAME[path.parts[-3]], anatomy)
-        value = torch.load(path, weights_only=True)
-        flat = {
-            f"{k}.{n}" if isinstance(v, dict) else k: t
-            for k, v in value.items()
-            for n, t in (v.items() if isinstance(v, dict) else [("", v)])
-        }
-        tensors = {n: t for n, t in flat.items() if isinstance(t, torch.Tensor)}
-        assert {t.name for t in anatomy.tensors} == set(tensors)
-        for t in anatomy.tensors:
-            real = tensors[t.name]
-            assert (t.dtype, t.shape) == (str(real.dtype).removeprefix("torch."), tuple(real.shape))
-            if real.numel():
-                first = bytes(real.untyped_storage())[real.storage_offset() * real.element_size() :][
-                    : real.element_size()
-                ]
-                assert t.offset is not None
-                assert data[t.offset : t.offset + len(first)] == first
 
 
 @pytest.mark.parametrize("protocol", range(6))

@@ -9,11 +9,12 @@ QuantState.as_dict(packed=True).
 from __future__ import annotations
 
 import json
+import math
 import os
-import struct
 from pathlib import Path
 
 import pytest
+from safetensors_writer import packed
 
 from ckpt_tools import NoneUsable, Verdict, plan, verify
 
@@ -34,19 +35,16 @@ FOUR_BITS = {
 
 
 def saved(tensors: dict[str, tuple[str, list[int]]]) -> bytes:
-    header, at = {}, 0
-    for name, (dtype, shape) in tensors.items():
-        size = SIZES[dtype]
-        for n in shape:
-            size *= n
-        header[f"model.layers.0.q_proj.{name}"] = {
-            "dtype": dtype,
-            "shape": shape,
-            "data_offsets": [at, at + size],
+    return packed(
+        {
+            f"model.layers.0.q_proj.{name}": (
+                dtype,
+                shape,
+                bytes(n % 256 for n in range(SIZES[dtype] * math.prod(shape))),
+            )
+            for name, (dtype, shape) in tensors.items()
         }
-        at += size
-    text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(range(256)) * (at // 256) + bytes(at % 256)
+    )
 
 
 @pytest.mark.parametrize("tensors", [GPTQ, FOUR_BITS], ids=["gptq", "bitsandbytes"])

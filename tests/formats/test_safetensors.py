@@ -15,19 +15,18 @@ from typing import Any
 
 import pytest
 from examples import examples
-from helpers import protected
+from helpers import findings, protected
 from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
+from safetensors_writer import entry, made, packed
 
-from ckpt_tools.checksum import mismatches
-from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, structure
 from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level, Region
-from ckpt_tools.storage import BytesSource, LocalSource, ShortRead, Source
+from ckpt_tools.storage import BytesSource, LocalSource, Source
 
 # its law is checked wherever it is at hand
 library: Any = import_module("safetensors") if find_spec("safetensors") else None
@@ -48,51 +47,16 @@ BITS = {
     "F8_E4M3": 8,
     "C64": 64,
 }
-Entry = dict[str, Any]
 
 
 def look(data: bytes | Source, anatomy: Anatomy | None = None) -> list[Finding]:
     """All findings of the structure check and of the stored checksums."""
-    source = BytesSource(data) if isinstance(data, bytes) else data
-    anatomy = Anatomy() if anatomy is None else anatomy
-    try:
-        found = list(structure(source, anatomy, safetensors.FORMAT.checks[Level.STRUCTURE]))
-        return found + [
-            finding("crc-mismatch", s.what, offset=s.offset)
-            for s, _ in mismatches(source, anatomy.sums, jobs=1)
-        ]
-    except ShortRead as e:
-        return [finding("truncated", str(e), offset=e.offset)]
+    return list(findings(data, safetensors.FORMAT, Anatomy() if anatomy is None else anatomy))
 
 
 def codes(data: bytes | Source) -> set[str]:
     """The findings that are more than notes."""
     return {f.code for f in look(data) if f.severity > Severity.NOTE}
-
-
-# An independent writer, as small as the format allows.
-
-
-def made(header: object, data: bytes = b"") -> bytes:
-    raw = (
-        header
-        if isinstance(header, bytes)
-        else (header if isinstance(header, str) else json.dumps(header)).encode()
-    )
-    return struct.pack("<Q", len(raw)) + raw + data
-
-
-def entry(dtype: str, shape: list[int], begin: int, end: int) -> Entry:
-    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
-
-
-def packed(tensors: dict[str, tuple[str, list[int], bytes]], meta: dict[str, str] | None = None) -> bytes:
-    header: dict[str, Any] = {} if meta is None else {"__metadata__": meta}
-    data = b""
-    for name, (dtype, shape, content) in tensors.items():
-        header[name] = entry(dtype, shape, len(data), len(data) + len(content))
-        data += content
-    return made(header, data)
 
 
 def crc_num(tensors: dict[str, tuple[str, list[int], bytes]]) -> str:
@@ -486,11 +450,6 @@ def test_hostile_headers(name: str) -> None:
         tracemalloc.stop()
     assert len(found) <= 3 and max(f.severity for f in found) > Severity.NOTE
     assert all(len(f.message) < 10_000 for f in found) and peak < 12 * len(data)
-
-
-def test_many_entries_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safetensors, "MAX_TENSORS", 50)
-    assert codes(packed({f"p{i}": ("U8", [0], b"") for i in range(60)})) == {"too-complex"}
 
 
 def test_good_fixtures_are_good_for_the_library() -> None:

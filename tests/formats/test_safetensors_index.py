@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import struct
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from places import FORMAT_FILES
+from safetensors_writer import packed
 
 from ckpt_tools.formats.common.format import Anatomy, Claim, structure
 from ckpt_tools.formats.safetensors import safetensors, safetensors_index
@@ -45,13 +45,7 @@ def index(weight_map: object, metadata: object = None, **more: object) -> bytes:
 
 def shard(*tensors: tuple[str, int], meta: dict[str, str] | None = None) -> bytes:
     """A safetensors file of byte vectors."""
-    header: dict[str, Any] = {} if meta is None else {"__metadata__": meta}
-    end = 0
-    for name, size in tensors:
-        header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}
-        end += size
-    raw = json.dumps(header).encode()
-    return struct.pack("<Q", len(raw)) + raw + b"\1" * end
+    return packed({name: ("U8", [size], b"\1" * size) for name, size in tensors}, meta)
 
 
 def check(claim: Claim, data: bytes) -> dict[str, Finding]:

@@ -285,7 +285,8 @@ def test_one_digit_is_damage_and_all_digits_are_another_system() -> None:
     anatomy = Anatomy(regions=[])
     found = look(foreign, ZIP, anatomy)
     assert bad(found) == []
-    assert "another system" in next(f.message for f in found if f.code == "odd-header")
+    (note,) = [f for f in found if f.code == "odd-header"]
+    assert "another system" in note.message and note.severity is Severity.NOTE
     assert next(r.guard for r in regions_of(anatomy, len(foreign)) if r.offset == at) is Guard.UNPROTECTED
 
 
@@ -302,25 +303,15 @@ def test_the_checksums_half_must_agree() -> None:
 def test_ids_of_real_archives() -> None:
     """Digits that torch wrote, for sets of all sizes: the names' half is right for all of them."""
     torch = pytest.importorskip("torch")
-    for n in [
-        *range(1, 70),
-        126,
-        127,
-        128,
-        256,
-        257,
-        258,
-        540,
-        541,
-        542,
-        1108,
-        1109,
-        1110,
+    larger = (
+        *range(126, 129),
+        *range(256, 259),
+        *range(540, 543),
+        *range(1108, 1111),
         2000,
-        2356,
-        2357,
-        2358,
-    ]:
+        *range(2356, 2359),
+    )
+    for n in (*range(1, 70), *larger):
         stream = io.BytesIO()
         writer = torch._C.PyTorchFileWriter(stream)
         names = [f"data/{i}" for i in range(n)]
@@ -525,6 +516,10 @@ def test_tensors_lie_where_torch_finds_them(path: Path) -> None:
     look(data, fmt, anatomy)
     value = pickle.loads(data) if fmt is PLAIN else torch.load(path, weights_only=False)
     listed = {t.name: t for t in anatomy.tensors}
+    assert (
+        path.stem not in ("tiny", "views.pth", "v3-dtypes")
+        or listed.keys() == dict(flat(value, torch)).keys()
+    )
     for name, real in flat(value, torch):
         t = listed[name]
         assert (t.dtype, t.shape) == (str(real.dtype).removeprefix("torch."), tuple(real.shape))
@@ -704,11 +699,6 @@ def test_text_is_no_pickle(text: str) -> None:
     data = text.encode("utf-8", "replace")[:HEAD]
     if PLAIN.magic(data) and data[:1] != b"\x80":  # then it really is one, to its last byte
         pickle.loads(data) if data.endswith(b".") else None
-
-
-def test_severity_of_foreign_names_is_a_note() -> None:
-    found = ids(["a", "b"], b"%020d%020d" % (1, 0))
-    assert [f.severity for f in found if f.code == "odd-header"] == [Severity.NOTE]
 
 
 @pytest.mark.torch

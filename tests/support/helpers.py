@@ -18,16 +18,16 @@ from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.inspection.indexes import claims_by_path, is_index
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level, Region
-from ckpt_tools.storage import BytesSource, ShortRead
+from ckpt_tools.storage import BytesSource, ShortRead, Source
 
 
 def findings(
-    data: bytes, fmt: Format, anatomy: Anatomy, claims: Sequence[Claim] = (), path: str = ""
+    data: bytes | Source, fmt: Format, anatomy: Anatomy, claims: Sequence[Claim] = (), path: str = ""
 ) -> Iterator[Finding]:
     """The findings of the structure check, the claims and the stored checksums, one by one, as `verify` puts
     them together.
     """
-    source = BytesSource(data, path)
+    source = BytesSource(data, path) if isinstance(data, bytes) else data
     whole = any(c.whole for c in claims)
     try:
         if not whole:
