@@ -62,22 +62,21 @@ def _find_telling(named: dict[str, list[NamedFile]], known: dict[str, list[Named
     """
     tells = {home: (_rate(files), _rate(known.get(home, ()))) for home, files in named.items()}
     more = {home for home, (new, old) in tells.items() if new > old}
-    alike = {home for home, (new, old) in tells.items() if new == old and (not old or within(home, to))}
+    alike = {home for home, (new, old) in tells.items() if new == old and (not any(old) or within(home, to))}
     return more | alike if more else more
 
 
-def _rate(files: Iterable[NamedFile]) -> int:
-    """Return how much the names of files tell of which save they are and whose."""
-    most = 0
+def _rate(files: Iterable[NamedFile]) -> tuple[bool, int]:
+    """Return the most that one name tells: if a layout is sure of it, and how many numbers say which and whose."""
+    most = (False, 0)
     for file in files:
         at: NamedFile | None = file
         while at is not None and not (at.place.sure or at.place.piece.claim.needs_no_other):
             at = next_reading(at)  # what two frameworks write, one of them surely
-        if at is not None:
-            place, name = at.place, at.name
-            numbers = place.step, place.epoch, place.generation, place.rank
-            told = (*numbers, *place.coords, name.step, name.epoch, name.rank)
-            most = max(most, 1 + sum(value is not None for value in told))
+        place, name = (at or file).place, (at or file).name
+        numbers = place.step, place.epoch, place.generation, place.rank
+        told = (*numbers, *place.coords, name.step, name.epoch, name.rank)
+        most = max(most, (at is not None, sum(value is not None for value in told)))
     return most
 
 
