@@ -36,20 +36,15 @@ def explain(
         code, (*CODES, *RULES), "finding or rule", "docs/codes.md and docs/rules.md list all of them"
     )
     from ckpt_tools.output import catalogue
+    from ckpt_tools.output.json import fields
 
     rule = RULES.get(code)
-    entries: list[dict[str, object]] = [
-        {
-            "code": c.id,
-            "severity": str(c.severity),
-            "title": c.title,
-            "hint": c.hint,
-            "since": c.since,
-            "rules": [r.id for r in find_rules(c.id)],
-        }
-        for c in (CODES[one] for one in (rule.codes if rule else (code,)))
+    about = ("code=id", "severity", "title", "hint", "since")
+    entries = [
+        {**fields(CODES[one], *about), "rules": [r.id for r in find_rules(one)]}
+        for one in (rule.codes if rule else (code,))
     ]
     if rule is None:
         return asked.catalogue("explain", entries, lambda view: catalogue.code(code, view))
-    about = {"id": rule.id, "effect": str(rule.effect), "answer": rule.answer, "why": rule.why}
-    return asked.catalogue("explain", entries, lambda view: catalogue.rule(rule, view), rule=about)
+    more = fields(rule, "id", "effect", "answer", "why")
+    return asked.catalogue("explain", entries, lambda view: catalogue.rule(rule, view), rule=more)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 from ckpt_tools.cli import console, options
@@ -74,7 +73,6 @@ def hook(asked: options.Asked) -> int:
                 )
                 console.problem("note", shell.ONLY_PATH.format(rest))
         asked.to.out(shell.exports(values) if asked.to.format == "shell" else shell.task_prolog(values))
-    sys.stdout.flush()
     return 0
 
 

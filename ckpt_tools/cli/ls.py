@@ -15,7 +15,7 @@ from ckpt_tools.cli import options
 from ckpt_tools.cli.options import option
 from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import progress
-from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
+from ckpt_tools.errors import NoCheckpoint, UsageError, explain_refusal
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.finding import blind
 from ckpt_tools.settings import parsers
@@ -133,10 +133,8 @@ def look(path: str) -> int:
     from ckpt_tools.storage.listing import names_of
     from ckpt_tools.storage.retry import is_file
 
-    try:
+    with explain_refusal(f"cannot look at {path}"):
         kind, code = "file" if is_file(path) else "root", 0
-    except OSError as e:
-        raise CannotLook(f"cannot look at {path}: {e.strerror}") from e
     if kind == "root":
         code = ls(root=path)
     likely = NEXT["nothing" if code else kind]

@@ -55,7 +55,7 @@ GOING = KEPT | {
     "fail_on": Going("--strict for verify; of plan the fields 'warnings' and 'rejected' of --json say it"),
     "all": Going("--verbose", "verbose", kind=bool),
     "explain": Going("--verbose", "verbose", kind=bool),
-    "ranks": Going("--rank {}"),
+    "ranks": Going("--rank {}", "rank"),
     "hook_timeout": Going("--timeout {}", "timeout"),
     "remove": Going("--undo", "undo", kind=bool),
     "restore": Going("--undo", "undo", kind=bool),
@@ -274,11 +274,8 @@ def ask(
             given = {name: p.default for name, p in parameters.items() if p.default is not p.empty} | said
             for name in [name for name in GOING if given.get(name)]:
                 _replace(given, name)
-            if "ranks" in given and given["rank"]:
-                if given["ranks"]:
-                    raise UsageError("--rank and --ranks contradict each other", "add --rank 0-7")
-                if not given["rank"].isdigit():
-                    given |= {"rank": None, "ranks": given["rank"]}
+            if "ranks" in given and given["rank"] and not given["rank"].isdigit():
+                given |= {"rank": None, "ranks": given["rank"]}
             if "no_plugins" in given:
                 plugins.switch(given["no_plugins"] or None)
             to = read_output(formats, given, document)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import argument
-from ckpt_tools.errors import CannotLook
+from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 
@@ -70,10 +70,8 @@ def _is_directory(file: str) -> bool:
     """Return True for a directory, which is listed. Raise CannotLook where nothing is."""
     from ckpt_tools.storage.retry import is_directory, there
 
-    try:
+    with explain_refusal(f"cannot look at {file!r}"):
         found = there(file)
-    except OSError as e:
-        raise CannotLook(f"cannot look at {file!r}: {e.strerror}") from e
     if not found:
         raise CannotLook(f"there is no file {file!r}", "'ckpt ls -v' shows where checkpoints are")
     return is_directory(file)

@@ -25,19 +25,16 @@ WORDS = ("same", "changed", "reshaped", "added", "removed", "not-compared")
 def json(result: Difference) -> str:
     files: list[Object] = [
         {
-            "name": f.name,
-            "change": str(f.change),
+            **fields(f, "name", "change"),
             "a": _side(f.a),
             "b": _side(f.b),
             "bytes_same": f.bytes_same,
             "store_checksum": f.by_store or None,
             "tensors": [
-                {"name": t.name, "change": str(t.change), "a": _tensor(t.a), "b": _tensor(t.b)}
-                for t in f.tensors
+                {**fields(t, "name", "change"), "a": _tensor(t.a), "b": _tensor(t.b)} for t in f.tensors
             ],
             "metadata": [
-                {"key": m.key, "change": str(m.change), "a": scalar(m.a), "b": scalar(m.b)}
-                for m in f.metadata
+                {**fields(m, "key", "change"), "a": scalar(m.a), "b": scalar(m.b)} for m in f.metadata
             ],
         }
         for f in result.files
@@ -45,7 +42,7 @@ def json(result: Difference) -> str:
     body = {
         "a": absolute(result.a),
         "b": absolute(result.b),
-        "level": str(result.level),
+        **fields(result, "level"),
         "same": not result.differs and result.complete,
         "summary": {
             "files": _count(f.change for f in result.files),

@@ -81,7 +81,7 @@ def _round(value: float) -> float:
 _SHOWN: Mapping[str, Callable[[Any], object]] = {
     **dict.fromkeys(("path", "root", "to", "seal"), absolute),
     **dict.fromkeys(("coverage", "seconds"), _round),
-    **dict.fromkeys(("kind", "level", "verdict", "severity", "guard"), str),
+    **dict.fromkeys(("change", "effect", "kind", "level", "verdict", "severity", "guard"), str),
     "shape": list,
 }
 """How JSON has the fields of these names, of whatever value; all others are as they are."""

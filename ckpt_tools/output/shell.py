@@ -132,13 +132,9 @@ def task_prolog(values: Mapping[str, str]) -> str:
     return "".join(f"export {name}={value}\n" for name, value in values.items())
 
 
-def failure(exit_code: int) -> str:
-    """What eval has to see when there is no answer: without it, eval of nothing would succeed."""
-    return f"(exit {exit_code})\n"
-
-
 def failed(why: Failure, view: View | None = None) -> str:  # noqa: ARG001 - as every output
-    return failure(why.exit_code)
+    """What eval has to see when there is no answer: without it, eval of nothing would succeed."""
+    return f"(exit {why.exit_code})\n"
 
 
 def prolog_failure(message: str, hint: str) -> str:

@@ -13,8 +13,8 @@ def decisions(env: Mapping[str, str] | None = None) -> str:
     return os.path.join(home, "ckpt-tools", "decisions")
 
 
-def pruned(env: Mapping[str, str] | None = None) -> str:
-    return os.path.join(os.path.dirname(decisions(env)), "pruned")
+def pruned() -> str:
+    return os.path.join(os.path.dirname(decisions()), "pruned")
 
 
 def verdicts(env: Mapping[str, str]) -> str:

@@ -647,7 +647,6 @@ OTHERS: dict[str, dict[str, Case]] = {
     "stage": {
         **{name: CHOICE[name] for name in STAGED},
         "directory": Case(lambda tmp: [plain(tmp)][:0], ("local://run", "one"), ("local://run", "other")),
-        "ranks": Case(four_ranks, ("--ranks", "1"), ("--ranks", "2")),
         "keep": Case(four_ranks, (), ("--keep", "0")),
     },
     "verify": CHECK,

@@ -23,6 +23,7 @@ from ckpt_tools.output import contents, jsonl, shell, text, verification
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import plan as plan_table
 from ckpt_tools.output import scan as scan_table
+from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.page import View
 from ckpt_tools.output.words import percent, printable, size, span
 
@@ -133,7 +134,7 @@ def test_shell_exports_only_names_that_are_names():
 
 
 def test_shell_failure_reaches_the_caller_of_eval():
-    line = shell.failure(4)
+    line = shell.failed(Failure("plan", "none-usable", "m", "h", 4))
     assert _eval(f"eval '{line}'").returncode == 4
     assert _eval(f"set -e; eval '{line}'; echo alive").stdout == b""
 

@@ -42,7 +42,7 @@ class Advice(Struct, frozen=True):
 def _explain(start: Start, error: CkptError) -> Advice:
     beginning = next((text for kind, text in _BEGINNINGS if isinstance(error, kind)), "There is no answer")
     verdict = Verdict.BROKEN if isinstance(error, (NoneUsable, NotNewest)) else Verdict.UNKNOWN
-    commands = [("what was considered", _command("plan", start, "-v"))]
+    commands = [("what was considered", _plan(start))]
     if isinstance(error, NoneUsable):
         commands.insert(0, ("what can be repaired", f"ckpt repair {_quoted(start.root)}"))
     return Advice(verdict, f"{beginning}: {error}", tuple(commands), error.hint)
@@ -54,7 +54,7 @@ def of_start(start: Start) -> Advice:
     plan = start.plan
     if plan is None or plan.checkpoint is None:
         return Advice(Verdict.UNKNOWN, "Start from the beginning: there is nothing to resume from.")
-    commands = [("what every rank loads, and why", _command("plan", start, "-v"))]
+    commands = [("what every rank loads, and why", _plan(start))]
     if any(not r.checkpoint.unfinished for r in plan.rejected):
         repair = f"ckpt repair {_quoted(start.root)}"
         commands.insert(0, ("whether what is damaged can be repaired", repair))
@@ -62,9 +62,9 @@ def of_start(start: Start) -> Advice:
     return Advice(verdict, sum_up(plan), tuple(commands))
 
 
-def _command(name: str, start: Start, *words: str) -> str:
-    run = ("--run", _quoted(start.run)) if start.run is not None else ()
-    return " ".join(("ckpt", name, _quoted(start.root), *run, *words))
+def _plan(start: Start) -> str:
+    run = f" --run {_quoted(start.run)}" if start.run is not None else ""
+    return f"ckpt plan {_quoted(start.root)}{run} -v"
 
 
 def _quoted(text: str) -> str:
