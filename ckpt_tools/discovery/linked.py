@@ -67,7 +67,7 @@ def _find_telling(named: dict[str, list[NamedFile]], known: dict[str, list[Named
 
 
 def _rate(files: Iterable[NamedFile]) -> tuple[bool, int]:
-    """Return the most that one name tells: if a layout is sure of it, and how many numbers say which and whose."""
+    """Return the most that one name tells: if a layout is sure, and how many numbers say which and whose."""
     most = (False, 0)
     for file in files:
         at: NamedFile | None = file
