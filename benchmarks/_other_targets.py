@@ -79,7 +79,6 @@ def decision_seeds() -> list[bytes]:
 def decision() -> Target:
     from ckpt_tools import job
     from ckpt_tools.errors import CkptError
-    from ckpt_tools.job.command import environment
     from ckpt_tools.job.decision import read
 
     path = scratch() / "1.json"
@@ -91,7 +90,7 @@ def decision() -> Target:
             with contextlib.suppress(CkptError):
                 taken = job.take(read(str(path)), rank, needed=False)
                 assert all(isinstance(p, str) for p in taken.paths)
-                for name, value in environment(taken.decision, taken.rank).items():
+                for name, value in taken.environment.items():
                     assert name.startswith("CKPT_"), name
                     assert "\0" not in value
                 json.dumps(taken.body)

@@ -56,11 +56,9 @@ print(total / (time.perf_counter() - began), resource.getrusage(resource.RUSAGE_
 OURS = """
 import resource, sys, time
 from ckpt_tools import Selection
-from ckpt_tools.job.decider import SILENT
 from ckpt_tools.job.staged_start import stage
-from ckpt_tools.job.staging import Copies
 began = time.perf_counter()
-copied = stage("s3://bucket/run", Selection(), Copies(sys.argv[1]), SILENT)
+copied = stage("s3://bucket/run", Selection(), sys.argv[1])
 assert {f.level for f in copied.staged.files} == {"content"}, copied
 print(copied.staged.bytes / (time.perf_counter() - began), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ckpt_tools.cli import console, options
 from ckpt_tools.cli.run import listen, say_rest
 from ckpt_tools.errors import UsageError
+
+if TYPE_CHECKING:
+    from ckpt_tools.job import Taken
 
 UNTOLD = (
     "each rank learns of its own file with 'ckpt run ROOT --worker' inside the launcher, or with 'ckpt hook"
@@ -37,7 +42,6 @@ def hook(asked: options.Asked) -> int:
     hook install' prints complete scripts for slurm, torchrun, msrun, kubernetes and mindcluster.
     """
     from ckpt_tools import job
-    from ckpt_tools.job.command import arguments, environment
     from ckpt_tools.job.decision import read
 
     if asked.given["read"]:
@@ -47,44 +51,37 @@ def hook(asked: options.Asked) -> int:
                 "CKPT_PLAN is not set, so there is no decision to read",
                 'decide before the tasks start: decision="$(ckpt hook ROOT)" || exit; eval "$decision"',
             )
-        taken = job.take(read(path, asked.selection.trust), asked.selection.rank, needed=False)
+        decision = read(path, asked.selection.trust)
+        taken = job.take(decision, asked.selection.rank, asked.resume_args, needed=False)
     else:
         job_options = job.Options(worker=asked.given["worker"], **asked.job)
         with listen(asked) as listener:
             taken = job.decide(asked.found.root, asked.selection, job_options, listener=listener)
-    values = environment(taken.decision, taken.rank, asked.resume_args)
+    values = taken.environment
     if asked.to.format == "json":
         from ckpt_tools.output import json
 
         body = {**taken.body, "path": taken.decision.path, "env": values}
         if taken.decision.found:
-            args = arguments(taken.decision, taken.rank, asked.resume_args)
-            body["resume"] = {**body["resume"], "args": list(args)}
+            body["resume"] = {**body["resume"], "args": list(taken.arguments)}
         asked.to.out(json.dump(body))
     else:
         from ckpt_tools.output import shell
 
         _require_told(asked, taken)
         if not asked.to.quiet:
-            say_rest(taken.decision, taken.rank, asked.resume_args)
+            say_rest(taken)
             if values["CKPT_PATH"] and not values["CKPT_ARGS"]:
-                rest = shell.name_example(
-                    taken.decision.path_of(taken.rank), taken.decision.links(taken.rank)
-                )
+                rest = shell.name_example(taken.path, taken.links)
                 console.problem("note", shell.ONLY_PATH.format(rest))
         asked.to.out(shell.exports(values) if asked.to.format == "shell" else shell.task_prolog(values))
     return 0
 
 
-def _require_told(asked: options.Asked, taken: Any) -> None:
+def _require_told(asked: options.Asked, taken: Taken) -> None:
     """Raise UsageError if the job, or a rank that reads its part later, would not learn of the checkpoint."""
-    from ckpt_tools.job.command import explain_untold, is_told
-
-    ranks: list[int | None] = [taken.rank]
-    if asked.given["by_rank"] and taken.rank is None:
-        ranks = taken.decision.ranks or ranks
-    for rank in ranks:
-        if not is_told((), taken.decision, rank, asked.resume_args):
-            raise UsageError(
-                explain_untold(taken.decision, rank, asked.resume_args), UNTOLD, rule="choice/silent-resume"
-            )
+    by_rank = taken.decision.ranks if asked.given["by_rank"] and taken.rank is None else ()
+    for rank in by_rank or (taken.rank,):
+        mine = replace(taken, rank=rank)
+        if not mine.is_told(()):
+            raise UsageError(mine.explain_untold(), UNTOLD, rule="choice/silent-resume")

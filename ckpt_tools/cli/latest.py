@@ -53,7 +53,6 @@ def latest(asked: options.Asked) -> int:
 def _decided(asked: options.Asked) -> str | None:
     """The answer that the job's decision gives to this rank; None when CKPT_PLAN is about another root."""
     from ckpt_tools.job import take
-    from ckpt_tools.job.command import environment
     from ckpt_tools.job.decision import read
 
     decision = read(os.environ["CKPT_PLAN"], asked.selection.trust)
@@ -67,7 +66,7 @@ def _decided(asked: options.Asked) -> str | None:
     if asked.to.format == "shell":
         from ckpt_tools.output import shell
 
-        return shell.exports(environment(mine.decision, mine.rank))
+        return shell.exports(mine.environment)
     from ckpt_tools.output import text
 
     return text.lines(mine.paths, terminal=asked.to.terminal)

@@ -231,7 +231,7 @@ class Asked(Struct, frozen=True):
 
     @property
     def job(self) -> dict[str, Any]:
-        return self.found.named(f"plan_dir {JOB} {STAGE}".split())
+        return self.found.named(f"plan_dir resume_args {JOB} {STAGE}".split())
 
     @property
     def resume_args(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.sentence import sum_up
 
 if TYPE_CHECKING:
-    from ckpt_tools.job import Listener
+    from ckpt_tools.job import Listener, Taken
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of shells for a command that cannot be started."""
@@ -41,7 +41,7 @@ def run(asked: options.Asked) -> int:
     says why.
     """
     from ckpt_tools import job
-    from ckpt_tools.job.command import become, environment, explain_untold, fill_command, inherit, is_told
+    from ckpt_tools.job.command import become
 
     command = asked.given["command"] or []
     if not command or not command[0]:
@@ -52,21 +52,19 @@ def run(asked: options.Asked) -> int:
         taken = job.decide(asked.found.root, asked.selection, job_options, command, listener=listener)
     if taken.staged is not None:
         os.set_inheritable(taken.staged.lock, True)  # in use as long as the command runs
-    wanted = asked.resume_args
-    words = fill_command(command, taken.decision, taken.rank, wanted)
+    words = taken.fill(command)
     idle = job_options.worker and taken.rank is None  # a scheduler, which trains nothing
-    if not idle and not is_told(command, taken.decision, taken.rank, wanted):
-        why = explain_untold(taken.decision, taken.rank, wanted)
-        form = _form(job_options, command, taken, wanted)
-        raise UsageError(why, form, rule="choice/silent-resume")
+    if not idle and not taken.is_told(command):
+        form = _form(job_options, command, taken)
+        raise UsageError(taken.explain_untold(), form, rule="choice/silent-resume")
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
     if not asked.to.quiet and (taken.rank or 0) == 0:
-        _say_what(taken, wanted)
+        _say_what(taken)
     console.flush()
     signals.restore()
     try:
-        become(words, {**inherit(os.environ), **environment(taken.decision, taken.rank, wanted)})
+        become(words, {**os.environ, **taken.environment})
     except OSError as e:
         console.problem(
             "error", f"{words[0]!r} cannot be started: {e.strerror}", "check the command after --"
@@ -74,18 +72,17 @@ def run(asked: options.Asked) -> int:
         return NOT_FOUND if isinstance(e, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def _form(job_options: Any, command: Sequence[str], taken: Any, wanted: Sequence[str]) -> str:
+def _form(job_options: Any, command: Sequence[str], taken: Taken) -> str:
     """Return the line by which the command learns of the choice, or what to say where there is none."""
-    from ckpt_tools.job.command import arguments
     from ckpt_tools.launchers import line_of
     from ckpt_tools.output.shell import FLAG, name_example
 
-    path, files = taken.decision.path_of(taken.rank), taken.decision.links(taken.rank)
-    example = (FLAG, f"--resume {name_example(path, files)}")
+    path, wanted = taken.path, taken.wanted
+    example = (FLAG, f"--resume {name_example(path, taken.links)}")
     ours = [*job_options.words, *(() if wanted else example)]
     words = [*command, *(() if "{ckpt.args}" in command else ["{ckpt.args}"])]
     flag = "with the flag that it has in place of --resume"
-    if path is not None and arguments(taken.decision, taken.rank, wanted):
+    if path is not None and taken.arguments:
         reads = shlex.join([*ours, "--", "sh", "-c", 'exec "$0" "$@"  # reads CKPT_ARGS', *command])
         return f"{shlex.join([*ours, '--', *words])}; or, if it reads CKPT_ARGS by itself: {reads}"
     if path is not None and wanted:
@@ -122,18 +119,18 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
         yield Listener(report, meter, output.cache_notes(to))
 
 
-def _say_what(taken: Any, wanted: Sequence[str]) -> None:
+def _say_what(taken: Taken) -> None:
     decision = taken.decision
     chosen = decision.said.checkpoint
     what = "nothing" if chosen is None else decision.resume.path or chosen.path
     console.problem("note", f"the job starts from {what} (decision: {decision.path})")
-    say_rest(decision, taken.rank, wanted)
+    say_rest(taken)
 
 
-def say_rest(decision: Any, rank: int | None, wanted: Sequence[str]) -> None:
+def say_rest(taken: Taken) -> None:
     """Warn where the job's path is one of several files that a training loop loads."""
     from ckpt_tools.output.shell import ALL_FILES, describe_rest
 
-    rest = describe_rest(decision.path_of(rank), decision.links(rank), wanted)
-    if rest and (wanted or not decision.resume.args):  # a framework finds the others itself
+    rest = describe_rest(taken.path, taken.links, taken.wanted)
+    if rest and (taken.wanted or not taken.decision.resume.args):  # a framework finds the others itself
         console.problem("warning", rest, ALL_FILES)

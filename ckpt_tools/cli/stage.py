@@ -12,7 +12,7 @@ from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute, is_url
 
 if TYPE_CHECKING:
-    from ckpt_tools.job.staged_start import Copied
+    from ckpt_tools.job.staging import Staged
 
 EXAMPLES = """
 ckpt stage s3://bucket/run staged  # copy what a job would load to a local disk
@@ -33,34 +33,31 @@ def stage(asked: options.Asked) -> int:
     something could not be looked at, or there is no room.
     """
     from ckpt_tools.job.staged_start import stage as bring
-    from ckpt_tools.job.staging import Copies
 
     to, home = asked.to, asked.given["directory"]
     if is_url(home):
         raise UsageError(f"DIR is a directory of this machine, and {home} is a URL", "use ckpt stage URL DIR")
-    copies = Copies(os.path.abspath(home), _ranks(asked), asked.job.get("keep"))
+    ranks, keep = _ranks(asked), asked.job.get("keep")
     with listen(asked) as listener:
-        copied = bring(asked.found.root, asked.selection, copies, listener)
-    to.out(_answer(copied, asked))
+        staged = bring(asked.found.root, asked.selection, home, ranks=ranks, keep=keep, to=listener)
+    to.out(_answer(staged, asked))
     return 0
 
 
-def _answer(copied: Copied | None, asked: options.Asked) -> str:
-    from ckpt_tools.job.command import environment
+def _answer(staged: Staged | None, asked: options.Asked) -> str:
+    from ckpt_tools.job.command import Taken
     from ckpt_tools.job.decision import MEANT, Decision
-    from ckpt_tools.output import shell, staging
+    from ckpt_tools.output import shell
+    from ckpt_tools.output import staging as emit
 
     to, root = asked.to, absolute(asked.found.root)
-    body = copied.body if copied else {"schema": MEANT, "checkpoint": None}
-    rank = asked.selection.rank if asked.names_rank else None
-    env = environment(Decision("", body), rank)
+    decision = staged.decision if staged else Decision("", {"schema": MEANT, "checkpoint": None})
+    env = Taken(decision, asked.selection.rank if asked.names_rank else None).environment
     if to.format == "shell":
         return shell.exports(env)
-    if copied is None:
-        return staging.nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n"
-    if to.format == "json":
-        return staging.json(copied.staged, body, env)
-    return staging.render(copied.staged, body, env, to.view)
+    if staged is None:
+        return emit.nothing(root) if to.format == "json" else f"there is no checkpoint in {root}\n"
+    return emit.json(staged, env) if to.format == "json" else emit.render(staged, env, to.view)
 
 
 def _ranks(asked: options.Asked) -> frozenset[int] | range | None:

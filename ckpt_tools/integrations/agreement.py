@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from ckpt_tools import api, errors, job, launchers
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.job.command import Taken
 from ckpt_tools.job.decider import digest
 from ckpt_tools.job.decision import Body, Decision, body_of, describe_failure, read
 from ckpt_tools.model.plan import LoadPlan
@@ -104,29 +105,26 @@ def resume(
     given = {"budget": BUDGET, "cache": True, **asked}
     selection = Selection(**given, allow_none=allow_none, plan_dir=plan_dir)
     root, group = os.path.abspath(one(root)), find_group()
-    if group is None:
-        decision, rank = _without_group(root, selection)
-    else:
-        decision, rank = _among(group, root, selection), group.rank
-    chosen = decision.said.checkpoint
+    taken = _take_among(group, root, selection) if group else _take_alone(root, selection)
+    chosen, told = taken.decision.said.checkpoint, taken.decision.resume
     if chosen is None:
         return None
     return Resumed(
-        path=decision.path_of(rank),
-        files=tuple(dict.fromkeys(decision.links(rank))),
+        path=taken.path,
+        files=tuple(dict.fromkeys(taken.links)),
         layout=chosen.layout,
-        step=decision.step,
+        step=taken.decision.step,
         epoch=chosen.epoch,
         step_in_epoch=chosen.step_in_epoch,
-        arguments=decision.resume.args or (),
-        variables=dict(decision.resume.env or {}),
+        arguments=told.args or (),
+        variables=dict(told.env or {}),
     )
 
 
 # ---- ranks that are joined
 
 
-def _among(group: Group, root: str, selection: Selection) -> Decision:
+def _take_among(group: Group, root: str, selection: Selection) -> Taken:
     """Return the first rank's decision, once every rank has seen its files. Raises the same on all ranks."""
     error: Exception | None = None
     said: Body = {}
@@ -142,20 +140,19 @@ def _among(group: Group, root: str, selection: Selection) -> Decision:
         except CkptError as e:
             error, said = e, {"raised": type(e).__name__, **describe_failure(e)}
         except Exception as e:  # the others wait for an answer, whatever happened
-            error, said = e, {"raised": "", "error": f"{type(e).__name__}: {e}"}
+            failed = CannotLook(f"rank 0 failed: {type(e).__name__}: {e}", "its own traceback says more")
+            error, said = e, {"raised": "CannotLook", **describe_failure(failed)}
     said = json.loads(group.broadcast(json.dumps(said)))
     if error is not None:
         raise error
     if "raised" in said:
-        if not said["raised"]:
-            raise CannotLook(f"rank 0 failed: {said['error']}", "its own traceback says more")
         what, kind = said["error"], getattr(errors, said["raised"], None)
         if not (isinstance(kind, type) and issubclass(kind, CkptError)):
             kind = errors.BY_EXIT_CODE.get(what["exit_code"], CkptError)
         raise kind(what["message"], what["hint"])
     decision = Decision("", said["decided"], selection.trust)
     _require_seen_by_all(group, decision, "" if said["asked"] == digest(selection) else OTHER_QUESTION)
-    return decision
+    return Taken(decision, group.rank)
 
 
 def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
@@ -184,21 +181,20 @@ def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
 # ---- ranks that are not
 
 
-def _without_group(root: str, selection: Selection) -> tuple[Decision, int | None]:
-    """Return a decision, and the rank of this process, None where it is the only one."""
+def _take_alone(root: str, selection: Selection) -> Taken:
+    """Return a decision for this process, whose rank is None where it is the only one."""
     started = launchers.current()
     rank = started.rank.value if started and started.rank else None
     if (made := _made_before(root, selection)) is not None:
-        return job.take(made, rank, needed=False).decision, rank
+        return job.take(made, rank, needed=False)
     world = started.world_size.value if started and started.world_size else 1
     if started and (world > 1 or started.unclear):
         options = job.Options(words=("ckpt", "run"), worker=True, plan_dir=selection.plan_dir)
         listener = job.Listener(made=_tell)
-        taken = job.decide(root, replace(selection, plan_dir=None), options, listener=listener)
-        return taken.decision, taken.rank
+        return job.decide(root, replace(selection, plan_dir=None), options, listener=listener)
     decision = Decision("", body_of(_plan(root, selection)))
     decision.check()
-    return decision, None if rank is None else 0
+    return Taken(decision, None if rank is None else 0)
 
 
 def _made_before(root: str, selection: Selection) -> Decision | None:

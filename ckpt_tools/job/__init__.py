@@ -8,25 +8,19 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job.command import Taken
 from ckpt_tools.job.decider import SILENT, Decider, Listener, digest
-from ckpt_tools.job.decision import Body, Decision
+from ckpt_tools.job.decision import Decision
 from ckpt_tools.job.membership import Membership, Options, of_node, of_worker
-from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.launchers import LaunchLine, Started
-from ckpt_tools.model.plan import OPENED_BY_RANKS
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings import directories
 from ckpt_tools.storage.urls import is_url
-
-if TYPE_CHECKING:
-    from ckpt_tools.job.staging import Staged
 
 _GONE = {
     "CKPT_TRANSFER": "copy the files before the start (rsync, scp), and unset it",
@@ -36,38 +30,7 @@ _GONE = {
 __all__ = ["Listener", "Options", "Taken", "decide", "take"]
 
 
-class Taken(Struct, frozen=True):
-    """A decision and whose it is: ``rank`` is None for a launcher, which starts them all. ``staged`` is what
-    was brought to this machine for it.
-    """
-
-    decision: Decision
-    rank: int | None
-    staged: Staged | None = None
-
-    @property
-    def paths(self) -> list[str]:
-        """The files that this rank loads; of a set that all load what the framework is given; nothing when
-        there is no checkpoint.
-        """
-        said, told = self.decision.said, self.decision.resume.path
-        own = {f.role for r in said.ranks or () for f in r.files}
-        if said.checkpoint and told and said.shared and own <= OPENED_BY_RANKS:
-            path = said.view.checkpoint if said.view else said.checkpoint.path
-            return [path if path.startswith(f"{told}/") else told]
-        return list(dict.fromkeys(self.decision.links(self.rank)))
-
-    @property
-    def body(self) -> Body:
-        body, mine = dict(self.decision.body), str(self.rank)
-        if self.rank is not None and body.get("ranks"):
-            body["ranks"] = [r for r in body["ranks"] if r["rank"] == self.rank]
-            if (view := body.get("view")) and mine in view["ranks"]:
-                body["view"] = {**view, "ranks": {mine: view["ranks"][mine]}}
-        return body
-
-
-def take(decision: Decision, rank: int | None, *, needed: bool = True) -> Taken:
+def take(decision: Decision, rank: int | None, wanted: Sequence[str] = (), *, needed: bool = True) -> Taken:
     """Return a decision that was made before, for ``rank`` or the rank that the launcher gave this process.
 
     Raises CannotLook when it is not true any more, UsageError when the rank is unknown, ``needed``, and ranks
@@ -84,7 +47,7 @@ def take(decision: Decision, rank: int | None, *, needed: bool = True) -> Taken:
         )
     _require_files_for(rank, decision)
     decision.check(None if rank is None else [rank])
-    return Taken(decision, rank)
+    return Taken(decision, rank, wanted)
 
 
 def _require_files_for(rank: int | None, decision: Decision) -> None:
@@ -114,8 +77,7 @@ def decide(
         if options.agree and env.get(name):
             raise UsageError(f"nothing reads {name} any more", instead)
     _require_fitting_root(root, options)
-    place = os.path.abspath(options.stage) if options.stage else ""
-    options = replace(options, trust=selection.trust, stage=place)
+    options = replace(options, stage=os.path.abspath(options.stage) if options.stage else "")
     line = launchers.line_of(command, env)
     of = _find_membership(selection, options, line, env)
     _require_common_root(root, of.rank)
@@ -131,7 +93,7 @@ def decide(
     about = {digest(selection)} if options.stage else set[str]()
 
     def decided(asked: Selection) -> Decision:
-        made = Decider(root, asked, Rendezvous(of, options, line, env), listener).decide()
+        made = Decider(root, asked, of, options, line, env, listener).decide()
         at = os.path.dirname(made.said.stage.root) if made.said.stage else ""
         if made.about.asked not in about | {digest(asked)} or (made.found and at != options.stage):
             raise UsageError(
@@ -145,11 +107,12 @@ def decide(
     if options.stage:
         from ckpt_tools.job.staged_start import start
 
-        return Taken(*start(decided, selection, of, options, listener))
+        decision, staged = start(decided, selection, of, options, listener)
+        return Taken(decision, of.rank, options.resume_args, staged)
     decision = decided(selection)
     mine = of.ranks if options.agree else None
     decision.check(mine if of.rank is None else [of.rank])
-    return Taken(decision, of.rank)
+    return Taken(decision, of.rank, options.resume_args)
 
 
 def _with_world_of(line: LaunchLine | None, selection: Selection, options: Options) -> Selection:

@@ -1,5 +1,5 @@
-"""The command that a job starts with: what a decision puts into its words and its environment, and becoming
-it.
+"""A decision as one process follows it: what it puts into the words and the environment of the command that
+the job starts with, and becoming that command.
 """
 
 from __future__ import annotations
@@ -8,11 +8,17 @@ import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+from msgspec import Struct
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.job.decision import Decision
+from ckpt_tools.job.decision import Body, Decision
+from ckpt_tools.model.plan import OPENED_BY_RANKS
 from ckpt_tools.output.shell import explain_silence, fill_arguments, words
+
+if TYPE_CHECKING:
+    from ckpt_tools.job.staging import Staged
 
 _OURS = ("PYTHONSAFEPATH",)
 """What is set for ckpt alone: with it a training script would not find the modules beside it."""
@@ -21,111 +27,146 @@ _PATH_WORD = re.compile(r"[^\s'\"();|&$]*\{ckpt\.path\}[^\s'\"();|&$]*")
 """An argument that holds the path; a whole line of a script is none."""
 
 
-def inherit(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name not in _OURS}
-
-
-def arguments(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the words of {ckpt.args}: those that --resume-args ``wanted``, else those of the layout."""
-    if not decision.found:
-        return ()
-    if not wanted:
-        return decision.resume.args or ()
-    epoch = decision.said.checkpoint.epoch if decision.said.checkpoint else None
-    known = {"path": decision.path_of(rank), "step": decision.step, "epoch": epoch}
-    return fill_arguments(wanted, known, decision.links(rank))
-
-
-def is_told(command: Sequence[str], decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> bool:
-    """Return whether a placeholder or a variable tells the command which checkpoint was chosen."""
-    args = arguments(decision, rank, wanted)
-    held = {name for word in command for name in _FIELD.findall(word)}
-    if not decision.found or "path" in held:
-        return True
-    if held:
-        return bool("args" in held and args) or ("step" in held and decision.step is not None)
-    if wanted:  # its words lie in CKPT_ARGS, which a script reads, or a command that names it
-        return bool(args) and (not command or any("CKPT_" in word for word in command))
-    return bool(args or decision.path_of(rank) or decision.resume.env)
-
-
-def explain_untold(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> str:
-    layout = decision.said.checkpoint.layout if decision.said.checkpoint else ""
-    return explain_silence(layout, decision.path_of(rank), wanted, arguments(decision, rank, wanted))
-
-
-def environment(decision: Decision, rank: int | None, wanted: Sequence[str] = ()) -> dict[str, str]:
-    """The variables of one process: of a worker when its rank is known, else of the whole job.
-
-    Every start sets all of them; what is unknown is empty, so that no value of an outer shell shines through.
-    CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval; CKPT_RESUME_ARGS are for what reads the
-    decision later.
+class Taken(Struct, frozen=True):
+    """A decision and whose it is: ``rank`` is None for a launcher, which starts them all. ``wanted`` are the
+    words of --resume-args, ``staged`` is what was brought to this machine for it.
     """
-    chosen = decision.said.checkpoint
-    told: dict[str, object] = {
-        "CKPT_PATH": decision.path_of(rank),
-        "CKPT_STEP": decision.step,
-        "CKPT_EPOCH": chosen and chosen.epoch,
-        "CKPT_STEP_IN_EPOCH": chosen and chosen.step_in_epoch,
-        "CKPT_PLAN": decision.path,
-        "CKPT_RESUME": 1 if chosen else 0,
-        "CKPT_ARGS": words(arguments(decision, rank, wanted)),
-        "CKPT_FINGERPRINT": decision.said.fingerprint,
-    }
-    if wanted:
-        told["CKPT_RESUME_ARGS"] = words(wanted)
-    if chosen:
-        told |= decision.resume.env or {}
-    return {name: "" if value is None else str(value) for name, value in told.items()}
 
+    decision: Decision
+    rank: int | None
+    wanted: Sequence[str] = ()
+    staged: Staged | None = None
 
-def fill_command(
-    command: Sequence[str], decision: Decision, rank: int | None, wanted: Sequence[str] = ()
-) -> list[str]:
-    """The command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced; the last one is a word
-    of its own and becomes as many as there are.
+    @property
+    def path(self) -> str | None:
+        """What CKPT_PATH says."""
+        return self.decision.path_of(self.rank)
 
-    Without a checkpoint ``{ckpt.args}`` vanishes, and so does a word with ``{ckpt.path}`` and the flag before
-    it; what is left is empty. Raises UsageError for an unknown name, and for a path where each rank has
-    another.
-    """
-    path, step = decision.path_of(rank), decision.step
-    known = {"path": path, "step": step}
-    out: list[str] = []
-    for word in command:
-        if word == "{ckpt.args}":
-            out += arguments(decision, rank, wanted)
-            continue
-        for name in _FIELD.findall(word):
-            if name == "args":
-                raise UsageError(
-                    f"{word!r}: {{ckpt.args}} stands for several words", "write it as a word of its own"
-                )
-            if name not in ("path", "step"):
-                raise UsageError(
-                    f"{word!r}: there is no {{ckpt.{name}}}", "use {ckpt.path}, {ckpt.step} or {ckpt.args}"
-                )
-            if name == "path" and path is None and decision.found:
-                raise UsageError(
-                    f"{word!r}: the ranks load different files, so there is no one path",
-                    "start each rank with 'ckpt run --worker', or build one tree for all with --view DIR",
-                )
-        if not decision.found and _PATH_WORD.fullmatch(word):
-            if not word.startswith("-") and re.fullmatch("--?[^-=][^=]*", out[-1] if out else ""):
-                del out[-1]
-            continue
-        out.append(_FIELD.sub(lambda m: "" if known[m[1]] is None else str(known[m[1]]), word))
-    return out
+    @property
+    def links(self) -> list[str]:
+        """Where this process opens the entries of its files."""
+        return self.decision.links(self.rank)
+
+    @property
+    def paths(self) -> list[str]:
+        """The files that this rank loads; of a set that all load what the framework is given; nothing when
+        there is no checkpoint.
+        """
+        said, told = self.decision.said, self.decision.resume.path
+        own = {f.role for r in said.ranks or () for f in r.files}
+        if said.checkpoint and told and said.shared and own <= OPENED_BY_RANKS:
+            path = said.view.checkpoint if said.view else said.checkpoint.path
+            return [path if path.startswith(f"{told}/") else told]
+        return list(dict.fromkeys(self.links))
+
+    @property
+    def body(self) -> Body:
+        """The JSON of the decision, of which a rank is told what it loads itself."""
+        body, mine = dict(self.decision.body), str(self.rank)
+        if self.rank is not None and body.get("ranks"):
+            body["ranks"] = [r for r in body["ranks"] if r["rank"] == self.rank]
+            if (view := body.get("view")) and mine in view["ranks"]:
+                body["view"] = {**view, "ranks": {mine: view["ranks"][mine]}}
+        return body
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The words of {ckpt.args}: those that --resume-args wanted, else those of the layout."""
+        if not self.decision.found:
+            return ()
+        if not self.wanted:
+            return self.decision.resume.args or ()
+        chosen = self.decision.said.checkpoint
+        known = {"path": self.path, "step": self.decision.step, "epoch": chosen and chosen.epoch}
+        return fill_arguments(self.wanted, known, self.links)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of one process: of a worker when its rank is known, else of the whole job.
+
+        Every start sets all of them; what is unknown is empty, so that no value of an outer shell shines
+        through. CKPT_ARGS are the words of {ckpt.args}, quoted for a shell's eval; CKPT_RESUME_ARGS are for
+        what reads the decision later.
+        """
+        decision, chosen = self.decision, self.decision.said.checkpoint
+        told: dict[str, object] = {
+            "CKPT_PATH": self.path,
+            "CKPT_STEP": decision.step,
+            "CKPT_EPOCH": chosen and chosen.epoch,
+            "CKPT_STEP_IN_EPOCH": chosen and chosen.step_in_epoch,
+            "CKPT_PLAN": decision.path,
+            "CKPT_RESUME": 1 if chosen else 0,
+            "CKPT_ARGS": words(self.arguments),
+            "CKPT_FINGERPRINT": decision.said.fingerprint,
+        }
+        if self.wanted:
+            told["CKPT_RESUME_ARGS"] = words(self.wanted)
+        if chosen:
+            told |= decision.resume.env or {}
+        return {name: "" if value is None else str(value) for name, value in told.items()}
+
+    def is_told(self, command: Sequence[str]) -> bool:
+        """Return whether a placeholder or a variable tells the command which checkpoint was chosen."""
+        held = {name for word in command for name in _FIELD.findall(word)}
+        if not self.decision.found or "path" in held:
+            return True
+        if held:
+            by_step = "step" in held and self.decision.step is not None
+            return bool("args" in held and self.arguments) or by_step
+        if self.wanted:  # its words lie in CKPT_ARGS, which a script reads, or a command that names it
+            return bool(self.arguments) and (not command or any("CKPT_" in word for word in command))
+        return bool(self.arguments or self.path or self.decision.resume.env)
+
+    def explain_untold(self) -> str:
+        chosen = self.decision.said.checkpoint
+        return explain_silence(chosen.layout if chosen else "", self.path, self.wanted, self.arguments)
+
+    def fill(self, command: Sequence[str]) -> list[str]:
+        """The command with ``{ckpt.path}``, ``{ckpt.step}`` and ``{ckpt.args}`` replaced; the last one is a
+        word of its own and becomes as many as there are.
+
+        Without a checkpoint ``{ckpt.args}`` vanishes, and so does a word with ``{ckpt.path}`` and the flag
+        before it; what is left is empty. Raises UsageError for an unknown name, and for a path where each
+        rank has another.
+        """
+        known, found = {"path": self.path, "step": self.decision.step}, self.decision.found
+        out: list[str] = []
+        for word in command:
+            if word == "{ckpt.args}":
+                out += self.arguments
+                continue
+            for name in _FIELD.findall(word):
+                if name == "args":
+                    raise UsageError(
+                        f"{word!r}: {{ckpt.args}} stands for several words", "write it as a word of its own"
+                    )
+                if name not in known:
+                    raise UsageError(
+                        f"{word!r}: there is no {{ckpt.{name}}}",
+                        "use {ckpt.path}, {ckpt.step} or {ckpt.args}",
+                    )
+                if name == "path" and self.path is None and found:
+                    raise UsageError(
+                        f"{word!r}: the ranks load different files, so there is no one path",
+                        "start each rank with 'ckpt run --worker', or build one tree for all with --view DIR",
+                    )
+            if not found and _PATH_WORD.fullmatch(word):
+                if not word.startswith("-") and re.fullmatch("--?[^-=][^=]*", out[-1] if out else ""):
+                    del out[-1]
+                continue
+            out.append(_FIELD.sub(lambda m: "" if known[m[1]] is None else str(known[m[1]]), word))
+        return out
 
 
 def become(command: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command: its signals and its exit code are then its own. Raises OSError
     when it cannot be started.
     """
+    inherited = {name: value for name, value in env.items() if name not in _OURS}
     # Python ignores these two, and what is ignored stays so across exec.
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGPIPE, signal.SIGXFSZ)}
     try:
-        os.execvpe(command[0], list(command), dict(env))  # noqa: S606 - starting the user's command is what this is for
+        os.execvpe(command[0], list(command), inherited)  # noqa: S606 - starting the user's command is what this is for
     finally:  # it could not be started
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -18,7 +18,6 @@ from ckpt_tools.cache.verdicts import remembering
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.job.meeting import SAME, Meeting, failure
-from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
@@ -225,31 +224,17 @@ def _merge_loads(values: Sequence[Loads]) -> Loads:
 
 
 def agree(
-    root: str,
-    selection: Selection,
-    rendezvous: Rendezvous,
-    listener: Listener,
-    *,
-    asked: str,
-    world: int | None,
+    root: str, selection: Selection, ranks: range, meeting: Meeting, *, asked: str, listener: Listener
 ) -> LoadPlan:
-    """Return the plan that all nodes have come to: the choice and the ranks are the same on each, paths and
-    arguments are the node's own.
+    """Return the plan that all nodes have come to, of which this one runs ``ranks``: the choice and the ranks
+    are the same on each, paths and arguments are the node's own. ``asked`` is a digest of the question.
 
     Raises on every node what one of them raises; NoneUsable when no checkpoint is sound on all.
     """
-    ranks = rendezvous.membership.ranks
-    if ranks is None:
-        raise UsageError(
-            "which ranks run on this node is unknown",
-            "add --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
-        )
-    meeting = rendezvous.join()
     kept = remembering(root, selection.cache, selection.max_age, listener.note, selection.trust)
     with limited(selection.budget), kept as cache, counted() as read:
-        of_node = replace(selection, ranks=ranks, world_size=world or len(ranks) * meeting.size)
-        node = _Node(Planner(root, of_node, listener.progress, cache), meeting, ranks, asked)
-        return replace(node.plan(), bytes_read=read.bytes)
+        planner = Planner(root, replace(selection, ranks=ranks), listener.progress, cache)
+        return replace(_Node(planner, meeting, ranks, asked).plan(), bytes_read=read.bytes)
 
 
 class _Node:

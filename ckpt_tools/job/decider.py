@@ -5,20 +5,23 @@ nodes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
 from ckpt_tools import api, launchers
 from ckpt_tools.cache.verdicts import Note
-from ckpt_tools.errors import CannotLook, NoCheckpoint, NoneUsable, UsageError, explain_refusal
+from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError, explain_refusal
 from ckpt_tools.job.decision import Body, Decision, body_of, check
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.meeting import SAME
-from ckpt_tools.job.rendezvous import Rendezvous
+from ckpt_tools.job.meeting import SAME, Meeting, failure, meeting
+from ckpt_tools.job.membership import Membership, Options
+from ckpt_tools.job.rendezvous import find_board
 from ckpt_tools.job.starts import with_loop
+from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
@@ -91,29 +94,37 @@ def _require_mount(root: str) -> None:
         )
 
 
-class Decider(Struct, frozen=True):
-    """Makes the decision where this process is the one to make it."""
+class Decider(Struct):
+    """Makes the decision of a start where this process is the one to make it. Nobody starts before all nodes
+    can, and one that fails tells the others. ``joined`` is their meeting, once this process has come to it;
+    None where the job needs none, or another process of this node decides.
+    """
 
     root: str
     selection: Selection
-    rendezvous: Rendezvous
+    membership: Membership
+    options: Options
+    line: LaunchLine | None
+    env: Mapping[str, str]
     listener: Listener = SILENT
+    joined: Meeting | None = None
+    _open: ExitStack = field(default_factory=ExitStack)
 
     @property
     def world(self) -> int | None:
-        started = launchers.detect(self.rendezvous.env)
+        started = launchers.detect(self.env)
         return started.world_size.value if started and started.world_size else None
 
     def decide(self) -> Decision:
         """Return the decision of this start, before it is known whether this process may follow it. Raises
         CkptError when there is nothing to decide for; with several nodes then all of them do.
         """
-        selection, of, options = self.selection, self.rendezvous.membership, self.rendezvous.options
-        with self.rendezvous:
-            with self.rendezvous.reporting():
+        selection, of, options = self.selection, self.membership, self.options
+        with self._open:  # the meeting tells the others how this node ended
+            with self.reporting():
                 if options.require_mount:
                     _require_mount(self.root)
-                plan_dir = options.plan_dir or directories.decisions(self.rendezvous.env)
+                plan_dir = options.plan_dir or directories.decisions(self.env)
                 decisions = Decisions(plan_dir, self.root, trusted=selection.trust)
                 saves = "" if of.start or not of.unique else self.digest_saves()
             key = of.key
@@ -126,13 +137,14 @@ class Decider(Struct, frozen=True):
                 timeout=options.timeout,
                 make=lambda: self._make(decisions),
                 about={**of.about, "nodes": of.nodes, "asked": digest(selection), "saves": saves},
-                peers=self.rendezvous,
+                peers=self,
             )
 
     def digest_saves(self) -> str:
         """Return a digest of candidates' files, of what trackers say, and of the number of ranks."""
-        of, options = self.rendezvous.membership, self.rendezvous.options
-        ranks = self.selection.world_size or self.world if options.worker else of.nodes
+        ranks = self.membership.nodes
+        if self.options.worker:
+            ranks = self.selection.world_size or self.world or 0
         asked = replace(self.selection, rank=None)
         planner, why = Planner(self.root, asked, self.listener.progress), ""
         with limited(asked.budget):
@@ -145,37 +157,96 @@ class Decider(Struct, frozen=True):
             seen = f"{files} {[(t.path, t.says) for t in told]} {why} {ranks}"
         return xxh3_64_hexdigest(seen.encode("utf-8", "surrogatepass"))
 
+    # ---- the other nodes
+
+    @property
+    def _meets(self) -> bool:
+        """Whether the nodes of this job come together: they look at disks of their own, or no id of this
+        start alone lets them share one decision.
+        """
+        of = self.membership
+        return self.options.agree or (of.nodes > 1 and not (of.unique and of.key))
+
+    def _join(self) -> Meeting:
+        """Wait until all nodes are there. Raises UsageError when it is not known who they are, and where they
+        meet.
+        """
+        of, timeout = self.membership, self.options.timeout
+        if of.node is None or of.node >= of.nodes:
+            raise UsageError(
+                f"the index of this node among {of.nodes} nodes is unknown",
+                "set CKPT_NODE=N, from 0 (torchrun --node-rank tells it as well)",
+            )
+        board = find_board(of, self.options, self.line, self.env, self.selection.trust)
+        self.joined = self._open.enter_context(meeting(board, of.node, of.nodes, timeout))
+        return self.joined
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Tell the others, who wait, what keeps this node from taking part."""
+        try:
+            yield
+        except CkptError as error:
+            rank, ranks = self.membership.rank, self.membership.ranks
+            first = rank is None or (ranks is not None and rank == ranks.start)
+            if self._meets and first and self.joined is None:
+                with suppress(CkptError):  # the reason that counts is the one to be told
+                    self._join().exchange(failure(error), lambda _: {})
+            raise
+
+    def wait(self, decision: Decision) -> None:
+        """Wait until every node has what it needs to start, after a last look at its files. Raises what keeps
+        one of them.
+        """
+        if self.joined:
+            decision.check(self.membership.ranks if self.options.agree else None)
+            self.joined.exchange({}, lambda _: {})
+            self._open.close()
+
+    # ---- deciding
+
     def _make(self, decisions: Decisions) -> Body:
-        selection, options = replace(self.selection, rank=None), self.rendezvous.options
-
-        def body(plan: LoadPlan) -> Body:
-            if self.listener.made:
-                self.listener.made(plan)
-            if options.stage and plan.checkpoint:
-                from ckpt_tools.job.staging import describe
-
-                return {**body_of(plan), **describe(plan, options.stage, layouts_of(selection))}
-            if options.view and plan.checkpoint:
-                from ckpt_tools.job.view import build
-
-                return {**body_of(plan), **build(plan, options.view, options.trust, layouts_of(selection))}
-            return body_of(plan)
+        if self.options.agree:
+            return self._describe(self._agree())
 
         def plan_alone() -> Body:
-            made = make_plan(self.root, selection, self.listener)
-            return body(with_loop(made, self.root, decisions.directory, selection.trust))
+            made = make_plan(self.root, replace(self.selection, rank=None), self.listener)
+            return self._describe(with_loop(made, self.root, decisions.directory, self.selection.trust))
 
-        if options.agree:
-            from ckpt_tools.job.consensus import agree
-
-            world = selection.world_size or self.world
-            asked = digest(selection)
-            return body(agree(self.root, selection, self.rendezvous, self.listener, asked=asked, world=world))
-        if not self.rendezvous.needed:
+        if not self._meets:
             return plan_alone()
-        said = self.rendezvous.join().exchange({}, lambda _: plan_alone())
+        said = self._join().exchange({}, lambda _: plan_alone())
         try:
             check({**said, "decision": {"root": decisions.root, "decided_at": 0}})
         except Invalid as e:
             raise UsageError(f"node 0 has made no decision that ckpt makes: {e}", SAME) from e
         return said
+
+    def _agree(self) -> LoadPlan:
+        from ckpt_tools.job.consensus import agree
+
+        ranks, world = self.membership.ranks, self.selection.world_size or self.world
+        if ranks is None:
+            raise UsageError(
+                "which ranks run on this node is unknown",
+                "add --world-size N (CKPT_NODES and CKPT_NODE as well, where the launcher does not tell)",
+            )
+        joined = self._join()
+        asked = replace(self.selection, rank=None, world_size=world or len(ranks) * joined.size)
+        question = digest(self.selection)
+        return agree(self.root, asked, ranks, joined, asked=question, listener=self.listener)
+
+    def _describe(self, plan: LoadPlan) -> Body:
+        """Return the body of the decision for a plan, with its view or what is to be staged."""
+        selection, options = self.selection, self.options
+        if self.listener.made:
+            self.listener.made(plan)
+        if options.stage and plan.checkpoint:
+            from ckpt_tools.job.staging import describe
+
+            return {**body_of(plan), **describe(plan, options.stage, layouts_of(selection))}
+        if options.view and plan.checkpoint:
+            from ckpt_tools.job.view import build
+
+            return {**body_of(plan), **build(plan, options.view, selection.trust, layouts_of(selection))}
+        return body_of(plan)

@@ -28,7 +28,7 @@ from ckpt_tools.storage.urls import absolute
 from ckpt_tools.storage.writes import take_lock
 
 if TYPE_CHECKING:
-    from ckpt_tools.job.rendezvous import Rendezvous
+    from ckpt_tools.job.decider import Decider
 
 
 _ROOM = "make room, or name another directory with --plan-dir"
@@ -62,7 +62,7 @@ class Decisions:
         timeout: float,
         make: Callable[[], Body],
         about: Mapping[str, object],
-        peers: Rendezvous | None = None,
+        peers: Decider | None = None,
     ) -> Decision:
         """The decision for ``key``: read when another member has made it, else made here, under a lock.
         Raises what deciding raised, in every member.
@@ -106,7 +106,7 @@ class Decisions:
         member: str,
         make: Callable[[], Body],
         about: Mapping[str, object],
-        peers: Rendezvous | None,
+        peers: Decider | None,
     ) -> Decision:
         by = Process.here()
 
@@ -120,7 +120,7 @@ class Decisions:
             with self._written(decision):
                 self._claim(path, member)  # before the others are told that this node can start
                 if peers:
-                    peers.ready(decision)
+                    peers.wait(decision)
             self._remember(decision)
         except CkptError as e:
             with suppress(CkptError), self._written(stamped(describe_failure(e))):

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
 
 from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.planning.decision_log import FLAG
@@ -20,32 +19,21 @@ FIRST, MOST = 0.01, 2.0
 _SHARE = 8
 
 
-class Clock(NamedTuple):
-    """Where seconds come from, and how they pass."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
 class Backoff:
     """Pauses between two looks: an eighth of the time waited so far, so that an answer is seen at most an
     eighth later than it came, in some 50 looks for 10 s and 350 for 10 minutes.
     """
 
-    def __init__(self, timeout: float, clock: Clock | None = None) -> None:
-        self.clock = clock or Clock()
-        self.started = self.clock.now()
+    def __init__(self, timeout: float) -> None:
+        self.started = time.monotonic()
         self.ends = self.started + timeout
 
-    def pause(self, sleep: Callable[[float], None] | None = None) -> bool:
-        """Wait a little, by ``sleep`` where that is interrupted when there is something to see; False, and no
-        pause, when the time is over.
-        """
-        now = self.clock.now()
+    def pause(self) -> bool:
+        """Wait a little; False, and no pause, when the time is over."""
+        now = time.monotonic()
         if now >= self.ends:
             return False
-        seconds = min(MOST, max(FIRST, (now - self.started) / _SHARE), self.ends - now)
-        (sleep or self.clock.sleep)(seconds)
+        time.sleep(min(MOST, max(FIRST, (now - self.started) / _SHARE), self.ends - now))
         return True
 
 
@@ -77,11 +65,11 @@ def write_first(path: str, data: bytes, trusted: Trust = OURS) -> Iterator[None]
 
 
 @contextmanager
-def hold_lock(path: str, timeout: float, clock: Clock | None = None, trusted: Trust = OURS) -> Iterator[None]:
+def hold_lock(path: str, timeout: float, trusted: Trust = OURS) -> Iterator[None]:
     """Hold a lock; the kernel frees it when the holder dies. Raises CannotLook after ``timeout`` s."""
     hint = "name a writable directory with --plan-dir, on a file system with flock"
     with explain_refusal(f"{path} cannot be locked", hint), trust.named(FLAG):
-        fd = writes.take_lock(path, trusted, wait=Backoff(timeout, clock).pause)
+        fd = writes.take_lock(path, trusted, wait=Backoff(timeout).pause)
     if fd is None:
         raise CannotLook(
             f"another process has been deciding for more than {timeout:g} s",

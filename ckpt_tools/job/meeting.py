@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, to_builtins
 
 from ckpt_tools import __version__
 from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
-from ckpt_tools.job.files import Backoff, Clock, make_own, write
+from ckpt_tools.job.files import Backoff, make_own, write
 from ckpt_tools.model import ranges
 from ckpt_tools.output.words import printable
 from ckpt_tools.planning import decision_log
@@ -70,24 +70,13 @@ class Failure(Struct, frozen=True):
         return BY_EXIT_CODE.get(self.exit_code, CannotLook)(f"{who}{error}", hint)
 
 
-class Board(Protocol):
-    """Where values are put up for the others: a key holds one value, a later one replaces it. ``keeper``: it
-    ends with this process.
+class Files:
+    """A board, on which values are put up for the others: a key holds one, a later one replaces it. It is a
+    directory that all nodes see, with one file per key, replaced by rename; ``flag`` named it.
     """
 
-    keeper: bool
-
-    def put(self, key: str, value: bytes) -> None: ...
-    def get(self, key: str) -> bytes | None: ...
-    def drop(self, prefix: str) -> None:
-        """Forget the keys that begin so; a board that ends with its job may keep them."""
-        ...
-
-
-class Files:
-    """A board in a directory that all nodes see: one file per key, replaced by rename. ``flag`` named it."""
-
     keeper = False
+    """Whether the board ends with this process."""
 
     def __init__(self, directory: str, trusted: Trust = OURS, flag: str = decision_log.FLAG) -> None:
         self.directory, self.trusted, self.flag = directory, trusted, flag
@@ -118,7 +107,7 @@ class Files:
 
 
 class Store:
-    """A board in torch's TCPStore; ``host`` of the node that keeps it, ``keeper`` on that node itself."""
+    """A board in torch's TCPStore; ``host`` is of the node that keeps it, ``keeper`` that node itself."""
 
     def __init__(self, host: str, port: int, keeper: bool, *, timeout: float, prefix: str) -> None:
         try:
@@ -174,6 +163,9 @@ def _first_line(e: Exception) -> str:
     return str(e).partition("\n")[0][:200]
 
 
+Board = Files | Store
+
+
 class Meeting:
     """``me`` of ``size`` nodes, the first of which concludes. Every wait ends after ``timeout`` seconds with
     CannotLook, which says who is missing.
@@ -182,14 +174,14 @@ class Meeting:
     and a session is the list of them.
     """
 
-    def __init__(self, board: Board, me: int, size: int, timeout: float, clock: Clock | None = None) -> None:
-        self.board, self.me, self.size, self.timeout, self.clock = board, me, size, timeout, clock
+    def __init__(self, board: Board, me: int, size: int, timeout: float) -> None:
+        self.board, self.me, self.size, self.timeout = board, me, size, timeout
         self.name, self.session, self.round = secrets.token_hex(16), "", 0
         self.members = [""] * size
         self.told = False  # all know how it ended
 
     def _waiting(self, missing: Callable[[], str]) -> Iterator[None]:
-        backoff = Backoff(self.timeout + (_FAREWELL if self.me else 0), self.clock)
+        backoff = Backoff(self.timeout + (_FAREWELL if self.me else 0))
         while True:
             yield
             if not backoff.pause():
@@ -201,16 +193,15 @@ class Meeting:
     def _unheard(self) -> str:
         return f"node {self.me} did not hear from the first node"
 
-    # ---- coming together
-
     def join(self) -> None:
-        """Wait until all are there. The first offers a session to those it sees; who is not in it (an earlier
-        start was) makes it offer another.
+        """Wait until all are there: the round before the first exchange, in which nodes say which they are.
+        The first one offers a session to those it sees; who is not in it (an earlier start was) makes it
+        offer another.
         """
+        mine = Hello(__version__, self.size)
         self.board.put(f"join.{self.me}", self.name.encode())
         if self.me == 0:
-            self.members[0] = self.name
-            self._conclude_with(Hello(__version__, self.size), lambda _: {}, self._gather_members)
+            self._conclude_with(mine, _require_one_version)
             return
         for _ in self._waiting(self._unheard):
             offer = None
@@ -220,45 +211,9 @@ class Meeting:
                 continue
             if offer.session != self.session:
                 self.session = offer.session
-                self._put(f"0.{self.me}", to_builtins(Hello(__version__, self.size)))
+                self._put(f"0.{self.me}", mine)
             if self._read(f"{self.session}.0.all", 0, dict) is not None:
                 return
-
-    def _gather_members(self, mine: Hello) -> list[Hello]:
-        """Offer sessions until all that were seen last have answered. Raises what one of them raised."""
-        offered: list[str] = []
-        answers: dict[int, Hello] = {}
-        missing: list[int] = []
-        for _ in self._waiting(lambda: f"{_nodes(missing)} did not come"):
-            for i in range(1, self.size):
-                self.members[i] = (self.board.get(f"join.{i}") or b"").decode("ascii", "replace")
-            missing[:] = [i for i, name in enumerate(self.members) if not name]
-            if missing:
-                continue
-            if self.members != offered:
-                offered = list(self.members)
-                self._offer()
-            answers = dict[int, Hello]()
-            for i in range(1, self.size):
-                if (answer := self._read(f"{self.session}.0.{i}", i, Hello)) is not None:
-                    answers[i] = answer
-            missing[:] = sorted(set(range(1, self.size)) - set(answers))
-            if not missing:
-                break
-        for i, answer in answers.items():
-            if answer != mine:
-                raise UsageError(
-                    f"node {i} is one of {answer.nodes} nodes with ckpt {printable(answer.version)},"
-                    f" node 0 one of {self.size} with {__version__}",
-                    SAME,
-                )
-        return list(answers.values())
-
-    def _offer(self) -> None:
-        self.session = secrets.token_hex(16)
-        self.board.put("offer", json.dumps(to_builtins(Offer(self.session, self.members))).encode())
-
-    # ---- one exchange after the other
 
     def exchange(
         self,
@@ -271,38 +226,50 @@ class Meeting:
         """
         self.round += 1
         if self.me == 0:
-            return self._conclude_with(value, conclude, self._gather)
-        self._put(f"{self.round}.{self.me}", to_builtins(value))
+            return self._conclude_with(value, conclude)
+        self._put(f"{self.round}.{self.me}", value)
         for _ in self._waiting(self._unheard):
             if (answer := self._read(f"{self.session}.{self.round}.all", 0, kind)) is not None:
                 return answer
         raise AssertionError  # waiting ends by an error
 
-    def _conclude_with(
-        self, mine: V | Failure, conclude: Callable[[Sequence[V]], A], gather: Callable[[V], list[V]]
-    ) -> A:
+    def _conclude_with(self, mine: V | Failure, conclude: Callable[[Sequence[V]], A]) -> A:
         try:
             if isinstance(mine, Failure):
                 raise mine.as_error("node 0: ")
-            answer = conclude(gather(mine))
+            answer = conclude(self._gather(mine))
         except CkptError as error:
             self.tell(failure(error))
             raise
-        self._put(f"{self.round}.all", to_builtins(answer))
+        self._put(f"{self.round}.all", answer)
         return answer
 
     def _gather(self, mine: V) -> list[V]:
-        found, others = {0: mine}, set(range(self.size))
-        for _ in self._waiting(lambda: f"{_nodes(sorted(others - set(found)))} did not answer"):
-            for i in others - set(found):
+        found, missing, offered = {0: mine}, list[int](), list[str]()
+        for _ in self._waiting(lambda: f"{_nodes(missing)} did not {'answer' if self.round else 'come'}"):
+            if self.round == 0:
+                others = (self.board.get(f"join.{i}") or b"" for i in range(1, self.size))
+                self.members = [self.name, *(name.decode("ascii", "replace") for name in others)]
+                missing[:] = [i for i, name in enumerate(self.members) if not name]
+                if missing:
+                    continue
+                if self.members != offered:
+                    offered, found = self.members, {0: mine}
+                    self._offer()
+            for i in set(range(self.size)) - set(found):
                 if (value := self._read(f"{self.session}.{self.round}.{i}", i, type(mine))) is not None:
                     found[i] = value
-            if len(found) == self.size:
+            missing[:] = sorted(set(range(self.size)) - set(found))
+            if not missing:
                 break
         return [found[i] for i in range(self.size)]
 
+    def _offer(self) -> None:
+        self.session = secrets.token_hex(16)
+        self.board.put("offer", json.dumps(to_builtins(Offer(self.session, self.members))).encode())
+
     def _put(self, key: str, value: object) -> None:
-        self.board.put(f"{self.session}.{key}", json.dumps(value).encode())
+        self.board.put(f"{self.session}.{key}", json.dumps(to_builtins(value)).encode())
 
     def _read(self, key: str, of: int, kind: type[V]) -> V | None:
         """What a node has put up, None while there is nothing. Raises what it raised, UsageError for what is
@@ -338,7 +305,7 @@ class Meeting:
         for number in (self.round, self.round + 1):
             concluded = self.me == 0 and self.board.get(f"{self.session}.{number}.all") is not None
             if self.session and not concluded:
-                self._put(f"{number}.{who}", to_builtins(told))
+                self._put(f"{number}.{who}", told)
         self.told = True
 
     def leave(self) -> None:
@@ -358,7 +325,7 @@ class Meeting:
                 return self.board.get(f"{self.session}.bye.{i}") is not None
             return False
 
-        backoff = Backoff(_FAREWELL if self.told else self.timeout, self.clock)
+        backoff = Backoff(_FAREWELL if self.told else self.timeout)
         away = list(range(1, self.size))
         while away := [i for i in away if not has_left(i)]:
             if not backoff.pause():
@@ -368,12 +335,22 @@ class Meeting:
         self.board.drop(f"{self.session}.")
 
 
+def _require_one_version(values: Sequence[Hello]) -> dict[str, object]:
+    first = values[0]
+    for i, hello in enumerate(values):
+        if hello != first:
+            raise UsageError(
+                f"node {i} is one of {hello.nodes} nodes with ckpt {printable(hello.version)},"
+                f" node 0 one of {first.nodes} with {first.version}",
+                SAME,
+            )
+    return {}
+
+
 @contextmanager
-def meeting(
-    board: Board, me: int, size: int, timeout: float, clock: Clock | None = None
-) -> Iterator[Meeting]:
+def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meeting]:
     """A meeting that all have joined. What ends it early on this node, a signal too, the others are told."""
-    m = Meeting(board, me, size, timeout, clock)
+    m = Meeting(board, me, size, timeout)
     try:
         m.join()
         yield m

@@ -17,7 +17,6 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.decision_log import safe
-from ckpt_tools.storage.trust import OURS, Trust
 
 _ONCE = frozenset({"slurm", "mpi"})
 """Launchers that give every start an id of its own, as far as they know."""
@@ -90,7 +89,7 @@ class Options(Struct, frozen=True):
     view: str = ""
     stage: str = ""
     keep: int | None = None
-    trust: Trust = OURS
+    resume_args: Sequence[str] = ()
 
 
 class Membership(Struct, frozen=True):

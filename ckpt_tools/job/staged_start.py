@@ -5,30 +5,22 @@ verified on its way. What comes damaged is decided about anew, where nobody can 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.decider import Listener, make_plan
-from ckpt_tools.job.decision import Body, Decision, body_of
+from ckpt_tools.job.decider import SILENT, Listener, make_plan
+from ckpt_tools.job.decision import Decision, body_of
 from ckpt_tools.job.membership import Membership, Options, of_worker
-from ckpt_tools.job.staging import Copies, Damaged, Staged, bring, describe
+from ckpt_tools.job.staging import Damaged, Staged, bring, describe
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
 _T = TypeVar("_T")
-
-
-class Copied(Struct, frozen=True):
-    """A plan whose files were brought: ``body`` is its JSON with the local paths."""
-
-    body: Body
-    staged: Staged
 
 
 def start(
@@ -37,9 +29,8 @@ def start(
     membership: Membership,
     options: Options,
     listener: Listener,
-) -> tuple[Decision, int | None, Staged | None]:
-    """Return the decision, the rank of this process, and what was brought for it. Raises CkptError
-    subclasses.
+) -> tuple[Decision, Staged | None]:
+    """Return the decision, and what was brought for this process. Raises CkptError subclasses.
 
     Where several nodes start by one decision, its contents are looked at before it is made, because nobody
     can take it back; what comes damaged all the same stops this node.
@@ -49,32 +40,39 @@ def start(
         raise UsageError(f"--stage and {other} contradict each other", "use one of them")
     ranks, rank = membership.ranks, membership.rank
 
-    def attempt(asked: Selection) -> tuple[Decision, int | None, Staged | None]:
+    def attempt(asked: Selection) -> tuple[Decision, Staged | None]:
         decision = decided(asked)
         if not decision.found:
-            return decision, rank, None
-        copies = Copies("", ranks, options.keep)
-        staged = bring(decision.body, selection, copies, listener.progress)
+            return decision, None
+        staged = bring(decision, selection, ranks=ranks, keep=options.keep, progress=listener.progress)
         decision.check(ranks if rank is None else [rank])
-        return decision, rank, staged
+        return decision, staged
 
     questions = _questions(selection) if membership.nodes == 1 else (selection,)
     return _until_whole(attempt, questions, listener, "deciding")
 
 
-def stage(root: str, selection: Selection, copies: Copies, to: Listener) -> Copied | None:
-    """Plan, and bring what is planned; None where there is no checkpoint and that is allowed. Raises as
-    ``api.plan`` does, and CannotLook.
+def stage(
+    root: str,
+    selection: Selection,
+    home: str,
+    *,
+    ranks: Collection[int] | None = None,
+    keep: int | None = None,
+    to: Listener = SILENT,
+) -> Staged | None:
+    """Plan, and bring what is planned below the directory ``home``, as ``bring`` does; None where there is no
+    checkpoint and that is allowed. Raises as ``api.plan`` does, and CannotLook.
     """
 
-    def attempt(asked: Selection) -> Copied | None:
+    def attempt(asked: Selection) -> Staged | None:
         plan = make_plan(root, asked, to)
         if to.made:
             to.made(plan)
         if plan.checkpoint is None:
             return None
-        body = {**body_of(plan), **describe(plan, os.path.abspath(copies.home), layouts_of(selection))}
-        return Copied(body, bring(body, selection, copies, to.progress))
+        body = {**body_of(plan), **describe(plan, os.path.abspath(home), layouts_of(selection))}
+        return bring(Decision("", body), selection, ranks=ranks, keep=keep, progress=to.progress)
 
     return _until_whole(attempt, _questions(selection), to, "planning")
 

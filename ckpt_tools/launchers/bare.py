@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ckpt_tools.launchers import launcher
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, seen, settled
-from ckpt_tools.model.plan import Known
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, number, read, seen, settled
 
 _WORDS = (
     "CKPT_RANK CKPT_WORLD_SIZE RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE LOCAL_SIZE CROSS_RANK"
@@ -21,32 +19,28 @@ _VARIABLES = tuple(_WORDS.split())
 
 
 def _detect(env: Mapping[str, str]) -> Started | None:
-    def known(name: str) -> Known | None:
-        return launcher.known(env, name, "bare")
-
-    if known("CKPT_RANK"):
-        return settled(Started("bare", known("CKPT_RANK"), known("CKPT_WORLD_SIZE")))
+    if number(env, "CKPT_RANK") is not None:
+        return settled(read(env, "bare", rank="CKPT_RANK", world_size="CKPT_WORLD_SIZE"))
     if "RANK" in env:
-        rank, world, local_rank = known("RANK"), known("WORLD_SIZE"), known("LOCAL_RANK")
-        if rank and world and local_rank:
-            return settled(
-                Started(
-                    "bare",
-                    rank,
-                    world,
-                    local_rank,
-                    local_world_size=known("LOCAL_WORLD_SIZE") or known("LOCAL_SIZE"),
-                    node=known("CROSS_RANK"),
-                    nodes=known("CROSS_SIZE"),
-                )
-            )
+        started = read(
+            env,
+            "bare",
+            rank="RANK",
+            world_size="WORLD_SIZE",
+            local_rank="LOCAL_RANK",
+            local_world_size="LOCAL_WORLD_SIZE LOCAL_SIZE",
+            node="CROSS_RANK",
+            nodes="CROSS_SIZE",
+        )
+        if started.rank and started.world_size and started.local_rank:
+            return settled(started)
         what = seen(env, "RANK", "WORLD_SIZE", "LOCAL_RANK")
         unclear = f"{what}: without numbers in all three, RANK may be a node or a process"
         return Started("bare", unclear=unclear, hint=SAY)
     if "RANK_ID" in env or "RANK_SIZE" in env:  # DEVICE_ID is a chip's number, no local rank
-        rank, world = known("RANK_ID"), known("RANK_SIZE")
-        if rank and world:
-            return settled(Started("bare", rank, world))
+        started = read(env, "bare", rank="RANK_ID", world_size="RANK_SIZE")
+        if started.rank and started.world_size:
+            return settled(started)
         what = seen(env, "RANK_ID", "RANK_SIZE", "DEVICE_ID")
         return Started("bare", unclear=f"{what}: RANK_ID and RANK_SIZE are not both numbers", hint=SAY)
     return None

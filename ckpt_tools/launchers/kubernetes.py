@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, seen, settled
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, divide, read, seen, settled
 from ckpt_tools.model.plan import Known
 
 _WORDS = (
@@ -31,82 +31,63 @@ _INSIDE = (
 
 def _detect(env: Mapping[str, str]) -> Started | None:
     found = _pet(env) or _mindcluster(env) or _volcano(env) or _indexed(env) or _pytorch_job(env)
-    if found is None:
-        return None
-    return settled(replace(found, max_restarts=known(env, "PET_MAX_RESTARTS", "kubernetes")))
+    return settled(found) if found else None
 
 
-def _pod(env: Mapping[str, str], unclear: str, hint: str, **numbers: Known | None) -> Started:
-    job, job_from = job_id(env, "MINDX_TASK_ID", "PET_RDZV_ID")
-    return Started("kubernetes", job=job, job_from=job_from, unclear=unclear, hint=hint, **numbers)  # type: ignore[arg-type]  # numbers only
+def _pod(env: Mapping[str, str], unclear: str, hint: str, **fields: str) -> Started:
+    ids = "MINDX_TASK_ID", "PET_RDZV_ID"
+    pod = read(env, "kubernetes", ids, max_restarts="PET_MAX_RESTARTS", **fields)
+    return replace(pod, unclear=unclear, hint=_INSIDE + hint)
 
 
 def _pet(env: Mapping[str, str]) -> Started | None:
     if not any(name in env for name in ("PET_NODE_RANK", "PET_NNODES", "PET_NPROC_PER_NODE")):
         return None
-    nodes, each = (
-        known(env, "PET_NNODES", "kubernetes"),
-        known(env, "PET_NPROC_PER_NODE", "kubernetes"),
-    )  # not those of "1:4" and "auto"
-    world = (
-        Known(nodes.value * each.value, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)")
-        if nodes and each
-        else None
-    )
-    return _pod(
+    pod = _pod(
         env,
         f"{seen(env, 'PET_NODE_RANK', 'PET_NNODES', 'PET_NPROC_PER_NODE')}: a pod in which torchrun starts"
         " the ranks, not one of them",
-        _INSIDE + 'add --rank "$PET_NODE_RANK"',
-        node=known(env, "PET_NODE_RANK", "kubernetes"),
-        nodes=nodes,
-        world_size=world,
-        local_world_size=each,
+        'add --rank "$PET_NODE_RANK"',
+        node="PET_NODE_RANK",
+        nodes="PET_NNODES",
+        local_world_size="PET_NPROC_PER_NODE",
     )
+    if pod.nodes is None or pod.local_world_size is None:  # "1:4" and "auto"
+        return pod
+    world = pod.nodes.value * pod.local_world_size.value
+    return replace(pod, world_size=Known(world, "PET_NNODES × PET_NPROC_PER_NODE (kubernetes)"))
 
 
 def _mindcluster(env: Mapping[str, str]) -> Started | None:
     """A pod of an AscendJob for PyTorch; with one device its LOCAL_RANK is a number, and RANK the process."""
     if "," not in env.get("LOCAL_RANK", "") or "RANK" not in env:
         return None
-    world, local = known(env, "WORLD_SIZE", "kubernetes"), known(env, "LOCAL_WORLD_SIZE", "kubernetes")
-    whole = world and local and local.value and not world.value % local.value
-    return _pod(
+    pod = _pod(
         env,
         f"{seen(env, 'RANK', 'WORLD_SIZE', 'LOCAL_RANK')}: LOCAL_RANK lists devices, so that RANK is the pod,"
         " not a process",
-        _INSIDE + SAY,
-        node=known(env, "RANK", "kubernetes"),
-        nodes=(
-            Known(world.value // local.value, "WORLD_SIZE / LOCAL_WORLD_SIZE (kubernetes)")
-            if world and local and whole
-            else None
-        ),
-        world_size=world,
-        local_world_size=local,
+        SAY,
+        node="RANK",
+        world_size="WORLD_SIZE",
+        local_world_size="LOCAL_WORLD_SIZE",
     )
+    nodes = divide(pod.world_size, pod.local_world_size, "WORLD_SIZE / LOCAL_WORLD_SIZE (kubernetes)")
+    return replace(pod, nodes=nodes)
 
 
 def _volcano(env: Mapping[str, str]) -> Started | None:
     name = next((name for name in ("VC_TASK_INDEX", "VK_TASK_INDEX") if name in env), None)
     if name is None:
         return None
-    node = nodes = None
-    tasks = [
-        key for key in env if key.startswith("VC_") and key.endswith("_NUM")
-    ]  # one for each task of the job, from the plug-in svc
+    fields: dict[str, str] = {}
+    # one for each task of the job, from the plug-in svc
+    tasks = [key for key in env if key.startswith("VC_") and key.endswith("_NUM")]
     if "RANK" in env and "LOCAL_RANK" not in env:  # from the plug-in pytorch: master first, then the workers
-        node, nodes = known(env, "RANK", "kubernetes"), known(env, "WORLD_SIZE", "kubernetes")
+        fields = {"node": "RANK", "nodes": "WORLD_SIZE"}
     elif len(tasks) == 1:
-        node, nodes = known(env, name, "kubernetes"), known(env, tasks[0], "kubernetes")
+        fields = {"node": name, "nodes": tasks[0]}
     what = seen(env, name, "RANK", "WORLD_SIZE", *sorted(tasks)[:4])
-    return _pod(
-        env,
-        f"{what}: Volcano counts pods, in {name} those of one task only",
-        _INSIDE + SAY,
-        node=node,
-        nodes=nodes,
-    )
+    return _pod(env, f"{what}: Volcano counts pods, in {name} those of one task only", SAY, **fields)
 
 
 def _indexed(env: Mapping[str, str]) -> Started | None:
@@ -116,8 +97,8 @@ def _indexed(env: Mapping[str, str]) -> Started | None:
         env,
         f"{seen(env, 'JOB_COMPLETION_INDEX', 'RANK', 'WORLD_SIZE')}: the index of a pod, which is a rank only"
         " where each runs one process",
-        _INSIDE + 'add --rank "$JOB_COMPLETION_INDEX"',
-        node=known(env, "JOB_COMPLETION_INDEX", "kubernetes"),
+        'add --rank "$JOB_COMPLETION_INDEX"',
+        node="JOB_COMPLETION_INDEX",
     )
 
 
@@ -128,7 +109,7 @@ def _pytorch_job(env: Mapping[str, str]) -> Started | None:
         env,
         f"{seen(env, 'RANK', 'WORLD_SIZE')} in a pod: without LOCAL_RANK it may count pods (PyTorchJob) or"
         " processes",
-        _INSIDE + 'add --rank "$RANK" --world-size "$WORLD_SIZE"',
+        'add --rank "$RANK" --world-size "$WORLD_SIZE"',
     )
 
 

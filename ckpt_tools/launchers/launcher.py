@@ -104,9 +104,23 @@ def known(env: Mapping[str, str], name: str, launcher: str) -> Known | None:
     return None if value is None else Known(value, f"{name} ({launcher})")
 
 
-def job_id(env: Mapping[str, str], *names: str) -> tuple[str, str]:
-    """The first of the variables that is set, and its name; two empty texts without one."""
-    return next(((env[name], name) for name in names if env.get(name)), ("", ""))
+def read(env: Mapping[str, str], launcher: str, job: Sequence[str] = (), **fields: str) -> Started:
+    """What variables say: each number by the first of its names, between blanks, that is one, and the job's
+    id by the first that is set.
+    """
+    found = {
+        field: next((n for name in names.split() if (n := known(env, name, launcher))), None)
+        for field, names in fields.items()
+    }
+    name = next((name for name in job if env.get(name)), "")
+    return Started(launcher, **found, job=env.get(name, ""), job_from=name)  # type: ignore[arg-type]  # numbers only
+
+
+def divide(world: Known | None, local: Known | None, what: str) -> Known | None:
+    """The number of nodes, where each has as many ranks; ``what`` says so."""
+    if world is None or local is None or not local.value or world.value % local.value:
+        return None
+    return Known(world.value // local.value, what)
 
 
 def seen(env: Mapping[str, str], *names: str) -> str:

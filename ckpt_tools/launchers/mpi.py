@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, job_id, known, seen, settled
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, read, seen, settled
 from ckpt_tools.model.plan import Known
 
 _OPEN_MPI = (
@@ -36,13 +36,14 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         if alone:
             return Started("mpi", alone)
         return Started("mpi", unclear=f"{seen(env, 'PMIX_RANK')}: no number", hint=SAY)
-    rank, world, local_rank, local = (known(env, name, "mpi") for name in names)
-    job, job_from = job_id(env, _JOB)
-    started = Started("mpi", rank, world, local_rank, local, job=job, job_from=job_from, start=job)
+    fields = dict(zip(("rank", "world_size", "local_rank", "local_world_size"), names, strict=True))
+    started = read(env, "mpi", (_JOB,), **fields)
+    world, local = started.world_size, started.local_world_size
+    started = replace(started, start=started.job)
     if world and local and world.value == local.value:
         one = f"{names[1]} = {names[3]} (mpi)"
         started = replace(started, node=Known(0, one), nodes=Known(1, one))
-    if rank is None or world is None:
+    if started.rank is None or world is None:
         started = blank(started, f"{seen(env, *names)}: rank and world size are not both numbers", SAY)
     return settled(started)
 

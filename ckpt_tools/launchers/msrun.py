@@ -13,8 +13,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, job_id, known, number, seen, settled
-from ckpt_tools.model.plan import Known
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, divide, number, read, seen, settled
 
 _WORDS = (
     "MS_ROLE MS_NODE_ID MS_WORKER_NUM MS_LOCAL_WORKER MS_NODE_RANK RANK_ID RANK_SIZE DEVICE_ID MINDX_TASK_ID"
@@ -25,26 +24,22 @@ _VARIABLES = tuple(_WORDS.split())
 def _detect(env: Mapping[str, str]) -> Started | None:
     if "MS_ROLE" not in env and "MS_WORKER_NUM" not in env:
         return None
-    world, local = known(env, "MS_WORKER_NUM", "msrun"), known(env, "MS_LOCAL_WORKER", "msrun")
-    nodes = local_rank = None
-    if world and local and local.value and not world.value % local.value:
-        nodes = Known(world.value // local.value, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)")
-    # DEVICE_ID may be any device's number where msrun has not set it, with RANK_ID and RANK_SIZE
-    size = number(env, "RANK_SIZE")
-    if size and size == number(env, "MS_WORKER_NUM") and number(env, "RANK_ID") == number(env, "MS_NODE_ID"):
-        local_rank = known(env, "DEVICE_ID", "msrun")
-    job, job_from = job_id(env, "MINDX_TASK_ID")
-    started = Started(
+    started = read(
+        env,
         "msrun",
-        rank=known(env, "MS_NODE_ID", "msrun"),
-        world_size=world,
-        local_rank=local_rank,
-        local_world_size=local,
-        node=known(env, "MS_NODE_RANK", "msrun"),
-        nodes=nodes,
-        job=job,
-        job_from=job_from,
+        ("MINDX_TASK_ID",),
+        rank="MS_NODE_ID",
+        world_size="MS_WORKER_NUM",
+        local_rank="DEVICE_ID",
+        local_world_size="MS_LOCAL_WORKER",
+        node="MS_NODE_RANK",
     )
+    world, local = started.world_size, started.local_world_size
+    started = replace(started, nodes=divide(world, local, "MS_WORKER_NUM / MS_LOCAL_WORKER (msrun)"))
+    # DEVICE_ID may be any device's number where msrun has not set it, with RANK_ID and RANK_SIZE
+    names = ("RANK_SIZE", "MS_WORKER_NUM"), ("RANK_ID", "MS_NODE_ID")
+    if not number(env, "RANK_SIZE") or any(number(env, a) != number(env, b) for a, b in names):
+        started = replace(started, local_rank=None)
     if env.get("MS_ROLE") in ("MS_SCHED", "MS_PSERVER"):
         role = "scheduler" if env["MS_ROLE"] == "MS_SCHED" else "parameter server"
         return replace(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, job_id, known, number, seen, settled
+from ckpt_tools.launchers.launcher import SAY, Launcher, Started, blank, known, number, read, seen, settled
 from ckpt_tools.model.plan import Known
 
 _WORDS = (
@@ -55,18 +55,17 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         is_shell = "SLURM_PROCID" not in env or env.get(step)
         name = "the shell of an allocation" if is_shell else "the script of sbatch"
         what = seen(env, "SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NTASKS")
-        started = replace(_job(env), nodes=_first(env, "SLURM_JOB_NUM_NODES", "SLURM_NNODES"))
+        started = _read(env, nodes="SLURM_JOB_NUM_NODES SLURM_NNODES")
         return settled(replace(started, unclear=f"{what}: {name}, and none of the job's tasks", hint=_TASKS))
-    node = known(env, "SLURM_NODEID", "slurm")  # a script runs on one node, for all of them
-    started = replace(
-        _job(env),
-        node=node,
-        nodes=_first(env, "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-        rank=known(env, "SLURM_PROCID", "slurm"),
-        world_size=_first(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-        local_rank=known(env, "SLURM_LOCALID", "slurm"),
-        local_world_size=_here(env, node),
+    started = _read(
+        env,
+        node="SLURM_NODEID",  # a script runs on one node, for all of them
+        nodes="SLURM_STEP_NUM_NODES SLURM_NNODES SLURM_JOB_NUM_NODES",
+        rank="SLURM_PROCID",
+        world_size="SLURM_STEP_NUM_TASKS SLURM_NTASKS",
+        local_rank="SLURM_LOCALID",
     )
+    started = replace(started, local_world_size=_here(env, started.node))
     if why := _mixed(env, started):
         return replace(blank(started, why, _TASKS), node=None, nodes=None)
     if unclear := _unclear(env, started):
@@ -74,15 +73,15 @@ def _detect(env: Mapping[str, str]) -> Started | None:
     return settled(started)
 
 
-def _job(env: Mapping[str, str]) -> Started:
-    job, job_from = job_id(env, "SLURM_JOB_ID", "SLURM_JOBID")
+def _read(env: Mapping[str, str], **fields: str) -> Started:
+    ids = "SLURM_JOB_ID", "SLURM_JOBID"
+    started = read(env, "slurm", ids, restart="SLURM_RESTART_COUNT", **fields)
     if env.get("SLURM_ARRAY_JOB_ID") and env.get("SLURM_ARRAY_TASK_ID"):
         job = f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
-        job_from = "SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID"
+        started = replace(started, job=job, job_from="SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID")
     of_start = "SLURM_JOB_START_TIME", "SLURM_STEP_LAUNCHER_PORT"  # srun's port; 22.05 tells no time
     told = "" if "SLURM_HET_SIZE" in env else "-".join(filter(None, map(env.get, of_start)))
-    restart = known(env, "SLURM_RESTART_COUNT", "slurm")
-    return Started("slurm", job=job, job_from=job_from, start=told, restart=restart)
+    return replace(started, start=told)
 
 
 def _mixed(env: Mapping[str, str], s: Started) -> str:
@@ -120,10 +119,6 @@ def _unclear(env: Mapping[str, str], s: Started) -> tuple[str, str] | None:
     if one_each and (number(env, "SLURM_GPUS_ON_NODE") or 0) != 1:
         return f"{seen(env, *_ONE_EACH)}{_MAY_START_RANKS}", _IF_EACH_IS_A_RANK
     return None
-
-
-def _first(env: Mapping[str, str], *names: str) -> Known | None:
-    return next((found for name in names if (found := known(env, name, "slurm"))), None)
 
 
 def _here(env: Mapping[str, str], node: Known | None) -> Known | None:

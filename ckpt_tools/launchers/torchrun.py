@@ -16,8 +16,8 @@ from ckpt_tools.launchers.launcher import (
     LaunchLine,
     Started,
     blank,
-    known,
     number,
+    read,
     seen,
     settled,
 )
@@ -45,20 +45,19 @@ _PORT = "29500"
 def _detect(env: Mapping[str, str]) -> Started | None:
     if "TORCHELASTIC_RUN_ID" not in env:
         return None
-    run = env["TORCHELASTIC_RUN_ID"]
-    named = run not in ("", "none")  # "none" is the default of --rdzv-id when a master address is given
-    started = Started(
+    named = env["TORCHELASTIC_RUN_ID"] != "none"  # the default of --rdzv-id with a master address
+    started = read(
+        env,
         "torchrun",
-        rank=known(env, "RANK", "torchrun"),
-        world_size=known(env, "WORLD_SIZE", "torchrun"),
-        local_rank=known(env, "LOCAL_RANK", "torchrun"),
-        local_world_size=known(env, "LOCAL_WORLD_SIZE", "torchrun"),
-        node=known(env, "GROUP_RANK", "torchrun"),
-        nodes=known(env, "GROUP_WORLD_SIZE", "torchrun"),
-        job=run if named else "",
-        job_from="TORCHELASTIC_RUN_ID" if named else "",
-        restart=known(env, "TORCHELASTIC_RESTART_COUNT", "torchrun"),
-        max_restarts=known(env, "TORCHELASTIC_MAX_RESTARTS", "torchrun"),
+        ("TORCHELASTIC_RUN_ID",) if named else (),
+        rank="RANK",
+        world_size="WORLD_SIZE",
+        local_rank="LOCAL_RANK",
+        local_world_size="LOCAL_WORLD_SIZE",
+        node="GROUP_RANK",
+        nodes="GROUP_WORLD_SIZE",
+        restart="TORCHELASTIC_RESTART_COUNT",
+        max_restarts="TORCHELASTIC_MAX_RESTARTS",
     )
     if any(number(env, name) is None for name in _PLACE):
         what = seen(env, *_PLACE, "TORCHELASTIC_RUN_ID")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckpt_tools.output.json import document, fields
 from ckpt_tools.output.page import PLAIN, Page, View
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ckpt_tools.job.staging import Staged
 
 
-def render(staged: Staged, body: Mapping[str, Any], env: Mapping[str, str], view: View = PLAIN) -> str:
-    page = Page(view)
+def render(staged: Staged, env: Mapping[str, str], view: View = PLAIN) -> str:
+    page, body = Page(view), staged.decision.body
     step = f"step {body['resume_step']}" if body.get("resume_step") is not None else "a checkpoint"
     page.text(f"{step} is staged in {staged.directory}")
     page.text(f"  from: {body['checkpoint']['path']}")
@@ -31,8 +31,9 @@ def render(staged: Staged, body: Mapping[str, Any], env: Mapping[str, str], view
     return page.done()
 
 
-def json(staged: Staged, body: Mapping[str, Any], env: Mapping[str, str]) -> str:
+def json(staged: Staged, env: Mapping[str, str]) -> str:
     """The schema ckpt-tools/stage/v1. A file's ``level`` is "" if nothing is stored to hold it against."""
+    body = staged.decision.body
     files = [
         {"path": f"{staged.directory}/{f.name}", **fields(f, "url", "size", "etag", "version", "level")}
         for f in staged.files

@@ -21,7 +21,6 @@ from ckpt_tools.job import Options
 from ckpt_tools.job.decider import Decider
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.membership import Membership, of_node, of_worker
-from ckpt_tools.job.rendezvous import Rendezvous
 from ckpt_tools.model.selection import Selection
 
 pytestmark = pytest.mark.slow  # several starts of processes
@@ -142,8 +141,7 @@ def test_whoever_took_the_earlier_decision_leads_the_way(tmp_path: Path) -> None
 def digest(root: Path, **selection: Any) -> str:
     """What a member of the job nightly finds."""
     of = of_node(None, None, {}, Options(job="nightly", node=0, nodes=2), 2)
-    options = Options()
-    return Decider(str(root), Selection(**selection), Rendezvous(of, options, None, {})).digest_saves()
+    return Decider(str(root), Selection(**selection), of, Options(), None, {}).digest_saves()
 
 
 def test_what_a_decision_is_made_from(tmp_path: Path) -> None:

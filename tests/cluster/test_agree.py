@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from run_helpers import CLEAN, broken, megatron
 from two_nodes import WORLD, Nodes, free_port
 
 from ckpt_tools import job
 from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, UsageError
-from ckpt_tools.job.meeting import Files, Meeting, failure
+from ckpt_tools.job.meeting import Failure, Files, Meeting, failure
 from ckpt_tools.model.selection import Selection
 
 
@@ -266,9 +267,9 @@ def lie(
     """Let the first node tell all ``value`` there, in the conclusion of a round; or let node ``who`` tell it."""
     put = Meeting._put
 
-    def change(m: Meeting, key: str, told: dict[str, Any]) -> None:
-        if key == f"{number}.{who}" and "error" not in told:
-            told = json.loads(json.dumps(told))
+    def change(m: Meeting, key: str, told: Any) -> None:
+        if key == f"{number}.{who}" and not isinstance(told, Failure):
+            told = json.loads(json.dumps(to_builtins(told)))
             node: Any = told
             for name in at[:-1]:
                 node = node[name]

@@ -20,9 +20,10 @@ from run_helpers import CLEAN
 from two_nodes import Nodes, free_port
 
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.job import files
 from ckpt_tools.job import meeting as room
-from ckpt_tools.job.files import MOST, Backoff, Clock, hold_lock
-from ckpt_tools.job.meeting import Board, Files, Meeting, Store, meeting
+from ckpt_tools.job.files import MOST, Backoff, hold_lock
+from ckpt_tools.job.meeting import Board, Files, Hello, Meeting, Store, meeting
 from ckpt_tools.planning import decision_log
 
 LONG = "600"
@@ -225,7 +226,7 @@ def test_nodes_of_another_version_or_number_are_refused(
         monkeypatch.setattr(
             Meeting,
             "_put",
-            lambda m, key, value: put(m, key, {**value, "version": "0"} if "version" in value else value),
+            lambda m, key, value: put(m, key, Hello("0", 2) if isinstance(value, Hello) else value),
         )
         texts = [str(e) for e in meet(*boards(tmp_path, 2), does=add) if isinstance(e, UsageError)]
     assert len(texts) == 2 and all(t.startswith("node 1 is one of") for t in texts), texts
@@ -337,19 +338,24 @@ class Simulated:
     def __init__(self) -> None:
         self.at, self.pauses = 0.0, list[float]()
 
+    def monotonic(self) -> float:
+        return self.at
+
     def sleep(self, seconds: float) -> None:
         self.at += seconds
         self.pauses.append(seconds)
 
-    @property
-    def clock(self) -> Clock:
-        return Clock(lambda: self.at, self.sleep)
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Simulated:
+    made = Simulated()
+    monkeypatch.setattr(files, "time", made)
+    return made
 
 
 @pytest.mark.parametrize(("seconds", "most"), [(1, 40), (10, 60), (600, 400)])
-def test_pauses_grow_with_what_is_waited_already(seconds: float, most: int) -> None:
-    simulated = Simulated()
-    backoff = Backoff(seconds, simulated.clock)
+def test_pauses_grow_with_what_is_waited_already(seconds: float, most: int, simulated: Simulated) -> None:
+    backoff = Backoff(seconds)
     while backoff.pause():
         pass
     assert len(simulated.pauses) <= most and simulated.at == pytest.approx(seconds)
@@ -362,7 +368,7 @@ def test_pauses_grow_with_what_is_waited_already(seconds: float, most: int) -> N
 
 @pytest.mark.parametrize("me", [0, 1])
 def test_a_wait_of_ten_seconds_asks_a_shared_directory_a_few_hundred_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, me: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: Simulated, me: int
 ) -> None:
     """It was 500 times for every file that is waited for; calls on a directory that a whole cluster shares
     are what its server does nothing else for.
@@ -375,17 +381,17 @@ def test_a_wait_of_ten_seconds_asks_a_shared_directory_a_few_hundred_times(
         )
     opened = open
     monkeypatch.setattr("builtins.open", lambda *a, **k: (calls.update(["open"]), opened(*a, **k))[1])
-    simulated = Simulated()
     with pytest.raises(CannotLook, match="no agreement within 10 s"):
-        Meeting(Files(str(tmp_path)), me, 2, 10, simulated.clock).join()
+        Meeting(Files(str(tmp_path)), me, 2, 10).join()
     assert simulated.at == pytest.approx(15 if me else 10) and sum(calls.values()) <= 200, calls
 
 
-def test_waiting_for_a_lock_asks_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_lock_asks_few_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, simulated: Simulated
+) -> None:
     import fcntl
 
-    simulated, tried = Simulated(), list[int]()
-    real = fcntl.flock
+    tried, real = list[int](), fcntl.flock
 
     def flock(fd: int, how: int) -> None:
         tried.append(how)
@@ -395,7 +401,7 @@ def test_waiting_for_a_lock_asks_few_times(tmp_path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(fcntl, "flock", flock)
         with (
             pytest.raises(CannotLook, match="deciding for more than 10 s"),
-            hold_lock(str(tmp_path / "lock"), 10, simulated.clock),
+            hold_lock(str(tmp_path / "lock"), 10),
         ):
             pass
     assert 10 <= len(tried) <= 60

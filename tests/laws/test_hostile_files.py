@@ -25,7 +25,6 @@ from ckpt_tools import api, cli, job
 from ckpt_tools.cache.codec import pack, unpack
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.formats.common.format import Anatomy
-from ckpt_tools.job.command import environment, fill_command
 from ckpt_tools.job.decision import body_of, describe_failure, parse, read
 from ckpt_tools.job.view import build
 from ckpt_tools.job.view_tree import MARKER
@@ -59,9 +58,9 @@ def followed(path: str, rank: int | None) -> str:
     with.
     """
     taken = job.take(read(path), rank, needed=False)
-    values = environment(taken.decision, taken.rank)
+    values = taken.environment
     assert EXPORTED <= set(values) <= EXPORTED | RESUME_VARIABLES
-    words = fill_command(["train", "{ckpt.args}"], taken.decision, taken.rank)
+    words = taken.fill(["train", "{ckpt.args}"])
     for word in (*words, *values.values()):
         os.fsencode(word)
         assert "\0" not in word

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from obstore.store import LocalStore
 
 from ckpt_tools.errors import CannotLook
+from ckpt_tools.job.decision import StagedFile
 from ckpt_tools.job.staging.fetching import Fetch
-from ckpt_tools.job.staging.wanted import Wanted
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.object_store import ObjectStore
@@ -57,9 +57,10 @@ def fetch(part: Path, *names: str, progress: Callable[[int, int], object] | None
     tree, _ = mounts.tree_of(URL)
     tree.refresh("run")
     part.mkdir(exist_ok=True)
-    wanted = [Wanted(name, f"{URL}/{KEY}", tree.object(KEY)) for name in names]
-    options = replace(ReadOptions(), jobs=1)
-    return [r.name for r in Fetch(f"{URL}/run", str(part), {wanted[0].url}, options, progress).files(wanted)]
+    _, *of = tree.object(KEY)
+    wanted = {name: StagedFile(str(part / name), f"{URL}/{KEY}", *of, None) for name in names}
+    bring = Fetch(f"{URL}/run", str(part), {f"{URL}/{KEY}"}, replace(ReadOptions(), jobs=1), progress)
+    return [r.name for r in bring.files(wanted)]
 
 
 def test_what_was_not_whole_comes_anew(store: Counted, tmp_path: Path) -> None:

@@ -9,14 +9,10 @@ from pathlib import Path
 
 import pytest
 from fixture_trees import CASES, materialise
-from msgspec import convert
 
 from ckpt_tools import api
 from ckpt_tools.errors import CkptError, UsageError
-from ckpt_tools.job.decider import SILENT
-from ckpt_tools.job.decision import Stage
 from ckpt_tools.job.staged_start import stage
-from ckpt_tools.job.staging import Copies
 from ckpt_tools.job.staging.wanted import wanted_of
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection
@@ -30,27 +26,27 @@ FIRST = list({case.parent.parent.name: case for case in reversed(CASES)}.values(
 def test_copies_are_planned_as_the_store_is(
     case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, copies = f"{case.parent.parent.name}-{tmp_path.name}", Copies(str(tmp_path / "ssd"))
+    store, ssd = f"{case.parent.parent.name}-{tmp_path.name}", str(tmp_path / "ssd")
     shutil.copytree(materialise(case, tmp_path), tmp_path / store)  # a store has no links
     monkeypatch.chdir(tmp_path)
     try:
         theirs = api.plan(f"local://{store}", Selection())
     except CkptError as error:  # it has no answer without a flag
         with pytest.raises(type(error)):
-            stage(f"local://{store}", Selection(), copies, SILENT)
+            stage(f"local://{store}", Selection(), ssd)
         return
-    copied = stage(f"local://{store}", Selection(), copies, SILENT)
-    assert copied is not None
-    ours = api.plan(copied.staged.directory, Selection())
+    copied = stage(f"local://{store}", Selection(), ssd)
+    assert copied is not None and copied.decision.said.stage is not None
+    ours = api.plan(copied.directory, Selection())
     assert ours.resume_step == theirs.resume_step
     assert ours.checkpoint is not None
     assert [r.rank for r in ours.by_rank] == [r.rank for r in theirs.by_rank]
     for load in (*theirs.shared, *(f for r in theirs.by_rank for f in r.files)):
         below = Path(load.path.removeprefix(f"local://{store}/"))
-        assert any(f.url == load.path for f in copied.staged.files), below
+        assert any(f.url == load.path for f in copied.files), below
     own = BUILT_IN[ours.checkpoint.layout].ranks.own_files
     for rank in {r.rank for r in theirs.by_rank}:
-        here = {w.url for w in wanted_of(convert(copied.body["stage"], Stage), [rank])}
+        here = {f.url for f in wanted_of(copied.decision.said.stage, [rank]).values()}
         mine = {f.path for r in theirs.by_rank if r.rank in (0, rank) for f in r.files}
         others = {f.path for r in theirs.by_rank for f in r.files} - mine
         assert mine <= here
@@ -73,7 +69,7 @@ def test_what_only_contents_beside_others_show_is_not_fetched(
     (older / "mp_rank_00_model_states.pt").write_bytes(b"")
     shutil.copyfile(older / file, newer / file)
     monkeypatch.chdir(tmp_path)
-    for ask in (api.plan, lambda root, asked: stage(root, asked, Copies("ssd"), SILENT)):
+    for ask in (api.plan, lambda root, asked: stage(root, asked, "ssd")):
         with pytest.raises(UsageError, match="byte for byte the same"):
             ask(f"local://{store}", Selection(order="step"))
 
@@ -90,8 +86,8 @@ def test_a_question_that_contents_answer_is_not_asked(
     for path, at in ((gasp, 1_700_000_000), (regular, 1_700_003_600)):
         os.utime(path, (at, at))
     monkeypatch.chdir(tmp_path)
-    copied = stage(f"local://{store.name}", Selection(), Copies("ssd"), SILENT)
-    assert copied is not None and copied.body["resume_step"] == 2
+    copied = stage(f"local://{store.name}", Selection(), "ssd")
+    assert copied is not None and copied.decision.step == 2
 
 
 def flip_stored(path: Path) -> None:
@@ -113,12 +109,12 @@ def test_the_only_copy_lies_where_its_rank_looks_for_it(
     shutil.move(materialise(case, tmp_path), tmp_path / "nvrx")
     (tmp_path / "nvrx/session/1/iter_0000020_1_local.pt").unlink()
     monkeypatch.chdir(tmp_path)
-    copied = stage("local://nvrx", Selection(), Copies(str(tmp_path / "ssd")), SILENT)
-    assert copied is not None
-    (path,) = Path(copied.staged.directory).rglob("iter_0000020_1_local.pt")
+    copied = stage("local://nvrx", Selection(), str(tmp_path / "ssd"))
+    assert copied is not None and copied.decision.said.stage is not None
+    (path,) = Path(copied.directory).rglob("iter_0000020_1_local.pt")
     assert path.parent.name == "1"
-    here = wanted_of(convert(copied.body["stage"], Stage), [1])
-    assert [w.name.split("/")[-2:] for w in here] == [
+    here = wanted_of(copied.decision.said.stage, [1])
+    assert [name.split("/")[-2:] for name in here] == [
         ["0", "iter_0000020_0_local.pt"],
         ["1", "iter_0000020_1_local.pt"],
     ]

@@ -9,17 +9,16 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import PurePath
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.decision import Decision, Stage
+from ckpt_tools.job.decision import Decision
 from ckpt_tools.job.files import Backoff
 from ckpt_tools.job.staging.fetching import Damaged, Fetch, is_there
 from ckpt_tools.job.staging.records import (
@@ -32,7 +31,7 @@ from ckpt_tools.job.staging.records import (
     seen,
     write_note,
 )
-from ckpt_tools.job.staging.wanted import Wanted, describe, wanted_of
+from ckpt_tools.job.staging.wanted import describe, wanted_of
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.words import size as words_of_size
 from ckpt_tools.settings.checked_json import Invalid
@@ -40,7 +39,7 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import take_lock
 
-__all__ = ["Copies", "Damaged", "Staged", "bring", "describe"]
+__all__ = ["Damaged", "Staged", "bring", "describe"]
 
 OWN = ".ckpt-stage"
 """The directory of locks, and of what is on its way out."""
@@ -79,12 +78,12 @@ class Place(Struct, frozen=True):
         """Return a lock, open and taken, once it is free: ``use`` is shared by those who use the checkpoint,
         ``work`` held by the one who brings its files. Raises OSError.
         """
-        fd = take_lock(self._lock_at(self.name, what), self.trusted, how, Backoff(_FOREVER).pause)
+        fd = take_lock(self.lock_at(what), self.trusted, how, Backoff(_FOREVER).pause)
         assert fd is not None  # noqa: S101 - for the type checker: who waits for ever gets it
         return fd
 
-    def _lock_at(self, name: str, what: str) -> str:
-        return os.path.join(self.home, OWN, f"{name}.{what}")
+    def lock_at(self, what: str) -> str:
+        return os.path.join(self.home, OWN, f"{self.name}.{what}")
 
     def prepare(self) -> None:
         """Make the directory where it is not there. Raises OSError, and Untrusted where others can write
@@ -101,14 +100,13 @@ class Place(Struct, frozen=True):
             if name.startswith(_GONE):
                 shutil.rmtree(os.path.join(self.home, OWN, name), ignore_errors=True)
 
-    def require_ours(self, known: Collection[str], *names: str) -> None:
+    def require_ours(self, known: Collection[str]) -> None:
         """Raises UsageError where the staged checkpoint, or what of it is not whole yet, has files, links or
         directories that ckpt did not bring: a framework might load them, and nobody else has them; Untrusted
         where others can write in it. Raises OSError.
         """
         homes = {ASIDE, *(str(home) for file in known for home in PurePath(file).parents)}
-        for name in names or (self.name, self.name + PART):
-            directory = os.path.join(self.home, name)
+        for directory in (self.whole, self.part):
             if os.path.islink(directory):
                 raise _not_ours(directory)
             for above, below, files in os.walk(directory):
@@ -123,7 +121,7 @@ class Place(Struct, frozen=True):
                     with trust.named("--stage"):
                         trust.check(path, self.trusted)
 
-    def find_whole(self, anew: bool) -> tuple[dict[str, Record], bool]:
+    def find_whole(self, *, anew: bool) -> tuple[dict[str, Record], bool]:
         """Return the files that are whole, and whether all there is to know of them is written down."""
         note, part_note = read_note(self.whole, self.trusted), read_note(self.part, self.trusted)
         have = find_whole(note, self.whole, anew=anew)
@@ -132,6 +130,50 @@ class Place(Struct, frozen=True):
         else:
             have = find_whole(part_note, self.part) | have
         return have, (note is None or note.boot == boot()) and not os.path.isdir(self.part)
+
+    # ---- putting it there
+
+    def write_text(self, name: str, data: bytes) -> Record:
+        """Write a small file that is a copy of no object. Raises OSError."""
+        path = os.path.join(self.part, name)
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(path, flags, 0o644), "wb") as file:
+            file.write(data)
+        digest = xxh3_128_hexdigest(data)
+        return Record(name, size=len(data), digest=digest, seen=seen(os.stat(path)))
+
+    def put(self, have: dict[str, Record]) -> None:
+        """Give what is whole its place: the directory at once, or where there is one, each file and then the
+        note about all. Raises UsageError where the file system takes two names for one, such as A and a: the
+        last file to come would be both.
+        """
+        directory = self.part
+        if os.path.isdir(self.whole):
+            directory = self.whole
+            for name, record in list(have.items()):
+                path, to = os.path.join(self.part, name), os.path.join(self.whole, name)
+                if os.path.lexists(path):
+                    os.makedirs(os.path.dirname(to), 0o755, exist_ok=True)
+                    os.replace(path, to)
+                    have[name] = replace(record, seen=seen(os.stat(to)))
+        names: dict[int, str] = {}
+        for name, record in sorted(have.items()):
+            size, *_, inode = seen(os.stat(os.path.join(directory, name)))
+            other = names.setdefault(inode, name)
+            if other != name or (size, inode) != (record.size, record.seen[-1]):
+                raise UsageError(
+                    f"{name} cannot be staged in {directory}: another file of the checkpoint has its place"
+                    " there",
+                    "name a DIR with --stage on a file system that tells A from a, or start without --stage",
+                )
+        write_note(directory, have)
+        if directory == self.whole:
+            shutil.rmtree(self.part, ignore_errors=True)
+        else:
+            os.rename(self.part, self.whole)
 
     # ---- room
 
@@ -157,56 +199,48 @@ class Place(Struct, frozen=True):
         and say which, as often as somebody asks. Raises OSError.
         """
         found = {e.name.removesuffix(PART) for e in os.scandir(self.home) if e.is_dir(follow_symlinks=False)}
-        others = list[tuple[int, str]]()
+        others = list[tuple[int, Place]]()
         for name in filter(_NAME.fullmatch, found - {self.name}):
+            other = replace(self, name=name)
             with suppress(FileNotFoundError):  # nobody else than us makes such a lock
-                others.append((os.stat(self._lock_at(name, "use")).st_mtime_ns, name))
-        others.sort()
-        for _, name in others[: max(0, len(others) - max(0, (keep or 1) - 1))]:
+                others.append((os.stat(other.lock_at("use")).st_mtime_ns, other))
+        others.sort(key=lambda row: (row[0], row[1].name))
+        for _, other in others[: max(0, len(others) - max(0, (keep or 1) - 1))]:
             with suppress(OSError):  # what cannot be removed stays, and stops no job
-                if self._remove(name):
-                    yield name
+                if other.remove():
+                    yield other.name
 
-    def _remove(self, name: str) -> bool:
+    def remove(self) -> bool:
         """Remove a checkpoint that nobody uses or brings, and that holds nothing but what was brought."""
         with ExitStack() as held:
             for what in ("use", "work"):
-                if (fd := take_lock(self._lock_at(name, what), self.trusted)) is None:
+                if (fd := take_lock(self.lock_at(what), self.trusted)) is None:
                     return False
                 held.callback(os.close, fd)
-            whole, part = (os.path.join(self.home, name + end) for end in ("", PART))
             try:
-                notes = [read_note(path, self.trusted) for path in (whole, part)]
-                self.require_ours({f.name for n in notes if n for f in n.files}, name, name + PART)
+                notes = [read_note(path, self.trusted) for path in (self.whole, self.part)]
+                self.require_ours({f.name for n in notes if n for f in n.files})
             except UsageError:
                 return False
             gone = list[str]()
-            for path in filter(os.path.isdir, (whole, part)):  # in one step: nobody meets a half of it
+            # in one step: nobody meets a half of it
+            for path in filter(os.path.isdir, (self.whole, self.part)):
                 gone.append(os.path.join(self.home, OWN, f"{_GONE}{secrets.token_hex(8)}"))
                 os.rename(path, gone[-1])
             for what in ("use", "work"):
-                os.unlink(self._lock_at(name, what))
+                os.unlink(self.lock_at(what))
         for path in gone:
             shutil.rmtree(path, ignore_errors=True)
         return True
 
 
-class Copies(Struct, frozen=True):
-    """What is to be brought where: the files of ``ranks`` (None: of all) below the directory ``home``; of
-    staged checkpoints ``keep`` may stay, with this one (None: all).
-    """
-
-    home: str
-    ranks: Collection[int] | None = None
-    keep: int | None = None
-
-
 class Staged(Struct, frozen=True):
-    """What lies there now: ``fetched`` files of ``bytes`` bytes were brought for it, ``files`` it has for
-    this node. ``removed`` are names of others that went. ``lock`` is open: as long as it is, nobody removes
-    this one.
+    """What lies there now by a ``decision``: ``fetched`` files of ``bytes`` bytes were brought for it,
+    ``files`` it has for this node. ``removed`` are names of others that went. ``lock`` is open: as long as it
+    is, nobody removes this one.
     """
 
+    decision: Decision
     directory: str
     files: tuple[Record, ...]
     fetched: int
@@ -216,18 +250,20 @@ class Staged(Struct, frozen=True):
 
 
 def bring(
-    body: Mapping[str, Any],
+    decision: Decision,
     selection: Selection,
-    copies: Copies,
+    *,
+    ranks: Collection[int] | None = None,
+    keep: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Staged:
-    """Have the files that a decision says to stage; with --no-cache what lies there already counts by its
-    bytes, not by its times. ``progress`` is called with bytes that came, and those of all.
+    """Have the files that a decision says to stage for ``ranks`` (None: for all); with --no-cache what lies
+    there already counts by its bytes, not by its times. Of staged checkpoints ``keep`` may stay, with this
+    one (None: all). ``progress`` is called with bytes that came, and those of all.
 
     Raises Damaged, CannotLook where the store or this machine fails, and UsageError where something else is
     in the way.
     """
-    decision = Decision("", body)
     try:
         stage = decision.said.stage
     except Invalid as e:
@@ -237,6 +273,7 @@ def bring(
     place, read = Place(home, name, selection.trust), selection.read_options()
     planned = {f.path for f in decision.files()}
     fetch = Fetch(decision.said.top, place.part, planned, replace(read, budget=None, cache=False), progress)
+    wanted, removed = wanted_of(stage, ranks), list[str]()
     try:
         place.prepare()
         with ExitStack() as used, ExitStack() as held:
@@ -244,7 +281,23 @@ def bring(
             used.callback(os.close, lock)
             os.utime(lock)
             held.callback(os.close, place.lock("work"))
-            have, fetched, removed = _bring(place, stage, copies, fetch, anew=not selection.cache)
+            place.require_ours({*wanted_of(stage), *stage.texts})
+            have, current = place.find_whole(anew=not selection.cache)
+            missing = {name: f for name, f in wanted.items() if not have.get(name, Record("")).is_copy_of(f)}
+            texts = {name: text.encode("utf-8", "surrogateescape") for name, text in stage.texts.items()}
+            known = {(name, record.digest) for name, record in have.items()}
+            texts = {n: data for n, data in texts.items() if (n, xxh3_128_hexdigest(data)) not in known}
+            fetched = [f.size for name, f in missing.items() if not is_there(f"{place.part}/{name}", f.size)]
+            if missing or texts or not current:
+                os.makedirs(place.part, 0o755, exist_ok=True)
+                removed += place.make_room(sum(fetched), keep)
+                # so that what a kill leaves is known to be ckpt's
+                write_note(place.part, {name: Record(name) for name in (*missing, *texts)} | have)
+                have |= {r.name: r for r in fetch.files(missing)}
+                have |= {name: place.write_text(name, data) for name, data in texts.items()}
+                place.put(have)
+            if keep is not None:
+                removed += place.remove_idle(keep)
             used.pop_all()  # whoever uses it keeps the lock
     except OSError as e:
         raise CannotLook(
@@ -252,85 +305,5 @@ def bring(
             + (f": {e.filename}" if e.filename else ""),
             "make room, or name another directory with --stage; what has come is not fetched again",
         ) from e
-    files = tuple(have[w.name] for w in wanted_of(stage, copies.ranks))
-    size = sum(w.object.size for w in fetched)
-    return Staged(place.whole, files, len(fetched), size, tuple(removed), lock)
-
-
-def _bring(
-    place: Place,
-    stage: Stage,
-    copies: Copies,
-    fetch: Fetch,
-    *,
-    anew: bool,
-) -> tuple[dict[str, Record], list[Wanted], list[str]]:
-    """By this process alone: return all that is there then, what was fetched, and what was removed."""
-    texts = {name: text.encode("utf-8", "surrogateescape") for name, text in stage.texts.items()}
-    place.require_ours({*(w.name for w in wanted_of(stage)), *texts})
-    have, current = place.find_whole(anew)
-    missing = [w for w in wanted_of(stage, copies.ranks) if not w.is_copied_by(have.get(w.name))]
-    fetched, removed = [w for w in missing if not is_there(place.part, w)], list[str]()
-    if missing or _is_stale(have, texts) or not current:
-        os.makedirs(place.part, 0o755, exist_ok=True)
-        removed = place.make_room(sum(w.object.size for w in fetched), copies.keep)
-        coming = {name: Record(name) for name in (*(w.name for w in missing), *texts)}
-        write_note(place.part, coming | have)  # so that what a kill leaves is known to be ckpt's
-        have |= {r.name: r for r in fetch.files(missing)}
-        have |= _write_texts(place.part, texts)
-        have = _put(place, have)
-    if copies.keep is not None:
-        removed += place.remove_idle(copies.keep)
-    return have, fetched, removed
-
-
-def _write_texts(part: str, texts: Mapping[str, bytes]) -> dict[str, Record]:
-    """Write the small files that no object is a copy of."""
-    out = dict[str, Record]()
-    for name, data in texts.items():
-        path = os.path.join(part, name)
-        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(path, flags, 0o644), "wb") as file:
-            file.write(data)
-        digest = xxh3_128_hexdigest(data)
-        out[name] = Record(name, size=len(data), digest=digest, seen=seen(os.stat(path)))
-    return out
-
-
-def _is_stale(have: Mapping[str, Record], texts: Mapping[str, bytes]) -> bool:
-    known = {name: record.digest for name, record in have.items()}
-    return any(known.get(name) != xxh3_128_hexdigest(data) for name, data in texts.items())
-
-
-def _put(place: Place, have: dict[str, Record]) -> dict[str, Record]:
-    """Give what is whole its place: the directory at once, or where there is one, each file and then the note
-    about all. Raises UsageError where the file system takes two names for one, such as A and a: the last file
-    to come would be both.
-    """
-    directory = place.part
-    if os.path.isdir(place.whole):
-        directory = place.whole
-        for name, record in list(have.items()):
-            path, to = os.path.join(place.part, name), os.path.join(place.whole, name)
-            if os.path.lexists(path):
-                os.makedirs(os.path.dirname(to), 0o755, exist_ok=True)
-                os.replace(path, to)
-                have[name] = replace(record, seen=seen(os.stat(to)))
-    names: dict[int, str] = {}
-    for name, record in sorted(have.items()):
-        size, *_, inode = seen(os.stat(os.path.join(directory, name)))
-        other = names.setdefault(inode, name)
-        if other != name or (size, inode) != (record.size, record.seen[-1]):
-            raise UsageError(
-                f"{name} cannot be staged in {directory}: another file of the checkpoint has its place there",
-                "name a DIR with --stage on a file system that tells A from a, or start without --stage",
-            )
-    write_note(directory, have)
-    if directory == place.whole:
-        shutil.rmtree(place.part, ignore_errors=True)
-    else:
-        os.rename(place.part, place.whole)
-    return have
+    files = tuple(have[name] for name in wanted)
+    return Staged(decision, place.whole, files, len(fetched), sum(fetched), tuple(removed), lock)

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.inspection.check import inspect
+from ckpt_tools.job.decision import StagedFile
 from ckpt_tools.job.staging.records import ASIDE, Record, digest_of, seen
-from ckpt_tools.job.staging.wanted import Wanted
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
@@ -29,11 +29,12 @@ from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage.stores.mounts import store_of, tree_of
 from ckpt_tools.storage.stores.source import CHUNK, StoreSource
-from ckpt_tools.storage.stores.store import Replaced, other_than
+from ckpt_tools.storage.stores.store import Object, Replaced, other_than
 from ckpt_tools.storage.threads import Rate, Threads
+from ckpt_tools.storage.urls import split
 
 if TYPE_CHECKING:
-    from ckpt_tools.storage.stores.store import Object, Store
+    from ckpt_tools.storage.stores.store import Store
 
 FILES = 4
 """Files under way at a time, unless --jobs says otherwise."""
@@ -79,13 +80,13 @@ def _reading_copies(url: str) -> Iterator[dict[str, int]]:
         tree.store = before
 
 
-def is_there(part: str, wanted: Wanted) -> bool:
-    """Return whether an earlier attempt has left a file that may be this one."""
+def is_there(path: str, size: int) -> bool:
+    """Return whether an earlier attempt has left a file that may be the one of that size."""
     try:
-        st = os.lstat(os.path.join(part, wanted.name))
+        st = os.lstat(path)
     except OSError:
         return False
-    return stat.S_ISREG(st.st_mode) and st.st_size == wanted.object.size
+    return stat.S_ISREG(st.st_mode) and st.st_size == size
 
 
 class Fetch:
@@ -113,26 +114,29 @@ class Fetch:
         self._stopped = False
         self._came = self._total = 0
 
-    def files(self, wanted: Sequence[Wanted]) -> list[Record]:
-        """Bring them. Raises Damaged, CannotLook, and OSError where this machine cannot write them."""
+    def files(self, wanted: Mapping[str, StagedFile]) -> list[Record]:
+        """Bring them, each to its name below ``part``. Raises Damaged, CannotLook, and OSError where this
+        machine cannot write them.
+        """
         if not wanted:
             return []
         session = open_session(self.root, self.options)
-        requests = _requests(session, wanted)
-        self._total = sum(w.object.size for w in wanted)
+        requests = _requests(session, {f.url: f for f in wanted.values()})
+        self._total = sum(f.size for f in wanted.values())
         self._key = session.reader.key
         aside = os.path.join(self.part, ASIDE)
         shutil.rmtree(aside, ignore_errors=True)
         os.makedirs(aside, 0o755, exist_ok=True)
-        names: dict[str, list[Wanted]] = {}
-        for w in wanted:  # a rank that stands in for others has a name for each of them
-            names.setdefault(w.url, []).append(w)
+        names: dict[str, list[str]] = {}
+        for name, f in wanted.items():  # a rank that stands in for others has a name for each of them
+            names.setdefault(f.url, []).append(name)
         pool = Threads(min(self._width + 2, len(names)))
         with _reading_copies(self.root) as self._copies:
             waiting: list[Future[list[Record]]] = []
             try:
                 for n, (url, some) in enumerate(names.items()):
-                    waiting.append(pool.submit(self._bring, some, requests[url], os.path.join(aside, str(n))))
+                    asked = wanted[some[0]], requests[url], some, os.path.join(aside, str(n))
+                    waiting.append(pool.submit(self._bring, *asked))
                 out = [record for future in waiting for record in future.result()]
             except BaseException as e:
                 self._stopped = True  # and let what is under way end soon
@@ -144,21 +148,20 @@ class Fetch:
         shutil.rmtree(aside, ignore_errors=True)
         return out
 
-    def _bring(self, names: Sequence[Wanted], request: Request, aside: str) -> list[Record]:
+    def _bring(self, wanted: StagedFile, request: Request, names: Sequence[str], aside: str) -> list[Record]:
         """Return the records of one object under all its names, whole and verified; what came damaged is
         asked for once more.
         """
-        wanted = names[0]
-        path = os.path.join(self.part, wanted.name)
+        path = os.path.join(self.part, names[0])
         wrong: Sequence[Finding] = ()
         for at in (path, aside, aside):
             if at is aside:
                 with self._slots:
                     self._fetch(wanted, aside)
-            elif not is_there(self.part, wanted):
+            elif not is_there(path, wanted.size):
                 continue
             else:
-                self._arrived(wanted.object.size)
+                self._arrived(wanted.size)
             record, wrong = self._verify(wanted, at, request)
             if not wrong:
                 break
@@ -168,27 +171,27 @@ class Fetch:
             raise Damaged(wanted.url, wrong)
         if at is aside:
             put_in_place(aside, path)
-        records = [replace(record, seen=seen(os.stat(path)))]
-        for other_name in names[1:]:
-            other_path = os.path.join(self.part, other_name.name)
-            os.makedirs(os.path.dirname(other_path), 0o755, exist_ok=True)
-            shutil.copy2(path, other_path)
+        records = [replace(record, name=names[0], seen=seen(os.stat(path)))]
+        for name in names[1:]:
+            copy = os.path.join(self.part, name)
+            os.makedirs(os.path.dirname(copy), 0o755, exist_ok=True)
+            shutil.copy2(path, copy)
             self._arrived(record.size)
-            records.append(replace(record, name=other_name.name, seen=seen(os.stat(other_path))))
+            records.append(replace(record, name=name, seen=seen(os.stat(copy))))
         return records
 
-    def _fetch(self, wanted: Wanted, path: str) -> None:
+    def _fetch(self, wanted: StagedFile, path: str) -> None:
         """Bring the bytes of one object into a new file. Raises CannotLook, and OSError where they cannot be
         written.
         """
-        of, starts = wanted.object, range(0, wanted.object.size, CHUNK)
+        starts = range(0, wanted.size, CHUNK)
         with open(os.open(path, _WRITE, 0o644), "wb", buffering=0) as file, StoreSource(wanted.url) as source:
 
             def one(start: int) -> None:
                 if self._stopped:
                     raise OSError(errno.ECANCELED, "another file could not be brought")
                 try:
-                    data = source.fetch(start, min(CHUNK, of.size - start))
+                    data = source.fetch(start, min(CHUNK, wanted.size - start))
                 except Replaced:
                     raise _replaced(wanted.url) from None
                 except OSError as e:
@@ -213,14 +216,14 @@ class Fetch:
         if self.progress is not None:
             self.progress(self._came, self._total)
 
-    def _verify(self, wanted: Wanted, path: str, request: Request) -> tuple[Record, Sequence[Finding]]:
+    def _verify(self, wanted: StagedFile, path: str, request: Request) -> tuple[Record, Sequence[Finding]]:
         """Return the record of a file that was brought, and what is wrong with it. Raises CannotLook where
         the store has another object by now.
         """
-        of, joint = wanted.object, any(c.joint for c in request.claims)
+        (_, key), joint = split(wanted.url), any(c.joint for c in request.claims)
         fd = os.open(path, _READ)
         try:
-            self._copies[of.key] = fd
+            self._copies[key] = fd
             with (
                 self._joint if joint else nullcontext()
             ):  # such checks add up what they find in several files
@@ -234,11 +237,12 @@ class Fetch:
                     key=self._key,
                     again=False,  # what differs is fetched once more
                 )
-            del self._copies[of.key]
+            del self._copies[key]
             _require_same(wanted, report)
-            os.utime(fd, ns=(of.mtime_ns, of.mtime_ns))
+            os.utime(fd, ns=(wanted.mtime_ns, wanted.mtime_ns))
             level = report.level.name.lower() if report.format else ""
-            record = Record(wanted.name, wanted.url, of.size, of.etag, of.version, level, digest_of(fd))
+            of = wanted.url, wanted.size, wanted.etag, wanted.version
+            record = Record("", *of, level, digest_of(fd))
         finally:
             os.close(fd)
         bad = report.verdict is Verdict.BROKEN
@@ -246,18 +250,18 @@ class Fetch:
         return record, wrong
 
 
-def _require_same(wanted: Wanted, report: Report) -> None:
+def _require_same(wanted: StagedFile, report: Report) -> None:
     """Raise CannotLook where the store does not answer, or has another object by now."""
-    of, codes = wanted.object, {f.code: f for f in report.findings}
+    codes = {f.code: f for f in report.findings}
     if "in-use" in codes:
         raise _replaced(wanted.url)
     if "unreadable" in codes and NOT_KEPT not in codes:
         raise CannotLook(f"{wanted.url}: {codes['unreadable'].message}", _AGAIN)
     store, key = store_of(wanted.url)
-    if not (of.etag and store.pins):
+    if not (wanted.etag and store.pins):
         with explain_refusal(wanted.url, _AGAIN):
             now = store.head(key)
-        if other_than(of, now):
+        if other_than(Object(key, wanted.size, wanted.mtime_ns, wanted.etag, wanted.version), now):
             raise _replaced(wanted.url)
 
 
@@ -271,20 +275,20 @@ def _replaced(url: str) -> CannotLook:
     return CannotLook(f"{url} was replaced while it was brought", _AGAIN)
 
 
-def _requests(session: Session, wanted: Sequence[Wanted]) -> dict[str, Request]:
+def _requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, Request]:
     """Return how each file is verified: by what its layout, the indexes and the seals say. Raises CannotLook
     where the store has another object by now.
     """
     parts = {p.path: p for p in session.parts}
     out: dict[str, Request] = {}
-    for w in wanted:
-        tree, key = tree_of(w.url)
-        with explain_refusal(w.url, _AGAIN):
+    for url, f in wanted.items():
+        tree, key = tree_of(url)
+        with explain_refusal(url, _AGAIN):
             now = tree.object(key)
-        if now[1:4] != w.object[1:4]:
-            raise CannotLook(f"{w.url} has been replaced since it was chosen", _AGAIN)
-        part = parts.get(w.url)
+        if (now.size, now.mtime_ns, now.etag) != (f.size, f.mtime_ns, f.etag):
+            raise CannotLook(f"{url} has been replaced since it was chosen", _AGAIN)
+        part = parts.get(url)
         expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
-        claims = session.indexes.claims(w.url)
-        out[w.url] = Request(w.url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
+        claims = session.indexes.claims(url)
+        out[url] = Request(url, now.size, now.mtime_ns, Level.CONTENT, tuple(expect), claims)
     return out

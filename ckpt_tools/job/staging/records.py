@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from xxhash import xxh3_128
 
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job.decision import StagedFile
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.checked_json import Count, Text, Whole
 from ckpt_tools.storage import trust
@@ -48,6 +49,10 @@ class Record(Struct, frozen=True):
     level: Text = ""
     digest: Text = ""
     seen: tuple[Whole, ...] = ()
+
+    def is_copy_of(self, f: StagedFile) -> bool:
+        """Return whether it is a copy of the very object."""
+        return (self.url, self.size, self.etag) == (f.url, f.size, f.etag)
 
 
 class Note(Struct, frozen=True):

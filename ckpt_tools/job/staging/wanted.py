@@ -8,18 +8,18 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
+from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.decision import Stage, StagedFile
-from ckpt_tools.job.staging.records import OWN_NAMES, Record
+from ckpt_tools.job.staging.records import OWN_NAMES
 from ckpt_tools.job.view_tree import Tree
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.stores.refresh import learn_versions, object_of
-from ckpt_tools.storage.stores.store import Object
-from ckpt_tools.storage.urls import is_url, split
+from ckpt_tools.storage.urls import is_url
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LABEL = 40
@@ -29,34 +29,15 @@ _NOWHERE = "/-"
 """Where a tree is said to lie until its name is known."""
 
 
-class Wanted(Struct, frozen=True):
-    """One file: its name below the staged checkpoint, the object that it is a copy of, and the ``ranks`` that
-    load it; None: every node needs it.
+def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> dict[str, StagedFile]:
+    """Return the files that a decision says to stage, for these ranks (None: for all), by their names below
+    the staged checkpoint.
     """
-
-    name: str
-    url: str
-    object: Object
-    ranks: tuple[int, ...] | None = None
-
-    def is_copied_by(self, record: Record | None) -> bool:
-        """Return whether what is there is a copy of the very object."""
-        of = self.object
-        return record is not None and (record.url, record.size, record.etag) == (self.url, of.size, of.etag)
-
-
-def wanted_of(stage: Stage, ranks: Collection[int] | None = None) -> list[Wanted]:
-    """Return the files that a decision says to stage, for these ranks (None: for all)."""
-    return [
-        Wanted(
-            f.path.removeprefix(f"{stage.root}/"),
-            f.url,
-            Object(split(f.url)[1], f.size, f.mtime_ns, f.etag, f.version),
-            f.ranks,
-        )
+    return {
+        f.path.removeprefix(f"{stage.root}/"): f
         for f in stage.files
         if ranks is None or f.ranks is None or not {*ranks}.isdisjoint(f.ranks)
-    ]
+    }
 
 
 def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
@@ -73,19 +54,16 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
         )
     try:
         tree = _filled(plan, _NOWHERE, layouts)
-        files = tuple(_wanted(tree))
+        files = list(_find_files(tree))
         directory = f"{home.rstrip('/')}/{_name(tree, files)}"
         tree = _filled(plan, directory, layouts)
     except OSError as e:
         raise CannotLook(
             f"{e.filename} cannot be looked at: {e.strerror}", "start again: a new start decides anew"
         ) from e
-    rows = []
-    for f in files:
-        _, size, mtime_ns, etag, version = f.object
-        rows.append(StagedFile(f"{directory}/{f.name}", f.url, size, mtime_ns, etag, version, f.ranks))
+    rows = tuple(replace(f, path=f"{directory}/{f.path}") for f in files)
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in tree.texts.items()}
-    return {**tree.describe(), "stage": to_builtins(Stage(directory, tuple(rows), texts))}
+    return {**tree.describe(), "stage": to_builtins(Stage(directory, rows, texts))}
 
 
 def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
@@ -95,8 +73,10 @@ def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
     return tree
 
 
-def _wanted(tree: Tree) -> Iterator[Wanted]:
-    """Everything that the tree would link to. Raises OSError, and UsageError for names that are none here."""
+def _find_files(tree: Tree) -> Iterator[StagedFile]:
+    """Yield everything that the tree would link to, by its name there. Raises OSError, and UsageError for
+    names that are none here.
+    """
     planned = {f.path: f for f in (*tree.plan.shared, *(f for r in tree.plan.by_rank for f in r.files))}
     learn_versions(list(tree.links.values()))
     only = _of_some_ranks(tree)
@@ -110,7 +90,7 @@ def _wanted(tree: Tree) -> Iterator[Wanted]:
             raise CannotLook(
                 f"{url} has been replaced since it was chosen", "start again: a new start decides anew"
             )
-        yield Wanted(name, url, of, only.get(name))
+        yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, only.get(name))
 
 
 def _require_name(tree: Tree, name: str, url: str) -> None:
@@ -145,9 +125,10 @@ def _of_some_ranks(tree: Tree) -> dict[str, tuple[int, ...]]:
     return {name: tuple(mine) for name, mine in ranks.items() if 0 not in mine}
 
 
-def _name(tree: Tree, files: Sequence[Wanted]) -> str:
+def _name(tree: Tree, files: Sequence[StagedFile]) -> str:
     """What the directory is called: one name for the same versions of the same files, and for no others."""
-    rows = [f"{f.name}\0{f.url}\0{f.object[:4]}" for f in files]  # not every listing tells versions
+    # not every listing tells versions
+    rows = [f"{f.path}\0{f.url}\0{f.size}\0{f.mtime_ns}\0{f.etag}" for f in files]
     texts = [f"{name}\0{data!r}" for name, data in sorted(tree.texts.items())]
     digest = xxh3_128_hexdigest("\n".join((*rows, *texts)).encode("utf-8", "surrogatepass"))
     label = _UNSAFE.sub("_", tree.checkpoint.path.rpartition("/")[2]).strip("._")[:_LABEL]
