@@ -17,8 +17,8 @@ from xxhash import xxh3_128_hexdigest
 from ckpt_tools.cache.verdicts import remembering
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.job.meeting import SAME, Meeting, failure
-from ckpt_tools.layouts import Layouts
+from ckpt_tools.job.decision import failure
+from ckpt_tools.job.meeting import SAME, Meeting
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
@@ -61,13 +61,16 @@ class Identity(Struct, frozen=True, array_like=True):
 
 
 class Candidate(Struct, frozen=True):
-    """A checkpoint as one node has it; ``path`` is what it is called on every node."""
+    """A checkpoint as one node has it, or all; ``path`` is what it is called on every node. In the common
+    order ``without`` are the nodes that name no part of it, each with whether it has more than it named.
+    """
 
     id: Identity
     mtime: int
     kind: Kind
     step: int | None
     path: str
+    without: list[tuple[int, bool]] = []
 
 
 class Listing(Struct, frozen=True):
@@ -84,22 +87,10 @@ class Listing(Struct, frozen=True):
     earlier: EarlierStart | None
 
 
-class Entry(Struct, frozen=True):
-    """A checkpoint in the common order, and the nodes ``without`` a part of it that they name, each with
-    whether it has more than it named.
-    """
-
-    id: Identity
-    kind: Kind
-    step: int | None
-    path: str
-    without: list[tuple[int, bool]]
-
-
 class Order(Struct, frozen=True):
     """What the first node concludes of all listings."""
 
-    order: list[Entry]
+    order: list[Candidate]
     hosts: list[str]
 
 
@@ -154,15 +145,14 @@ def merge(values: Sequence[Listing], planner: Planner) -> Order:
             listed.setdefault(row.id, {})[node] = row
     if all(len(rows) < len(values) for rows in listed.values()):
         _require_leave_for_nothing(values, hosts, planner)
-    dated = {repr(of): (of, rows) for of, rows in listed.items()}
-    seen = [_date(name, of, rows, planner.layouts) for name, (of, rows) in dated.items()]
-    order = list[Entry]()
-    for c in rank(seen, planner.order, planner.selection.prefer):
-        of, rows = dated[c.path]
-        first_row = rows[min(rows)]
-        without = [(i, v.more) for i, v in enumerate(values) if i not in rows]
-        order.append(Entry(of, first_row.kind, first_row.step, first_row.path, without))
-    return Order(order, hosts)
+    found = {repr(of): _join(rows, values) for of, rows in listed.items()}
+    seen = list[Checkpoint]()
+    for name, row in found.items():
+        layout, of = planner.layouts.get(row.id.layout), row.id
+        restarts = (of.generation or 0) if layout and layout.counting.restarts else 0
+        c = _without_parts(row, name)
+        seen.append(replace(c, run=of.base, mtime_ns=row.mtime, restarts=restarts))
+    return Order([found[c.path] for c in rank(seen, planner.order, planner.selection.prefer)], hosts)
 
 
 def _require_one_job(values: Sequence[Listing]) -> None:
@@ -195,23 +185,29 @@ def _require_leave_for_nothing(values: Sequence[Listing], hosts: Sequence[str], 
         raise NoCheckpoint("there is no checkpoint on any node")
 
 
-def _date(name: str, of: Identity, rows: Mapping[int, Candidate], layouts: Layouts) -> Checkpoint:
+def _join(rows: Mapping[int, Candidate], values: Sequence[Listing]) -> Candidate:
     """Return a candidate as all nodes together date it: each clock may be off by its own amount, which
-    cancels out over the same nodes. Its path is the ``name`` of it here.
+    cancels out over the same nodes.
     """
-    layout = layouts.get(of.layout)
+    mtime = sum(row.mtime for row in rows.values()) // len(rows)
+    without = [(i, v.more) for i, v in enumerate(values) if i not in rows]
+    return replace(rows[min(rows)], mtime=mtime, without=without)
+
+
+def _without_parts(row: Candidate, path: str) -> Checkpoint:
+    """Return a candidate as a checkpoint of a node that may have none of its files."""
+    of = row.id
     return Checkpoint(
         layout=of.layout,
-        run=of.base,
-        kind=rows[min(rows)].kind,
+        run=repr(of),  # no run of this node; it tells apart what differs by its prefix alone
+        kind=row.kind,
         parts=(),
-        path=name,
-        mtime_ns=sum(row.mtime for row in rows.values()) // len(rows),
+        path=path,
+        mtime_ns=0,
         step=of.step,
         epoch=of.epoch,
         step_in_epoch=of.step_in_epoch,
         generation=of.generation,
-        restarts=(of.generation or 0) if layout and layout.counting.restarts else 0,
     )
 
 
@@ -245,7 +241,7 @@ class _Node:
         self.selection = planner.selection
         self.mine: dict[Identity, Checkpoint] = {}
         self.hosts: list[str] = []
-        self.entries: dict[CheckpointKey, Entry] = {}
+        self.entries: dict[CheckpointKey, Candidate] = {}
 
     def plan(self) -> LoadPlan:
         ranked = self._candidates()
@@ -279,7 +275,7 @@ class _Node:
         CannotLook where that has not all that this node has: without it all would start from an older
         checkpoint, or from nothing.
         """
-        listing = self._find(self._list)
+        listing, ranked = self._find(self._list), list[Checkpoint]()
         said = self.meeting.exchange(listing, lambda values: merge(values, self.planner), Order)
         self.hosts = said.hosts
         me, size = self.meeting.me, self.meeting.size
@@ -298,8 +294,13 @@ class _Node:
                 )
 
         self._find(require_mine)
-        ranked = [self._know(entry) for entry in said.order]
-        self.entries = {c.key: entry for c, entry in zip(ranked, said.order, strict=True)}
+        root = self.planner.root
+        for row in said.order:
+            mine = self.mine.get(row.id)
+            path = normal(os.path.join(top(root), row.path))
+            c = replace(mine, kind=row.kind) if mine else _without_parts(row, path)
+            self.entries[c.key] = row
+            ranked.append(c)
         return ranked
 
     def _list(self) -> Listing:
@@ -329,24 +330,6 @@ class _Node:
             candidates=rows,
             more=len(ranked) > LISTED,
             earlier=None if rows else decision_log.find_earlier_start(root, self.selection),
-        )
-
-    def _know(self, entry: Entry) -> Checkpoint:
-        """Return this node's checkpoint of that identity, or one without parts where it has none."""
-        of = entry.id
-        if mine := self.mine.get(of):
-            return replace(mine, kind=entry.kind)
-        return Checkpoint(
-            layout=of.layout,
-            run=repr(of),  # no run of this node; it tells apart what differs by its prefix alone
-            kind=entry.kind,
-            parts=(),
-            path=normal(os.path.join(top(self.planner.root), entry.path)),
-            mtime_ns=0,
-            step=of.step,
-            epoch=of.epoch,
-            step_in_epoch=of.step_in_epoch,
-            generation=of.generation,
         )
 
     # ---- is it sound everywhere

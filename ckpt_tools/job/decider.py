@@ -15,9 +15,9 @@ from xxhash import xxh3_64_hexdigest
 from ckpt_tools import api, launchers
 from ckpt_tools.cache.verdicts import Note
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError, explain_refusal
-from ckpt_tools.job.decision import Body, Decision, body_of, check
+from ckpt_tools.job.decision import Body, Decision, body_of, check, failure
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.meeting import SAME, Meeting, failure, meeting
+from ckpt_tools.job.meeting import SAME, Meeting, meeting
 from ckpt_tools.job.membership import Membership, Options
 from ckpt_tools.job.rendezvous import find_board
 from ckpt_tools.job.starts import with_loop

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
-from ckpt_tools.errors import CannotLook, CkptError, UsageError, explain_refusal
+from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError, explain_refusal
 from ckpt_tools.model.plan import RESUME_VARIABLES, RESUME_WORDS, LoadPlan
 from ckpt_tools.output import json as as_json
+from ckpt_tools.output.words import printable
 from ckpt_tools.planning.other_writers import get_etag
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.checked_json import Count, Invalid, NoJson, Number, Path, Text, Whole
@@ -122,6 +123,15 @@ class Failed(Struct, frozen=True):
     message: Text
     hint: Text
     exit_code: Whole
+
+    def as_error(self, who: str = "") -> CkptError:
+        """Return the error, without anything that could steer a terminal."""
+        message, hint = ("\n".join(map(printable, text.split("\n"))) for text in (self.message, self.hint))
+        return BY_EXIT_CODE.get(self.exit_code, CannotLook)(f"{who}{message}", hint)
+
+
+def failure(error: CkptError) -> Failed:
+    return Failed(str(error), error.hint, error.exit_code)
 
 
 class Document(Struct, frozen=True):
@@ -401,4 +411,4 @@ def body_of(plan: LoadPlan) -> Body:
 def describe_failure(error: CkptError) -> Body:
     """Return the body of a decision that could not be made, so that nobody who waited has to fail alone."""
     empty = body_of(error.plan) if error.plan else {"schema": MEANT, "checkpoint": None}
-    return {**empty, "error": {"message": str(error), "hint": error.hint, "exit_code": error.exit_code}}
+    return {**empty, "error": to_builtins(failure(error))}

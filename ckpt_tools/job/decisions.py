@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, explain_refusal
+from ckpt_tools.errors import CannotLook, CkptError, explain_refusal
 from ckpt_tools.job import starts
 from ckpt_tools.job.decision import Body, Decision, describe_failure, read
 from ckpt_tools.job.files import hold_lock, make_own, write, write_first
@@ -97,7 +97,7 @@ class Decisions:
             else:
                 self._claim(decision.path, member)
         if error := decision.said.error:
-            raise BY_EXIT_CODE.get(error.exit_code, CannotLook)(error.message, error.hint)
+            raise error.as_error()
         return decision
 
     def _made(
@@ -221,12 +221,7 @@ class Decisions:
 
 
 def _names(directory: str) -> list[str]:
-    try:
+    hint = "make it readable, or name another directory with --plan-dir"
+    with explain_refusal(f"{directory} cannot be listed", hint), suppress(FileNotFoundError):
         return os.listdir(directory)
-    except FileNotFoundError:
-        return []
-    except OSError as e:
-        raise CannotLook(
-            f"{directory} cannot be listed: {e.strerror}",
-            "make it readable, or name another directory with --plan-dir",
-        ) from e
+    return []

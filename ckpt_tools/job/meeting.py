@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 from msgspec import Struct, to_builtins
 
 from ckpt_tools import __version__
-from ckpt_tools.errors import BY_EXIT_CODE, CannotLook, CkptError, UsageError
+from ckpt_tools.errors import CannotLook, CkptError, UsageError
+from ckpt_tools.job.decision import Failed, failure
 from ckpt_tools.job.files import Backoff, make_own, write
 from ckpt_tools.model import ranges
 from ckpt_tools.output.words import printable
@@ -55,19 +56,6 @@ class Offer(Struct, frozen=True):
 
     session: str
     members: list[str]
-
-
-class Failure(Struct, frozen=True):
-    """What a node puts up instead of its value when it cannot go on."""
-
-    error: str
-    hint: str
-    exit_code: int
-
-    def as_error(self, who: str) -> CkptError:
-        """Return the error, without anything that could steer a terminal."""
-        error, hint = ("\n".join(map(printable, text.split("\n"))) for text in (self.error, self.hint))
-        return BY_EXIT_CODE.get(self.exit_code, CannotLook)(f"{who}{error}", hint)
 
 
 class Files:
@@ -217,7 +205,7 @@ class Meeting:
 
     def exchange(
         self,
-        value: V | Failure,
+        value: V | Failed,
         conclude: Callable[[Sequence[V]], A],
         kind: type[A] = dict,  # type: ignore[assignment]  # a mapping of anything, where nothing is declared
     ) -> A:
@@ -233,9 +221,9 @@ class Meeting:
                 return answer
         raise AssertionError  # waiting ends by an error
 
-    def _conclude_with(self, mine: V | Failure, conclude: Callable[[Sequence[V]], A]) -> A:
+    def _conclude_with(self, mine: V | Failed, conclude: Callable[[Sequence[V]], A]) -> A:
         try:
-            if isinstance(mine, Failure):
+            if isinstance(mine, Failed):
                 raise mine.as_error("node 0: ")
             answer = conclude(self._gather(mine))
         except CkptError as error:
@@ -286,9 +274,9 @@ class Meeting:
         if not isinstance(value, dict):
             raise UsageError(strange, SAME)
         try:
-            if "error" not in value:
+            if "exit_code" not in value:
                 return checked_json.checked(value, kind)
-            failed = checked_json.checked(value, Failure)
+            failed = checked_json.checked(value, Failed)
         except checked_json.Invalid as e:
             raise CannotLook(f"{strange}: {e}", SAME) from e
         concluded = key.endswith(".all")
@@ -297,7 +285,7 @@ class Meeting:
 
     # ---- leaving
 
-    def tell(self, told: Failure) -> None:
+    def tell(self, told: Failed) -> None:
         """Let the others fail where they wait, now or next, instead of waiting for this node."""
         if self.me == 0 and not self.session:
             self._offer()  # to those that have come
@@ -363,10 +351,6 @@ def meeting(board: Board, me: int, size: int, timeout: float) -> Iterator[Meetin
                 m.leave()
         raise
     m.leave()
-
-
-def failure(error: CkptError) -> Failure:
-    return Failure(str(error), error.hint, error.exit_code)
 
 
 def _explain(error: BaseException) -> CkptError:

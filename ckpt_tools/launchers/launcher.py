@@ -112,8 +112,8 @@ def read(env: Mapping[str, str], launcher: str, job: Sequence[str] = (), **field
         field: next((n for name in names.split() if (n := known(env, name, launcher))), None)
         for field, names in fields.items()
     }
-    name = next((name for name in job if env.get(name)), "")
-    return Started(launcher, **found, job=env.get(name, ""), job_from=name)  # type: ignore[arg-type]  # numbers only
+    of, name = next(((env[name], name) for name in job if env.get(name)), ("", ""))
+    return Started(launcher, **found, job=of, job_from=name)  # type: ignore[arg-type]  # numbers only
 
 
 def divide(world: Known | None, local: Known | None, what: str) -> Known | None:

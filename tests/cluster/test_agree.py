@@ -23,7 +23,8 @@ from two_nodes import WORLD, Nodes, free_port
 
 from ckpt_tools import job
 from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, UsageError
-from ckpt_tools.job.meeting import Failure, Files, Meeting, failure
+from ckpt_tools.job.decision import Failed, failure
+from ckpt_tools.job.meeting import Files, Meeting
 from ckpt_tools.model.selection import Selection
 
 
@@ -268,7 +269,7 @@ def lie(
     put = Meeting._put
 
     def change(m: Meeting, key: str, told: Any) -> None:
-        if key == f"{number}.{who}" and not isinstance(told, Failure):
+        if key == f"{number}.{who}" and not isinstance(told, Failed):
             told = json.loads(json.dumps(to_builtins(told)))
             node: Any = told
             for name in at[:-1]:

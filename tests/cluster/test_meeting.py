@@ -34,7 +34,8 @@ MEMBER = """
 import signal, sys, time
 from ckpt_tools.cli import signals
 from ckpt_tools.errors import CkptError, NoneUsable
-from ckpt_tools.job.meeting import Files, Store, failure, meeting
+from ckpt_tools.job.decision import failure
+from ckpt_tools.job.meeting import Files, Store, meeting
 
 where, me, size, does, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], float(sys.argv[5])
 signals.begin()
@@ -243,7 +244,7 @@ def test_what_is_no_message_is_refused_by_all(tmp_path: Path, data: bytes) -> No
 
 
 def test_an_error_of_another_node_cannot_steer_a_terminal(tmp_path: Path) -> None:
-    said = {"error": "\x1b[2Jgone\r", "hint": "\x07ring", "exit_code": 5}
+    said = {"message": "\x1b[2Jgone\r", "hint": "\x07ring", "exit_code": 5}
     first, second = meet(*boards(tmp_path, 2), does=lambda m: m.exchange(said if m.me else {}, lambda _: {}))
     assert str(first) == "node 1: \\x1b[2Jgone\\x0d" and first.hint == "\\x07ring"
     assert isinstance(second, CannotLook)
