@@ -92,7 +92,7 @@ def decide(
     # what is staged and came damaged is decided about anew, at the level of the caller
     about = {digest(selection)} if options.stage else set[str]()
 
-    def decided(asked: Selection) -> Decision:
+    def attempt(asked: Selection) -> Taken:
         made = Decider(root, asked, of, options, line, env, listener).decide()
         at = os.path.dirname(made.said.stage.root) if made.said.stage else ""
         if made.about.asked not in about | {digest(asked)} or (made.found and at != options.stage):
@@ -102,17 +102,20 @@ def decide(
                 "start all with the same options, and install the same plug-ins for all",
             )
         _require_files_for(selection.rank if of.rank is None else of.rank, made)
-        return made
+        staged = None
+        if options.stage and made.found:
+            from ckpt_tools.job.staging import bring
 
-    if options.stage:
-        from ckpt_tools.job.staged_start import start
+            staged = bring(made, selection, ranks=of.ranks, keep=options.keep, progress=listener.progress)
+        mine = of.ranks if options.agree or options.stage else None
+        made.check(mine if of.rank is None else [of.rank])
+        return Taken(made, of.rank, options.resume_args, staged)
 
-        decision, staged = start(decided, selection, of, options, listener)
-        return Taken(decision, of.rank, options.resume_args, staged)
-    decision = decided(selection)
-    mine = of.ranks if options.agree else None
-    decision.check(mine if of.rank is None else [of.rank])
-    return Taken(decision, of.rank, options.resume_args)
+    if not options.stage:
+        return attempt(selection)
+    from ckpt_tools.job.staged_start import until_whole
+
+    return until_whole(attempt, selection, listener, "deciding", alone=of.nodes == 1)
 
 
 def _with_world_of(line: LaunchLine | None, selection: Selection, options: Options) -> Selection:
@@ -170,6 +173,9 @@ def _require_common_root(root: str, rank: int | None) -> None:
 
 
 def _require_fitting_root(root: str, options: Options) -> None:
+    if options.stage and (options.agree or options.view):
+        other = "--agree" if options.agree else "--view"
+        raise UsageError(f"--stage and {other} contradict each other", "use one of them")
     if is_url(root) and options.view:
         text = f"--view builds links, and {root} lies in a store"
         raise UsageError(text, "add --stage DIR, which brings the files to this machine")

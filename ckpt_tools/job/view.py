@@ -20,8 +20,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from ckpt_tools.discovery.roots import roots
-from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
-from ckpt_tools.job.view_tree import MARKER, Tree
+from ckpt_tools.errors import UsageError, explain_refusal
+from ckpt_tools.job.view_tree import MARKER, Tree, fill
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.settings import checked_json
@@ -50,17 +50,8 @@ def build(
     whose names tell no rank, or where others can write; CannotLook when it cannot be written.
     """
     directory = os.path.abspath(directory)
-    if plan.checkpoint is None:
-        raise UsageError("there is no checkpoint to build a view of", "--view needs one")
     _require_outside(plan.root, directory)
-    tree = Tree(plan, plan.checkpoint, directory, layouts)
-    try:
-        tree.fill()
-    except OSError as e:
-        raise CannotLook(
-            f"{e.filename} cannot be looked at: {e.strerror}",
-            "check that its file system is mounted and readable, then start again",
-        ) from e
+    tree = fill(plan, directory, layouts)
     hint = "make room, or name another directory with --view"
     with explain_refusal(f"the view {directory} could not be built", hint):
         trust.make(os.path.dirname(directory), trusted)
@@ -69,7 +60,6 @@ def build(
                 trust.check(directory, trusted)
             except FileNotFoundError:
                 trust.absent(directory, trusted)
-        _require_replaceable(directory)
         new = f"{directory}.view-{secrets.token_hex(8)}"
         try:
             _fill(new, tree)
@@ -94,29 +84,6 @@ def _require_outside(root: str, directory: str) -> None:
             raise UsageError(
                 f"--view {directory} holds {top} itself", "name a directory of its own, outside it"
             )
-
-
-def _require_replaceable(directory: str) -> None:
-    """Raise UsageError unless nothing is there, an empty directory, or a view of ours in which nothing was
-    saved. Raises OSError.
-    """
-    try:
-        to = os.readlink(directory)
-    except FileNotFoundError:
-        return
-    except OSError:
-        if not os.path.isdir(directory):
-            raise UsageError(
-                f"--view {directory} is a file", "name a directory that is not there yet"
-            ) from None
-        if os.listdir(directory):
-            raise _not_ours(directory) from None
-        return
-    if not re.fullmatch(re.escape(os.path.basename(directory)) + _FRESH, to):
-        raise UsageError(f"--view {directory} is a symbolic link", "name the directory itself")
-    at = os.path.join(os.path.dirname(directory), to)
-    if os.path.isdir(at):
-        _require_ours(at, directory)
 
 
 def _not_ours(directory: str) -> UsageError:
@@ -167,17 +134,25 @@ def _fill(new: str, tree: Tree) -> None:
 
 
 def _link(new: str, directory: str) -> None:
-    """Replace ``directory`` by a link to ``new``. Raises OSError; UsageError at a mount point."""
+    """Put a link to ``new`` where nothing is, an empty directory, or a view of ours in which nothing was
+    saved. Raises OSError; UsageError for anything else, and at a mount point.
+    """
     aside = f"{new}.link"
-    os.symlink(os.path.basename(new), aside)
     try:
         with suppress(FileNotFoundError, NotADirectoryError):
             os.rmdir(directory)  # an empty one is nobody's
         if os.path.islink(directory):
+            to = os.readlink(directory)
+            if not re.fullmatch(re.escape(os.path.basename(directory)) + _FRESH, to):
+                raise UsageError(f"--view {directory} is a symbolic link", "name the directory itself")
+            at = os.path.join(os.path.dirname(directory), to)
+            if os.path.isdir(at):
+                _require_ours(at, directory)
             with suppress(OSError):
                 os.utime(directory)  # it has been replaced now
         elif os.path.lexists(directory):
-            raise _not_ours(directory)
+            raise UsageError(f"--view {directory} is a file", "name a directory that is not there yet")
+        os.symlink(os.path.basename(new), aside)
         os.rename(aside, directory)
     except OSError as e:
         if e.errno == errno.ENOTEMPTY:

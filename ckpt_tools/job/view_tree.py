@@ -25,6 +25,7 @@ from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import is_directory, is_file
 
+_UNSEEN = "check that its file system is mounted and readable, then start again"
 _PLACES = frozenset((*COORDS, "node"))
 
 
@@ -93,7 +94,6 @@ class Tree(Struct, dict=True):
     """
 
     plan: LoadPlan
-    checkpoint: Checkpoint
     directory: str
     layouts: Layouts
     links: dict[str, str] = field(default_factory=dict)
@@ -103,6 +103,11 @@ class Tree(Struct, dict=True):
     moved: dict[str, Part] = field(default_factory=dict)
 
     # ---- where a file goes
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
+        assert self.plan.checkpoint is not None  # noqa: S101 - for the type checker: there is something to see
+        return self.plan.checkpoint
 
     @cached_property
     def layout(self) -> Layout:
@@ -334,15 +339,25 @@ class Tree(Struct, dict=True):
         }
 
 
+def fill(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
+    """Return what a view at ``directory`` holds. Raises UsageError where names cannot be made, and CannotLook
+    where something cannot be looked at.
+    """
+    tree = Tree(plan, directory, layouts)
+    try:
+        tree.fill()
+    except OSError as e:
+        raise CannotLook(f"{e.filename} cannot be looked at: {e.strerror}", _UNSEEN) from e
+    return tree
+
+
 def _holds_checkpoints(directory: str) -> bool:
     """Whether a directory is another checkpoint's. Raises CannotLook where something in it could not be seen
     that may show it.
     """
     found = discover(directory)
     if not found.parts and (row := next(iter(found.unseen), None)):
-        raise CannotLook(
-            f"{row.path}: {row.why}", "check that its file system is mounted and readable, then start again"
-        )
+        raise CannotLook(f"{row.path}: {row.why}", _UNSEEN)
     return bool(found.parts)
 
 

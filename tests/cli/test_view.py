@@ -409,28 +409,6 @@ def test_nothing_but_a_view_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_put_there_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody's directory or file takes the place between the look and the swap."""
-    from ckpt_tools.job import view as room
-
-    _, made = tree("megatron", "tp", tmp_path / "r")
-    view = tmp_path / "v"
-    monkeypatch.setattr(room, "_require_replaceable", lambda *_: None)
-    view.mkdir()
-    (view / "precious").write_text("x")
-    with pytest.raises(UsageError, match="no view that ckpt has built"):
-        build(made, str(view))
-    assert (view / "precious").read_text() == "x"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["r", "v"]
-    (view / "precious").unlink()
-    view.rmdir()
-    view.write_text("a file")
-    with pytest.raises(UsageError, match="no view that ckpt has built"):
-        build(made, str(view))
-    assert view.read_text() == "a file" and sorted(p.name for p in tmp_path.iterdir()) == ["r", "v"]
-
-
-@pytest.mark.slow
 def test_another_choice_replaces_it_whole(tmp_path: Path) -> None:
     root, made = tree("megatron", "tp", tmp_path)
     view = tmp_path / "v"

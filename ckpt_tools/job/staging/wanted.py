@@ -15,7 +15,7 @@ from xxhash import xxh3_128_hexdigest
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.decision import Stage, StagedFile
 from ckpt_tools.job.staging.records import OWN_NAMES
-from ckpt_tools.job.view_tree import Tree
+from ckpt_tools.job.view_tree import Tree, fill
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage.stores.refresh import learn_versions, object_of
@@ -25,6 +25,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LABEL = 40
 _LONGEST = 255
 """Bytes that a name may have on a disk; a key may have 1,024, and slashes anywhere."""
+_AGAIN = "start again: a new start decides anew"
 _NOWHERE = "/-"
 """Where a tree is said to lie until its name is known."""
 
@@ -52,25 +53,16 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
             f"--stage is for a ROOT in a store, and {plan.root} lies on this machine already",
             "start without --stage, or with --view DIR for a tree that holds one checkpoint alone",
         )
+    tree = fill(plan, _NOWHERE, layouts)
     try:
-        tree = _filled(plan, _NOWHERE, layouts)
         files = list(_find_files(tree))
-        directory = f"{home.rstrip('/')}/{_name(tree, files)}"
-        tree = _filled(plan, directory, layouts)
     except OSError as e:
-        raise CannotLook(
-            f"{e.filename} cannot be looked at: {e.strerror}", "start again: a new start decides anew"
-        ) from e
+        raise CannotLook(f"{e.filename} cannot be looked at: {e.strerror}", _AGAIN) from e
+    directory = f"{home.rstrip('/')}/{_name(tree, files)}"
+    tree = fill(plan, directory, layouts)
     rows = tuple(replace(f, path=f"{directory}/{f.path}") for f in files)
     texts = {name: data.decode("utf-8", "surrogateescape") for name, data in tree.texts.items()}
     return {**tree.describe(), "stage": to_builtins(Stage(directory, rows, texts))}
-
-
-def _filled(plan: LoadPlan, directory: str, layouts: Layouts) -> Tree:
-    assert plan.checkpoint is not None  # noqa: S101 - for the type checker: nobody stages nothing
-    tree = Tree(plan, plan.checkpoint, directory, layouts)
-    tree.fill()
-    return tree
 
 
 def _find_files(tree: Tree) -> Iterator[StagedFile]:
@@ -87,9 +79,7 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
         of = object_of(url)
         f = planned.get(url)
         if f is not None and (of.size, of.mtime_ns, of.etag) != (f.size, f.mtime_ns, f.etag):
-            raise CannotLook(
-                f"{url} has been replaced since it was chosen", "start again: a new start decides anew"
-            )
+            raise CannotLook(f"{url} has been replaced since it was chosen", _AGAIN)
         yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, only.get(name))
 
 
