@@ -136,7 +136,13 @@ class Decider(Struct):
                 unique=of.unique and bool(of.key),
                 timeout=options.timeout,
                 make=lambda: self._make(decisions),
-                about={**of.about, "nodes": of.nodes, "asked": digest(selection), "saves": saves},
+                about={
+                    "job": of.job,
+                    "generation": of.generation,
+                    "nodes": of.nodes,
+                    "asked": digest(selection),
+                    "saves": saves,
+                },
                 peers=self,
             )
 

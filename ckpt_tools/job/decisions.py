@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from ckpt_tools.errors import CannotLook, CkptError, explain_refusal
 from ckpt_tools.job import starts
 from ckpt_tools.job.decision import Body, Decision, describe_failure, read
@@ -46,10 +48,8 @@ class Decisions:
     numbered attempts.
     """
 
-    def __init__(
-        self, plan_dir: str, root: str, now: Callable[[], float] = time.time, trusted: Trust = OURS
-    ) -> None:
-        self.now, self.trusted = now, trusted
+    def __init__(self, plan_dir: str, root: str, trusted: Trust = OURS) -> None:
+        self.trusted = trusted
         self.root, self.directory = absolute(root), decision_log.place(plan_dir, root)
         make_own(self.directory, trusted, "name a writable directory with --plan-dir")
 
@@ -72,7 +72,7 @@ class Decisions:
         one that was made from something else than the digest ``saves`` in ``about`` tells.
         ``peers`` are other nodes, who start together with this one or not at all.
         """
-        started = self.now()
+        started = time.time()
         reporting = peers.reporting if peers else nullcontext
         with reporting():
             place = os.path.join(self.directory, key)
@@ -108,11 +108,8 @@ class Decisions:
         about: Mapping[str, object],
         peers: Decider | None,
     ) -> Decision:
-        by = Process.here()
-
         def stamped(body: Body) -> Decision:
-            stamp = {"root": self.root, "decided_at": self.now(), "host": by.host, "pid": by.pid}
-            stamp |= {"process": by.identity, "agent": by.parent, **about}
+            stamp = {"root": self.root, "decided_at": time.time(), **asdict(Process.here()), **about}
             return Decision(path, {**body, "decision": stamp}, self.trusted)
 
         try:
@@ -184,7 +181,7 @@ class Decisions:
         about, here = decision.about, Process.here()
         if decision.said.error and about.decided_at < started:
             return None  # it failed those who waited for it; whoever comes later may have better luck
-        ended = about.host == here.host and about.agent != here.parent and not Process.alive(about.agent)
+        ended = about.host == here.host and about.agent != here.agent and not Process.alive(about.agent)
         return decision if unique or not ended else None
 
     def _claim(self, path: str, member: str) -> None:
@@ -198,7 +195,7 @@ class Decisions:
         """Remove what nobody has decided or taken for long, but for the key ``keep``: each moved aside first,
         and none under which somebody is deciding. What cannot be removed stays.
         """
-        oldest = self.now() - KEPT_DAYS * 86400
+        oldest = time.time() - KEPT_DAYS * 86400
         with suppress(OSError):
             entries = [e for e in os.scandir(self.directory) if e.is_dir(follow_symlinks=False)]
             for entry in entries:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.planning.decision_log import FLAG
@@ -35,6 +35,22 @@ class Backoff:
             return False
         time.sleep(min(MOST, max(FIRST, (now - self.started) / _SHARE), self.ends - now))
         return True
+
+
+def boot() -> str:
+    """Return what tells this boot of this machine from all others; "" where nothing does."""
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+        return f.read().strip()
+    return ""
+
+
+def create(path: str, data: bytes) -> None:
+    """Write a new file, which others cannot write whatever the umask. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o644), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def make_own(path: str, trusted: Trust, hint: str, flag: str = FLAG) -> None:

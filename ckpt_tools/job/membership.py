@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.errors import UsageError
+from ckpt_tools.job.files import boot
 from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.decision_log import safe
@@ -23,25 +24,23 @@ _ONCE = frozenset({"slurm", "mpi"})
 
 
 class Process(Struct, frozen=True):
-    """``host`` is this boot of this machine; ``identity`` and ``parent``, who started us, are pid and start
-    time, so that each means one process only.
+    """What a decision records of who made it: ``host`` is this boot of this machine; ``process`` and
+    ``agent``, who started it, are pid and start time, so that each means one process only.
     """
 
     host: str
     pid: int
-    parent: str
-    identity: str
+    process: str
+    agent: str
 
     @staticmethod
     @cache
     def here() -> Process:
-        boot = space = ""
-        with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
-            boot = f.read().strip()
+        space = ""
         with suppress(OSError):  # containers of one machine share the boot id and not their pids
             space = os.readlink("/proc/self/ns/pid")
-        host = f"{socket.gethostname()}/{boot}/{space}"
-        return Process(host, os.getpid(), _identity(os.getppid()), _identity(os.getpid()))
+        host = f"{socket.gethostname()}/{boot()}/{space}"
+        return Process(host, os.getpid(), _identity(os.getpid()), _identity(os.getppid()))
 
     @staticmethod
     def alive(identity: str) -> bool:
@@ -99,7 +98,7 @@ class Membership(Struct, frozen=True):
     ``nodes`` is 1 where all members share a machine. ``ranks`` are those that run on this node, None when
     that is not known.
     ``place`` names where the nodes of the job meet; "" when the launcher gives the job no id.
-    ``about`` is what the decision records of the start.
+    ``job`` and ``generation`` are what the decision records of the start.
     """
 
     key: str
@@ -111,7 +110,8 @@ class Membership(Struct, frozen=True):
     nodes: int = 1
     ranks: range | None = None
     place: str = ""
-    about: Mapping[str, object] = field(default_factory=dict)
+    job: str = ""
+    generation: int = 0
 
 
 def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank: int | None) -> Membership:
@@ -166,26 +166,13 @@ def of_node(
     """Return the membership of one launcher: alone, or one of several nodes. Raises UsageError when it is not
     known how many.
     """
-    nodes = _find_nodes(started, line) if options.nodes is None else options.nodes
+    nodes = (_find_nodes(started, line) if options.nodes is None else options.nodes) or 1
     if world is None and started:
         world = _value(started.world_size)
-    if (nodes or 1) == 1 and not options.job:  # it shares its decision with nobody: no start has its key
+    if nodes == 1 and not options.job:  # it shares its decision with nobody: no start has its key
         ranks, key = range(world) if world else None, f"{time.time_ns()}-{os.getpid()}"
-        about = {"job": "", "generation": 0}
-        return Membership(key, "launcher", True, start="launcher", node=0, ranks=ranks, about=about)
-    return _of_one_node(started, line, env, options, world=world, nodes=nodes or 1)
-
-
-def _of_one_node(
-    started: Started | None,
-    line: LaunchLine | None,
-    env: Mapping[str, str],
-    options: Options,
-    *,
-    world: int | None,
-    nodes: int,
-) -> Membership:
-    node = options.node
+        return Membership(key, "launcher", True, start="launcher", node=0, ranks=ranks)
+    node, generation = options.node, (_value(started.restart) or 0) if started else 0
     if node is None:
         node = line.node if line and line.node is not None else _value(started.node) if started else None
     process = Membership(
@@ -195,15 +182,13 @@ def _of_one_node(
         node=node,
         nodes=nodes,
         ranks=_ranks_of(node, line.per_node if line else _share(world, nodes)),
-        about={"job": "", "generation": 0},
     )
-    generation = (_value(started.restart) or 0) if started else 0
     if job := options.job:  # an id of this start alone is a key for all nodes
-        about = {"job": job, "generation": generation}
-        return replace(process, key=safe(f"{job}.{generation}"), unique=True, place=safe(job), about=about)
+        key, place = safe(f"{job}.{generation}"), safe(job)
+        return replace(process, key=key, unique=True, place=place, job=job, generation=generation)
     if line and line.job:  # under any other id each node has a key of its own, and they meet
-        key, about = f"{line.job}.{generation}.{process.member}", {"job": line.job, "generation": generation}
-        return replace(process, key=safe(key), place=safe(line.job), about=about)
+        key, place = safe(f"{line.job}.{generation}.{process.member}"), safe(line.job)
+        return replace(process, key=key, place=place, job=line.job, generation=generation)
     return _by_launcher(process, started, env, "") if started else process
 
 
@@ -239,18 +224,17 @@ def _by_launcher(process: Membership, started: Started, env: Mapping[str, str], 
     step = env.get("SLURM_STEP_ID", "") if started.launcher == "slurm" and not job else ""
     if step and (cluster := env.get("SLURM_CLUSTER_NAME")):
         name = f"{cluster}-{name}"  # two clusters count their jobs alike
-    here = Process.here()
-    about = {"job": name, "generation": generation}
+    here, process = Process.here(), replace(process, job=name, generation=generation)
     if not name and process.nodes != 1:
-        return replace(process, about=about)
+        return process
     host, start = hashlib.sha256(here.host.encode()).hexdigest()[:12], started.start
     if not name:  # the launcher is our parent: its pid and start time tell two of the same name apart
-        name, start = f"{started.launcher}-{here.parent}", host
+        name, start = f"{started.launcher}-{here.agent}", host
     key = ".".join(safe(w) for w in (started.launcher, name, step, start, str(generation)) if w)
     if not unique:  # each node's processes decide under a key of their own, and the nodes meet
         key += f".{process.node}.{host}"
-    about, place = {"job": name, "generation": generation}, safe(f"{started.launcher}.{name}")
-    return replace(process, key=key, unique=unique, start=start, place=place, about=about)
+    place = safe(f"{started.launcher}.{name}")
+    return replace(process, key=key, unique=unique, start=start, place=place, job=name)
 
 
 def _value(known: Known | None) -> int | None:

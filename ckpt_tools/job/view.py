@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from ckpt_tools.discovery.roots import roots
 from ckpt_tools.errors import UsageError, explain_refusal
+from ckpt_tools.job.files import create
 from ckpt_tools.job.view_tree import MARKER, Tree, fill
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.model.plan import LoadPlan
@@ -122,11 +123,7 @@ def _fill(new: str, tree: Tree) -> None:
     note = {"schema": SCHEMA, "checkpoint": tree.checkpoint.path, "files": sorted(tree.texts)}
     for name, data in ((MARKER, json.dumps(note, indent=1).encode()), *tree.texts.items()):
         trust.make(os.path.dirname(f"{new}/{name}"))
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with open(os.open(f"{new}/{name}", flags, 0o644), "wb") as f:  # not for others, whatever the umask
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
+        create(f"{new}/{name}", data)
     for home in {os.path.dirname(f"{new}/{name}") for name in tree.links}:
         trust.make(home)
     for name, path in tree.links.items():

@@ -6,11 +6,13 @@ import errno
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from run_helpers import ckpt, decided_body, megatron
 
+from ckpt_tools.job import decisions as room
 from ckpt_tools.job.decisions import KEPT_DAYS, Decisions
 from ckpt_tools.job.files import hold_lock
 
@@ -28,7 +30,9 @@ def decide(decisions: Decisions, key: str, member: str = "rank-0") -> Path:
 def after(decisions: Decisions, days: float) -> set[str]:
     """The keys that are left when somebody decides so much later."""
     home = os.path.dirname(decisions.directory)
-    decide(Decisions(home, decisions.root, now=lambda: time.time() + days * DAY), "next")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "time", SimpleNamespace(time=lambda: time.time() + days * DAY))
+        decide(Decisions(home, decisions.root), "next")
     return {p.name for p in Path(decisions.directory).iterdir() if p.is_dir()} - {"next"}
 
 

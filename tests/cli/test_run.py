@@ -20,6 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from places import LAYOUT_TREES
 from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, torchrun_env
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
+from ckpt_tools.job import decisions as room
 from ckpt_tools.job.command import become
 from ckpt_tools.job.decision import read
 from ckpt_tools.job.decisions import Decisions
@@ -444,7 +446,8 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
         began.add(threading.get_ident())
         return time.time()
 
-    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"), now=noted)
+    monkeypatch.setattr(room, "time", SimpleNamespace(time=noted))
+    decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
     tried: list[int] = []
 
     def fail() -> Any:

@@ -7,10 +7,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +21,7 @@ from two_nodes import WORLD, Nodes, free_port
 
 from ckpt_tools import job
 from ckpt_tools.errors import CannotLook, CkptError, NoneUsable, UsageError
-from ckpt_tools.job.decision import Failed, failure
+from ckpt_tools.job.decision import Failed
 from ckpt_tools.job.meeting import Files, Meeting
 from ckpt_tools.model.selection import Selection
 
@@ -181,20 +179,6 @@ def test_a_node_that_never_comes(nodes: Nodes) -> None:
     with nodes.start(0, "--timeout", "1") as alone:
         _, err = alone.communicate(timeout=1000)
     assert alone.returncode == 5 and "node 1 did not come" in err
-
-
-@pytest.mark.share(2)
-@pytest.mark.parametrize("who", [0, 1])
-def test_a_node_that_dies_fails_the_other(nodes: Nodes, who: int) -> None:
-    """Stopped before it could answer, then killed: the other one ends with a clear error, and starts nothing."""
-    doomed = nodes.start(who)
-    time.sleep(0.1)
-    os.kill(doomed.pid, signal.SIGSTOP)
-    with nodes.start(1 - who, "--timeout", "2") as other:
-        out, err = other.communicate(timeout=1000)
-    doomed.kill()
-    doomed.communicate()
-    assert other.returncode == 5 and out == "" and "no agreement within 2 s" in err
 
 
 def test_what_an_earlier_start_left_is_not_trusted(nodes: Nodes) -> None:
@@ -431,18 +415,6 @@ def test_what_concluding_raises_is_raised_everywhere(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(3) as pool:
         assert set(pool.map(member, range(3))) == {"nothing look"}
-
-
-def test_a_failure_of_one_node_is_raised_everywhere(tmp_path: Path) -> None:
-    def member(i: int) -> str:
-        m = Meeting(Files(str(tmp_path / "m")), i, 3, 20)
-        m.join()
-        with pytest.raises(UsageError) as raised:
-            m.exchange(failure(UsageError("what?", "say")) if i == 2 else {}, lambda values: {})
-        return str(raised.value)
-
-    with ThreadPoolExecutor(3) as pool:
-        assert set(pool.map(member, range(3))) == {"node 2: what?"}
 
 
 def test_a_board_that_goes_away(tmp_path: Path) -> None:

@@ -19,13 +19,12 @@ from xxhash import xxh3_128_hexdigest
 
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.decision import Decision
-from ckpt_tools.job.files import Backoff
+from ckpt_tools.job.files import Backoff, boot, create
 from ckpt_tools.job.staging.fetching import Damaged, Fetch, is_there
 from ckpt_tools.job.staging.records import (
     ASIDE,
     NOTE,
     Record,
-    boot,
     find_whole,
     read_note,
     seen,
@@ -139,9 +138,7 @@ class Place(Struct, frozen=True):
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         with suppress(FileNotFoundError):
             os.unlink(path)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(path, flags, 0o644), "wb") as file:
-            file.write(data)
+        create(path, data)
         digest = xxh3_128_hexdigest(data)
         return Record(name, size=len(data), digest=digest, seen=seen(os.stat(path)))
 

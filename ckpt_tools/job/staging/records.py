@@ -20,6 +20,7 @@ from xxhash import xxh3_128
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.job.decision import StagedFile
+from ckpt_tools.job.files import boot
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.checked_json import Count, Text, Whole
 from ckpt_tools.storage import trust
@@ -61,13 +62,6 @@ class Note(Struct, frozen=True):
     schema: Literal["ckpt-tools/staged/v1"]
     boot: Text
     files: list[Record]
-
-
-def boot() -> str:
-    """Return what tells this boot of this machine from all others; "" where nothing does."""
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
-        return f.read().strip()
-    return ""
 
 
 def seen(st: os.stat_result) -> tuple[int, ...]:
