@@ -10,12 +10,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial, wraps
+from functools import partial, wraps
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import UsageError
@@ -61,56 +58,6 @@ def _check_groups(group_info: Iterable[Iterable[int]], world_size: int | None) -
         )
     _require_in_world("group_info", ranks, world_size)
     return groups
-
-
-class Replicas(Struct, frozen=True, dict=True):
-    """``groups`` of ranks with the same state, of which the first ``writers`` save when training dies (None:
-    all).
-
-    ``sharded``: every rank also holds state that no other has, so that each is a group of its own.
-    """
-
-    fault_ranks: frozenset[int]
-    groups: Groups = ()
-    writers: int | None = None
-    sharded: bool = False
-
-    @cached_property
-    def _group_of(self) -> dict[int, tuple[int, ...]]:
-        return {rank: group for group in self.groups for rank in group}
-
-    def group(self, rank: int) -> tuple[int, ...]:
-        """The ranks with the state of ``rank``, which is alone if it is in no group."""
-        return (rank,) if self.sharded else self._group_of.get(rank, (rank,))
-
-    def saving(self, rank: int) -> tuple[int, ...]:
-        """Those of them that save when training dies.
-
-        Fixed beforehand: ranks that are dying cannot agree on it, and each may know of other faults.
-        """
-        return self.group(rank)[: self.writers]
-
-    def place(self, rank: int) -> int | None:
-        """The data parallel rank, None if the group is not known: Megatron-LM counts ranks upwards."""
-        group = self._group_of.get(rank)
-        return None if group is None else sorted(group).index(rank)
-
-    def source(self, rank: int, *, periodic: bool = False) -> int | None:
-        """The rank whose file ``rank`` loads: itself, else the first live one of its group that saved; None
-        when there is none.
-
-        A ``periodic`` checkpoint was saved by every rank before the fault, so that the own file is left when
-        all others failed too.
-        """
-        live = [r for r in (self.group(rank) if periodic else self.saving(rank)) if r not in self.fault_ranks]
-        if rank in live or (periodic and not live):
-            return rank
-        return live[0] if live else None
-
-    @property
-    def resumable(self) -> bool:
-        """Whether a live rank saved the state of each: a group that lost nobody saved all of its own."""
-        return all(self.source(rank) is not None for rank in self.fault_ranks)
 
 
 class ExceptionCheckpoint:
@@ -171,10 +118,9 @@ class ExceptionCheckpoint:
         groups: Groups | None = None if group_info is None else _check_groups(group_info, self.world_size)
         replicas = _setting("replicas", replicas, parsers.whole(1))
         self._save_func, self._args = save_func, args if callable(args) else tuple(args)
-        self._partial_save, self._group_info, self._replicas = partial_save, groups, replicas
-        self._held = Replicas(
-            self.fault_ranks, groups or (), replicas if partial_save else None, use_distributed_optimizer
-        )
+        self._group_info, self._sharded = groups, use_distributed_optimizer
+        self._group_of = {rank: group for group in groups or () for rank in group}
+        self._writers = replicas if partial_save else None
 
     # -- while training runs ---------------------------------------------------------------------------------
 
@@ -187,11 +133,10 @@ class ExceptionCheckpoint:
         if self._save_func is None:
             log.warning("no emergency save: set_config() named no save_func")
             return False
-        if self.rank is not None and self.rank not in self._held.saving(self.rank):
+        savers = () if self.rank is None else self._find_savers(self.rank, self._sharded)
+        if savers and self.rank not in savers:
             log.info(
-                "no emergency save by rank %d: ranks %s hold the same state and save it",
-                self.rank,
-                self._held.saving(self.rank),
+                "no emergency save by rank %d: ranks %s hold the same state and save it", self.rank, savers
             )
             return False
         try:
@@ -246,7 +191,7 @@ class ExceptionCheckpoint:
         """Whether the dying-gasp checkpoint holds the state of every rank: for each fault rank, a live rank
         of its group has saved.
         """
-        return self._held.resumable
+        return all(self.source(rank) is not None for rank in self.fault_ranks)
 
     def resume_iteration(self, iteration: int, save_interval: int) -> int:
         """``iteration`` when it can be resumed from, else the last multiple of ``save_interval`` at or below
@@ -266,7 +211,23 @@ class ExceptionCheckpoint:
         A ``periodic`` checkpoint was saved by every rank before the fault: a live replica is preferred there,
         and the own file is always left.
         """
-        return self._held.source(rank, periodic=periodic)
+        return self._find_source(rank, self._sharded, periodic=periodic)
+
+    def _find_savers(self, rank: int, sharded: bool, *, periodic: bool = False) -> tuple[int, ...]:
+        """The ranks that save the state of ``rank``, which is alone if it is in no group, or has state that
+        no other has (``sharded``).
+
+        Fixed beforehand: ranks that are dying cannot agree on it, and each may know of other faults.
+        """
+        group = (rank,) if sharded else self._group_of.get(rank, (rank,))
+        return group if periodic else group[: self._writers]
+
+    def _find_source(self, rank: int, sharded: bool, *, periodic: bool) -> int | None:
+        savers = self._find_savers(rank, sharded, periodic=periodic)
+        live = [r for r in savers if r not in self.fault_ranks]
+        if rank in live or (periodic and not live):
+            return rank
+        return live[0] if live else None
 
     def get_checkpoint_names(
         self,
@@ -299,9 +260,9 @@ class ExceptionCheckpoint:
         if tensor_rank is None and self._group_info is not None and len(self._group_info) == 1:
             tensor_rank = 0  # all ranks hold the same state: there is no model parallelism
         directory = _name_directory(tensor_rank, pipeline_rank, pipeline_parallel)
-        sharded = self._held.sharded if use_distributed_optimizer is None else use_distributed_optimizer
-        held = replace(self._held, sharded=sharded)
-        whose = held.source(me, periodic=periodic or release)  # no dying job wrote a release
+        sharded = self._sharded if use_distributed_optimizer is None else use_distributed_optimizer
+        # no dying job wrote a release
+        whose = self._find_source(me, sharded, periodic=periodic or release)
         if whose is None:
             raise UsageError(
                 f"no live rank saved the state of rank {me}: the emergency checkpoint cannot be resumed from",
@@ -312,7 +273,9 @@ class ExceptionCheckpoint:
         if not sharded:
             name = os.path.join(common, f"model_optim_rng_{whose}.pt")
             return name, name
-        shard = held.place(me) if data_parallel_rank is None else data_parallel_rank
+        shard = data_parallel_rank
+        if shard is None and me in self._group_of:
+            shard = sorted(self._group_of[me]).index(me)  # Megatron-LM counts ranks upwards
         if shard is None:
             raise UsageError(
                 "data_parallel_rank is not known", "pass data_parallel_rank=, or group_info= in set_config()"
