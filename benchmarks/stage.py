@@ -56,7 +56,7 @@ print(total / (time.perf_counter() - began), resource.getrusage(resource.RUSAGE_
 OURS = """
 import resource, sys, time
 from ckpt_tools import Selection
-from ckpt_tools.job.staged_start import stage
+from ckpt_tools.job.staging import stage
 began = time.perf_counter()
 copied = stage("s3://bucket/run", Selection(), sys.argv[1])
 assert {f.level for f in copied.staged.files} == {"content"}, copied

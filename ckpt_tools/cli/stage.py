@@ -32,7 +32,7 @@ def stage(asked: options.Asked) -> int:
     When there is no answer, the exit code says why, as for plan: 3 no checkpoint exists, 4 none is usable, 5
     something could not be looked at, or there is no room.
     """
-    from ckpt_tools.job.staged_start import stage as bring
+    from ckpt_tools.job.staging import stage as bring
 
     to, home = asked.to, asked.given["directory"]
     if is_url(home):
@@ -61,7 +61,7 @@ def _answer(staged: Staged | None, asked: options.Asked) -> str:
 
 
 def _ranks(asked: options.Asked) -> frozenset[int] | range | None:
-    from ckpt_tools.job.staged_start import ranks_here
+    from ckpt_tools.job.staging import ranks_here
 
     given, rank = asked.given["ranks"], asked.selection.rank
     if given is None:

@@ -113,7 +113,7 @@ def decide(
 
     if not options.stage:
         return attempt(selection)
-    from ckpt_tools.job.staged_start import until_whole
+    from ckpt_tools.job.staging import until_whole
 
     return until_whole(attempt, selection, listener, "deciding", alone=of.nodes == 1)
 

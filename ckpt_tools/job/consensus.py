@@ -233,15 +233,16 @@ def agree(
         return replace(_Node(planner, meeting, ranks, asked).plan(), bytes_read=read.bytes)
 
 
-class _Node:
+class _Node(Struct):
     """This node's side of the agreement; every node goes through the same exchanges in the same order."""
 
-    def __init__(self, planner: Planner, meeting: Meeting, ranks: range, asked: str) -> None:
-        self.planner, self.meeting, self.ranks, self.asked = planner, meeting, ranks, asked
-        self.selection = planner.selection
-        self.mine: dict[Identity, Checkpoint] = {}
-        self.hosts: list[str] = []
-        self.entries: dict[CheckpointKey, Candidate] = {}
+    planner: Planner
+    meeting: Meeting
+    ranks: range
+    asked: str
+    mine: dict[Identity, Checkpoint] = {}
+    hosts: list[str] = []
+    entries: dict[CheckpointKey, Candidate] = {}
 
     def plan(self) -> LoadPlan:
         ranked = self._candidates()
@@ -253,7 +254,7 @@ class _Node:
         mine = [replace(r, files=tuple(replace(f, node=host) for f in r.files)) for r in plan.by_rank]
         answer = self.meeting.exchange(Loads(mine, plan.fingerprint), _merge_loads, Loads)
         if choice.checkpoint is None:
-            if self.selection.allow_fresh:
+            if self.planner.selection.allow_fresh:
                 return plan
             raise self._failure(choice, ranked)  # on every node alike: the judgements were common
         others = [r for r in answer.ranks if r.rank not in self.ranks]
@@ -329,7 +330,7 @@ class _Node:
             ranks=(self.ranks.start, self.ranks.stop),
             candidates=rows,
             more=len(ranked) > LISTED,
-            earlier=None if rows else decision_log.find_earlier_start(root, self.selection),
+            earlier=None if rows else decision_log.find_earlier_start(root, self.planner.selection),
         )
 
     # ---- is it sound everywhere

@@ -30,7 +30,7 @@ from ckpt_tools.storage.urls import is_url, split
 Body = dict[str, Any]
 MEANT = "ckpt-tools/plan/v1"
 """What the fields mean. A version that means something else by them says another number."""
-_AGAIN = "start again: a new start decides anew"
+AGAIN = "start again: a new start decides anew"
 
 # ---- what the file may say
 
@@ -351,12 +351,12 @@ class Decision(Struct, frozen=True, dict=True):
 
             failed = refresh_objects(in_stores)
         for path, f in files.items():
-            with explain_refusal(f"{path}, which was chosen, cannot be looked at any more", _AGAIN):
+            with explain_refusal(f"{path}, which was chosen, cannot be looked at any more", AGAIN):
                 if error := failed.get(path):
                     raise error
                 st = status(path)
             if (st.st_size, st.st_mtime_ns, get_etag(path)) != (f.size, f.mtime_ns, f.etag):
-                raise CannotLook(f"{path} has changed since it was chosen and verified", _AGAIN)
+                raise CannotLook(f"{path} has changed since it was chosen and verified", AGAIN)
 
 
 def _check_copy(path: str, planned: int) -> None:

@@ -498,7 +498,7 @@ def test_it_asks_what_plan_asks(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--view", "v"), "--view builds links"),
+        (("--view", "v"), "--stage and --view"),
         (("--agree", "--nodes", "1"), "--stage and --agree"),
     ],
 )

@@ -24,7 +24,7 @@ WARM = (
     "guard.quarantine",
     "guard.repair",
     "guard.sealing",
-    "job.staged_start",
+    "job.staging",
     "output.changes",
     "output.staging",
     "planning.first_launch",

@@ -1,5 +1,6 @@
 """A checkpoint of a store brought to a disk of this machine, whole or not at all: once for all processes of a
-node, and kept for the starts to come.
+node, and kept for the starts to come. It is verified on its way; what comes damaged is decided about anew,
+where nobody can have started by it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import PurePath
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
+from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.decision import Decision
+from ckpt_tools.job.decider import SILENT, Listener, make_plan
+from ckpt_tools.job.decision import Decision, body_of
 from ckpt_tools.job.files import Backoff, boot, create
+from ckpt_tools.job.membership import of_worker
 from ckpt_tools.job.staging.fetching import Damaged, Fetch, is_there
 from ckpt_tools.job.staging.records import (
     ASIDE,
@@ -31,6 +36,8 @@ from ckpt_tools.job.staging.records import (
     write_note,
 )
 from ckpt_tools.job.staging.wanted import describe, wanted_of
+from ckpt_tools.layouts import layouts_of
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.words import size as words_of_size
 from ckpt_tools.settings.checked_json import Invalid
@@ -38,8 +45,9 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import take_lock
 
-__all__ = ["Damaged", "Staged", "bring", "describe"]
+__all__ = ["Damaged", "Staged", "bring", "describe", "ranks_here", "stage", "until_whole"]
 
+_T = TypeVar("_T")
 OWN = ".ckpt-stage"
 """The directory of locks, and of what is on its way out."""
 PART = ".part"
@@ -304,3 +312,66 @@ def bring(
         ) from e
     files = tuple(have[name] for name in wanted)
     return Staged(decision, place.whole, files, len(fetched), sum(fetched), tuple(removed), lock)
+
+
+# ---- deciding
+
+
+def stage(
+    root: str,
+    selection: Selection,
+    home: str,
+    *,
+    ranks: Collection[int] | None = None,
+    keep: int | None = None,
+    to: Listener = SILENT,
+) -> Staged | None:
+    """Plan, and bring what is planned below the directory ``home``, as ``bring`` does; None where there is no
+    checkpoint and that is allowed. Raises as ``api.plan`` does, and CannotLook.
+    """
+
+    def attempt(asked: Selection) -> Staged | None:
+        plan = make_plan(root, asked, to)
+        if to.made:
+            to.made(plan)
+        if plan.checkpoint is None:
+            return None
+        body = {**body_of(plan), **describe(plan, os.path.abspath(home), layouts_of(selection))}
+        return bring(Decision("", body), selection, ranks=ranks, keep=keep, progress=to.progress)
+
+    return until_whole(attempt, selection, to, "planning")
+
+
+def until_whole(
+    attempt: Callable[[Selection], _T], selection: Selection, to: Listener, doing: str, *, alone: bool = True
+) -> _T:
+    """Ask without contents, which are verified once they are here and need not come twice; and where
+    something comes damaged, once more, with every content read, however long it takes.
+
+    Where several nodes start by one decision, its contents are looked at before it is made, because nobody
+    can take it back; what comes damaged all the same stops this node. Raises as ``attempt``, and CannotLook.
+    """
+    damaged: Damaged | None = None
+    questions = [selection]
+    if alone:
+        thorough = replace(selection, level=max(selection.level, Level.CONTENT), budget=None, cache=False)
+        if selection.level is Level.CONTENT:
+            questions = [replace(selection, level=Level.STRUCTURE, compare_only=True)]
+        questions.append(thorough)
+    for asked in questions:
+        if damaged and to.note:
+            to.note(f"{damaged}; {doing} anew, with all contents read")
+        try:
+            return attempt(asked)
+        except Damaged as e:
+            damaged = e
+    hint = "start again; 'ckpt verify' of it says whether the store has it damaged"
+    raise CannotLook(str(damaged), hint) from damaged
+
+
+def ranks_here(env: Mapping[str, str]) -> range | None:
+    """Return the ranks of this node, as the launcher of this process tells; None where none does."""
+    started = launchers.detect(env)
+    if started is None or started.rank is None:
+        return None
+    return of_worker(started, env, job="", rank=None).ranks

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.inspection.check import inspect
-from ckpt_tools.job.decision import StagedFile
+from ckpt_tools.job.decision import AGAIN, StagedFile
 from ckpt_tools.job.staging.records import ASIDE, Record, digest_of, seen
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Level, Report
@@ -40,7 +40,6 @@ FILES = 4
 """Files under way at a time, unless --jobs says otherwise."""
 REQUESTS = 4
 """Requests under way at a time for each of them: together as many as fill a fast network, in 80 MiB."""
-_AGAIN = "start again: a new start decides anew"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -166,7 +165,7 @@ class Fetch:
             if not wrong:
                 break
         if other := next((f for f in wrong if f.code == NOT_KEPT), None):
-            raise CannotLook(f"{wanted.url}: {other.message}", _AGAIN)
+            raise CannotLook(f"{wanted.url}: {other.message}", AGAIN)
         if wrong and wanted.url in self.planned:
             raise Damaged(wanted.url, wrong)
         if at is aside:
@@ -195,7 +194,7 @@ class Fetch:
                 except Replaced:
                     raise _replaced(wanted.url) from None
                 except OSError as e:
-                    raise CannotLook(f"{wanted.url}: {e.strerror}", _AGAIN) from e
+                    raise CannotLook(f"{wanted.url}: {e.strerror}", AGAIN) from e
                 count = len(data)
                 while data:
                     done = os.pwrite(file.fileno(), data, start)
@@ -256,10 +255,10 @@ def _require_same(wanted: StagedFile, report: Report) -> None:
     if "in-use" in codes:
         raise _replaced(wanted.url)
     if "unreadable" in codes and NOT_KEPT not in codes:
-        raise CannotLook(f"{wanted.url}: {codes['unreadable'].message}", _AGAIN)
+        raise CannotLook(f"{wanted.url}: {codes['unreadable'].message}", AGAIN)
     store, key = store_of(wanted.url)
     if not (wanted.etag and store.pins):
-        with explain_refusal(wanted.url, _AGAIN):
+        with explain_refusal(wanted.url, AGAIN):
             now = store.head(key)
         if other_than(Object(key, wanted.size, wanted.mtime_ns, wanted.etag, wanted.version), now):
             raise _replaced(wanted.url)
@@ -272,7 +271,7 @@ def put_in_place(aside: str, path: str) -> None:
 
 
 def _replaced(url: str) -> CannotLook:
-    return CannotLook(f"{url} was replaced while it was brought", _AGAIN)
+    return CannotLook(f"{url} was replaced while it was brought", AGAIN)
 
 
 def _requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, Request]:
@@ -283,10 +282,10 @@ def _requests(session: Session, wanted: Mapping[str, StagedFile]) -> dict[str, R
     out: dict[str, Request] = {}
     for url, f in wanted.items():
         tree, key = tree_of(url)
-        with explain_refusal(url, _AGAIN):
+        with explain_refusal(url, AGAIN):
             now = tree.object(key)
         if (now.size, now.mtime_ns, now.etag) != (f.size, f.mtime_ns, f.etag):
-            raise CannotLook(f"{url} has been replaced since it was chosen", _AGAIN)
+            raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
         part = parts.get(url)
         expect = formats_allowed(part, session.layouts.piece_of(part)) if part else ()
         claims = session.indexes.claims(url)

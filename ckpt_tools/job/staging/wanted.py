@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.job.decision import Stage, StagedFile
+from ckpt_tools.job.decision import AGAIN, Stage, StagedFile
 from ckpt_tools.job.staging.records import OWN_NAMES
 from ckpt_tools.job.view_tree import Tree, fill
 from ckpt_tools.layouts import Layouts
@@ -25,7 +25,6 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 _LABEL = 40
 _LONGEST = 255
 """Bytes that a name may have on a disk; a key may have 1,024, and slashes anywhere."""
-_AGAIN = "start again: a new start decides anew"
 _NOWHERE = "/-"
 """Where a tree is said to lie until its name is known."""
 
@@ -57,7 +56,7 @@ def describe(plan: LoadPlan, home: str, layouts: Layouts) -> dict[str, Any]:
     try:
         files = list(_find_files(tree))
     except OSError as e:
-        raise CannotLook(f"{e.filename} cannot be looked at: {e.strerror}", _AGAIN) from e
+        raise CannotLook(f"{e.filename} cannot be looked at: {e.strerror}", AGAIN) from e
     directory = f"{home.rstrip('/')}/{_name(tree, files)}"
     tree = fill(plan, directory, layouts)
     rows = tuple(replace(f, path=f"{directory}/{f.path}") for f in files)
@@ -79,7 +78,7 @@ def _find_files(tree: Tree) -> Iterator[StagedFile]:
         of = object_of(url)
         f = planned.get(url)
         if f is not None and (of.size, of.mtime_ns, of.etag) != (f.size, f.mtime_ns, f.etag):
-            raise CannotLook(f"{url} has been replaced since it was chosen", _AGAIN)
+            raise CannotLook(f"{url} has been replaced since it was chosen", AGAIN)
         yield StagedFile(name, url, of.size, of.mtime_ns, of.etag, of.version, only.get(name))
 
 
