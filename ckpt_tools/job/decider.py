@@ -97,7 +97,8 @@ def _require_mount(root: str) -> None:
 class Decider(Struct):
     """Makes the decision of a start where this process is the one to make it. Nobody starts before all nodes
     can, and one that fails tells the others. ``joined`` is their meeting, once this process has come to it;
-    None where the job needs none, or another process of this node decides.
+    None where the job needs none, or another process of this node decides. ``saves`` is a digest of what it
+    decides from, "" where the key is of this start alone.
     """
 
     root: str
@@ -107,6 +108,7 @@ class Decider(Struct):
     line: LaunchLine | None
     env: Mapping[str, str]
     listener: Listener = SILENT
+    saves: str = ""
     joined: Meeting | None = None
     _open: ExitStack = field(default_factory=ExitStack)
 
@@ -119,32 +121,30 @@ class Decider(Struct):
         """Return the decision of this start, before it is known whether this process may follow it. Raises
         CkptError when there is nothing to decide for; with several nodes then all of them do.
         """
-        selection, of, options = self.selection, self.membership, self.options
         with self._open:  # the meeting tells the others how this node ended
             with self.reporting():
-                if options.require_mount:
+                if self.options.require_mount:
                     _require_mount(self.root)
-                plan_dir = options.plan_dir or directories.decisions(self.env)
-                decisions = Decisions(plan_dir, self.root, trusted=selection.trust)
-                saves = "" if of.start or not of.unique else self.digest_saves()
-            key = of.key
-            if options.agree or not key:  # those who meet: one would wait for the lock of the other
-                key = f"{key}.node-{of.node}"
-            return decisions.once(
-                key,
-                of.member,
-                unique=of.unique and bool(of.key),
-                timeout=options.timeout,
-                make=lambda: self._make(decisions),
-                about={
-                    "job": of.job,
-                    "generation": of.generation,
-                    "nodes": of.nodes,
-                    "asked": digest(selection),
-                    "saves": saves,
-                },
-                peers=self,
-            )
+                plan_dir = self.options.plan_dir or directories.decisions(self.env)
+                decisions = Decisions(plan_dir, self.root, self.selection.trust)
+                if self.membership.unique and not self.membership.start:
+                    self.saves = self.digest_saves()
+            return decisions.once(self)
+
+    @property
+    def key(self) -> str:
+        """The name of the decision: those who meet have their own, or one would wait for the lock of the
+        other.
+        """
+        of = self.membership
+        return f"{of.key}.node-{of.node}" if self.options.agree or not of.key else of.key
+
+    @property
+    def about(self) -> dict[str, object]:
+        """What the decision records of this start."""
+        of = self.membership
+        start = {"job": of.job, "generation": of.generation, "nodes": of.nodes}
+        return {**start, "asked": digest(self.selection), "saves": self.saves}
 
     def digest_saves(self) -> str:
         """Return a digest of candidates' files, of what trackers say, and of the number of ranks."""
@@ -211,7 +211,7 @@ class Decider(Struct):
 
     # ---- deciding
 
-    def _make(self, decisions: Decisions) -> Body:
+    def make(self, decisions: Decisions) -> Body:
         if self.options.agree:
             return self._describe(self._agree())
 

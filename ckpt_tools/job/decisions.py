@@ -10,8 +10,8 @@ import secrets
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
@@ -20,7 +20,7 @@ from ckpt_tools.errors import CannotLook, CkptError, explain_refusal
 from ckpt_tools.job import starts
 from ckpt_tools.job.decision import Body, Decision, describe_failure, read
 from ckpt_tools.job.files import hold_lock, make_own, write, write_first
-from ckpt_tools.job.membership import Process
+from ckpt_tools.job.membership import Membership, Process
 from ckpt_tools.output import json as as_json
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.decision_log import FLAG, safe
@@ -53,42 +53,30 @@ class Decisions:
         self.root, self.directory = absolute(root), decision_log.place(plan_dir, root)
         make_own(self.directory, trusted, "name a writable directory with --plan-dir")
 
-    def once(
-        self,
-        key: str,
-        member: str,
-        *,
-        unique: bool,
-        timeout: float,
-        make: Callable[[], Body],
-        about: Mapping[str, object],
-        peers: Decider | None = None,
-    ) -> Decision:
-        """The decision for ``key``: read when another member has made it, else made here, under a lock.
-        Raises what deciding raised, in every member.
+    def once(self, asker: Decider) -> Decision:
+        """The decision for the key of ``asker``: read when another member has made it, else made here, under
+        a lock. Raises what deciding raised, in every member.
 
-        Each ``member`` takes a decision once: who asks again is of a later generation. Unless ``unique``, the
+        Each member takes a decision once: who asks again is of a later generation. Unless it is unique, the
         key alone does not tell launches apart, and a decision whose launcher is gone is not followed; nor is
-        one that was made from something else than the digest ``saves`` in ``about`` tells.
-        ``peers`` are other nodes, who start together with this one or not at all.
+        one that was made from something else than the digest of saves tells.
         """
-        started = time.time()
-        reporting = peers.reporting if peers else nullcontext
-        with reporting():
-            place = os.path.join(self.directory, key)
+        started, member = time.time(), asker.membership.member
+        with asker.reporting():
+            place = os.path.join(self.directory, asker.key)
             make_own(place, self.trusted, _ROOM)
-        with hold_lock(os.path.join(place, "lock"), timeout, trusted=self.trusted):
-            with reporting():
+        with hold_lock(os.path.join(place, "lock"), asker.options.timeout, self.trusted):
+            with asker.reporting():
                 names = _names(place)
                 numbers = [int(m[1]) for name in names if (m := _NUMBERED.fullmatch(name))]
                 last = max((n for n in numbers if f"{n}.json" in names), default=0)
                 newest = os.path.join(place, f"{last}.json")
-                decision = self._usable(newest, member, unique, started) if last else None
+                decision = self._usable(newest, asker.membership, started) if last else None
             if decision is None:
-                self._prune(key)
+                self._prune(asker.key)
                 path = os.path.join(place, f"{max(numbers, default=0) + 1}.json")
-                decision = self._made(path, member, make, about, peers)
-            elif not decision.said.error and decision.about.saves != about.get("saves", ""):
+                decision = self._made(path, asker)
+            elif not decision.said.error and decision.about.saves != asker.saves:
                 raise CannotLook(
                     f"the decision {newest} may be of an earlier start with the same job id: it was made from"
                     f" other checkpoints than are in {self.root} now, or for another number of ranks",
@@ -100,24 +88,16 @@ class Decisions:
             raise error.as_error()
         return decision
 
-    def _made(
-        self,
-        path: str,
-        member: str,
-        make: Callable[[], Body],
-        about: Mapping[str, object],
-        peers: Decider | None,
-    ) -> Decision:
+    def _made(self, path: str, asker: Decider) -> Decision:
         def stamped(body: Body) -> Decision:
-            stamp = {"root": self.root, "decided_at": time.time(), **asdict(Process.here()), **about}
+            stamp = {"root": self.root, "decided_at": time.time(), **asdict(Process.here()), **asker.about}
             return Decision(path, {**body, "decision": stamp}, self.trusted)
 
         try:
-            decision = stamped(make())
+            decision = stamped(asker.make(self))
             with self._written(decision):
-                self._claim(path, member)  # before the others are told that this node can start
-                if peers:
-                    peers.wait(decision)
+                self._claim(path, asker.membership.member)  # before others hear that this node can start
+                asker.wait(decision)
             self._remember(decision)
         except CkptError as e:
             with suppress(CkptError), self._written(stamped(describe_failure(e))):
@@ -160,12 +140,12 @@ class Decisions:
                     kept = file.read().partition(b"\n")[2]
                 write(path, b"\n" + kept, self.trusted)
 
-    def _usable(self, path: str, member: str, unique: bool, started: float) -> Decision | None:
+    def _usable(self, path: str, of: Membership, started: float) -> Decision | None:
         """The newest decision where this member may follow it; None where it has to be made anew. Raises
         CannotLook when that cannot be known.
         """
         takers = _names(f"{path.removesuffix('.json')}.taken")
-        if safe(member) in takers:
+        if safe(of.member) in takers:
             return None
         try:
             decision = read(path, self.trusted, FLAG)
@@ -182,7 +162,7 @@ class Decisions:
         if decision.said.error and about.decided_at < started:
             return None  # it failed those who waited for it; whoever comes later may have better luck
         ended = about.host == here.host and about.agent != here.agent and not Process.alive(about.agent)
-        return decision if unique or not ended else None
+        return decision if (of.unique and of.key) or not ended else None
 
     def _claim(self, path: str, member: str) -> None:
         taken = os.path.join(f"{path.removesuffix('.json')}.taken", safe(member))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from run_helpers import ckpt, decided_body, megatron
+from told_decider import told
 
 from ckpt_tools.job import decisions as room
 from ckpt_tools.job.decisions import KEPT_DAYS, Decisions
@@ -23,7 +24,7 @@ DAY = 86400.0
 
 def decide(decisions: Decisions, key: str, member: str = "rank-0") -> Path:
     body = decided_body("/r/iter_20", 20)
-    decisions.once(key, member, unique=True, timeout=1000, make=lambda: body, about={})
+    decisions.once(told(key, member, lambda: body))
     return Path(decisions.directory, key)
 
 

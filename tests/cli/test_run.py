@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 from places import LAYOUT_TREES
 from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, torchrun_env
+from told_decider import told
 
 from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
 from ckpt_tools.job import decisions as room
@@ -323,7 +324,7 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
     """
     decisions = Decisions(str(tmp_path / "plans"), str(tmp_path / "run"))
     body = decided_body("/r/iter_20", 20)
-    decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: body, about={})
+    decisions.once(told("k", "rank-0", lambda: body))
     path = os.path.join(decisions.directory, *([what] if what == "last.json" else ["k", what]))
     path = path.rstrip("/")
 
@@ -345,7 +346,7 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
         return (
             decision_log.read_last_start(decisions.directory)
             if what == "last.json"
-            else decisions.once("k", "rank-1", unique=True, timeout=1, make=decide, about={})
+            else decisions.once(told("k", "rank-1", decide, timeout=1))
         )
 
     with pytest.raises(CannotLook, match=re.escape(path)):
@@ -357,7 +358,7 @@ def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: 
     decisions = Decisions(str(plans), str(root))
     assert decision_log.read_last_start(decisions.directory) is None
     body = decided_body("/r/iter_20", 20)
-    decisions.once("k", "rank-0", unique=True, timeout=1000, make=lambda: body, about={})
+    decisions.once(told("k", "rank-0", lambda: body))
     earlier = decision_log.read_last_start(decisions.directory)
     assert (
         earlier is not None
@@ -458,13 +459,13 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
 
     def ask(member: str) -> str:
         with pytest.raises(NoneUsable, match="nothing is good"):
-            decisions.once("k", member, unique=True, timeout=1000, make=fail, about={})
+            decisions.once(told("k", member, fail))
         return "failed"
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(ask, ["rank-0", "rank-1", "rank-2", "rank-3"])) == ["failed"] * 4
     assert len(tried) == 1
-    decided = decisions.once("k", "rank-0", unique=True, timeout=1000, make=decided_body, about={})
+    decided = decisions.once(told("k", "rank-0", decided_body))
     assert not decided.found  # a later start tries again
 
 

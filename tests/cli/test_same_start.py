@@ -14,6 +14,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from run_helpers import SAY, ckpt, megatron
+from told_decider import told
 
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook
@@ -106,9 +107,7 @@ def come(decisions: Decisions, rank: int, tree: int) -> int | None:
     """The tree that a rank starts by, which finds this one; None where it stops (exit code 5)."""
     body = {"schema": "ckpt-tools/plan/v1", "checkpoint": None, "resume_step": tree}
     with suppress(CannotLook):
-        return decisions.once(
-            "job", f"rank-{rank}", unique=True, timeout=1000, make=lambda: body, about={"saves": f"{tree}"}
-        ).step
+        return decisions.once(told("job", f"rank-{rank}", lambda: body, saves=f"{tree}")).step
     return None
 
 

@@ -131,24 +131,6 @@ def test_slurm_with_torchrun_on_two_nodes_and_a_restart(job: Job) -> None:
     assert all(t["args"] == ["--load", str(job.root), "--ckpt-step", "10"] for t in first + second)
 
 
-@pytest.mark.share(2)
-@pytest.mark.parametrize("damaged", [False, True])
-@pytest.mark.exhaustive
-def test_slurm_nodes_with_disks_of_their_own_agree(job: Job, damaged: bool) -> None:
-    """Real torchruns and a real store; the disks are directories. What is damaged on one node's disk is not
-    used by the other one.
-    """
-    for node in range(2):
-        run_helpers.megatron(job.cwd / f"node-{node}/ckpt", ranks=[node])
-        shutil.copy(job.cwd / "train.py", job.cwd / f"node-{node}")
-    if damaged:
-        run_helpers.broken(job.cwd / "node-1/ckpt", 20, rank=1)
-    done = slurm(job, "slurm-agree", nodes=2, root="ckpt")
-    assert done.returncode == 0, done.stderr
-    assert len(job.told) == 2
-    assert {t["CKPT_STEP"] for t in job.told} == {"10" if damaged else "20"}
-
-
 # ---- torchrun
 
 

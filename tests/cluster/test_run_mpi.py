@@ -147,14 +147,6 @@ def test_none_usable_starts_no_rank(mpi: Mpi) -> None:
         assert done.returncode == 4 and "none is usable" in done.stderr and mpi.told("x") == {}
 
 
-def test_first_launch(mpi: Mpi) -> None:
-    done = mpi.start(*mpi.mpirun(), *mpi.ckpt, "--worker", "--allow=none", "--", *mpi.say, "x", "{ckpt.args}")
-    assert done.returncode == 0, done.stderr
-    assert [(t["CKPT_RESUME"], t["CKPT_STEP"], t["args"]) for t in mpi.told("x").values()] == [
-        ("0", "", [])
-    ] * 2
-
-
 @pytest.mark.exhaustive
 def test_training_killed_in_a_save_ends_with_the_same_weights(mpi: Mpi) -> None:
     """Each process is a rank of a real training with torch. Rank 1 dies in the save of step 6, and the next
