@@ -248,7 +248,7 @@ class Decider(Struct):
         if self.listener.made:
             self.listener.made(plan)
         if options.stage and plan.checkpoint:
-            from ckpt_tools.job.staging import describe
+            from ckpt_tools.job.staging.wanted import describe
 
             return {**body_of(plan), **describe(plan, options.stage, layouts_of(selection))}
         if options.view and plan.checkpoint:

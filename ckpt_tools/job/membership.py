@@ -166,15 +166,15 @@ def of_node(
     """Return the membership of one launcher: alone, or one of several nodes. Raises UsageError when it is not
     known how many.
     """
-    nodes = (_find_nodes(started, line) if options.nodes is None else options.nodes) or 1
-    if world is None and started:
-        world = _value(started.world_size)
+    started = started or Started("")
+    nodes = _find_nodes(started, line, options.nodes)
+    world = _value(started.world_size) if world is None else world
     if nodes == 1 and not options.job:  # it shares its decision with nobody: no start has its key
         ranks, key = range(world) if world else None, f"{time.time_ns()}-{os.getpid()}"
         return Membership(key, "launcher", True, start="launcher", node=0, ranks=ranks)
-    node, generation = options.node, (_value(started.restart) or 0) if started else 0
-    if node is None:
-        node = line.node if line and line.node is not None else _value(started.node) if started else None
+    told = (options.node, line.node if line else None, _value(started.node))
+    node = next((number for number in told if number is not None), None)
+    generation = _value(started.restart) or 0
     process = Membership(
         key="",
         member=f"node-{node}" if node is not None else f"host-{Process.here().host}",
@@ -189,7 +189,7 @@ def of_node(
     if line and line.job:  # under any other id each node has a key of its own, and they meet
         key, place = safe(f"{line.job}.{generation}.{process.member}"), safe(line.job)
         return replace(process, key=key, place=place, job=line.job, generation=generation)
-    return _by_launcher(process, started, env, "") if started else process
+    return _by_launcher(process, started, env, "") if started.launcher else process
 
 
 def _share(world: int | None, nodes: int) -> int | None:
@@ -200,19 +200,23 @@ def _ranks_of(node: int | None, per_node: int | None) -> range | None:
     return range(node * per_node, (node + 1) * per_node) if node is not None and per_node else None
 
 
-def _find_nodes(started: Started | None, line: LaunchLine | None) -> int | None:
-    """Return how many nodes the job has, as far as the command line or the launcher of this process tells."""
+def _find_nodes(started: Started, line: LaunchLine | None, said: int | None) -> int:
+    """Return how many nodes the job has, as far as it is said, or the command line or the launcher of this
+    process tells.
+    """
+    if said is not None:
+        return said or 1
     if line and line.nodes is not None:
-        return line.nodes
-    if started is None or started.node is None:  # as in the script of sbatch, which runs once for all nodes
-        return None
+        return line.nodes or 1
+    if started.node is None:  # as in the script of sbatch, which runs once for all nodes
+        return 1
     if started.nodes is None:
         raise UsageError(
             f"this is node {started.node.value} ({started.node.provenance}), and how many there are"
             " is unknown",
             "set CKPT_NODES=N",
         )
-    return started.nodes.value
+    return started.nodes.value or 1
 
 
 def _by_launcher(process: Membership, started: Started, env: Mapping[str, str], job: str) -> Membership:

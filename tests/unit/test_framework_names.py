@@ -50,7 +50,8 @@ USERS_WORDS = [
     Allowed(
         "job/membership.py", r"--worker is for .*|torchrun", "a hint, and the launcher that has a node rank"
     ),
-    Allowed("job/rendezvous.py", r"(set CKPT_NODE|give torchrun).*", "hints"),
+    Allowed("job/decider.py", r"set CKPT_NODE.*", "a hint"),
+    Allowed("job/rendezvous.py", r"give torchrun.*", "a hint"),
     Allowed(
         "planning/rules/", r".*\n.*", "the page of a rule: the incident or the source that it exists for"
     ),

@@ -22,7 +22,7 @@ from xxhash import xxh3_128_hexdigest
 from ckpt_tools import launchers
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.job.decider import SILENT, Listener, make_plan
-from ckpt_tools.job.decision import Decision, body_of
+from ckpt_tools.job.decision import Decision, Stage, StagedFile, body_of
 from ckpt_tools.job.files import Backoff, boot, create
 from ckpt_tools.job.membership import of_worker
 from ckpt_tools.job.staging.fetching import Damaged, Fetch, is_there
@@ -45,7 +45,7 @@ from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.writes import take_lock
 
-__all__ = ["Damaged", "Staged", "bring", "describe", "ranks_here", "stage", "until_whole"]
+__all__ = ["Damaged", "Staged", "bring", "ranks_here", "stage", "until_whole"]
 
 _T = TypeVar("_T")
 OWN = ".ckpt-stage"
@@ -278,7 +278,7 @@ def bring(
     place, read = Place(home, name, selection.trust), selection.read_options()
     planned = {f.path for f in decision.files()}
     fetch = Fetch(decision.said.top, place.part, planned, replace(read, budget=None, cache=False), progress)
-    wanted, removed = wanted_of(stage, ranks), list[str]()
+    wanted = wanted_of(stage, ranks)
     try:
         place.prepare()
         with ExitStack() as used, ExitStack() as held:
@@ -287,22 +287,7 @@ def bring(
             os.utime(lock)
             held.callback(os.close, place.lock("work"))
             place.require_ours({*wanted_of(stage), *stage.texts})
-            have, current = place.find_whole(anew=not selection.cache)
-            missing = {name: f for name, f in wanted.items() if not have.get(name, Record("")).is_copy_of(f)}
-            texts = {name: text.encode("utf-8", "surrogateescape") for name, text in stage.texts.items()}
-            known = {(name, record.digest) for name, record in have.items()}
-            texts = {n: data for n, data in texts.items() if (n, xxh3_128_hexdigest(data)) not in known}
-            fetched = [f.size for name, f in missing.items() if not is_there(f"{place.part}/{name}", f.size)]
-            if missing or texts or not current:
-                os.makedirs(place.part, 0o755, exist_ok=True)
-                removed += place.make_room(sum(fetched), keep)
-                # so that what a kill leaves is known to be ckpt's
-                write_note(place.part, {name: Record(name) for name in (*missing, *texts)} | have)
-                have |= {r.name: r for r in fetch.files(missing)}
-                have |= {name: place.write_text(name, data) for name, data in texts.items()}
-                place.put(have)
-            if keep is not None:
-                removed += place.remove_idle(keep)
+            have, fetched, removed = _bring(place, stage, wanted, fetch, keep, anew=not selection.cache)
             used.pop_all()  # whoever uses it keeps the lock
     except OSError as e:
         raise CannotLook(
@@ -312,6 +297,43 @@ def bring(
         ) from e
     files = tuple(have[name] for name in wanted)
     return Staged(decision, place.whole, files, len(fetched), sum(fetched), tuple(removed), lock)
+
+
+def _bring(
+    place: Place,
+    stage: Stage,
+    wanted: Mapping[str, StagedFile],
+    fetch: Fetch,
+    keep: int | None,
+    *,
+    anew: bool,
+) -> tuple[dict[str, Record], list[int], list[str]]:
+    """By this process alone: return all that is there then, the sizes of what was fetched, and what was
+    removed.
+    """
+    have, current = place.find_whole(anew=anew)
+    missing = {name: f for name, f in wanted.items() if not have.get(name, Record("")).is_copy_of(f)}
+    texts = _find_stale(stage.texts, have)
+    fetched = [f.size for name, f in missing.items() if not is_there(f"{place.part}/{name}", f.size)]
+    removed = list[str]()
+    if missing or texts or not current:
+        os.makedirs(place.part, 0o755, exist_ok=True)
+        removed += place.make_room(sum(fetched), keep)
+        # so that what a kill leaves is known to be ckpt's
+        write_note(place.part, {name: Record(name) for name in (*missing, *texts)} | have)
+        have |= {r.name: r for r in fetch.files(missing)}
+        have |= {name: place.write_text(name, data) for name, data in texts.items()}
+        place.put(have)
+    if keep is not None:
+        removed += place.remove_idle(keep)
+    return have, fetched, removed
+
+
+def _find_stale(texts: Mapping[str, str], have: Mapping[str, Record]) -> dict[str, bytes]:
+    """Return the small files that are not there as they must be."""
+    encoded = {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
+    known = {(name, record.digest) for name, record in have.items()}
+    return {n: data for n, data in encoded.items() if (n, xxh3_128_hexdigest(data)) not in known}
 
 
 # ---- deciding
