@@ -137,6 +137,7 @@ def of_worker(started: Started | None, env: Mapping[str, str], *, job: str, rank
         node=_value(started.node),
         nodes=(nodes := _count_nodes(started)),
         ranks=_ranks_beside(started, rank, nodes),
+        generation=_count_restarts(started),
     )
     return _by_launcher(process, started, env, job)
 
@@ -174,7 +175,6 @@ def of_node(
         return Membership(key, "launcher", True, start="launcher", node=0, ranks=ranks)
     told = (options.node, line.node if line else None, _value(started.node))
     node = next((number for number in told if number is not None), None)
-    generation = _value(started.restart) or 0
     process = Membership(
         key="",
         member=f"node-{node}" if node is not None else f"host-{Process.here().host}",
@@ -182,13 +182,14 @@ def of_node(
         node=node,
         nodes=nodes,
         ranks=_ranks_of(node, line.per_node if line else _share(world, nodes)),
+        generation=_count_restarts(started),
     )
     if job := options.job:  # an id of this start alone is a key for all nodes
-        key, place = safe(f"{job}.{generation}"), safe(job)
-        return replace(process, key=key, unique=True, place=place, job=job, generation=generation)
+        key = safe(f"{job}.{process.generation}")
+        return replace(process, key=key, unique=True, place=safe(job), job=job)
     if line and line.job:  # under any other id each node has a key of its own, and they meet
-        key, place = safe(f"{line.job}.{generation}.{process.member}"), safe(line.job)
-        return replace(process, key=key, place=place, job=line.job, generation=generation)
+        key = safe(f"{line.job}.{process.generation}.{process.member}")
+        return replace(process, key=key, place=safe(line.job), job=line.job)
     return _by_launcher(process, started, env, "") if started.launcher else process
 
 
@@ -224,11 +225,11 @@ def _by_launcher(process: Membership, started: Started, env: Mapping[str, str], 
     # torchrun's agents start their workers again under the same id, and may count that differently: --job
     # names the job there, and no single start
     unique = started.launcher in _ONCE or (bool(job) and started.launcher != "torchrun")
-    name, generation = job or started.job, _value(started.restart) or 0
+    name, generation = job or started.job, process.generation
     step = env.get("SLURM_STEP_ID", "") if started.launcher == "slurm" and not job else ""
     if step and (cluster := env.get("SLURM_CLUSTER_NAME")):
         name = f"{cluster}-{name}"  # two clusters count their jobs alike
-    here, process = Process.here(), replace(process, job=name, generation=generation)
+    here, process = Process.here(), replace(process, job=name)
     if not name and process.nodes != 1:
         return process
     host, start = hashlib.sha256(here.host.encode()).hexdigest()[:12], started.start
@@ -239,6 +240,10 @@ def _by_launcher(process: Membership, started: Started, env: Mapping[str, str], 
         key += f".{process.node}.{host}"
     place = safe(f"{started.launcher}.{name}")
     return replace(process, key=key, unique=unique, start=start, place=place, job=name)
+
+
+def _count_restarts(started: Started) -> int:
+    return _value(started.restart) or 0
 
 
 def _value(known: Known | None) -> int | None:
