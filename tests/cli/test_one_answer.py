@@ -114,6 +114,7 @@ def test_decisions_never_go_below_the_root(asker: Asker, tmp_path: Path) -> None
     root = megatron(tmp_path / "run")
     asker.state = root / "decisions"
     assert set(asker.everywhere(root).values()) == {Answer(2)}
+    assert not asker.state.exists()
 
 
 # -- every layout's trees, as they are, damaged, and with times that nobody can believe ----------------------

@@ -30,6 +30,8 @@ from ckpt_tools.reading.scheduler import work
 from ckpt_tools.settings import plugins
 
 WEIGHTS = "save-20/rank-1.own"
+Run = Callable[..., tuple[int, str, str]]
+"""A command -> its exit code, what it wrote to stdout and to stderr."""
 
 
 @contextmanager
@@ -60,7 +62,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def ckpt(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def ckpt(capfd: pytest.CaptureFixture[str]) -> Run:
     def run(*words: object) -> tuple[int, str, str]:
         plugins.forget()  # each command is a process of its own
         capfd.readouterr()
@@ -77,7 +79,7 @@ class Done(NamedTuple):
 
 
 @pytest.fixture
-def here(ckpt: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+def here(ckpt: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
     """As ``process`` below, in this process, where it is not about a new one: starting that is most of a command."""
     monkeypatch.chdir("/")
     for name in not_for_them():
@@ -149,18 +151,8 @@ def test_a_job_is_started_from_it(example: Path, tmp_path: Path, view: tuple[str
     run = own_plugins.acme(tmp_path / "run")
     more = [view[0], str(tmp_path / view[1])] if view else []
     told = "import os, sys; print(os.environ['CKPT_PATH'], *sys.argv[1:])"
-    words = [
-        "run",
-        run,
-        "--plan-dir",
-        tmp_path / "plans",
-        *more,
-        "--",
-        sys.executable,
-        "-c",
-        told,
-        "{ckpt.args}",
-    ]
+    start = [sys.executable, "-c", told, "{ckpt.args}"]
+    words = ["run", run, "--plan-dir", tmp_path / "plans", *more, "--", *start]
     done = process(example, *words)
     assert done.returncode == 0, done.stderr
     path, flag, said = done.stdout.split()
@@ -190,9 +182,7 @@ O = Output("own", "-", {"verification": "own_parts:nothing", "plan": lambda docu
 """
 
 
-def test_an_output_that_fails_names_its_package(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_an_output_that_fails_names_its_package(place: Path, tmp_path: Path, ckpt: Run) -> None:
     run = megatron(tmp_path / "run")
     install(place, {"outputs": {"own": "own_parts:O"}}, OUTPUT)
     for command, said in (("verify", "AttributeError"), ("plan", "ZeroDivisionError")):
@@ -201,9 +191,7 @@ def test_an_output_that_fails_names_its_package(
     assert ckpt("plan", run)[0] == 0
 
 
-def test_a_broken_output_is_said_where_it_is_asked_for(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_broken_output_is_said_where_it_is_asked_for(place: Path, tmp_path: Path, ckpt: Run) -> None:
     run = megatron(tmp_path / "run")
     install(place, {"outputs": {"own": "own_parts:P"}}, OUTPUT)
     code, _, err = ckpt("plan", run, "--format", "own")
@@ -291,9 +279,7 @@ BROKEN = {
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("wrong", BROKEN)
-def test_a_broken_one_is_in_every_answer(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], wrong: str
-) -> None:
+def test_a_broken_one_is_in_every_answer(place: Path, tmp_path: Path, ckpt: Run, wrong: str) -> None:
     source, entry_points, said = BROKEN[wrong]
     run = megatron(tmp_path / "run")
     install(place, entry_points, source)
@@ -312,9 +298,7 @@ def test_a_broken_one_is_in_every_answer(
 
 
 @pytest.mark.parametrize("wrong", ["no such package", "a wrong template", "no such attribute"])
-def test_what_only_it_knows_is_no_first_launch(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], wrong: str
-) -> None:
+def test_what_only_it_knows_is_no_first_launch(place: Path, tmp_path: Path, ckpt: Run, wrong: str) -> None:
     """Neither a fresh start nor 'there is none'."""
     install(place, BROKEN[wrong][1], BROKEN[wrong][0])
     run = saved(tmp_path / "run")
@@ -327,7 +311,7 @@ def test_what_only_it_knows_is_no_first_launch(
 
 
 def test_a_layout_whose_format_is_broken_never_leads_to_an_older_checkpoint(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
+    place: Path, tmp_path: Path, ckpt: Run
 ) -> None:
     rows = {"formats": {"own": "own_formats:FORMAT"}, "layouts": {"owned": "own_parts:LAYOUT"}}
     install(place, rows, LAYOUT)
@@ -337,27 +321,21 @@ def test_a_layout_whose_format_is_broken_never_leads_to_an_older_checkpoint(
     assert ckpt("verify", tmp_path / "run")[0] == 5
 
 
-def test_prune_removes_nothing_beside_a_broken_one(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_prune_removes_nothing_beside_a_broken_one(place: Path, tmp_path: Path, ckpt: Run) -> None:
     install(place, *reversed(BROKEN["no such package"][:2]))
     code, _, err = ckpt("prune", megatron(tmp_path / "run"), "--keep", "1")
     assert (code, "so nothing is removed" in err) == (5, True)
 
 
 @pytest.mark.parametrize("listing", ["formats", "layouts"])
-def test_a_list_says_what_it_lacks(
-    place: Path, ckpt: Callable[..., tuple[int, str, str]], listing: str
-) -> None:
+def test_a_list_says_what_it_lacks(place: Path, ckpt: Run, listing: str) -> None:
     install(place, *reversed(BROKEN["no such package"][:2]))
     code, out, err = ckpt(listing, "--json")
     assert (code, json.loads(out)["schema"]) == (0, f"ckpt-tools/{listing}/v1")
     assert "of the package own-parts 1.0 cannot be used" in err
 
 
-def test_a_check_that_fails_leaves_its_file_unknown(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_check_that_fails_leaves_its_file_unknown(place: Path, tmp_path: Path, ckpt: Run) -> None:
     """One file on which the plug-in trips: neither ok nor broken, and no reason to go back."""
     install(place, source=FORMAT.replace("yield from ()", "assert data[4] != 20\n    yield from ()") + LAYOUT)
     run = saved(tmp_path / "run")
@@ -384,7 +362,7 @@ def test_a_check_that_fails_leaves_its_file_unknown(
     ],
 )  # fmt: skip
 def test_a_function_that_fails_names_its_package(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], source: str, said: str
+    place: Path, tmp_path: Path, ckpt: Run, source: str, said: str
 ) -> None:
     install(place, source=source)
     run = saved(tmp_path / "run")
@@ -394,17 +372,13 @@ def test_a_function_that_fails_names_its_package(
     assert "CKPT_NO_PLUGINS=1" in err
 
 
-def test_what_it_prints_is_not_part_of_the_answer(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_what_it_prints_is_not_part_of_the_answer(place: Path, tmp_path: Path, ckpt: Run) -> None:
     install(place, source="print('hello')\n" + FORMAT + LAYOUT)
     code, out, err = ckpt("plan", saved(tmp_path / "run"), "--json")
     assert (code, json.loads(out)["checkpoint"]["step"], "hello" in err) == (0, 20, True)
 
 
-def test_a_hostile_version_does_not_steer_the_terminal(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_hostile_version_does_not_steer_the_terminal(place: Path, tmp_path: Path, ckpt: Run) -> None:
     install(place, *reversed(BROKEN["no such package"][:2]))
     metadata = next(place.glob("*.dist-info/METADATA"))
     metadata.write_text("Name: own-parts\nVersion: 1.0\x1b[2J\n\n")
@@ -427,7 +401,7 @@ def test_a_hostile_version_does_not_steer_the_terminal(
     ],
 )  # fmt: skip
 def test_no_name_of_ckpt_is_exchanged(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], entry_points: Any, said: str
+    place: Path, tmp_path: Path, ckpt: Run, entry_points: Any, said: str
 ) -> None:
     install(place, entry_points)
     asked = (
@@ -440,9 +414,7 @@ def test_no_name_of_ckpt_is_exchanged(
     assert ckpt("ls", tmp_path / "run", "--no-plugins")[0] == 3
 
 
-def test_two_packages_of_one_name_are_a_question(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_two_packages_of_one_name_are_a_question(place: Path, tmp_path: Path, ckpt: Run) -> None:
     install(place)
     install(place, name="other-parts", module="own_other")
     code, _, err = ckpt("plan", saved(tmp_path / "run"))
@@ -450,7 +422,7 @@ def test_two_packages_of_one_name_are_a_question(
 
 
 def test_a_layout_of_ckpt_toml_is_another(
-    place: Path, tmp_path: Path, ckpt: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+    place: Path, tmp_path: Path, ckpt: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(place)
     (tmp_path / "ckpt.toml").write_text(

@@ -28,7 +28,7 @@ from places import LAYOUT_TREES
 from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, torchrun_env
 from told_decider import told
 
-from ckpt_tools.errors import CannotLook, NoneUsable, UsageError
+from ckpt_tools.errors import CannotLook, NoneUsable
 from ckpt_tools.job import decisions as room
 from ckpt_tools.job.command import become
 from ckpt_tools.job.decision import read
@@ -202,30 +202,6 @@ def test_a_checkpoint_still_being_written_is_passed_over(root: Path, plans: Path
     assert env["CKPT_STEP"] == "20" and "iter_0000030" in done.stderr
 
 
-def test_a_tracker_that_sides_with_step_is_a_question(root: Path, plans: Path) -> None:
-    for path in root.glob("iter_0000010/*/*"):
-        os.utime(path)  # older step, newer file
-    done = start(root, plans)
-    assert done.returncode == 2 and "--order" in done.stderr and done.stdout == ""
-    assert said(start(root, plans, "--order", "step"))[1]["CKPT_STEP"] == "20"
-    assert said(start(root, plans, "--order", "mtime"))[1]["CKPT_STEP"] == "10"
-    (root / "latest_checkpointed_iteration.txt").write_text("10")  # and from what did it go on?
-    assert start(root, plans).returncode == 2
-
-
-def test_a_clock_in_the_future_is_said(root: Path, plans: Path) -> None:
-    ahead = time.time() + 7200
-    for path in root.glob("iter_0000020/*/*"):
-        os.utime(path, (ahead, ahead))
-    done = start(root, plans)
-    assert said(done)[1]["CKPT_STEP"] == "20" and "mtime-in-future" in done.stderr
-
-
-def test_decisions_never_lie_below_the_root(root: Path) -> None:
-    done = ckpt("run", root, "--plan-dir", root / "plans", "--", *SAY)
-    assert done.returncode == 2 and not (root / "plans").exists()
-
-
 # -- the file itself -----------------------------------------------------------------------------------------
 
 
@@ -370,17 +346,6 @@ def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: 
     with pytest.raises(CannotLook, match=re.escape(str(note))) as raised:
         decision_log.read_last_start(decisions.directory)
     assert "--allow fresh" in raised.value.hint and f"rm {note}" in raised.value.hint
-
-
-def test_a_lost_mount_and_a_damaged_note(root: Path, plans: Path) -> None:
-    said(start(root, plans))
-    shutil.rmtree(root)
-    root.mkdir()
-    (note,) = plans.rglob("last.json")
-    note.write_text("{")
-    done = start(root, plans, "--allow=none")
-    assert done.returncode == 5 and str(note) in done.stderr and done.stdout == ""
-    assert said(start(root, plans, "--allow=none", "--allow=fresh"))[1]["CKPT_RESUME"] == "0"
 
 
 # -- one job, one decision -----------------------------------------------------------------------------------
@@ -648,8 +613,3 @@ def test_the_tree_is_not_touched(root: Path, plans: Path) -> None:
     said(start(root, plans))
     workers(root, plans, 2)
     assert state() == before
-
-
-def test_the_question_of_a_decision_is_checked_before_the_lock(root: Path) -> None:
-    with pytest.raises(UsageError, match="lies inside"):
-        Decisions(str(root / "below"), str(root))

@@ -149,9 +149,10 @@ INHERIT = [
 ]
 """Starts a command that inherits both signals as ignored, or not."""
 SLOW = """
-import sys, time
+import sys, threading, time
 from ckpt_tools import api, cli
 def slow(*args, **kwargs):
+    threading.Thread(target=time.sleep, args=(10**6,)).start()  # no daemon: a normal exit would wait for it
     print("ready", flush=True)
     while True:
         time.sleep(0.01)  # a signal that comes just before pause() would wait in it for ever
@@ -161,12 +162,13 @@ cli.main()
 """
 
 
+@pytest.mark.parametrize("inherited", ["ignored", "default"])
 @pytest.mark.parametrize(("number", "code"), BOTH)
-def test_what_was_inherited_as_ignored_still_ends_it(number: int, code: int) -> None:
-    """As a script's background jobs inherit SIGINT."""
+def test_a_signal_ends_it_at_once_whatever_was_inherited(number: int, code: int, inherited: str) -> None:
+    """A script's background jobs inherit SIGINT as ignored."""
 
     with subprocess.Popen(
-        [*INHERIT, "ignored", sys.executable, "-c", SLOW],
+        [*INHERIT, inherited, sys.executable, "-c", SLOW],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=CLEAN,

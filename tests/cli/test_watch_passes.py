@@ -60,8 +60,11 @@ class Watched:
         return [e.fields[field] for e in self.events if e.type == kind]
 
 
+Watch = Callable[..., Watched]
+
+
 @pytest.fixture
-def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Watched]:
+def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """``watch(root, act, act, …)``: a pass, an act, a pass, an act, …, a pass."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
@@ -82,9 +85,7 @@ def nothing() -> None:
 
 
 @pytest.mark.slow
-def test_a_damaged_index_is_damage_and_hides_nothing_else(
-    watch: Callable[..., Watched], tmp_path: Path
-) -> None:
+def test_a_damaged_index_is_damage_and_hides_nothing_else(watch: Watch, tmp_path: Path) -> None:
     path = tmp_path / "run"
     saves = described_tree("dcp", path)
     index = next(path / f for f in saves[1].files if f.endswith(".metadata"))
@@ -94,7 +95,7 @@ def test_a_damaged_index_is_damage_and_hides_nothing_else(
 
 
 @pytest.mark.slow
-def test_an_idle_run_says_nothing_more(watch: Callable[..., Watched], tmp_path: Path) -> None:
+def test_an_idle_run_says_nothing_more(watch: Watch, tmp_path: Path) -> None:
     seen = watch(megatron(tmp_path / "run"), *[nothing] * 5)
     assert [e.type for e in seen.events] == ["started", "checkpoint", "checkpoint", "pass", "stopped"]
     assert seen.waits == [60.0] * 6, "the next listing, whatever was found"
@@ -102,7 +103,7 @@ def test_an_idle_run_says_nothing_more(watch: Callable[..., Watched], tmp_path: 
 
 @pytest.mark.slow
 def test_a_clock_that_jumps_moves_nothing(
-    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, ahead = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + ahead[0])
@@ -123,7 +124,7 @@ def test_a_clock_that_jumps_moves_nothing(
 
 @pytest.mark.slow
 def test_what_is_young_is_waited_for_by_our_clock(
-    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its times lie in the future: those of a file server whose clock is wrong."""
     path, ahead, real = megatron(tmp_path / "run", steps=(10,), world=1), [0.0], time.monotonic
@@ -136,7 +137,7 @@ def test_what_is_young_is_waited_for_by_our_clock(
 
 @pytest.mark.slow
 def test_a_cut_save_is_told_of_whatever_the_clock_of_its_server_says(
-    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, ahead, real = megatron(tmp_path / "run", steps=(10, 20), world=1), [0.0], time.monotonic
     (path / "latest_checkpointed_iteration.txt").unlink()
@@ -150,7 +151,7 @@ def test_a_cut_save_is_told_of_whatever_the_clock_of_its_server_says(
 
 @pytest.mark.slow
 def test_what_is_written_while_it_is_read_is_told_of_afterwards(
-    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, real, times = megatron(tmp_path / "run"), root.verify, [OLD]
 
@@ -169,9 +170,7 @@ def test_what_is_written_while_it_is_read_is_told_of_afterwards(
 
 
 @pytest.mark.slow
-def test_a_torn_save_waits_until_it_is_whole_or_left_behind(
-    watch: Callable[..., Watched], tmp_path: Path
-) -> None:
+def test_a_torn_save_waits_until_it_is_whole_or_left_behind(watch: Watch, tmp_path: Path) -> None:
     path = megatron(tmp_path / "run", steps=(10, 20))
     shutil.rmtree(path / "iter_0000020/mp_rank_01")
     (path / "latest_checkpointed_iteration.txt").write_text("10")
@@ -185,7 +184,7 @@ def test_a_torn_save_waits_until_it_is_whole_or_left_behind(
 
 @pytest.mark.slow
 def test_what_cannot_be_read_is_neither_good_nor_bad(
-    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, real, denied, ahead = megatron(tmp_path / "run"), os.open, [True], [0.0]
     clock = time.monotonic
@@ -213,7 +212,7 @@ def test_what_cannot_be_read_is_neither_good_nor_bad(
 
 @pytest.mark.slow
 def test_a_directory_that_cannot_be_listed_is_not_gone(
-    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, real, denied = megatron(tmp_path / "run"), os.scandir, [False]
 
@@ -231,7 +230,7 @@ def test_a_directory_that_cannot_be_listed_is_not_gone(
 
 @pytest.mark.slow
 def test_a_full_disk_is_said_once_and_it_goes_on(
-    watch: Callable[..., Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, real = megatron(tmp_path / "run"), os.write
     full = [True]
@@ -252,7 +251,7 @@ def test_a_full_disk_is_said_once_and_it_goes_on(
 
 
 @pytest.mark.slow
-def test_several_runs_are_asked_about_one_by_one(watch: Callable[..., Watched], tmp_path: Path) -> None:
+def test_several_runs_are_asked_about_one_by_one(watch: Watch, tmp_path: Path) -> None:
     for name in ("a", "b"):
         megatron(tmp_path / "runs" / name)
     seen = watch(tmp_path / "runs", lambda: [broken_body_of(tmp_path / "runs/a", step) for step in (10, 20)])
@@ -267,7 +266,7 @@ def broken_body_of(path: Path, step: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_seal_that_cannot_be_written_is_said(watch: Callable[..., Watched], tmp_path: Path) -> None:
+def test_a_seal_that_cannot_be_written_is_said(watch: Watch, tmp_path: Path) -> None:
     path = megatron(tmp_path / "run")
     (tmp_path / "seals").write_text("no directory")
     options = ReadOptions(jobs=1, settle=0.0, cache=True, seal_dir=str(tmp_path / "seals"))
@@ -279,7 +278,7 @@ def test_a_seal_that_cannot_be_written_is_said(watch: Callable[..., Watched], tm
 
 
 @pytest.mark.slow
-def test_the_state_of_somebody_else_does_not_count(watch: Callable[..., Watched], tmp_path: Path) -> None:
+def test_the_state_of_somebody_else_does_not_count(watch: Watch, tmp_path: Path) -> None:
     from ckpt_tools.storage.trust import Untrusted
 
     path = megatron(tmp_path / "run")

@@ -335,14 +335,6 @@ def test_huge_keys_out_of_shared_prefixes_stop() -> None:
     assert peak < 100 << 20
 
 
-@pytest.mark.exhaustive
-@pytest.mark.slow
-@pytest.mark.usefixtures("fast")
-def test_many_small_entries_take_linear_time() -> None:
-    pairs = [(b"", header()), *((struct.pack(">I", (1 << 24) + n), b"\x08\x04") for n in range(60_000))]
-    assert "bad-header" not in {f.code for f in bounded(table([block(pairs)], [b"\xff"]))}
-
-
 @pytest.mark.usefixtures("fast")
 @pytest.mark.exhaustive
 def test_many_slices_take_linear_time() -> None:

@@ -120,14 +120,6 @@ def test_shell_tells_the_only_path_of_a_single_rank():
     assert "CKPT_PATH=/data/out/rank_0/net-3_40.ckpt " in shell.render(plan)
 
 
-def test_shell_stops_where_nothing_tells_what_was_chosen():
-    """Two ranks load different files: what is exported would start a job from nothing."""
-    with pytest.raises(UsageError, match="would not learn of it") as told:
-        shell.render(replace(sample.plan(), resume=Resume(None)))
-    assert "--rank N" in told.value.hint and "--worker" in told.value.hint
-    assert "CKPT_ARGS='--at 3'" in shell.render(replace(sample.plan(), resume=Resume(None, ("--at", "3"))))
-
-
 def test_shell_exports_only_names_that_are_names():
     plan = replace(sample.plan(), resume=Resume("/x", env={"A_1": "b c", "x; id": "1"}))
     assert shell.render(plan).endswith("CKPT_RESUME=1 CKPT_ARGS= A_1='b c'\n")

@@ -28,7 +28,7 @@ from ckpt_tools.planning.writers import Placed, rank_order
 
 
 def checkpoint(ranks: list[int], layout: str = "mindspore", kind: Kind = Kind.PERIODIC) -> Checkpoint:
-    piece = {"mindspore": "model_rank", "mindio-ttp": "tft", "pytorch-sample": "checkpoint"}[layout]
+    piece = {"mindspore": "model_rank", "pytorch-sample": "checkpoint"}[layout]
     parts = tuple(
         Part(f"/r/rank_{r}/x", layout, piece, "model", "run", "/r", rank=r, kind=kind, size=1) for r in ranks
     )
@@ -59,21 +59,6 @@ SILENT = Evidence(lambda p: Tensors(""), lambda rank, part: [])
 PAIRS = Selection(replica_groups={"": ((0, 2), (1, 3))})
 
 
-def test_everyone_loads_its_own_file() -> None:
-    assert whose(run(checkpoint([0, 1, 2]), 3, Selection())) == {0: 0, 1: 1, 2: 2}
-
-
-def test_a_damaged_file_is_replaced_within_its_group_only() -> None:
-    a = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3})
-    assert (
-        whose(a) == {0: 0, 1: 1, 2: 2, 3: 1}
-        and a.loads[3][0].substituted
-        and "--replica-groups" in a.loads[3][0].reason
-    )
-    assert 3 not in run(checkpoint([0, 1, 2, 3]), 4, Selection(), {3}).loads
-    assert 3 not in run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {1, 3}).loads
-
-
 def test_a_contradicting_signature_is_never_used() -> None:
     a = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3}, {1: "a", 3: "b"})
     assert 3 not in a.loads and {"replica-mismatch", "missing-rank"} <= {f.code for f in a.findings}
@@ -81,7 +66,9 @@ def test_a_contradicting_signature_is_never_used() -> None:
 
 def test_an_equal_signature_is_the_proof_and_silence_is_a_note_or_with_strict_a_refusal() -> None:
     proven = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3}, {1: "a", 3: "a"})
-    assert "names, types and shapes" in proven.loads[3][0].reason and not proven.findings
+    (load,) = proven.loads[3]
+    assert load.part.rank == 1 and load.substituted and not proven.findings
+    assert "names, types and shapes" in load.reason and "--replica-groups" in load.reason
     silent = run(checkpoint([0, 1, 2, 3]), 4, PAIRS, {3})
     assert [f.code for f in silent.findings] == ["replica-unproven"]
     strict = run(
@@ -90,43 +77,19 @@ def test_an_equal_signature_is_the_proof_and_silence_is_a_note_or_with_strict_a_
     assert 3 not in strict.loads
 
 
-def test_fault_ranks_are_ineligible_in_dying_gasps_and_only_disliked_elsewhere() -> None:
-    gasp, periodic = checkpoint([0, 1, 2, 3], kind=Kind.DYING_GASP), checkpoint([0, 1, 2, 3])
-    fault = Selection(fault_ranks=frozenset({3}))
-    assert 3 not in run(gasp, 4, fault).loads
-    assert whose(run(periodic, 4, fault))[3] == 3
-    both = Selection(fault_ranks=frozenset({3}), replica_groups=PAIRS.replica_groups)
-    assert whose(run(gasp, 4, both))[3] == 1 and whose(run(periodic, 4, both))[3] == 1
-    all_gone = Selection(fault_ranks=frozenset({1, 3}), replica_groups=PAIRS.replica_groups)
-    assert 3 not in run(gasp, 4, all_gone).loads and whose(run(periodic, 4, all_gone)) == {
-        0: 0,
-        1: 1,
-        2: 2,
-        3: 3,
-    }
-
-
-def test_a_committed_layout_asks_for_groups_instead_of_falling_back() -> None:
-    a = run(checkpoint([1, 2], "mindio-ttp", Kind.DYING_GASP), 4, Selection())
-    assert a.groupless == (0, 3) and a.findings[0].code == "replica-groups-needed"
-    assert not run(checkpoint([1, 2], "mindio-ttp", Kind.DYING_GASP), 4, PAIRS).groupless
-
-
-def test_the_layout_may_say_that_all_ranks_are_replicas() -> None:
-    assert whose(run(checkpoint([0, 4], "pytorch-sample"), 6, Selection())) == {
-        0: 0,
-        1: 0,
-        2: 0,
-        3: 4,
-        4: 4,
-        5: 4,
-    }
-
-
-def test_a_flag_never_replicates_a_sharded_piece() -> None:
+@pytest.mark.parametrize(
+    ("topology", "selection"),
+    [
+        (Topology(2, {"tp": 1}), Selection(replicas_all=True)),
+        (Topology(2, {"tp": 1}, strategy=((0, 1),)), Selection(strategy_dir="d")),
+    ],
+)
+def test_neither_a_flag_nor_strategy_files_replicate_a_sharded_piece(
+    topology: Topology, selection: Selection
+) -> None:
     part = Part("/r/optim.pt", "megatron", "optim", "optimizer", "run", "/r", coords=(("tp", 0), ("dp", 0)))
     c = Checkpoint("megatron", "run", Kind.PERIODIC, (part,), "/r", 1, 10)
-    a = assign(c, Groups(Topology(2, {"tp": 1}), Selection(replicas_all=True)), {}, SILENT)
+    a = assign(c, Groups(topology, selection), {}, SILENT)
     assert whose(a) == {0: None} and [f.code for f in a.findings] == ["missing-rank"]
 
 
@@ -290,13 +253,6 @@ def test_the_order_of_sources_of_replica_groups() -> None:
     assert whose_is_3(Selection(strategy_dir="d", sizes={"tp": 2})) == 1
     assert whose_is_3(Selection(strategy_dir="d", sizes={"tp": 2}, replica_groups={"": ((2, 3),)})) == 2
     assert whose_is_3(Selection(strategy_dir="d"), "pytorch-sample") == 0
-
-
-def test_strategy_files_never_replicate_a_sharded_piece() -> None:
-    part = Part("/r/optim.pt", "megatron", "optim", "optimizer", "run", "/r", coords=(("tp", 0), ("dp", 0)))
-    c = Checkpoint("megatron", "run", Kind.PERIODIC, (part,), "/r", 1, 10)
-    a = assign(c, Groups(Topology(2, {"tp": 1}, strategy=((0, 1),)), Selection(strategy_dir="d")), {}, SILENT)
-    assert whose(a) == {0: None}
 
 
 @given(st.sets(st.integers(0, 7), min_size=1), st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)))
