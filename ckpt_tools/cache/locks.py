@@ -6,7 +6,7 @@ import fcntl
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ckpt_tools.storage.urls import is_url, real_path
 
@@ -30,17 +30,11 @@ def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Ca
     Deep looks have locks of their own, so that a look at a header never waits for somebody who reads a whole
     file. Where nothing can be locked, and without a ``home``, it is always our turn.
     """
-    if home is None:
-        yield lambda: True
-        return
-    try:
-        name = f"{kind}{'deep' if deep else 'quick'}-{zlib.crc32(os.fsencode(path)) % _LOCKS:02d}.lock"
-        fd = os.open(
-            os.path.join(home, name),
-            os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
-            0o600,
-        )
-    except OSError:
+    fd, flags = None, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    name = f"{kind}{'deep' if deep else 'quick'}-{zlib.crc32(os.fsencode(path)) % _LOCKS:02d}.lock"
+    with suppress(OSError):
+        fd = None if home is None else os.open(os.path.join(home, name), flags, 0o600)
+    if fd is None:
         yield lambda: True
         return
 

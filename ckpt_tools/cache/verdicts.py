@@ -117,16 +117,11 @@ class Cache:
             key = os.fsencode(path), question
             row = db.execute(
                 "SELECT entry, depth, seen_ns, bad, used_ns, identity, digest FROM seen WHERE path = ? AND"
-                " question = ?",
-                key,
+                " question = ? AND depth >= ? AND identity = ?",
+                (*key, depth, _text(identity)),
             ).fetchone()
-            if (
-                row is None
-                or tuple(map(type, row)) != _TYPES
-                or row[1] < depth
-                or row[5] != _text(identity)
-                or row[6] != _digest(*key, *row[:4], row[5])
-            ):
+            is_ours = row is not None and tuple(map(type, row)) == _TYPES
+            if not is_ours or row[6] != _digest(*key, *row[:4], row[5]):
                 return None
             now = time.time_ns()
             if not -60e9 <= now - row[2] <= (math.inf if ever else self.max_age * 1e9) or (
@@ -202,9 +197,14 @@ class Cache:
         orders.make(os.path.dirname(self.directory))
         with suppress(FileExistsError):
             os.mkdir(self.directory, 0o700)
-        with orders.directory(self.directory, self._trust) as at:
-            for end in _ENDS:
-                _sound(f"{_FILE}{end}", at, self._trust)
+        orders.check(self.directory, self._trust)
+        for path in (f"{self.path}{end}" for end in _ENDS):
+            with suppress(FileNotFoundError):
+                orders.check(path, self._trust)
+                info = os.lstat(path)
+                if not stat.S_ISREG(info.st_mode) or info.st_nlink > 1 or info.st_size > _LARGEST:
+                    why = f"is no file, has other names, or is larger than {_LARGEST >> 20:,} MiB"
+                    raise Untrusted(f"{path} {why}", "remove it")
         db = sqlite3.connect(self.path, timeout=_BUSY, isolation_level=None)
         try:
             self._prepare(db)
@@ -277,26 +277,6 @@ def remembering(
     finally:
         if cache is not None:
             cache.close()
-
-
-def _sound(name: str, at: int, trust: Trust) -> None:
-    """Raise Untrusted unless a file of the cache is missing or one that we could have made."""
-    try:
-        info = os.stat(name, dir_fd=at, follow_symlinks=False)
-    except FileNotFoundError:
-        return
-    hint = "remove it"
-    if not stat.S_ISREG(info.st_mode):
-        raise Untrusted(f"{name} is no regular file", hint)
-    if reason := orders.owner(info, trust):
-        raise Untrusted(f"{name} {reason}", hint)
-    if info.st_nlink > 1 or info.st_mode & 0o022:
-        raise Untrusted(
-            f"{name} may be written by others (mode {stat.S_IMODE(info.st_mode):04o}, {info.st_nlink} names)",
-            hint,
-        )
-    if info.st_size > _LARGEST:
-        raise Untrusted(f"{name} is larger than {_LARGEST >> 20:,} MiB", hint)
 
 
 def _text(identity: Identity) -> str:

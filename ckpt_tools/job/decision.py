@@ -23,7 +23,7 @@ from ckpt_tools.planning.other_writers import get_etag
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.checked_json import Count, Invalid, NoJson, Number, Path, Text, Whole
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.retry import refresh, status
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url, split
 
@@ -344,12 +344,7 @@ class Decision(Struct, frozen=True, dict=True):
     def _check_files(self, ranks: Iterable[int | None]) -> None:
         files = {f.path: f for r in ranks for f in self.files(r)}
         files |= {f.path: f for f in self.files() if f.path == self.resume.path}  # told to all ranks
-        in_stores = [path for path in files if is_url(path)]
-        failed: Mapping[str, OSError] = {}
-        if in_stores:
-            from ckpt_tools.storage.stores.refresh import refresh_objects
-
-            failed = refresh_objects(in_stores)
+        failed = refresh(files)
         for path, f in files.items():
             with explain_refusal(f"{path}, which was chosen, cannot be looked at any more", AGAIN):
                 if error := failed.get(path):

@@ -15,7 +15,7 @@ from ckpt_tools.planning.rules.choice import another_writer
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.listing import THREADS, entries_of
-from ckpt_tools.storage.retry import status
+from ckpt_tools.storage.retry import refresh, status
 from ckpt_tools.storage.urls import is_url
 
 STATS = 256
@@ -29,11 +29,8 @@ _RELISTED = 8
 
 def require_unchanged(planned: Iterable[FileLoad]) -> None:
     """Raise CannotLook unless what is to be loaded is what was verified, by a stat of each file."""
-    files, failed = {f.path: f for f in planned}, dict[str, OSError]()
-    if urls := [path for path in files if is_url(path)]:
-        from ckpt_tools.storage.stores.refresh import refresh_objects
-
-        failed = refresh_objects(urls)
+    files = {f.path: f for f in planned}
+    failed = refresh(files)
     for path, seen in stat_all(list(files)):
         now, f = failed.get(path, seen), files[path]
         if isinstance(now, OSError):

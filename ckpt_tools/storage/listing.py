@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, cast
 
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.retry import is_directory, status
-from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.threads import do_each
 from ckpt_tools.storage.urls import is_url
 
 Entries = list[os.DirEntry[str]]
@@ -37,11 +37,7 @@ class Names(Entries):
         return ()
 
 
-def all_of(entries: Entries) -> Entries:
-    return entries
-
-
-def entries_of(path: str, keep: EntryFilter = all_of) -> Entries:
+def entries_of(path: str, keep: EntryFilter = list) -> Entries:
     """A directory's entries, sorted by name. Raises OSError."""
     return keep(_in_store(path) if is_url(path) else patiently(_listed, path))
 
@@ -90,7 +86,7 @@ _CHUNK = 32
 
 
 def walk(
-    root: str, inspect: Inspect[T], threads: int = THREADS, keep: EntryFilter = all_of
+    root: str, inspect: Inspect[T], threads: int = THREADS, keep: EntryFilter = list
 ) -> Iterator[tuple[str, T | OSError]]:
     """Every directory at and below ``root`` with what ``inspect`` makes of its sorted entries, parents first,
     in the order of names; a directory that cannot be listed comes with its OSError. Of entries that ``keep``
@@ -109,28 +105,24 @@ def walk(
             yield root, e
             return
         threads = 1  # all of it is in memory now
-    seen, stack, pool = set[tuple[int, int]](), [root], Threads(threads)
-    try:
-        while stack:
-            path = stack.pop()
-            try:
-                st = status(path)
-                if (st.st_dev, st.st_ino) in seen:
-                    continue
-                entries = entries_of(path, keep)
-            except OSError as e:
-                yield path, e
+    seen, stack = set[tuple[int, int]](), [root]
+    while stack:
+        path = stack.pop()
+        try:
+            st = status(path)
+            if (st.st_dev, st.st_ino) in seen:
                 continue
-            seen.add((st.st_dev, st.st_ino))
-            contents = inspect(path, entries)
-            asked = list(contents.to_stat()) if threads > 1 and len(entries) > _CHUNK else []
-            chunks = [asked[at : at + _CHUNK] for at in range(0, len(asked), _CHUNK)]
-            for done in [pool.submit(_stat_all, chunk) for chunk in chunks]:
-                done.result()
-            yield path, contents
-            stack.extend(reversed(below(entries)))
-    finally:
-        pool.close(wait=False)
+            entries = entries_of(path, keep)
+        except OSError as e:
+            yield path, e
+            continue
+        seen.add((st.st_dev, st.st_ino))
+        contents = inspect(path, entries)
+        if threads > 1 and len(entries) > _CHUNK:
+            asked = list(contents.to_stat())
+            do_each(_stat_all, [asked[at : at + _CHUNK] for at in range(0, len(asked), _CHUNK)], threads)
+        yield path, contents
+        stack.extend(reversed(below(entries)))
 
 
 def _stat_all(entries: Entries) -> None:

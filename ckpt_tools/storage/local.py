@@ -127,41 +127,57 @@ class Source(Protocol):
         ...
 
 
-class OpenFile(Source, Protocol):
-    """A file that is open, wherever it lies. ``stat`` is what it was when it was opened."""
+class OpenFile:
+    """A Source that is a file which is open, wherever it lies. ``stat`` is what it was when it was opened."""
 
-    bytes_read: int
+    def __init__(self, path: str, stat: os.stat_result) -> None:
+        self.path, self.stat, self.size = path, stat, stat.st_size
+        self.bytes_read = 0
+        self._counters = counting()  # here, because other threads do not see it
+        self._lock = threading.Lock()  # += from several threads loses counts without it
 
-    @property
-    def stat(self) -> os.stat_result: ...
+    def read(self, offset: int, length: int) -> bytes:
+        raise NotImplementedError
 
-    def count(self, n: int) -> None: ...
-    def changed(self) -> bool: ...
-    def identity(self) -> Identity | None: ...
-    def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
+    def readinto(self, offset: int, buffer: memoryview) -> None:
+        raise NotImplementedError
+
+    def changed(self) -> bool:
+        """Whether it is another file now, or was written since it was opened. Raises OSError."""
+        raise NotImplementedError
+
+    def identity(self) -> Identity | None:
+        """What was read, None when it changed meanwhile."""
+        raise NotImplementedError
+
+    def count(self, n: int) -> None:
+        """Count bytes that were delivered, or that somebody else read from this file for us."""
+        with self._lock:
+            self.bytes_read += n
+
+    def close(self) -> None:
+        for counter in self._counters:
+            counter.bytes += self.bytes_read
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-class LocalSource:
+class LocalSource(OpenFile):
     """A file of the local file system, by pread: no shared position, so threads do not disturb each other."""
 
-    stat: os.stat_result
-
     def __init__(self, path: str) -> None:
-        self.path = path
         # O_NONBLOCK: opening a FIFO that lies in place of a file must not hang; it changes nothing for
         # regular files.
         self.fd = patiently(os.open, path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            self.stat = patiently(os.fstat, self.fd)
+            super().__init__(path, patiently(os.fstat, self.fd))
         except OSError:
             os.close(self.fd)
             raise
-        self.size = self.stat.st_size
-        self.bytes_read = 0
-        self._counters = counting()  # here, because other threads do not see it
-        self._lock = threading.Lock()  # += from several threads loses counts without it
 
     def read(self, offset: int, length: int) -> bytes:
         data = patiently(os.pread, self.fd, length, offset)
@@ -170,7 +186,7 @@ class LocalSource:
             if not more:
                 raise self.end_of_file(offset, length, len(data))
             data += more
-        self.bytes_read += length
+        self.count(length)
         return data
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
@@ -189,32 +205,18 @@ class LocalSource:
             return OSError(errno.EIO, f"the file has {size} bytes, but reading it ends at {end}", self.path)
         return ShortRead(offset, wanted, got)
 
-    def count(self, n: int) -> None:
-        """Count bytes that somebody else read from this file for us."""
-        with self._lock:
-            self.bytes_read += n
-
     def changed(self) -> bool:
-        """Whether the file's size or modification time differ from when it was opened."""
         now = patiently(os.fstat, self.fd)
         return (now.st_size, now.st_mtime_ns) != (self.stat.st_size, self.stat.st_mtime_ns)
 
     def identity(self) -> Identity | None:
-        """What was read, None when it changed meanwhile."""
         before, now = Identity.of(self.stat), Identity.of(patiently(os.fstat, self.fd))
         return before if before == now else None
 
     def close(self) -> None:
         with suppress(OSError):  # what was read was read, and the descriptor is gone all the same
             os.close(self.fd)
-        for counter in self._counters:
-            counter.bytes += self.bytes_read
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
 
 ALIGNED = 4096

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.urls import is_url
@@ -37,6 +37,18 @@ def _in_store(url: str) -> os.stat_result:
 
     tree, key = tree_of(url)
     return tree.stat(key)
+
+
+def refresh(paths: Iterable[str]) -> dict[str, OSError]:
+    """See that what is asked about these next is as it is now, in a store too; what could not be asked there,
+    and why.
+    """
+    urls = [path for path in paths if is_url(path)]
+    if not urls:
+        return {}
+    from ckpt_tools.storage.stores.refresh import refresh_objects
+
+    return refresh_objects(urls)
 
 
 def there(path: str) -> bool:

@@ -59,6 +59,9 @@ class Limit:
         self.stalled = 0
         self.lost: list[str] = []  # paths that are not asked about again; calls are given lists as well
 
+    def is_overdue(self, since: float) -> bool:
+        return time.monotonic() - max(self.ends, since) >= GRACE
+
     def away(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """``work(*args)`` by a thread that may be left behind. Raises Stalled when a call of it, or of a
         thread that it starts, is overdue.
@@ -66,8 +69,13 @@ class Limit:
         if self.stalled >= MOST:
             raise Stalled
         hand, calls = Threads(1), dict[int, Call]()
+
+        def begin() -> T:
+            _calls.set(calls)
+            return work(*args, **kwargs)
+
         try:
-            future = hand.submit(_work, calls, work, args, kwargs)
+            future = hand.submit(begin)
             self._wait(future, calls)
         except BaseException:
             hand.close(wait=False)  # should it ever come back
@@ -79,7 +87,7 @@ class Limit:
         """Wait for the work. Raises Stalled when the same call is overdue at two looks."""
         seen: Call | None = None
         while not wait([future], min(max(_AGAIN, self.ends + GRACE - time.monotonic()), TIMEOUT_MAX)).done:
-            before, seen = seen, next((c for c in list(calls.values()) if _overdue(self.ends, c[0])), None)
+            before, seen = seen, next((c for c in list(calls.values()) if self.is_overdue(c[0])), None)
             if seen is not None and seen is before:
                 path = _path(seen[1])
                 self.stalled += 1
@@ -92,10 +100,6 @@ _calls: ContextVar[dict[int, Call] | None] = ContextVar("ckpt_tools_calls", defa
 """Those under way in a thread that may be left behind, by thread; None elsewhere."""
 
 
-def _overdue(ends: float, since: float) -> bool:
-    return time.monotonic() - max(ends, since) >= GRACE
-
-
 def _path(args: tuple[Any, ...]) -> str:
     """The path that a call was about: it was given one, the entry of a directory, or a file that is open."""
     what = getattr(args[0], "path", args[0]) if args else ""
@@ -105,11 +109,6 @@ def _path(args: tuple[Any, ...]) -> str:
         except OSError:
             return ""
     return what if isinstance(what, str) else ""
-
-
-def _work(calls: dict[int, Call], work: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-    _calls.set(calls)
-    return work(*args, **kwargs)
 
 
 def watched(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -152,7 +151,7 @@ def away(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 def overdue(since: float) -> bool:
     """Whether an answer that is awaited since then (``time.monotonic()``) should have come."""
     limit = _limit.get()
-    return limit is not None and _overdue(limit.ends, since)
+    return limit is not None and limit.is_overdue(since)
 
 
 def unlimited() -> None:

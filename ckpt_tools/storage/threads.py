@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
@@ -12,6 +12,7 @@ from threading import Lock, Thread
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
 
 MOST = 32
@@ -77,6 +78,15 @@ class Threads(Executor):
             self._work.put(None)
         for thread in self._threads if wait else ():
             thread.join()
+
+
+def do_each(work: Callable[[S], T], items: Iterable[S], count: int) -> list[T]:
+    """What some work makes of each, up to ``count`` of them at a time. Raises the first error of it."""
+    pool = Threads(count)
+    try:
+        return [future.result() for future in [pool.submit(work, item) for item in items]]
+    finally:
+        pool.close(wait=False)
 
 
 class Rate:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from ckpt_tools.errors import CannotLook, CkptError
+from ckpt_tools.errors import CkptError, explain_refusal
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust
 
@@ -90,13 +90,11 @@ def hold_lock(directory: str, name: str, trusted: Trust, busy: Callable[[str], C
     CannotLook, Untrusted, and what is ``busy`` for who holds it.
     """
     path = os.path.join(directory, name)
-    try:
+    hint = "name a directory that can be written, on a file system with flock, with CKPT_STATE_DIR"
+    with explain_refusal(f"{path} cannot be locked", hint):
         trust.make(directory, trusted)
         fd = take_lock(path, trusted)
         who = "" if fd is not None else trust.read(path, 200, trusted).decode("utf-8", "replace")
-    except OSError as e:
-        hint = "name a directory that can be written, on a file system with flock, with CKPT_STATE_DIR"
-        raise CannotLook(f"{path} cannot be locked: {e.strerror}", hint) from e
     if fd is None:
         raise busy(who or "another process")
     try:
@@ -116,7 +114,7 @@ _HINT = "name another FILE with -o, or make room"
 
 def check_writable(path: str) -> None:
     """Raise CannotLook where no file could be written at ``path``, before the work for it."""
-    try:
+    with explain_refusal(f"{path} cannot be written", _HINT):
         if _special(path):
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -124,13 +122,11 @@ def check_writable(path: str) -> None:
         fd, aside = _aside(path)
         os.close(fd)
         os.unlink(aside)
-    except OSError as e:
-        raise _unwritten(path, e) from e
 
 
 def write_whole(path: str, data: bytes) -> None:
     """Put a file at ``path``: written aside, synced, renamed. Raises CannotLook."""
-    try:
+    with explain_refusal(f"{path} cannot be written", _HINT):
         if _special(path):  # a pipe or a terminal holds nothing that could be half of a file
             with open(path, "wb", buffering=0) as stream:
                 write_all(stream.fileno(), data)
@@ -141,8 +137,6 @@ def write_whole(path: str, data: bytes) -> None:
             os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode) & 0o777)
         with written_aside(fd, data, aside, target):
             pass
-    except OSError as e:
-        raise _unwritten(path, e) from e
 
 
 def _special(path: str) -> bool:
@@ -165,7 +159,3 @@ def _aside(path: str) -> tuple[int, str]:
     aside = os.path.join(home, f".{name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.open(aside, flags, 0o666), aside
-
-
-def _unwritten(path: str, error: OSError) -> CannotLook:
-    return CannotLook(f"{path} cannot be written: {error.strerror}", _HINT)

@@ -121,11 +121,8 @@ class ObjectStore:
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
         self._must_list(prefix)
 
-        def ask() -> Any:
-            self.requests["list"] += 1
-            return self._asked(prefix, self.client.list_with_delimiter, prefix or None)
-
-        found = ask_again(ask)
+        self.requests["list"] += 1
+        found = ask_again(lambda: self._asked(prefix, self.client.list_with_delimiter, prefix or None))
         objects = [_object(meta) for meta in found["objects"] if meta["path"] != prefix]
         if not objects and not found["common_prefixes"]:
             self._prove(prefix)
@@ -138,19 +135,17 @@ class ObjectStore:
             return self._asked(key, _beginning, client, path)._replace(key=key)
         try:
             return _object(self._asked(key, client.head, path))._replace(key=key)
-        except PermissionError:
-            if next(self._pages(key, ""), None) is None and not self._lacks(key):  # a directory
+        except PermissionError as e:
+            # S3 refuses (403) what is not there unless the whole bucket may be listed (API reference,
+            # HeadObject, "Permissions"): then a list says it, as far as it may be asked for
+            is_directory = next(self._pages(key, ""), None) is not None
+            try:
+                listed = () if is_directory else self.directory(key.rpartition("/")[0])[0]
+            except OSError:
+                raise e from None
+            if any(of.key == key for of in listed):
                 raise
         raise FileNotFoundError(errno.ENOENT, "there is no such object", joined(self.url, key))
-
-    def _lacks(self, key: str) -> bool:
-        """Whether a list says that there is no such object, as far as it may be asked for: S3 refuses (403)
-        what is not there unless the whole bucket may be listed (API reference, HeadObject, "Permissions").
-        """
-        try:
-            return all(of.key != key for of in self.directory(key.rpartition("/")[0])[0])
-        except OSError:
-            return False
 
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
         self.requests["get"] += 1
@@ -173,10 +168,10 @@ class ObjectStore:
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
         require_seen(self, key, replacing)  # there are servers that know no conditions, and say nothing
-        old = replacing and (replacing.etag or replacing.version)
-        mode: Any = "create" if replacing is None else "overwrite"
-        if replacing is not None and old:
-            mode = {k: v for k, v in (("e_tag", replacing.etag), ("version", replacing.version)) if v}
+        mode: Any = "create"
+        if replacing is not None:
+            seen = {"e_tag": replacing.etag, "version": replacing.version}
+            mode = {name: value for name, value in seen.items() if value} or "overwrite"
         try:
             self._write(key, data, mode)
         except (Replaced, FileExistsError) as e:

@@ -150,18 +150,17 @@ def _client(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _retry(given: Mapping[str, str]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key in ("max_retries", "backoff_base"):
-        if key in given:
-            if not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", given[key]):
-                raise UsageError(f"the option {key}={given[key]} is no number", f"use {key}=3")
-            out[key] = float(given[key])
-    spans = ("retry_timeout", "init_backoff", "max_backoff")
-    out |= {key: timedelta(seconds=_seconds(key, given[key])) for key in spans if key in given}
-    names = {"init_backoff": "init_backoff", "max_backoff": "max_backoff", "backoff_base": "base"}
-    backoff = {name: out.pop(key) for key, name in names.items() if key in out}
-    if "max_retries" in out:
-        out["max_retries"] = int(out["max_retries"])
+    out, backoff = dict[str, Any](), dict[str, Any]()
+    for key, text in given.items():
+        is_number = key in ("max_retries", "backoff_base")
+        if is_number and not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", text):
+            raise UsageError(f"the option {key}={text} is no number", f"use {key}=3")
+        if key == "max_retries":
+            out[key] = int(float(text))
+        elif key == "backoff_base":
+            backoff["base"] = float(text)
+        elif key in RETRY:
+            (out if key == "retry_timeout" else backoff)[key] = timedelta(seconds=_seconds(key, text))
     return {**out, "backoff": backoff} if backoff else out
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.stores.mounts import tree_of
 from ckpt_tools.storage.stores.store import PAGE, Object
-from ckpt_tools.storage.threads import Threads
+from ckpt_tools.storage.threads import do_each
 from ckpt_tools.storage.urls import joined
 
 if TYPE_CHECKING:
@@ -25,41 +25,21 @@ Asked = tuple[Sequence[str], Callable[[], None]]
 
 
 def refresh_objects(urls: Iterable[str]) -> dict[str, OSError]:
-    """Ask the stores what they have under these names now: one list of the directory that all lie in, or one
-    request for each object or directory, whatever is least. What could not be asked about, and why; who asks
+    """Ask the stores what they have under these names now. What could not be asked about, and why; who asks
     for the others then is told what they are now.
     """
-    stores, failed = _by_store(urls)
-    asked = list[Asked]()
-    for tree, keys in stores.items():
-        homes = defaultdict(list)
-        for key, url in keys.items():
-            homes[key.rpartition("/")[0]].append(url)
-        if (pages := _count_pages(tree, top := _common(homes))) is not None and pages <= len(keys):
-            asked.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
-        elif pages is None and len(keys) > FEW:
-            asked += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
-        else:
-            asked += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
-    return failed | _ask(asked)
+    return _refresh(urls, are_directories=False)
 
 
 def refresh_directories(directories: Iterable[str]) -> dict[str, OSError]:
-    """List directories of stores anew, with what lies below them where that takes fewer requests; what could
-    not be listed, and why.
+    """List directories of stores anew; what could not be listed, and why."""
+    return _refresh(directories, are_directories=True)
+
+
+def _refresh(urls: Iterable[str], *, are_directories: bool) -> dict[str, OSError]:
+    """By one list of all that lies below the directory that they have in common, or by one request for each
+    object or directory, whatever is least.
     """
-    stores, failed = _by_store(directories)
-    asked = list[Asked]()
-    for tree, keys in stores.items():
-        if (pages := _count_pages(tree, top := _common(keys))) is not None and pages < len(keys):
-            asked.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
-        else:
-            asked += [([url], partial(tree.refresh_directory, key)) for key, url in keys.items()]
-    return failed | _ask(asked)
-
-
-def _by_store(urls: Iterable[str]) -> tuple[dict[Tree, dict[str, str]], dict[str, OSError]]:
-    """Return the keys in each store, with their URLs, and why a store cannot be opened."""
     stores: dict[Tree, dict[str, str]] = defaultdict(dict)
     failed: dict[str, OSError] = {}
     for url in urls:
@@ -69,17 +49,21 @@ def _by_store(urls: Iterable[str]) -> tuple[dict[Tree, dict[str, str]], dict[str
             failed[url] = e
         else:
             stores[tree][key] = url
-    return stores, failed
-
-
-def _common(directories: Iterable[str]) -> str:
-    return os.path.commonpath([f"/{key}" for key in directories])[1:]
-
-
-def _count_pages(tree: Tree, top: str) -> int | None:
-    """Return how many requests list all that lies below a directory, as far as is known."""
-    known = tree.count(top)
-    return None if known is None else known // PAGE + 1
+    asked = list[Asked]()
+    for tree, keys in stores.items():
+        homes = defaultdict(list)
+        for key, url in keys.items():
+            homes[key if are_directories else key.rpartition("/")[0]].append(url)
+        top = os.path.commonpath([f"/{home}" for home in homes])[1:]
+        known = tree.count(top)
+        # of a single directory its own list tells as much
+        if known is not None and known // PAGE < len(keys) - are_directories:
+            asked.append(([*keys.values()], partial(tree.refresh_and_compare, top)))
+        elif are_directories or (known is None and len(keys) > FEW):
+            asked += [(here, partial(tree.refresh_directory, home)) for home, here in homes.items()]
+        else:
+            asked += [([url], partial(tree.refresh_object, key)) for key, url in keys.items()]
+    return failed | _ask(asked)
 
 
 def late(root: str, below: Iterable[str], written: Callable[[int], bool]) -> str | None:
@@ -132,16 +116,12 @@ def _ask(asked: Iterable[Asked]) -> dict[str, OSError]:
     """Make requests, many at a time; what failed, by URL."""
     failed: dict[str, OSError] = {}
 
-    def answer(urls: Sequence[str], request: Callable[[], None]) -> None:
+    def answer(one: Asked) -> None:
+        urls, request = one
         try:
             request()
         except OSError as e:
             failed.update(dict.fromkeys(urls, e))
 
-    pool = Threads(_THREADS)
-    try:
-        for done in [pool.submit(answer, *one) for one in asked]:
-            done.result()
-    finally:
-        pool.close(wait=False)
+    do_each(answer, asked, _THREADS)
     return failed

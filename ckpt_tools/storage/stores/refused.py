@@ -6,6 +6,7 @@ import errno
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.error import HTTPError
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.storage.stalls import Stalled
@@ -61,15 +62,13 @@ def untold(e: Exception, url: str) -> OSError:
     """The same of a request for checksums, by boto3 or urllib."""
     if isinstance(e, Stalled):
         return e
-    answer: Any = getattr(e, "response", None)
-    status: Any = getattr(e, "code", None)
-    code = ""
-    if isinstance(answer, dict):
-        status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or 0)
-        code = re.sub(r"[^A-Za-z0-9]", "", str(answer.get("Error", {}).get("Code") or ""))[:80]
-    elif isinstance(status, int):
-        e.close()  # type: ignore[attr-defined]  # it is an answer, with its connection
-    else:
+    said: Any = getattr(e, "response", None)
+    answer = said if isinstance(said, dict) else {}
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or getattr(e, "code", None)
+    code = re.sub(r"[^A-Za-z0-9]", "", str(answer.get("Error", {}).get("Code") or ""))[:80]
+    if isinstance(e, HTTPError):
+        e.close()  # it is an answer, with its connection
+    if not isinstance(status, int):
         text = f"the store did not tell its checksums ({type(e).__name__})"
         return OSError(errno.EACCES if type(e).__name__ == "NoCredentialsError" else errno.EIO, text, url)
     if status == 412:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import errno
-import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from hashlib import md5
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from ckpt_tools.storage.attempts import ask_again
-from ckpt_tools.storage.local import Identity, ShortRead, counting
+from ckpt_tools.storage.local import Identity, OpenFile, ShortRead
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.store import DIFFERENTLY, NOT_KEPT, Replaced, other_than
 from ckpt_tools.storage.stores.tree import stat_of
-from ckpt_tools.storage.threads import Threads, count_cpus
+from ckpt_tools.storage.threads import Threads, count_cpus, do_each
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ckpt_tools.model.store_checksum import StoreChecksums
 
 WINDOW = 64 << 10
@@ -38,21 +36,16 @@ READERS = 4
 """Threads at most that work on what comes: each is faster than most networks."""
 
 
-class StoreSource:
+class StoreSource(OpenFile):
     """An object as it was listed, or as it is now where it was not. ``hold``: all of it will be read.
     ``certain``: it gives orders, and no checksum in it shows that it came otherwise: a range is read twice,
     unless the object's ETag is the MD5 of all of it.
     """
 
     def __init__(self, path: str, *, hold: bool = False, certain: bool = False) -> None:
-        self.path = path
         tree, key = mounts.tree_of(path)
         self._tree, self.store, self.object = tree, tree.store, tree.object(key)
-        self.stat = stat_of(path, self.object)
-        self.size = self.object.size
-        self.bytes_read = 0
-        self._counters = counting()
-        self._lock = threading.Lock()
+        super().__init__(path, stat_of(path, self.object))
         self._windows: OrderedDict[int, memoryview] = OrderedDict()
         self._chunks: OrderedDict[int, Future[memoryview]] = OrderedDict()
         self._used: set[int] = set()
@@ -84,12 +77,8 @@ class StoreSource:
             buffer[done : done + len(part)] = part
             done += len(part)
 
-    def count(self, n: int) -> None:
-        with self._lock:
-            self.bytes_read += n
-
     def changed(self) -> bool:
-        """Whether it is another object now. A store whose reads do not show it is asked. Raises OSError."""
+        """A store whose reads do not show it is asked."""
         if self._unproven and not self._replaced:
             self._unproven = False  # what comes from now on is proved by another answer
             try:
@@ -117,14 +106,7 @@ class StoreSource:
     def close(self) -> None:
         if self._threads is not None:
             self._threads.close(wait=False)
-        for counter in self._counters:
-            counter.bytes += self.bytes_read
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     def _bounds(self, offset: int, length: int) -> None:
         if offset < 0 or length < 0:
@@ -150,14 +132,9 @@ class StoreSource:
                 joined[-1] = joined[-1][0], max(stop, joined[-1][1])
             elif offset < stop:
                 joined.append((offset, stop))
-        pool = Threads(self._ahead)
-        try:
-            asked = [(start, pool.submit(self.fetch, start, stop - start)) for start, stop in joined]
-            self._awaited = [(start, future.result()) for start, future in asked]
-        except OSError:  # whoever reads there meets it
-            return
-        finally:
-            pool.close(wait=False)
+        with suppress(OSError):  # whoever reads there meets it
+            found = do_each(lambda ends: self.fetch(ends[0], ends[1] - ends[0]), joined, self._ahead)
+            self._awaited = [(start, data) for (start, _), data in zip(joined, found, strict=True)]
 
     # ---- structure: few bytes here and there
 

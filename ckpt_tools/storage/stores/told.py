@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from weakref import finalize
 
@@ -271,7 +271,7 @@ def _ask_signed(store: ObjectStore, of: Object, url: str) -> Iterator[StoreCheck
         raise OSError(errno.EACCES, store.cannot_sign, url)
     store.requests["head"] += 1
     try:
-        headers = watched(_head, _question(store, of.key))
+        headers = watched(_head, *_question(store, of.key))
     except (Stalled, OSError) as e:
         raise untold(e, url) from None
     except Exception as e:  # obstore's own errors have Exception in common
@@ -312,26 +312,21 @@ def _is_other(headers: HTTPMessage, of: Object) -> bool:
     return moved or (all(bare) and bare[0] != bare[1]) or (length.isdigit() and int(length) != of.size)
 
 
-class _Asked(NamedTuple):
-    """Where to ask, and with which headers; both may be secret."""
-
-    address: str
-    headers: Mapping[str, str]
-
-
-def _question(store: ObjectStore, key: str) -> _Asked:
-    """Signed, unless the store was given a token, or told to sign nothing."""
+def _question(store: ObjectStore, key: str) -> tuple[str, dict[str, str]]:
+    """Where to ask, and with which headers, which both may be secret: signed, unless the store was given a
+    token, or told to sign nothing.
+    """
     own = _options(store)
     token = own.get("bearer_token", "") if store.url.startswith("gs://") else ""
     if token:
-        return _Asked(_public(own, store, key), {"Authorization": f"Bearer {token}"})
-    if own.get("skip_signature", "").lower() in ("1", "true", "yes", "on"):
-        return _Asked(_public(own, store, key), {})
+        return _public(own, store, key), {"Authorization": f"Bearer {token}"}
+    if own.get("skip_signature", "").lower() in _TRUE:
+        return _public(own, store, key), {}
     from obstore import sign
 
     # Azure signs rights instead of methods, and obstore 0.12 signs none of them for HEAD.
     method = "HEAD" if store.url.startswith("gs://") else "GET"
-    return _Asked(str(sign(store.client, method, key, _VALID)), {})  # type: ignore[call-overload]
+    return str(sign(store.client, method, key, _VALID)), {}  # type: ignore[call-overload]
 
 
 def _options(store: ObjectStore) -> dict[str, str]:
@@ -354,7 +349,7 @@ def _public(own: Mapping[str, str], store: ObjectStore, key: str) -> str:
     return f"{top.rstrip('/')}/{quote(container)}/{quote(key)}"
 
 
-def _head(asked: _Asked) -> HTTPMessage:
+def _head(address: str, headers: dict[str, str]) -> HTTPMessage:
     """The headers of an answer. Raises OSError, whose text may hold the address."""
     from urllib.request import HTTPRedirectHandler, Request, build_opener
 
@@ -362,7 +357,7 @@ def _head(asked: _Asked) -> HTTPMessage:
         def redirect_request(self, *_: Any) -> None:
             return None
 
-    request = Request(asked.address, headers=dict(asked.headers), method="HEAD")  # noqa: S310 - http or https
+    request = Request(address, headers=headers, method="HEAD")  # noqa: S310 - http or https
     with build_opener(Here).open(request, timeout=_SECONDS) as answer:
-        headers: HTTPMessage = answer.headers
-        return headers
+        found: HTTPMessage = answer.headers
+        return found

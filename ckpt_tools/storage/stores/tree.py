@@ -23,14 +23,11 @@ _FILE, _DIRECTORY = modes.S_IFREG | 0o644, modes.S_IFDIR | 0o755
 
 
 class _Directory(Struct):
-    """The objects in one directory, and the directories; ``whole`` when that is all it has, ``deep`` where it
-    was listed with all that lies below it.
-    """
+    """The objects in one directory, and the directories; ``whole`` when that is all it has."""
 
     objects: dict[str, Object] = field(default_factory=dict)
     below: dict[str, None] = field(default_factory=dict)
     whole: bool = False
-    deep: bool = False
     mtime_ns: int = -1
 
     def add(self, of: Object) -> None:
@@ -95,19 +92,12 @@ class Tree:
         """
         with self._lock:
             self._whole = {k for k in self._whole if not _within(k, key)}
-            deep = {k: here for k, here in self._directories.items() if here.deep}
+            deep = {k: here for k, here in self._directories.items() if self._has(k)}
             alone = key not in self._directories and key.rpartition("/")[0] in deep
             self._directories = {k: here for k, here in deep.items() if not _within(k, key)}
         if alone and key:
             self.refresh_object(key)
-        self._list_again(key)
-
-    def _list_again(self, key: str) -> None:
-        try:
-            self._list(key)
-        except OSError as e:
-            if e.errno != errno.EOPNOTSUPP or not key or self._file(key) is None:
-                raise
+        self._list(key)
 
     def refresh_and_compare(self, key: str) -> None:
         """List all that lies below a key once more, and note in ``late`` what the list before had not. That
@@ -116,7 +106,7 @@ class Tree:
         with self._lock:
             before = {k: here for k, here in self._directories.items() if _within(k, key)}
             known = self._has(key)
-        self._list_again(key)
+        self._list(key)
         with self._lock:
             now = [(k, here) for k, here in self._directories.items() if _within(k, key)]
             for home, here in now if known else ():
@@ -157,11 +147,16 @@ class Tree:
     def _list(self, key: str) -> None:
         """See that all that lies below a key is known from now on."""
         found: dict[str, _Directory] = {}
-        for of in self.store.objects(key):
-            if of.key == key:  # somebody has made the directory, as consoles do
-                found.setdefault(key, _Directory(whole=True, deep=True))
-                continue
-            _add(found, key, of)
+        try:
+            for of in self.store.objects(key):
+                if of.key == key:  # somebody has made the directory, as consoles do
+                    found.setdefault(key, _Directory(whole=True))
+                else:
+                    _add(found, key, of)
+        except OSError as e:
+            if e.errno != errno.EOPNOTSUPP or not key or self._file(key) is None:
+                raise
+            return
         if not found and (not key or self._file(key) is None):
             self.store.confirm_nothing(key)
         self._replace(key, found)
@@ -169,7 +164,7 @@ class Tree:
     def _replace(self, key: str, found: dict[str, _Directory]) -> None:
         with self._lock:
             others = {k: here for k, here in self._directories.items() if not _within(k, key)}
-            self._directories = {**others, **found}
+            self._directories = others | found
             home, _, name = key.rpartition("/")
             if key and (above := self._directories.get(home)) is not None:
                 above.below.pop(name, None)
@@ -184,7 +179,6 @@ class Tree:
         here = _directory(objects, names)
         with self._lock:
             was = self._directories.get(key)
-            here.deep = was is not None and was.deep
             if was is not None and was.whole:
                 self._compare(key, was, here)
                 self.late.update((_inside(key, name), None) for name in here.below.keys() - was.below.keys())
@@ -278,10 +272,7 @@ class Tree:
         """As of a file with this name, or else of a directory. A key may be both."""
         url = joined(self.store.url, key)
         if self.is_directory(key):
-            home, _, name = key.rpartition("/")
-            with self._lock:
-                here = self._directories.get(home)
-                both = here.objects.get(name) if here is not None else None
+            both = self._known(key)
             return stat_of(url, both) if both is not None and both.size else self.stat_directory(url)
         if (of := self._file(key)) is not None:
             return stat_of(url, of)
@@ -321,27 +312,24 @@ class Tree:
 
     def is_file(self, key: str) -> bool:
         """Whether an object was listed under this key, and nothing below it."""
+        return self._known(key) is not None and not self.is_directory(key)
+
+    def _known(self, key: str) -> Object | None:
+        """The object that was listed under this key."""
         home, _, name = key.rpartition("/")
         with self._lock:
             here = self._directories.get(home)
-            return here is not None and name in here.objects and name not in here.below
+            return here.objects.get(name) if here is not None else None
 
     def _file(self, key: str) -> Object | None:
-        home, _, name = key.rpartition("/")
+        if (of := self._known(key)) is not None:
+            return of
         with self._lock:
-            here = self._directories.get(home)
-            if here is not None and (of := here.objects.get(name)) is not None:
-                return of
+            here = self._directories.get(key.rpartition("/")[0])
             if (here is not None and here.whole) or any(_below(key, top) for top in self._whole):
                 return None
-        try:
-            of = self.store.head(key)
-        except FileNotFoundError:
-            return None
-        self.heard(of)
-        with self._lock:
-            self._directories.setdefault(home, _Directory()).objects[name] = of
-        return of
+        self.refresh_object(key)
+        return self._known(key)
 
     def _newest(self, key: str) -> int:
         here = self._directories.get(key)
@@ -359,12 +347,12 @@ def _add(found: dict[str, _Directory], top: str, of: Object) -> None:
     home = of.key.rpartition("/")[0]
     here = found.get(home)
     if here is None:
-        here = found[home] = _Directory(whole=True, deep=True)
+        here = found[home] = _Directory(whole=True)
         new = True
         while new and home not in (top, ""):
             home, _, inner = home.rpartition("/")
             new = home not in found
-            found.setdefault(home, _Directory(whole=True, deep=True)).below[inner] = None
+            found.setdefault(home, _Directory(whole=True)).below[inner] = None
     here.add(of)
 
 
