@@ -79,7 +79,7 @@ def watch(
     output.say_broken_plugins()
     from ckpt_tools.guard.watch import WatchOptions
     from ckpt_tools.guard.watch.hooks import give_way
-    from ckpt_tools.guard.watch.loop import watch as run
+    from ckpt_tools.guard.watch.loop import Watcher
     from ckpt_tools.model.selection import ReadOptions
     from ckpt_tools.output import jsonl
 
@@ -104,7 +104,7 @@ def watch(
     )
     give_way()
     paths = [absolute(root) for root in roots]
-    return run(paths, choices, lambda event: console.out(jsonl.line(event)))
+    return Watcher(paths, choices, lambda event: console.out(jsonl.line(event))).run()
 
 
 def _seconds(flag: str, text: str | None) -> float | None:

@@ -16,7 +16,7 @@ from run_helpers import broken_body, megatron
 from ckpt_tools.api import verify
 from ckpt_tools.errors import CkptError
 from ckpt_tools.guard.watch import WatchOptions
-from ckpt_tools.guard.watch.loop import watch
+from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.guard.watch.pending import list_checkpoints
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.model.answers import Event
@@ -126,7 +126,7 @@ def looked_once(root: Path, call: str, at: int, tmp: Path) -> tuple[int, dict[st
         patch.setattr(os, call, failing)
         options = WatchOptions(read=ReadOptions(jobs=1, settle=0.0, cache=True), once=True)
         try:
-            code = watch([str(root)], options, said.append)
+            code = Watcher([str(root)], options, said.append).run()
         except CkptError as e:
             code = e.exit_code
     passes: list[Any] = [e.fields["checkpoints"] for e in said if e.type == "pass"]
@@ -160,6 +160,6 @@ def test_an_older_directory_that_cannot_be_listed_is_no_success(
     said = list[Event]()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     options = WatchOptions(read=ReadOptions(jobs=1, settle=0.0, cache=False), once=True)
-    assert watch([str(root)], options, said.append) == 5
+    assert Watcher([str(root)], options, said.append).run() == 5
     plans: list[Any] = [e.fields["plan"] for e in said if e.type == "pass"]
     assert plans[-1]["exit_code"] == 0

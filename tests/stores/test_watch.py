@@ -19,7 +19,7 @@ from stores.faults import Status, unavailable
 from stores.proxy import Proxy, Rule
 
 from ckpt_tools.guard.watch import WatchOptions
-from ckpt_tools.guard.watch.loop import watch
+from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.guard.watch.root import WatchedRoot
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.selection import ReadOptions
@@ -124,22 +124,22 @@ def test_a_store_that_does_not_answer_is_no_news(
     proxy, said = proxy_of(s3), list[Event]()
     with reached(s3.through(proxy.endpoint), tmp_path):
         root = f"{s3.url}/run"
-        assert watch([root], OPTIONS, said.append) == 0
+        assert Watcher([root], OPTIONS, said.append).run() == 0
         rule = proxy.add(Rule(unavailable("0")))
         del said[:]
         try:
-            code = watch([root], OPTIONS, said.append)
+            code = Watcher([root], OPTIONS, said.append).run()
         except Exception as e:
             code = getattr(e, "exit_code", 70)
         assert code == 5 and rule.matched and not {e.type for e in said} & {"gone", "checkpoint"}
         proxy.clear()
-        assert watch([root], OPTIONS, said.append) == 0
+        assert Watcher([root], OPTIONS, said.append).run() == 0
 
 
 def test_a_prefix_without_objects_is_still_to_come(s3: Bucket, tmp_path: Path) -> None:
     said = list[Event]()
     with reached(s3, tmp_path):
-        assert watch([f"{s3.url}/run"], OPTIONS, said.append) == 5
+        assert Watcher([f"{s3.url}/run"], OPTIONS, said.append).run() == 5
     assert [e.fields["code"] for e in said if e.type == "problem"] == ["cannot-look"]
     assert not (Path.cwd() / "s3:").exists()
 
@@ -203,7 +203,7 @@ def test_what_could_not_be_looked_at_is_no_success(
     with reached(s3.through(proxy.endpoint), tmp_path):
         proxy.add(rule)
         try:
-            code = watch([f"{s3.url}/run"], OPTIONS, [].append)
+            code = Watcher([f"{s3.url}/run"], OPTIONS, [].append).run()
         except Exception as e:
             code = getattr(e, "exit_code", 70)
     assert code == 5 and rule.matched

@@ -22,19 +22,10 @@ _SAVED = 10.0
 """Seconds after which what is known is written again while much is verified."""
 
 
-def watch(roots: Sequence[str], options: WatchOptions, say: Callable[[Event], object]) -> int:
-    """Watch directories, which are absolute paths, and give every event to ``say``. It ends with ``once``
-    (0: all that is finished is good; 1: damage; 3: nothing is there; 5: something could not be looked at) or
-    by the exception of a signal.
-
-    Raises CannotLook and UsageError where it cannot begin: a directory is not there, is watched already, or
-    what is known of it cannot be kept.
-    """
-    return Watcher(tuple(dict.fromkeys(roots)), options, say).run()
-
-
 class Watcher:
-    """All roots of one process; ``sleep`` lets seconds pass between two passes."""
+    """All roots of one process, which are absolute paths; every event is given to ``say``, and ``sleep`` lets
+    seconds pass between two passes.
+    """
 
     def __init__(
         self,
@@ -44,11 +35,17 @@ class Watcher:
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self.options, self._say, self._sleep = options, say, sleep
-        self.roots = [WatchedRoot(root, options, say) for root in roots]
+        self.roots = [WatchedRoot(root, options, say) for root in dict.fromkeys(roots)]
         self._saved_at = time.monotonic()
         self._failed = False
 
     def run(self) -> int:
+        """It ends with ``once`` (0: all that is finished is good; 1: damage; 3: nothing is there; 5:
+        something could not be looked at) or by the exception of a signal.
+
+        Raises CannotLook and UsageError where it cannot begin: a directory is not there, is watched already,
+        or what is known of it cannot be kept.
+        """
         paths, options = [root.root for root in self.roots], self.options
         if options.seal and options.read.seal_dir is None:
             require_writable(paths, SEAL_ELSEWHERE)

@@ -13,12 +13,23 @@ from msgspec import Struct, field
 from ckpt_tools import __version__
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.guard.watch import WatchOptions
-from ckpt_tools.guard.watch.answer import Answer
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
 STATES = ("good", "suspect", "bad", "unknown", "waiting")
+
+
+class Answer(Struct, frozen=True):
+    """``exit_code`` is what 'ckpt plan' would end with, ``why`` its message. ``tracker`` says whether the
+    tracker names what is chosen, None where there is none.
+    """
+
+    exit_code: int
+    path: str | None = None
+    step: int | None = None
+    why: str = ""
+    tracker: bool | None = None
 
 
 class Tally(Struct):

@@ -19,7 +19,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.planning.other_writers import get_etag
 from ckpt_tools.planning.trackers import find_declared
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.retry import status, there
+from ckpt_tools.storage.retry import refresh, status, there
 from ckpt_tools.storage.urls import is_url
 
 _NEAR = 3
@@ -39,13 +39,6 @@ class Listed(Struct, frozen=True):
     window: Sequence[Checkpoint]
     moment: tuple[object, ...]
     finished: bool
-
-
-class Due(Struct, frozen=True):
-    """A checkpoint to verify, and why: new, changed, retry or scrub."""
-
-    listed: Listed
-    reason: str
 
 
 def list_checkpoints(s: Session) -> dict[str, Listed]:
@@ -88,11 +81,8 @@ def stamp_now(c: Checkpoint) -> str:
     """The stamp of a checkpoint, by its files as they are now. Raises OSError where that cannot be told."""
     from ckpt_tools.discovery.file_stat import stat_of
 
-    if urls := [part.path for part in c.parts if is_url(part.path)]:
-        from ckpt_tools.storage.stores.refresh import refresh_objects
-
-        for why in refresh_objects(urls).values():
-            raise why
+    for why in refresh(part.path for part in c.parts).values():
+        raise why
     rows = [(part, stat_of(part.path)) for part in c.parts]
     for part, file in rows:
         unread = next((f.message for f in file.findings if f.code == "unreadable"), "")
@@ -117,27 +107,21 @@ class Waiting:
             for key in known.keys() - found.keys():
                 del known[key]
 
-    def note(self, one: Listed, record: Record, seconds: float) -> None:
-        """It was verified, and sealed, in so many seconds."""
-        if record.unsealed or record.state == "unknown":
-            self.put_off(one, seconds)
-
     def put_off(self, one: Listed, seconds: float) -> None:
-        """That was in vain: each attempt reads all of it."""
+        """An attempt of so many seconds was in vain: each reads all of it."""
         again = time.monotonic() + max(self._options.rescan, _RETRY * seconds)
         self._again[one.key] = one.moment, again
 
-    def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[Due]:
-        """What is to be verified now: new ones first, the newest of them first, then those that were checked
-        least recently.
+    def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[tuple[Listed, str]]:
+        """What is to be verified now, and why (new, changed, retry or scrub): new ones first, the newest of
+        them first, then those that were checked least recently.
         """
-        due = [Due(one, why) for one in found.values() if (why := self._find_reason(one, known.get(one.key)))]
-        order = {"new": 0, "changed": 0, "retry": 1, "scrub": 2}
+        due = [(one, why) for one in found.values() if (why := self._find_reason(one, known.get(one.key)))]
 
-        def rank(d: Due) -> tuple[int, float]:
-            one = d.listed
-            at = known[one.key].checked_at if d.reason == "scrub" else -one.checkpoint.mtime_ns
-            return order[d.reason], at
+        def rank(row: tuple[Listed, str]) -> tuple[int, float]:
+            one, why = row
+            at = known[one.key].checked_at if why == "scrub" else -one.checkpoint.mtime_ns
+            return ("new", "changed", "retry", "scrub").index(why), at
 
         return sorted(due, key=rank)
 

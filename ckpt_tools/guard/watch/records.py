@@ -75,15 +75,7 @@ class Records:
         self.trusted = trusted
         self.known: dict[str, Record] = {}
         self.starts = Starts()
-        self.changed = False
-
-    def put(self, key: str, record: Record) -> None:
-        self.known[key] = record
-        self.changed = True
-
-    def forget(self, key: str) -> None:
-        del self.known[key]
-        self.changed = True
+        self._written = self._encode()
 
     def load(self) -> str:
         """Read what an earlier run has left. Why nothing of it can be used, or "": then everything is checked
@@ -103,13 +95,18 @@ class Records:
             key: replace(r, checked_at=min(r.checked_at, now)) for key, r in said.checkpoints.items()
         }
         self.starts = said.starts
+        self._written = self._encode()
         return ""
 
     def save(self) -> None:
-        """Write everything aside, sync it, and rename it. Raises OSError and Untrusted."""
+        """Write what has changed aside, sync it, and rename it. Raises OSError and Untrusted."""
+        if (data := self._encode()) != self._written:
+            replace_file(self.directory, NAME, data, self.trusted)
+            self._written = data
+
+    def _encode(self) -> bytes:
         value = to_builtins(_Watched("ckpt-tools/watched/v1", self.known, self.starts))
-        replace_file(self.directory, NAME, json.dumps(value).encode("ascii"), self.trusted)
-        self.changed = False
+        return json.dumps(value).encode("ascii")
 
     @contextmanager
     def held(self) -> Iterator[None]:

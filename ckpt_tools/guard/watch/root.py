@@ -9,25 +9,25 @@ from functools import partial
 from itertools import chain, pairwise
 from math import inf
 from statistics import median
-from typing import NamedTuple
 
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from ckpt_tools.cache.verdicts import Cache, remembering
+from ckpt_tools.api import plan
+from ckpt_tools.cache.verdicts import remembering
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.findings import finding
-from ckpt_tools.guard.verifying import Checked, verify
-from ckpt_tools.guard.watch import WatchOptions
-from ckpt_tools.guard.watch.answer import ask, selection
+from ckpt_tools.guard.verifying import verify
+from ckpt_tools.guard.watch import DAY, WatchOptions
 from ckpt_tools.guard.watch.hooks import call
-from ckpt_tools.guard.watch.metrics import STATES, Tally
-from ckpt_tools.guard.watch.pending import Due, Listed, Waiting, list_checkpoints, stamp_now
+from ckpt_tools.guard.watch.metrics import STATES, Answer, Tally
+from ckpt_tools.guard.watch.pending import Listed, Waiting, list_checkpoints, stamp_now
 from ckpt_tools.guard.watch.records import Record, Records, Starts, State
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
+from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import decision_log
 from ckpt_tools.planning.scan import read_step
 from ckpt_tools.reading.opening import open_session
@@ -50,12 +50,13 @@ _STATES: dict[Verdict, State] = {
 _GOOD = ("good", "suspect")
 _SEALED = frozenset({"sealed", "already"})
 """Ends of sealing after which nothing is left to do; another one may be another the next time."""
-
-
-class _Seen(NamedTuple):
-    checked: Checked
-    bytes_read: int
-    seconds: float
+_BUDGET = 60.0
+"""Seconds: as 'ckpt run' has it. What was verified before is in the cache."""
+_READ = (
+    *("jobs", "io", "limit_rate", "settle", "require", "seal_dir", "trust_global", "key_file"),
+    *("trust", "layouts"),
+)
+"""Options of reading that the question has as well."""
 
 
 class WatchedRoot:
@@ -94,7 +95,10 @@ class WatchedRoot:
                 due = self.waiting.find_due(found, self.records.known)
                 until = time.monotonic() + _BATCH_SECONDS
                 while due:
-                    self._verify(s, due.pop(0), cache)
+                    one, reason = due.pop(0)
+                    if cache:
+                        cache.max_age = self._find_age(one, reason)
+                    self._verify(s, one, reason)
                     if time.monotonic() > until:
                         break
         except CannotLook:
@@ -119,10 +123,18 @@ class WatchedRoot:
 
     # ---- one checkpoint
 
-    def _verify(self, s: Session, due: Due, cache: Cache | None) -> None:
-        one, before, started = due.listed, self.records.known.get(due.listed.key), time.monotonic()
-        c, seen = one.checkpoint, self._read(s, due, cache, to_seal=before is not None and before.unsealed)
-        checked = seen.checked
+    def _find_age(self, one: Listed, reason: str) -> float:
+        """In a store what was verified is known by its ETags, unless it is to be read again."""
+        is_known = reason != "scrub" and (reason != "retry" or self.records.known[one.key].unsealed)
+        return self._age if is_known else 0.0
+
+    def _verify(self, s: Session, one: Listed, reason: str) -> None:
+        c, before, started = one.checkpoint, self.records.known.get(one.key), time.monotonic()
+        with counted() as read:
+            checked = verify(s, [c], one.window)[c.key]
+        seconds = round(time.monotonic() - started, 6)
+        self.tally.bytes_read += read.bytes
+        self.tally.seconds += seconds
         if checked.written or self._is_changed(one):
             self.tally.verifications["written"] += 1
             self.waiting.put_off(one, time.monotonic() - started)
@@ -131,31 +143,30 @@ class WatchedRoot:
             c = replace(c, step=read_step(s, c, one.window))
         state = _STATES[checked.verdict]
         self.tally.verifications[state] += 1
-        same = before is not None and before.stamp == one.stamp and before.state == state
+        same = before is not None and (before.stamp, before.state) == (one.stamp, state)
         seal, unsealed = self._seal(s, c, state)
         is_sealed = seal is not None and not unsealed
-        if not same or due.reason != "retry" or is_sealed:
-            fields = _describe(c, state, due.reason, seen)
-            self.say("checkpoint", fields | ({"seal": seal} if seal else {}), checked.findings)
+        if not same or reason != "retry" or is_sealed:
+            names = ("path", "step", "epoch", "step_in_epoch", "layout", "run")
+            fields = {
+                **{name: getattr(c, name) for name in names},
+                "kind": str(c.kind),
+                "state": state,
+                "reason": reason,
+                "files": checked.files,
+                "bytes": checked.size,
+                "bytes_read": read.bytes,
+                "seconds": seconds,
+                **({"seal": seal} if seal else {}),
+            }
+            self.say("checkpoint", fields, checked.findings)
         if not same:
             self._call(c, checked.codes, state)
         saved_at, codes = c.mtime_ns / 1e9, checked.codes
         record = Record(one.stamp, state, time.time(), c.path, c.step, saved_at, codes, unsealed)
-        self.records.put(one.key, record)
-        self.waiting.note(one, record, time.monotonic() - started)
-
-    def _read(self, s: Session, due: Due, cache: Cache | None, *, to_seal: bool) -> _Seen:
-        """In a store what was verified is known by its ETags, unless it is to be read again."""
-        to_read = due.reason == "scrub" or (due.reason == "retry" and not to_seal)
-        if cache:
-            cache.max_age = 0.0 if to_read else self._age
-        c, started = due.listed.checkpoint, time.perf_counter()
-        with counted() as read:
-            checked = verify(s, [c], due.listed.window)[c.key]
-        seconds = round(time.perf_counter() - started, 6)
-        self.tally.bytes_read += read.bytes
-        self.tally.seconds += seconds
-        return _Seen(checked, read.bytes, seconds)
+        self.records.known[one.key] = record
+        if unsealed or state == "unknown":
+            self.waiting.put_off(one, time.monotonic() - started)
 
     def _is_changed(self, one: Listed) -> bool:
         """Whether its files are others than those that were verified, or nobody can say."""
@@ -208,8 +219,7 @@ class WatchedRoot:
         """Forget what is no longer there: only where everything could be listed, or it may be there."""
         self.waiting.forget(found)
         for key in [] if s.found.unseen else [key for key in self.records.known if key not in found]:
-            record = self.records.known[key]
-            self.records.forget(key)
+            record = self.records.known.pop(key)
             self.say("gone", {"path": record.path, "step": record.step, "state": record.state})
 
     def _conclude(self, s: Session, found: Mapping[str, Listed]) -> None:
@@ -228,7 +238,7 @@ class WatchedRoot:
         tally.interval = _find_interval(found)
         depends = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
         if tally.answer is None or depends != self._answered:
-            tally.answer, self._answered = ask(s, self.options, _find_runs(found)), depends
+            tally.answer, self._answered = _ask(s, self.options, _find_runs(found)), depends
         said = to_builtins(tally.answer)
         agrees = said.pop("tracker")
         fields = {"checkpoints": dict(tally.states), "last_good": last_good, "plan": said}
@@ -239,7 +249,7 @@ class WatchedRoot:
 
     def _look_for_starts(self) -> None:
         """Whether a job has started since, and from the same step as before."""
-        before, directory = self.records.starts, decision_log.place_of(self.root, selection(self.options))
+        before, directory = self.records.starts, decision_log.place_of(self.root, _selection(self.options))
         try:
             last = decision_log.read_last_start(directory, self.options.read.trust)
         except CkptError as e:
@@ -249,7 +259,7 @@ class WatchedRoot:
         if last is None or last.decided_at == before.decided_at:
             return
         again = before.again + 1 if before.decided_at and last.step == before.step else 0
-        self.records.starts, self.records.changed = Starts(last.decided_at, last.step, again), True
+        self.records.starts = Starts(last.decided_at, last.step, again)
         self.tally.again = again
         fields = {"path": last.path, "step": last.step, "decided_at": last.decided_at, "again": again}
         self.say("restart", fields)
@@ -258,8 +268,6 @@ class WatchedRoot:
 
     def save(self) -> None:
         """Write what is known; where that fails it is said."""
-        if not self.records.changed:
-            return
         try:
             self.records.save()
         except (OSError, Untrusted) as e:
@@ -282,18 +290,35 @@ class WatchedRoot:
         self._problems.pop(code, None)
 
 
-def _describe(c: Checkpoint, state: str, reason: str, seen: _Seen) -> dict[str, object]:
-    names = ("path", "step", "epoch", "step_in_epoch", "layout", "run")
-    return {
-        **{name: getattr(c, name) for name in names},
-        "kind": str(c.kind),
-        "state": state,
-        "reason": reason,
-        "files": seen.checked.files,
-        "bytes": seen.checked.size,
-        "bytes_read": seen.bytes_read,
-        "seconds": seen.seconds,
-    }
+def _ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
+    """Ask ``plan`` about the root of a session; of several ``runs`` in it, those saved last first, about each
+    of them: the first that could not be resumed, else the first. What it cannot answer is an answer too.
+    """
+    question, answers = _selection(options), list[Answer]()
+    for run in runs if len(runs) > 1 else [None]:
+        try:
+            chosen = plan(s.root, replace(question, run=run)).checkpoint
+        except CkptError as e:
+            answers.append(Answer(e.exit_code, why=str(e) if run is None else f"run {run}: {e}"))
+            continue
+        if chosen is None:
+            answers.append(Answer(0))
+            continue
+        agrees, tracker = None, s.tracker(chosen.layout, chosen.parts[0].base) if chosen.parts else None
+        if tracker is not None:
+            said = tracker[1]
+            agrees = not isinstance(said, Finding) and s.layouts.of(chosen).tracker.names(chosen, said)
+        answers.append(Answer(0, chosen.path, chosen.step, tracker=agrees))
+    first = next((a for a in answers if a.exit_code), answers[0])
+    trackers = {a.tracker for a in answers} - {None}
+    return replace(first, tracker=all(trackers) if trackers else None)
+
+
+def _selection(options: WatchOptions) -> Selection:
+    """The question of a job that says nothing else."""
+    read = {name: getattr(options.read, name) for name in _READ}
+    age = max(DAY, 2 * options.every)
+    return Selection(**read, plan_dir=options.plan_dir, cache=True, max_age=age, budget=_BUDGET)
 
 
 def _find_runs(found: Mapping[str, Listed]) -> list[str]:
