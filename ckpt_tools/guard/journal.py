@@ -13,7 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from enum import Enum
+from functools import cached_property
 from io import BufferedRandom
 from typing import Literal
 
@@ -42,20 +42,14 @@ _HINTS = {
     errno.EXDEV: "it lies on another file system than ROOT: name a ROOT on that one",
     errno.ELOOP: "a link leads there: name the directory that it leads to",
     errno.ENOTDIR: "a link leads there: name the directory that it leads to",
-    errno.EROFS: "the file system is mounted read-only",
     errno.EPERM: "run it as the owner of the files, or as root: what is repaired keeps its owner",
-    errno.ENOSPC: "make room, then run it again",
-    errno.EDQUOT: "make room, then run it again",
 }
 
 
-class Identity(Struct, frozen=True, array_like=True):
-    """Which file or directory it is, whatever it is called, and that nobody has written it since. A rename
-    changes neither; the number of a device would not outlive a restart.
-    """
-
-    inode: int
-    mtime_ns: int
+Identity = tuple[int, int]
+"""(inode, mtime_ns): which file or directory it is, whatever it is called, and that nobody has written it
+since. A rename changes neither; the number of a device would not outlive a restart.
+"""
 
 
 class Tree(Struct, frozen=True):
@@ -90,7 +84,7 @@ class Tree(Struct, frozen=True):
             info = self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return Identity(info.st_ino, info.st_mtime_ns)
+        return info.st_ino, info.st_mtime_ns
 
     def remove_below(self, path: str) -> list[OSError]:
         """Remove all that lies below a directory: why what is left could not be removed."""
@@ -118,12 +112,8 @@ def split_path(path: str) -> list[str]:
     return names
 
 
-class State(Enum):
-    """How far a step is. ``GONE``: what it was about is not there any more, or something else is."""
-
-    TO_DO = "to do"
-    DONE = "done"
-    GONE = "gone"
+State = Literal["to do", "done", "gone"]
+"""How far a step is. ``gone``: what it was about is not there any more, or something else is."""
 
 
 class Step(Struct, frozen=True, array_like=True):
@@ -141,10 +131,10 @@ class Step(Struct, frozen=True, array_like=True):
     def find_state(self, at: Tree) -> State:
         here, there = at.identify(self.target), at.identify(self.source)
         if self.kept and here == self.what:
-            return State.DONE
+            return "done"
         if there == self.what and (not self.kept or here == self.old):
-            return State.TO_DO
-        return State.DONE if here == self.what else State.GONE
+            return "to do"
+        return "done" if here == self.what else "gone"
 
     def do(self, at: Tree) -> None:
         """Raises OSError."""
@@ -205,33 +195,36 @@ class Operation(Struct, frozen=True):
 
 
 class Store:
-    """The state of a root, held by this process alone. Paths are relative to the root. ``operations`` are
-    those that are not over or can be undone, and the last one, the latest first; ``back`` are the moves by
-    which a command that was interrupted was taken back.
-
-    Raises CannotLook, and Untrusted where others can write the journal.
+    """The state of a root, held by this process alone where it is changed. Paths are relative to the root.
+    ``back`` are the moves by which a command that was interrupted was taken back.
     """
 
     def __init__(self, tree: Tree, directory: str, trusted: Trust) -> None:
         self.tree, self._directory, self._trusted = tree, directory, trusted
-        self.back, self.operations = list[Step](), list[Operation]()
-        path = os.path.join(directory, NAME)
+        self.back = list[Step]()
+
+    @cached_property
+    def operations(self) -> list[Operation]:
+        """Those that are not over or can be undone, and the last one, the latest first. Raises CannotLook,
+        and Untrusted where others can write the journal.
+        """
+        path, out = os.path.join(self._directory, NAME), list[Operation]()
         try:
-            data = trust.read(path, checked_json.MOST, trusted)
+            data = trust.read(path, checked_json.MOST, self._trusted)
         except FileNotFoundError:
-            return
+            return out
         except OSError as e:
             raise CannotLook(f"the journal {path} cannot be read: {e.strerror}") from e
         try:
             for line in data.splitlines():
-                operation = checked_json.checked(checked_json.parsed(line), Operation)
-                for step in operation.steps:
+                out.append(checked_json.checked(checked_json.parsed(line), Operation))
+                for step in out[-1].steps:
                     for below in (step.source, step.target, step.kept or step.target):
                         split_path(below)
-                self.operations.append(operation)
         except ValueError as e:
             hint = f"nobody knows what it was about: look at the tree, then move {path} away"
             raise CannotLook(f"the journal {path} is damaged: {e!r}", hint) from e
+        return out
 
     def _write(self, *changed: Operation) -> None:
         known = {op.number: op for op in (*self.operations, *changed)}
@@ -274,7 +267,7 @@ class Store:
         self._write(operation)
         try:
             for step in operation.steps:
-                if step.find_state(self.tree) is State.TO_DO:
+                if step.find_state(self.tree) == "to do":
                     step.do(self.tree)
         except OSError as e:
             error = _error(command, e)
@@ -298,7 +291,7 @@ class Store:
         left = list[Step]()
         try:
             for step in reversed(operation.steps):
-                if step.find_state(self.tree) is not State.DONE:
+                if step.find_state(self.tree) != "done":
                     continue
                 back = step.inverse()
                 if not back.kept and self.tree.identify(back.target) not in (None, back.what):
@@ -382,16 +375,16 @@ class Store:
 
 def _error(command: str, error: OSError) -> CannotLook:
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-    hint = _HINTS.get(error.errno or 0, "see that it can be written, then run it again")
+    hint = _HINTS.get(error.errno or 0, "see that there is room, and that you may write, then run it again")
     return CannotLook(f"{f'ckpt {command}'.strip()} could not go on, nothing is lost: {what}", hint)
 
 
 @contextmanager
 def opened(
-    root: str, state_dir: str | None = None, trusted: Trust = OURS, *, to_change: bool = True
+    root: str, state_dir: str | None = None, trusted: Trust = OURS, *, apply: bool = True
 ) -> Iterator[Store]:
     """The state of a root, made where it is not there; a command that was interrupted is taken back first, so
-    that what it would have done is judged anew. Without ``to_change`` it is only looked at.
+    that what it would have done is judged anew. Without ``apply`` it is only looked at.
 
     The journal lies in ``state_dir`` where that is given. The lock and the quarantine always lie below the
     root: there is one of each for a tree, and whoever looks for checkpoints must see that something was put
@@ -406,17 +399,14 @@ def opened(
     home = state if state_dir is None else place(state_dir, root)
     with ExitStack() as files:
         files.callback(os.close, fd)
-        if not to_change:
+        if not apply:
             yield Store(Tree(root, fd), home, trusted)
             return
-        try:
-            for directory in (state, home):
+        hint = "see that it can be written; CKPT_STATE_DIR moves the journal elsewhere"
+        for directory in (state, home):
+            with explain_refusal(f"{directory} cannot be made", hint):
                 trust.make(directory, trusted)
                 trust.check(directory, trusted)
-        except OSError as e:
-            hint = "see that it can be written; CKPT_STATE_DIR moves the journal elsewhere"
-            text = f"{e.filename or state} cannot be made: {e.strerror}"
-            raise CannotLook(text, _HINTS.get(e.errno or 0, hint)) from e
 
         def busy(who: str) -> CannotLook:
             return CannotLook(f"{who} is changing this tree", "wait until it has ended")

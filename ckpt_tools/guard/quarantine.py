@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from glob import escape
 from shlex import quote
 
@@ -17,7 +16,7 @@ from ckpt_tools.discovery.quarantined import QUARANTINE
 from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.journal import Operation, State, Step, Store
+from ckpt_tools.guard.journal import Operation, Step, Store
 from ckpt_tools.guard.targets import Group, groups, named
 from ckpt_tools.guard.trackers import Pointed, find_naming, point_tracker
 from ckpt_tools.model.answers import Change, Changes
@@ -47,7 +46,7 @@ def quarantine(
     CannotLook.
     """
     sel, root = selection or Selection(cache=True), os.path.abspath(root)
-    with journal.opened(root, state_dir, sel.trust) if apply else nullcontext() as store:
+    with journal.opened(root, state_dir, sel.trust, apply=apply) as store:
         s = open_session(root, sel.read_options())
         s.add_members()
         found = groups(s)
@@ -59,11 +58,11 @@ def quarantine(
 
         pointed, findings = _point_trackers(s, sel, away, below)
         number = None
-        if store and away:
+        if apply and away:
             steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in pointed]
             steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in below]
             number = store.run("quarantine", ", ".join(g.name for g in away), steps).number
-        rows = [*(store.changes() if store else ()), *_say(why, pointed, apply)]
+        rows = [*store.changes(), *_say(why, pointed, apply)]
         return Changes("quarantine", root, apply, tuple(rows), findings, number)
 
 
@@ -146,13 +145,10 @@ def restore(
     now, and CannotLook.
     """
     root = os.path.abspath(root)
-    with journal.opened(root, state_dir, trust, to_change=apply) as store:
+    with journal.opened(root, state_dir, trust, apply=apply) as store:
         found = list(dict.fromkeys(pair for path in paths for pair in _find_moves(store, root, path)))
-        steps = [step for _, step in found]
-        _require_free(store, root, steps)
-        rows = store.changes()
+        rows = _list_back(store, root, [step for _, step in found], apply)
         number = store.take_back_some(found) if apply else None
-        rows += _say_back(root, steps, apply)
         return Changes("restore", root, apply, tuple(rows), (), number)
 
 
@@ -165,7 +161,7 @@ def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation,
             continue
         for step in operation.steps:
             meant = any(f"{own}/".startswith(f"{below}/") for own in (step.source, step.target))
-            if meant and not step.kept and step.find_state(store.tree) is State.DONE:
+            if meant and not step.kept and step.find_state(store.tree) == "done":
                 found = True
                 yield operation, step
         if found and not below.startswith(STATE):
@@ -184,48 +180,42 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
     CannotLook.
     """
     root = os.path.abspath(root)
-    with journal.opened(root, state_dir, trust, to_change=apply) as store:
+    with journal.opened(root, state_dir, trust, apply=apply) as store:
         ended = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
         last = next(ended, None)
         if last is None:
             raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}")
-        states = [step.find_state(store.tree) for step in last.steps]
-        if State.GONE in states:
-            path = os.path.join(root, last.steps[states.index(State.GONE)].target)
+        states = [(step, step.find_state(store.tree)) for step in last.steps]
+        for path in (os.path.join(root, step.target) for step, state in states if state == "gone"):
             text = f"{path} is not as 'ckpt {last.command}' left it"
             raise UsageError(text, "move back by hand what it has put away")
-        done = [step for step, state in zip(last.steps, states, strict=True) if state is State.DONE]
-        _require_free(store, root, done)
-        rows = store.changes()
+        rows = _list_back(store, root, [step for step, state in states[::-1] if state == "done"], apply)
         if apply:
             store.take_back(last)
-        rows += _say_back(root, done[::-1], apply)
         return Changes("undo", root, apply, tuple(rows), (), last.number if apply else None)
 
 
-def _require_free(store: Store, root: str, steps: Sequence[Step]) -> None:
-    """Raises UsageError where something else has the name of what comes back by now."""
-    for step in steps:
-        if not step.kept and store.tree.identify(step.source) is not None:
-            there = os.path.join(root, step.source)
-            raise UsageError(f"{there} exists, and is not replaced", "move it away first")
-
-
-def _say_back(root: str, steps: Sequence[Step], done: bool) -> Iterator[Change]:
-    """What is done to undo steps."""
+def _list_back(store: Store, root: str, steps: Sequence[Step], done: bool) -> list[Change]:
+    """What was taken back already, and what is done to undo these steps. Raises UsageError where something
+    else has the name of what comes back by now.
+    """
+    rows = store.changes()
     for step in steps:
         was, now = os.path.join(root, step.source), os.path.join(root, step.target)
         if step.kept:
             old = os.path.join(root, step.kept)
-            yield Change(now, "replaced" if done else "would-replace", f"by {old}")
-        else:
-            yield Change(now, "moved" if done else "would-move", "", was)
+            rows.append(Change(now, "replaced" if done else "would-replace", f"by {old}"))
+            continue
+        if store.tree.identify(step.source) is not None:
+            raise UsageError(f"{was} exists, and is not replaced", "move it away first")
+        rows.append(Change(now, "moved" if done else "would-move", "", was))
+    return rows
 
 
 def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
     """What lies in the quarantine of ``root``, the last that was put away first. Raises CannotLook."""
     root, rows = os.path.abspath(root), list[Change]()
-    with journal.opened(root, state_dir, trust, to_change=False) as store:
+    with journal.opened(root, state_dir, trust, apply=False) as store:
         for op in store.operations:
             why = f"{op.command}, {time.strftime('%Y-%m-%d %H:%M', time.localtime(op.at))}"
             for step in op.steps:

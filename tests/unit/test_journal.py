@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def statuses(root: Path) -> list[tuple[int, str]]:
-    with journal.opened(str(root), to_change=False) as store:
+    with journal.opened(str(root), apply=False) as store:
         return [(op.number, op.status) for op in store.operations]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -81,13 +81,13 @@ def pin(
     selection, root = selection or Selection(), os.path.abspath(root)
     trusted, home = selection.trust, os.path.join(os.path.realpath(root), PINS)
     # What a command that was interrupted had moved away comes back first: it may be what is to be pinned.
-    with nullcontext() if dry_run else journal.opened(root, None, trusted) as store:
+    with journal.opened(root, None, trusted, apply=not dry_run) as store:
         labels = _find_labels(root, paths, remove, selection)
-        for name in labels if store else ():
+        for name in () if dry_run else labels:
             _write(home, name, remove, trusted)
         state = f"{'would-be-' if dry_run else ''}{'unpinned' if remove else 'pinned'}"
         rows = [Change(os.path.join(root, name), state, "", None, label) for name, label in labels.items()]
-        return Changes("pin", root, not dry_run, (*(store.changes() if store else ()), *rows))
+        return Changes("pin", root, not dry_run, (*store.changes(), *rows))
 
 
 def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection) -> dict[str, str]:

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from functools import partial
 from io import BufferedRandom
 
@@ -55,15 +54,15 @@ def repair(
     """
     selection, root = selection or Selection(), os.path.abspath(root)
     # What a command that was interrupted did is taken back before anything is looked at.
-    with journal.opened(root, state_dir, selection.trust) if apply else nullcontext() as store:
+    with journal.opened(root, state_dir, selection.trust, apply=apply) as store:
         s = _read_structure(root, selection)
         bench = Bench(s)
         looks = [bench.look(path) for path in _find_files(s, paths)]
         judged = [(d, *_judge(bench, d, accept_odds)) for d in looks if d.is_damaged]
         repairs = [(damaged, mended) for damaged, mended, why in judged if mended and not why]
         missing = [row for row in find_lost_indexes(s) if _is_meant(row[0], paths)]
-        number = _replace_all(store, bench, repairs, missing) if store and (repairs or missing) else None
-        rows = [*(store.changes() if store else ()), *_say(judged, missing, apply)]
+        number = _replace_all(store, bench, repairs, missing) if apply and (repairs or missing) else None
+        rows = [*store.changes(), *_say(judged, missing, apply)]
         return Changes("repair", root, apply, tuple(rows), _find_unseen(looks), number)
 
 
@@ -206,15 +205,15 @@ def repair_trackers(
     Raises what ``plan`` raises: where nothing can be chosen nothing is changed.
     """
     root, selection = os.path.abspath(root), selection or Selection(cache=True)
-    with journal.opened(root, state_dir, selection.trust) if apply else nullcontext() as store:
+    with journal.opened(root, state_dir, selection.trust, apply=apply) as store:
         chosen = plan(root, selection).checkpoint
         if chosen is None:
             raise UsageError(f"there is no checkpoint in {root} that a tracker could name")
         tracker, number = point_tracker(open_session(root, selection.read_options()), chosen), None
-        if store and tracker:
+        if apply and tracker:
             step = store.step_to_write(os.path.relpath(tracker.path, root), tracker.data)
             number = store.run("repair", f"{tracker.path}: {tracker.then}", [step]).number
-        rows = store.changes() if store else []
+        rows = store.changes()
         if tracker:
             said = "it is not there" if tracker.now is None else f"it named {tracker.now}"
             why = f"{said}, and names {tracker.then} then"
