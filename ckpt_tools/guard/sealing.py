@@ -17,12 +17,11 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.formats import Claim
 from ckpt_tools.formats.seals import document, names
 from ckpt_tools.formats.seals.names import NAME
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
-from ckpt_tools.guard.targets import Target, described, files_of, targets
+from ckpt_tools.guard.targets import Target, described, files_of, find_size, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
 from ckpt_tools.inspection.digest_pass import Digested, DigestPass
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
@@ -40,7 +39,7 @@ from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import Identity, counted
-from ckpt_tools.storage.retry import is_directory, status, there
+from ckpt_tools.storage.retry import is_directory, refresh, status, there
 from ckpt_tools.storage.urls import is_normal, is_url
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ class Sealer:
         self._alone = {target.path for target in found if target.files == (target.path,)}
         files = [path for target in found for path in target.files]
         s.reader.files_total = len(set(files))
-        s.bytes_total = s.bytes_done + sum(map(_find_size, files))
+        s.bytes_total = s.bytes_done + sum(map(find_size, files))
         for home in set() if options.dry_run else {os.path.dirname(target.seal) for target in found}:
             tidy(home)
         return found
@@ -178,7 +177,7 @@ class Sealer:
         found = [c for c in grouping.group(s.parts, s.layouts) if {p.home for p in c.parts} == {home}]
         target = Target(home, home, seal, tuple(paths), (), found[0] if len(found) == 1 else None)
         share = f"rank {fragment.rank} of {fragment.world_size}"
-        done = SealedOne(home, seal, "sealed", share, len(paths), sum(map(_find_size, paths)))
+        done = SealedOne(home, seal, "sealed", share, len(paths), sum(map(find_size, paths)))
         done = self._read_and_seal(target, done)
         if done.state == "sealed":
             tidy(os.path.dirname(seal))
@@ -187,7 +186,7 @@ class Sealer:
     def _seal_target(self, target: Target) -> SealedOne:
         """What becomes of one target; its files are read only if a seal could come of it."""
         c, n = target.checkpoint, len(target.files)
-        size = sum(map(_find_size, target.files))
+        size = sum(map(find_size, target.files))
         done = SealedOne(target.path, target.seal, "sealed", c.label if c else "", n, size)
         if wrong := self._find_wrong(target):
             return replace(done, state=find_state(wrong), findings=tuple(wrong))
@@ -240,7 +239,7 @@ class Sealer:
         sealed = {f.path: f.size for k in known for f in k.seal.files}
         if self._signer is not None and not self._signer.is_signed(target):
             return False
-        return sealed == {_name(target, path): _find_size(path) for path in target.files}
+        return sealed == {_name(target, path): find_size(path) for path in target.files}
 
     # ---- why not
 
@@ -303,20 +302,16 @@ class Sealer:
     # ---- read and swear
 
     def _read(self, target: Target, path: str) -> Digested:
-        self.session.reader.opened(path)
-        if self.options.fragment and self.session.indexes.lone(path) is not None:
-            return self._pass.read_plain(path, _name(target, path))  # what its index says is another rank's
-        return self._pass.read(path, _name(target, path), *self._find_claims(path))
-
-    def _find_claims(self, path: str) -> tuple[Sequence[str], Sequence[Claim]]:
-        """The formats that a file may have, and what others say of it."""
         s, part, options = self.session, self._parts.get(path), self.options
+        s.reader.opened(path)
+        if options.fragment and s.indexes.lone(path) is not None:
+            return self._pass.read_plain(path, _name(target, path))  # what its index says is another rank's
         expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
         anew = options.again or options.fragment is not None
         claims = s.indexes.described(path) if anew else s.indexes.claims(path)
         if options.again and self._signer is not None:  # the signature is made anew as well
             claims = tuple(c for c in claims if c.format != "model_signing")
-        return expect, claims
+        return self._pass.read(path, _name(target, path), expect, claims)
 
 
 def _find_inside(home: str, name: str) -> str:
@@ -328,13 +323,6 @@ def _find_inside(home: str, name: str) -> str:
 
 def _name(target: Target, path: str) -> str:
     return os.path.relpath(path, target.base)
-
-
-def _find_size(path: str) -> int:
-    try:
-        return status(path).st_size
-    except OSError:
-        return 0
 
 
 def _read_files(
@@ -380,11 +368,7 @@ def _find_code(e: OSError) -> str:
 def identify(paths: Sequence[str], *, again: bool = False) -> Identities:
     """What each of them is now. A store is only asked ``again``: each other time it is as it was listed."""
     out: dict[str, Identity | OSError] = {}
-    failed: Mapping[str, OSError] = {}
-    if again and any(map(is_url, paths)):
-        from ckpt_tools.storage.stores.refresh import refresh_objects
-
-        failed = refresh_objects(paths)
+    failed = refresh(paths) if again else {}
     for path in paths:
         try:
             out[path] = failed[path] if path in failed else Identity.of(status(path))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from shlex import quote
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from ckpt_tools.formats.seals.names import NAME, beside, is_apart, signature_bes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.retry import ABSENT, is_file, status, there
+from ckpt_tools.storage.retry import ABSENT, status, there
 from ckpt_tools.storage.urls import is_url
 
 
@@ -64,7 +64,11 @@ def _find_loose(s: Session, taken: set[str]) -> Iterator[Target]:
         if not is_taken and bare.size >= 0 and not is_apart(os.path.basename(bare.path)):
             yield _make_target(bare.path)
     parts = {part.path for part in s.parts}
-    yield from (_find_owners(s, _make_target(path), parts) for path in graphs)
+    for path in graphs:  # without state, saved by the run whose files are beside it: missed where these are
+        home, name = os.path.split(path)
+        owners = [name.removesuffix(end) + of for end, of in s.layouts.unneeded if name.endswith(end)]
+        owners_here = tuple(owner for owner in owners if f"{home}/{owner}" in parts)
+        yield _make_target(path)._replace(beside=owners_here)
 
 
 def _find_homes(c: Checkpoint) -> set[str]:
@@ -75,13 +79,6 @@ def _join(s: Session, c: Checkpoint, home: str, homes: Sequence[str]) -> Iterato
     others = homes[bisect(homes, f"{home}/") : bisect(homes, f"{home}0")]  # "0" follows "/"
     files = {*files_of(home, others), *(part.path for part in s.members(c).parts)}
     yield Target(home, home, f"{home}/{NAME}", tuple(sorted(files)))
-
-
-def _find_owners(s: Session, graph: Target, parts: Container[str]) -> Target:
-    """A file without state, saved by the run whose files are beside it: missed where these are."""
-    home, name = os.path.split(graph.path)
-    owners = [name.removesuffix(end) + of for end, of in s.layouts.unneeded if name.endswith(end)]
-    return graph._replace(beside=tuple(owner for owner in owners if f"{home}/{owner}" in parts))
 
 
 def _split(s: Session, c: Checkpoint) -> Iterator[Target]:
@@ -137,6 +134,14 @@ def described(c: Checkpoint, root: str) -> SealedCheckpoint:
     )
 
 
+def find_size(path: str) -> int:
+    """Bytes of a file; 0 of one that cannot be looked at."""
+    try:
+        return status(path).st_size
+    except OSError:
+        return 0
+
+
 class Group(Struct, frozen=True):
     """What goes together: a checkpoint with a directory of its own, or the files of one that has none."""
 
@@ -159,7 +164,7 @@ class Group(Struct, frozen=True):
     @property
     def size(self) -> int:
         """Bytes, of what can be looked at."""
-        return sum(status(path).st_size for path in self.files if is_file(path))
+        return sum(map(find_size, self.files))
 
     def holds(self, path: str) -> bool:
         """Whether a file or directory belongs to it."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ckpt_tools.errors import CannotLook, UsageError
+from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.formats.seals import names
 from ckpt_tools.formats.seals.names import FRAGMENTS
 from ckpt_tools.storage.urls import READ_ONLY, is_url
@@ -44,26 +43,15 @@ def put(path: str, data: bytes, *, away: bool) -> None:
     Directories are made for a seal that lies ``away`` from what it is of. The directory of a checkpoint is
     not: one that is deleted meanwhile would come back, with nothing but a seal in it.
     """
-    elsewhere = "keep seals elsewhere with CKPT_SEAL_DIR=DIR"
-    hints = {
-        errno.EROFS: f"the file system is mounted read-only: {elsewhere}",
-        **dict.fromkeys((errno.EACCES, errno.EPERM), f"you may not write there: {elsewhere}"),
-        **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f"make room, or {elsewhere}"),
-    }
-    hint = "see that its directory can be written, or name another with CKPT_SEAL_DIR=DIR"
-    if is_url(path):
-        hint = "it needs the right to write objects; or keep seals on this machine with CKPT_SEAL_DIR=DIR"
-        hints = {}
-    try:
+    need = "the right to write objects" if is_url(path) else "a directory that you may write, and room in it"
+    hint = f"it needs {need}; or keep seals elsewhere with CKPT_SEAL_DIR=DIR"
+    with explain_refusal(f"the seal {path} could not be written", hint):
         if is_url(path):
             _put_object(path, data)
             return
         home, name = os.path.split(path)
         with opened_home(home, make=True, away=away) as at:
             _put_file(at, name, data)
-    except OSError as e:
-        text = f"the seal {path} could not be written: {e.strerror}"
-        raise CannotLook(text, hints.get(e.errno or 0, hint)) from e
 
 
 def _put_object(url: str, data: bytes) -> None:

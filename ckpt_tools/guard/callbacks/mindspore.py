@@ -30,7 +30,7 @@ def seal_callback(saves: Any, **options: Any) -> Any:
                 self.last = path
                 self.waiting.append(path)
             while self.waiting and _is_finished(self.waiting[0]):
-                Save.at(self.waiting.pop(0), None, None, options).seal()
+                Save(os.path.abspath(self.waiting.pop(0)), None, None, options).seal()
 
         end = step_end
 

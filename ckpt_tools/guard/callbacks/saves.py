@@ -24,11 +24,6 @@ class Save(NamedTuple):
     world_size: int | None
     options: dict[str, Any]
 
-    @classmethod
-    def at(cls, path: Path, rank: int | None, world_size: int | None, options: dict[str, Any]) -> Save:
-        """One whose path may be relative."""
-        return cls(os.path.abspath(one(path)), rank, world_size, options)
-
     def unseal(self) -> None:
         """Remove the seals of the files that are replaced, because they do not fit the new ones: those of
         this rank; the first one answers for those of ranks that are no more as well. Waits for seals that are
@@ -77,7 +72,7 @@ def saving(
     files. ``options`` are those of ``ckpt_tools.seal``; with ``background=False`` it waits. Errors of a seal
     are logged; errors of the save are raised, and then nothing is sealed.
     """
-    save = Save.at(path, rank, world_size, options)
+    save = Save(os.path.abspath(one(path)), rank, world_size, options)
     save.unseal()
     yield
     save.seal()
@@ -89,7 +84,7 @@ def seal_when_done(
     """Seal what an asynchronous save wrote at ``path``, as soon as its ``future`` completes; the arguments
     are those of ``saving``. A save that fails is not sealed.
     """
-    save = Save.at(path, rank, world_size, options)
+    save = Save(os.path.abspath(one(path)), rank, world_size, options)
     save.unseal()
 
     def done(future: Any) -> None:

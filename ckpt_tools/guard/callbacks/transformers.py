@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,7 @@ def seal_callback(**options: Any) -> Any:
             return partial(seal_callback, **options), ()
 
     def _save(args: Any, state: Any) -> Save:
-        path = f"{args.output_dir}/checkpoint-{state.global_step}"
-        return Save.at(path, args.process_index, args.world_size, options)
+        path = os.path.abspath(f"{args.output_dir}/checkpoint-{state.global_step}")
+        return Save(path, args.process_index, args.world_size, options)
 
     return SealCallback()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from glob import escape
@@ -87,7 +87,7 @@ def prune(
             elif deleter:
                 deleter.remove(s, going, ask)
         rows = [*finished, *(store.changes() if store else ()), *row_of.values()]
-        return Changes("prune", root, apply, tuple(rows), tuple(_find_versions(root, going)), number)
+        return Changes("prune", root, apply, tuple(rows), _find_versions(root) if going else (), number)
 
 
 def _judge(
@@ -102,14 +102,14 @@ def _judge(
         return s, plans, found, _find_reasons(s, found, policy, protected, damaged=damaged)
 
 
-def _find_versions(root: str, going: Sequence[Entry]) -> Iterator[Finding]:
+def _find_versions(root: str) -> tuple[Finding, ...]:
     """That what is deleted stays, where the store keeps versions."""
-    if going and is_url(root):
-        from ckpt_tools.storage.stores.mounts import tree_of
+    if not is_url(root):
+        return ()
+    from ckpt_tools.storage.stores.mounts import tree_of
 
-        if tree_of(root)[0].versioned:
-            text = "the store keeps versions: what is deleted gets a delete marker, and its bytes stay"
-            yield finding("versions-kept", text, path=root)
+    text = "the store keeps versions: what is deleted gets a delete marker, and its bytes stay"
+    return (finding("versions-kept", text, path=root),) if tree_of(root)[0].versioned else ()
 
 
 # ---- what is resumed from

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Literal
 
@@ -32,33 +32,26 @@ NOTE, LOCK = "pruning.json", "prune.lock"
 _STAGES = 4
 
 
-class Doomed(Struct, frozen=True, array_like=True):
-    """An object that is to be deleted, as it was verified; those of an earlier ``stage`` go first."""
-
-    key: str
-    size: int
-    mtime_ns: int
-    etag: str
-    stage: int
-
-    def is_now(self, of: Object | None) -> bool:
-        """Whether it is this object that is there."""
-        same = self.size, self.mtime_ns, self.etag
-        return of is not None and (of.size, of.mtime_ns, of.etag) == same
-
-
 class Deletion(Struct, frozen=True):
-    """A checkpoint that is to be deleted: ``paths`` are the directories and the files that it consists of."""
+    """A checkpoint that is to be deleted: ``paths`` are the directories and the files that it consists of,
+    ``objects`` these as they were verified, each with its stage: those of an earlier one go first.
+    """
 
     label: str
     paths: tuple[str, ...]
-    objects: tuple[Doomed, ...]
+    objects: tuple[tuple[Object, int], ...]
+
+    def find_changed(self, now: Mapping[str, Object]) -> list[str]:
+        """The keys of what is not what it was, or has come."""
+        known = {o.key: o[:4] for o, _ in self.objects}  # all but the version, which no list tells
+        changed = [key for key in known if key in now and now[key][:4] != known[key]]
+        return changed + sorted(now.keys() - known.keys())
 
     def look(self) -> dict[str, Object]:
         """Key -> object of all that lies at and below its paths at this moment; nothing of what is gone.
         Raises CannotLook.
         """
-        known, found = {o.key for o in self.objects}, dict[str, Object]()
+        known, found = {o.key for o, _ in self.objects}, dict[str, Object]()
         try:
             for path in self.paths:
                 if split(path)[1] not in known:
@@ -74,10 +67,8 @@ class Deletion(Struct, frozen=True):
     def is_begun(self) -> bool:
         """Whether a part of it is gone, and the rest is as it was verified."""
         now = self.look()
-        left = [o for o in self.objects if o.key in now]
-        first_gone = any(o.stage == 0 and o.key not in now for o in self.objects)
-        is_ours = not now.keys() - {o.key for o in self.objects} and all(o.is_now(now[o.key]) for o in left)
-        return bool(left) and first_gone and is_ours
+        first_gone = any(stage == 0 and o.key not in now for o, stage in self.objects)
+        return bool(now) and first_gone and not self.find_changed(now)
 
 
 class _Note(Struct, frozen=True):
@@ -112,16 +103,15 @@ class Deleter(Struct, frozen=True):
         try:
             for e in going:
                 stage, found = find_stages(s, e), _list_objects(e.group.paths)
-                rows = (Doomed(o.key, o.size, o.mtime_ns, o.etag, stage(url)) for url, o in found.items())
-                deletions.append(Deletion(e.group.label, e.group.paths, tuple(rows)))
+                rows = tuple((o, stage(url)) for url, o in found.items())
+                deletions.append(Deletion(e.group.label, e.group.paths, rows))
         except OSError as e:
             raise CannotLook(f"cannot look at {e.filename}: {e.strerror}: nothing is removed") from e
         ask()
         for deletion in deletions:
             now = deletion.look()
-            wrong = [d.key for d in deletion.objects if not d.is_now(now.get(d.key))]
-            wrong += sorted(now.keys() - {d.key for d in deletion.objects})
-            if wrong:
+            gone = [o.key for o, _ in deletion.objects if o.key not in now]
+            if wrong := gone + deletion.find_changed(now):
                 text = f"{wrong[0]} is not what it was when it was verified: somebody else writes there"
                 raise UsageError(text, "nothing is removed: end that, then run it again")
         self._delete(deletions)
@@ -133,10 +123,10 @@ class Deleter(Struct, frozen=True):
         self._write(deletions)
         (store, _), failed = store_of(self.root), dict[str, OSError]()
         for stage in range(_STAGES):
-            whole = (d for d in deletions if not any(o.key in failed for o in d.objects))
-            if keys := [o.key for d in whole for o in d.objects if o.stage == stage]:
+            whole = (d for d in deletions if not any(o.key in failed for o, _ in d.objects))
+            if keys := [o.key for d in whole for o, at in d.objects if at == stage]:
                 failed |= store.delete(keys)
-        self._write([d for d in deletions if any(o.key in failed for o in d.objects)])
+        self._write([d for d in deletions if any(o.key in failed for o, _ in d.objects)])
         for first in failed.values():
             text = f"{len(failed):,} objects cannot be deleted: {first.filename}: {first.strerror}"
             hint = "the next 'ckpt prune --apply' goes on with them; it needs the right to delete"
@@ -165,7 +155,7 @@ class Deleter(Struct, frozen=True):
         elif note.checkpoints:
             self._write([])
         why = "the rest of what an interrupted prune had begun to remove"
-        sizes = (sum(o.size for o in d.objects) for d in begun)
+        sizes = (sum(o.size for o, _ in d.objects) for d in begun)
         return [
             Change(d.paths[0], "removed", why, None, d.label, len(d.objects), size)
             for d, size in zip(begun, sizes, strict=True)
