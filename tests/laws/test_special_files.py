@@ -60,7 +60,7 @@ COMMANDS = (
     "report @ -o page.html",
     "watch @ --once --settle 0s --state-dir watched",
 )
-SAID = ("not usable", "passed over", "newer than the choice")
+SAID = ("was skipped", "passed over", "newer than the choice")
 WATCHED: list[Path] = []
 BLOCKING: list[str] = []
 
