@@ -214,7 +214,7 @@ def test_pre_commit_runs_the_hook(tmp_path: Path) -> None:
         subprocess.run(["git", *words], cwd=home, env=env, check=True)
     tried = [sys.executable, "-m", "pre_commit", "try-repo", str(ROOT), "ckpt-verify"]
     done = subprocess.run([*tried, "--all-files"], cwd=home, env=env, capture_output=True, text=True)
-    assert done.returncode == 1 and "3 broken" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 1 and "broken: 3 of 8 files" in done.stdout, done.stdout + done.stderr
     sound = "demo/iter_0000010/mp_rank_01/model_optim_rng_1.pt"
     done = subprocess.run([*tried, "--files", sound], cwd=home, env=env, capture_output=True, text=True)
     assert done.returncode == 0 and "Passed" in done.stdout, done.stdout + done.stderr

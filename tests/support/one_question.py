@@ -55,11 +55,15 @@ class Asker:
         return code, out, self.err
 
     def ask(self, name: str, root: Path, *flags: object) -> Answer:
-        """What a command answers. The rank is 0 where one has to be asking and none is given."""
+        """What a command answers. The rank is 0 where one has to be asking and none is given; who starts a
+        command says how it takes files, since of saves with a file for each rank no layout has arguments.
+        """
         asked = [name, root, "--plan-dir", self.state, *flags]
+        if name in ("hook", "run"):
+            asked += ["--resume-args", "--resume {files}"]
         if name == "run":
             self.started = {}
-            code = self.execute(*asked, "--", "train")[0]
+            code = self.execute(*asked, "--", "train", "{ckpt.args}")[0]
             body = json.loads(Path(self.started["CKPT_PLAN"]).read_text()) if self.started else {}
             return _answer(code, body)
         if name == "latest" and "--rank" not in flags:
