@@ -320,8 +320,8 @@ def test_a_decision_that_cannot_be_written_on_one_node(tmp_path: Path) -> None:
     nodes, torch = Nodes(tmp_path), pytest.importorskip("torch")
     assert torch
     meet = f"127.0.0.1:{free_port()}"
-    # blocks of 512 bytes: less than a decision
-    full = ["sh", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "x"]
+    # blocks of 512 bytes: less than a decision. It would cut compiled modules as well, for everybody
+    full = ["sh", "-c", 'export PYTHONDONTWRITEBYTECODE=1; ulimit -f 1; trap "" XFSZ; exec "$@"', "x"]
     running = [
         nodes.start(n, "--timeout", LONG, "--no-cache", meet=meet, inside=full if n else ()) for n in range(2)
     ]
