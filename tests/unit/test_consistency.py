@@ -13,14 +13,12 @@ from ckpt_tools.formats import hides_cuts
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.layout import Compared, Layout, Piece
 from ckpt_tools.layouts.common.piece import OWN, Claim, Readers
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Resume
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.planning.facts import SavesFacts
-from ckpt_tools.planning.rules.choice.tracker_stale import RULE, TrackerFacts, check
-from ckpt_tools.planning.rules.rule import finding_of
 from ckpt_tools.planning.rules.save import replica_mismatch, signature_changed, step_mismatch
 
 
@@ -201,45 +199,3 @@ def test_a_small_group_hides_no_other_one() -> None:
     large = [part(1, rank, coords=(("tp", 1),)) for rank in range(2, 5)]
     found = odd_replicas([*small, *large], ["ab", "cd", "ab", "ab", "cd"])
     assert found == [(large[2].path, "tensors")]
-
-
-def tracked(
-    said: int | str | None, *checkpoints: Checkpoint, incomplete: frozenset[CheckpointKey] = frozenset()
-) -> list[tuple[str, str]]:
-    facts = TrackerFacts("/run/latest", said, 0, True, TOY, checkpoints, incomplete)
-    found = [finding_of(RULE, hit) for hit in check(facts)]
-    assert all(f.path == "/run/latest" for f in found)
-    return [(f.code, f.message) for f in found]
-
-
-def test_a_tracker_that_says_nothing() -> None:
-    assert [code for code, _ in tracked(None, saved(part(10)))] == ["bad-tracker"]
-
-
-def test_a_tracker_that_names_what_is_not_there() -> None:
-    assert tracked(20, saved(part(10))) == [("dangling-tracker", "it names 20, which is not there")]
-    gone = "it names release, which is not there"
-    assert tracked("release", saved(part(10))) == [("dangling-tracker", gone)]
-
-
-def test_a_tracker_that_names_something_incomplete() -> None:
-    ten, twin = saved(part(10)), saved(part(10, path="/run/b/0.pt"), path="/run/b")
-    text = "it names 10, which is damaged or not complete"
-    assert tracked(10, ten, incomplete=frozenset({ten.key})) == [("dangling-tracker", text)]
-    assert not tracked(10, ten, twin, incomplete=frozenset({ten.key}))  # one of them is whole
-    assert not tracked(10, ten)
-
-
-def test_a_tracker_that_names_an_older_one() -> None:
-    ten, twenty, thirty = (saved(part(step)) for step in (10, 20, 30))
-    text = "it names 10, but the checkpoint of step 30 is there and complete"
-    assert tracked(10, ten, thirty, twenty) == [("stale-tracker", text)]
-    assert not tracked(30, ten, twenty, thirty)
-    assert not tracked(20, ten, twenty, thirty, incomplete=frozenset({thirty.key}))
-    gasp = saved(part(40, kind=Kind.DYING_GASP))
-    assert not tracked(30, thirty, gasp)
-
-
-def test_a_release_is_beside_the_order() -> None:
-    release = saved(part(0, step=None, kind=Kind.RELEASE))
-    assert not tracked("release", release, saved(part(10)))
