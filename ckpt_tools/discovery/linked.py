@@ -23,13 +23,12 @@ def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFi
     """Return the files, those behind a link whose name tells more by the path of the link; what was found
     beside them goes by that path in ``found`` as well.
     """
-    todo, done = dict.fromkeys(links.ambiguous()), set[str]()
+    todo, done = links.ambiguous(), set[str]()
     homes: dict[str, list[NamedFile]] = {}
     for file in files:
         homes.setdefault(links.resolved(os.path.dirname(file.path)), []).append(file)
     while todo:
-        link = next(iter(todo))
-        del todo[link]
+        link = todo.pop(0)
         done.add(link)
         to = links.resolved(link)
         behind_it = sum(len(some) for home, some in homes.items() if within(home, to))
@@ -51,8 +50,8 @@ def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFi
             homes.update((home, named[home]) for home in taken)
             _rename(found, behind, links, taken)
             # each directory was listed once: another way to it, below this link, may tell more
-            known = done.union(way.values())
-            todo.update(dict.fromkeys(path for path in sorted(links.met) if path not in known))
+            known = done.union(way.values(), todo)
+            todo += sorted({*links.met} - known)
     return [file for some in homes.values() for file in some]
 
 

@@ -356,8 +356,9 @@ class Candidates:
     def find_untold(self, chosen: Checkpoint, candidates: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
         """Candidates that may be later than the one chosen, where the caller has not said what tells."""
         if not self.ordered:
-            found = list(self._make_order_facts(chosen, chosen).find_unplaced(candidates, chosen))
-            yield from (c for c in found if not choice_warnings.are_one_file(c, chosen))
+            models = choice_warnings.describe_state(chosen.parts, self.session) == "weights-only"
+            found = self._make_order_facts(chosen, chosen).find_unplaced(candidates, models=models)
+            yield from (c for c in found if not choice_warnings.are_one_file(c, chosen, self.session))
 
     def require_best(self, choice: Choice, lost: Sequence[Rejected]) -> Choice:
         """The choice; raises NotNewest where something better is lost, and the caller wants no older one."""

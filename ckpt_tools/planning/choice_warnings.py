@@ -16,6 +16,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.equal_files import are_equal
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
 from ckpt_tools.planning.rules.rule import finding_of, make_finding
 from ckpt_tools.planning.rules.save import missing_part, step_mismatch
@@ -99,12 +100,12 @@ def _find_led_elsewhere(files: Iterable[str], told: Collection[int]) -> Iterator
             yield step_mismatch.describe_led_elsewhere(path, "/".join(to.split("/")[len(theirs) - 1 :]))
 
 
-def are_one_file(c: Checkpoint, other: Checkpoint) -> bool:
-    """Whether both are one file under two names, of which one is a link to the other."""
-    paths = [p.path for p in (*c.parts, *other.parts)]
-    if len(c.parts) != 1 or len(other.parts) != 1 or is_url(paths[0]) or not any(map(is_link, paths)):
+def are_one_file(c: Checkpoint, other: Checkpoint, s: Session) -> bool:
+    """Whether both are one file under two names, of which one is a link to the other, or a copy."""
+    if len(c.parts) != 1 or len(other.parts) != 1 or is_url(s.root):
         return False
-    return len(set(map(real_path, paths))) == 1
+    one, two = c.parts[0], other.parts[0]
+    return real_path(one.path) == real_path(two.path) or are_equal(one, two, s)
 
 
 def find_linked_runs(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[tuple[str, str]]:

@@ -219,12 +219,13 @@ class OrderFacts(Struct, frozen=True):
             for c in self.saves
         )
 
-    def find_unplaced(self, saves: Sequence[Checkpoint], newest: Checkpoint) -> Iterator[Checkpoint]:
-        """Yield saves that may be later than the newest: neither times nor steps tell."""
-        mute, place = bool(self.why_mute), self.place(newest)
+    def find_unplaced(self, saves: Sequence[Checkpoint], *, models: bool = False) -> Iterator[Checkpoint]:
+        """Yield saves that may be later: neither times nor steps tell; exports too if all are ``models``."""
+        newest, mute, place = self.newest, bool(self.why_mute), self.place(self.newest)
         for c in saves:
-            silent = mute or c.mtime_ns == newest.mtime_ns or c.mtime_ns < FIRST_NS
-            if silent and c.key != newest.key and c.kind in _REGULAR:
+            export = models and c.kind is Kind.RELEASE is not newest.kind and c.mtime_ns >= newest.mtime_ns
+            silent = export or mute or c.mtime_ns == newest.mtime_ns or c.mtime_ns < FIRST_NS
+            if silent and c.key != newest.key and (export or c.kind in _REGULAR):
                 later = c.order > newest.order and comparable(c.order, newest.order)
                 if (later and self.place(c) < place) or not comparable(self.place(c), place):
                     yield c

@@ -167,7 +167,7 @@ class Planner(Candidates):
             topology=known,
             rollback=choice.rollback,
             rejected=choice.rejected,
-            ahead=tuple(o for o in self.checkpoints if o.key != c.key and o.order > c.order),
+            ahead=tuple(o for o in self.checkpoints if o.order > replace(chosen, step=c.step).order),
             attempts=choice.attempts,
             bytes_verified=self.session.reader.bytes_verified,
             warnings=warnings,

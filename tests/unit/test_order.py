@@ -119,12 +119,12 @@ def test_a_question_names_what_each_answer_leads_to() -> None:
 def test_saves_whose_steps_do_not_compare_are_a_question_where_times_say_nothing() -> None:
     saves = [save(10, 5), save(20, 5), save(None, 5, epoch=3)]
     f = facts(saves)
-    (other,) = f.find_unplaced(saves, f.newest)
+    (other,) = f.find_unplaced(saves)
     assert (f.newest.step, other.epoch) == (20, 3)
     assert ("times-mute", Effect.ASK) in hits(replace(f, others=[other]))
     apart = [save(10, 5), save(20, 15), save(None, 25, epoch=3)]
     f = facts(apart, by_step=apart[2])
-    assert f.newest.epoch == 3 and not list(f.find_unplaced(apart, f.newest)) and not hits(f)
+    assert f.newest.epoch == 3 and not list(f.find_unplaced(apart)) and not hits(f)
 
 
 def test_a_tracker_that_was_written_later_and_names_another_is_a_question() -> None:

@@ -9,7 +9,7 @@ from ckpt_tools.planning.order import SKEW_NS, UNKNOWN, OrderFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
 
 _WHY = {
-    None: "they were written at the same time",
+    None: "the latter was written no earlier",
     "equal": "all modification times are the same",
     "lost": "modification times lie before 1980",
     "future": "modification times lie in the future",
@@ -35,7 +35,6 @@ def check(f: OrderFacts) -> Iterator[Hit]:
             by_step = f.exclude(newest, other)
         answers = ", or ".join(filter(None, (by_step, f.exclude(other, newest))))
         yield Hit(other.path, text, f"add {answers}" if answers else "name the one that is meant as ROOT")
-        break
     if ahead := [c for c in f.saves if c.mtime_ns > f.now_ns + SKEW_NS]:
         last = max(ahead, key=lambda c: c.mtime_ns)
         more = f", and so were {len(ahead) - 1} more" if len(ahead) > 1 else ""
@@ -51,7 +50,7 @@ RULE = Rule(
     why="""\
 The times cannot be those of training: all equal, before 1980, later than now, or as close together as a
 copy or an upload makes them. Steps decide then, and saves without comparable steps are a question,
-such as those of which some count steps and others epochs.
+such as those of which some count steps and others epochs; so is a later model beside models alone.
 For: nodes without NTP; cp -r, git clone, downloads from a hub; object stores, which have the upload's time.
 """,
     check=check,
