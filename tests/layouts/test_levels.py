@@ -11,6 +11,7 @@ from fixture_trees import TREES, materialise
 from msgspec.structs import replace
 
 from ckpt_tools import CkptError, Level, LoadPlan, Selection, latest, plan
+from ckpt_tools.errors import UsageError
 
 ASKED = Selection(settle=0)
 
@@ -29,7 +30,11 @@ def test_names_alone_and_one_rank_alone_lead_to_the_same_files(case: Path, tmp_p
         read = plan(str(root), ASKED)
     except CkptError:  # several runs, or none that is whole: other tests ask what is said then
         return
-    named = plan(str(root), replace(ASKED, level=Level.PRESENCE))
+    try:
+        named = plan(str(root), replace(ASKED, level=Level.PRESENCE))
+    except UsageError:  # names count steps and epochs, and only contents tell the steps of both
+        assert case.parent.parent.name == "accelerate"
+        return
     assert read.checkpoint and named.checkpoint
     if named.checkpoint.key == read.checkpoint.key:
         assert files(named) == files(read)

@@ -62,6 +62,7 @@ FLAGS = {
     "megatron": ("--load", "--ckpt-step"),
     "megatron-core": ("--load", "--ckpt-step"),
     "mmengine": ("--resume",),
+    "pytorch-sample/imagenet": ("--resume",),
     "timm": ("--resume",),
 }
 """Layout, or one of its cases -> what its framework's programs are called with; the others take a path in
