@@ -173,4 +173,5 @@ def _take_out(found: Discovery, top_of: Callable[[str, str], str]) -> None:
     found.bare = [file for file in found.bare if not top_of(*split(file.path))]
     for paths in (found.unfinished, found.indexes, found.unneeded):
         paths[:] = [path for path in paths if not top_of(*split(path))]
+    found.strange = {path: None for path in found.strange if not top_of(*split(path))}
     found.trackers = {key: path for key, path in found.trackers.items() if not top_of(*split(path))}
