@@ -44,6 +44,8 @@ MASK, TOP = (1 << 64) - 1, 0xFFFFFFFF
 class Sparse:
     """A file of ``size`` bytes that are zero except for ``pieces``; counts what is read of it."""
 
+    path = "sparse"
+
     def __init__(self, pieces: Mapping[int, bytes], size: int) -> None:
         self.pieces, self.size, self.bytes_read = sorted(pieces.items()), size, 0
 
