@@ -41,9 +41,9 @@ def _say_choice(plan: LoadPlan) -> str:
     if c is None:
         none = "No checkpoint can be used" if plan.rejected else "There is no checkpoint to resume from"
         return f"{none}: without one, training would start from scratch."
-    name = c.label
-    if plan.resume.path in [p.path for p in c.parts] and c.parts[1:]:
-        name += f" ({os.path.basename(plan.resume.path or '')})"  # one of several copies
+    name, file = c.label, os.path.basename(plan.resume.path or "")
+    if plan.resume.path in [p.path for p in c.parts] and c.parts[1:] and file != name:
+        name += f" ({file})"  # one of several copies
     newest = "" if plan.rejected or plan.ahead else ", the newest checkpoint"
     return f"Resume from {name}{newest}."
 

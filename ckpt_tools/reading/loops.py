@@ -16,7 +16,7 @@ from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, numbers
 from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.layouts.common.lost_files import Holds, piece_for
 from ckpt_tools.layouts.common.templates import TOKENS
-from ckpt_tools.layouts.files import loop_of
+from ckpt_tools.layouts.files import loop_of, were_written_together
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Level
@@ -25,15 +25,6 @@ from ckpt_tools.reading.session import Session
 _MOST = 512
 """Files of a directory that are inspected, the newest ones."""
 _ENDING = re.compile(r"\.(?:pth\.tar|weights\.h5|[A-Za-z]\w*)$")
-_TOGETHER_NS = 2_000_000_000
-_RATE = 20_000_000
-"""Bytes that a slow file system takes in a second: so long may lie between two files of one save."""
-
-
-def were_written_together(a: Part, b: Part) -> bool:
-    """Return True if two files may be of one save, as their times are in a copy."""
-    apart = abs(a.mtime_ns - b.mtime_ns)
-    return apart <= _TOGETHER_NS + max(a.size, b.size) * 1_000_000_000 // _RATE
 
 
 class State(Struct, frozen=True):

@@ -151,7 +151,6 @@ def test_what_a_name_fits(path: str, loop: str | None, step: int | None, epoch: 
             None,
         ),
         ({"best.pt": full(200, step=200), "last.pt": full(300, step=300)}, ["last.pt"], 300, None),
-        ({"model.pt": weights(3), "optimizer.pt": optimizer(3)}, ["model.pt", "optimizer.pt"], None, None),
         ({f"{n}/state.pt": full(n, step=n) for n in (100, 200)}, ["200/state.pt"], 200, None),
         ({f"2026-11-0{n}.pt": full(n) for n in (1, 2)}, ["2026-11-02.pt"], None, None),
     ],
@@ -164,6 +163,19 @@ def test_the_newest_save_is_chosen_with_all_its_files(
     assert made.checkpoint is not None and not made.warnings
     assert sorted(os.path.relpath(f.path, root) for f in made.shared) == wanted
     assert (made.checkpoint.step, made.checkpoint.epoch) == (step, epoch)
+
+
+@pytest.mark.parametrize("minutes", [0, 10])
+@pytest.mark.parametrize("home", ["", "last/"])
+def test_two_halves_that_are_written_over_are_a_warning_unless_written_together(
+    home: str, minutes: int, tmp_path: Path
+) -> None:
+    root = put(tmp_path, {f"{home}model.pt": weights(3), f"{home}optimizer.pt": optimizer(3)})
+    for name, at in (("model.pt", START + 60 * minutes), ("optimizer.pt", START)):
+        os.utime(tmp_path / home / name, (at, at))
+    made = plan(root)
+    assert [os.path.basename(f.path) for f in made.shared] == ["model.pt", "optimizer.pt"]
+    assert [f.code for f in made.warnings] == ["step-mismatch"] * bool(minutes)
 
 
 def test_what_is_written_over_is_a_copy_of_the_save_whose_step_it_tells(tmp_path: Path) -> None:
