@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.layouts.common.rank_grid import ALONE
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, apart, comparable
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, RankLoad, Resume
@@ -167,7 +167,9 @@ class Planner(Candidates):
             topology=known,
             rollback=choice.rollback,
             rejected=choice.rejected,
-            ahead=tuple(o for o in self.checkpoints if o.order > c.order and apart(o.order, c.order)),
+            ahead=tuple(
+                o for o in self.checkpoints if any(_is_ahead(o.order, told.order) for told in (c, chosen))
+            ),
             attempts=choice.attempts,
             bytes_verified=self.session.reader.bytes_verified,
             warnings=warnings,
@@ -269,6 +271,10 @@ def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
     """Return True if what a tracker names was saved later; it is the latest where only a date tells."""
     unplaced = (gone.step, gone.epoch, gone.generation) == (None, None, None)
     return unplaced or gone.order > chosen.order
+
+
+def _is_ahead(order: Order, of: Order) -> bool:
+    return order > of and comparable(order, of) and apart(order, of)
 
 
 def _join_findings(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:

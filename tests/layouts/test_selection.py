@@ -286,6 +286,11 @@ def test_prefer_and_max_step(gasps: Path, asked: dict[str, Any], expected: int, 
     )
 
 
+def test_a_save_of_the_same_step_under_another_name_is_not_ahead() -> None:
+    made = plan(str(LAYOUT_TREES / "accelerate/both_names/tree"))
+    assert (made.resume_step, os.path.basename(made.path or ""), made.ahead) == (32, "epoch_1", ())
+
+
 def test_what_is_not_preferred_is_still_better_than_nothing(gasps: Path) -> None:
     for number in (20, 30):
         for rank in range(2):
