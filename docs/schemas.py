@@ -268,7 +268,11 @@ DOCUMENTS: dict[str, tuple[str, Schema]] = {
         record(
             "root checkpoints findings bare unrecognised excluded",
             checkpoints=array(
-                record(f"{CHECKPOINT} unfinished ranks_present ranks_expected files size", size=COUNT)
+                record(
+                    f"{CHECKPOINT} unfinished ranks_present ranks_expected files size state?",
+                    size=COUNT,
+                    state=maybe(one_of("resumable weights-only partial")),
+                )
             ),
         ),
     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
@@ -117,7 +117,8 @@ class Scan(Struct, frozen=True):
 
     ``bare`` counts files recognised by the name of their format alone, ``unrecognised`` all others,
     ``excluded`` entries that the caller has hidden. ``layouts`` are the layouts that were used, None for the
-    built-in ones. ``trackers`` are read only if requested.
+    built-in ones. ``trackers`` are read only if requested. ``states``: ``resumable``, ``weights-only``,
+    ``partial`` for a save that is not whole; "" where formats do not tell.
     """
 
     root: str
@@ -129,6 +130,7 @@ class Scan(Struct, frozen=True):
     excluded: int = 0
     layouts: Layouts | None = None
     trackers: tuple[Tracker, ...] = ()
+    states: Mapping[CheckpointKey, str] = field(default_factory=dict)
 
 
 # ---- What a command does to a tree, or would do.

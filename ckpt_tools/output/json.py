@@ -267,6 +267,7 @@ def _scan(scan: Scan) -> Object:
         {
             **_checkpoint(c),
             "unfinished": c.unfinished,
+            "state": scan.states.get(c.key) or None,
             "ranks_present": ranks_present(c, layouts.of(c)),
             "ranks_expected": scan.expected.get(c.run),
             "files": len(c.parts),

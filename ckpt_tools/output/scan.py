@@ -14,7 +14,7 @@ from ckpt_tools.output.page import FEW, PLAIN, Page, View, epoch, excluded, know
 from ckpt_tools.output.words import plural, size, span
 
 T = TypeVar("T")
-_DULL = {"epoch": "–", "run": ".", "ranks": "–"}
+_DULL = {"epoch": "–", "state": "–", "run": ".", "ranks": "–"}
 _MANY = 12
 """Runs of which each is listed with all its checkpoints, if those are few."""
 
@@ -56,6 +56,7 @@ def _choose_columns(scan: Scan, view: View) -> dict[str, Callable[[Checkpoint], 
         "step": lambda c: known(c.step),
         "epoch": epoch,
         "kind": _kind,
+        "state": lambda c: scan.states.get(c.key) or known(None),
         "layout": lambda c: c.layout,
         "run": lambda c: c.run or ".",
         "ranks": lambda c: _count_ranks(c, scan),

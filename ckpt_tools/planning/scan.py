@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -11,11 +11,12 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.layouts import whole
 from ckpt_tools.model.answers import Scan
-from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
+from ckpt_tools.planning.choice_warnings import describe_state
 from ckpt_tools.planning.filters import allows, belongs
 from ckpt_tools.planning.order import find_places, order_saves, step_at
 from ckpt_tools.planning.rules.save import unfinished
@@ -23,6 +24,7 @@ from ckpt_tools.planning.trackers import find_declared, find_trackers
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, Told
 from ckpt_tools.reading.unseen import missed, not_seen, unread_files
+from ckpt_tools.storage.urls import is_url
 
 _LOOKED_INTO = 32
 """Checkpoints of a listing whose files are asked for their step, the newest ones."""
@@ -67,7 +69,27 @@ def scan_root(
         excluded=len(s.found.excluded.paths),
         layouts=s.layouts,
         trackers=tuple(find_trackers(s, checkpoints)) if trackers else (),
+        states=_describe_states(s, checkpoints, expected),
     )
+
+
+def _describe_states(
+    s: Session, saves: Sequence[Checkpoint], expected: Mapping[str, int]
+) -> dict[CheckpointKey, str]:
+    """Return what a job finds in each save, as roles tell; the newest ones on a disk are read."""
+    newest, states = {c.key for c in sorted(saves, key=lambda c: -c.mtime_ns)[:_LOOKED_INTO]}, {}
+    for c in saves:
+        parts = list({p.role: p for p in c.parts}.values())
+        present = completeness.ranks_present(c, s.layouts.of(c))
+        if c.unfinished or (present is not None and present < expected.get(c.run, present)):
+            states[c.key] = "partial"
+        elif any(p.role == "optimizer" for p in parts):
+            states[c.key] = "resumable"
+        elif c.key in newest and not is_url(s.root):
+            for p in parts:
+                s.report(p, Level.STRUCTURE)
+            states[c.key] = describe_state(parts, s)
+    return states
 
 
 def _find_unfinished(s: Session) -> Iterator[Finding]:
