@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts.common import under_way
 from ckpt_tools.layouts.common.templates import compile_template
+from ckpt_tools.layouts.files import numbers_named
 
 _DATE = r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T. ]?\d\d[-_.]?\d\d(?:[-_.]?\d\d)?)?(?!\d)"
 _NUMBER = re.compile(rf"{_DATE}|\d+\.\d+|\d+")
@@ -35,6 +36,8 @@ _NOTES = {
     "shard": "{shard}: every rank loads all. Write {rank} (and {world} for {of}) if each rank loads its own",
     "name": "{name}: text without a meaning",
 }
+_ASKED = 3
+"""Files of a template that are asked what they hold: some may be damaged."""
 Reader = Callable[[str], Mapping[str, bytes]]
 _ROLES = 'role: "model", "optimizer", "rng", or a word of your own; a save has a file of each piece'
 
@@ -49,7 +52,8 @@ class _Row(NamedTuple):
 
 class GuessedPiece(Struct, frozen=True, dict=True):
     """Files of one template, the runs and numbers of their saves, and what else their names could mean.
-    ``sure``: a word tells each number, or it is that of a step and does not count from 0.
+    ``sure``: a word tells each number, or it is that of a step and does not count from 0. ``state``: the
+    signature of the whole state that one of its files is, "" if they are none.
     """
 
     template: str
@@ -59,6 +63,7 @@ class GuessedPiece(Struct, frozen=True, dict=True):
     saves: frozenset[tuple[str, ...]]
     role: str = ""
     sure: bool = True
+    state: str = ""
 
     @cached_property
     def names(self) -> list[re.Pattern[str]]:
@@ -81,8 +86,12 @@ class Guess(NamedTuple):
         return len(self.layouts) == 1 and not self.left_out and all(p.sure for p in self.layouts[0])
 
 
-def guess(sizes: Mapping[str, int], placed: Collection[str] = ()) -> Guess:
-    """Return the layouts of files, from their sizes by path; none fits what another has ``placed``."""
+def guess(
+    sizes: Mapping[str, int], placed: Collection[str] = (), state_of: Callable[[str], str] = lambda _: ""
+) -> Guess:
+    """Return the layouts of files, from their sizes by path; none fits what another has ``placed``.
+    ``state_of`` returns the signature of a file that holds a model and its optimizer's state, else "".
+    """
     made: dict[str, GuessedPiece] = {}
     shapes = [_Shape(texts, rows) for texts, rows in _shapes(list(sizes)).items()]
     several = any(field in _WHOSE and s.varies(i) for s in shapes for i, field in enumerate(_told(s.texts)))
@@ -90,7 +99,10 @@ def guess(sizes: Mapping[str, int], placed: Collection[str] = ()) -> Guess:
         p = _tell_apart(_piece(shape, several), placed)
         if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it
             known = made.get(p.template, replace(p, paths=(), saves=frozenset()))
-            made[p.template] = replace(p, paths=known.paths + p.paths, saves=known.saves | p.saves)
+            state = known.state or next(filter(None, map(state_of, p.paths[-_ASKED:])), "")
+            made[p.template] = replace(
+                p, paths=known.paths + p.paths, saves=known.saves | p.saves, state=state
+            )
     layouts = tuple(tuple(_with_roles(pieces, sizes)) for pieces in _layouts(made.values()))
     taken = {path for pieces in layouts for p in pieces for path in p.paths if p.matches(path)}
     return Guess(layouts, tuple(path for path in sizes if path not in taken))
@@ -288,19 +300,33 @@ def _tell_apart(p: GuessedPiece, placed: Collection[str]) -> GuessedPiece | None
 
 
 def _layouts(pieces: Iterable[GuessedPiece]) -> list[list[GuessedPiece]]:
-    """Return the pieces by layout: those that have a save in common."""
+    """Return the pieces by layout: those that have a save in common. A whole state under a name of loops.toml
+    is a save alone, and another one of the same model no part of it.
+    """
     layouts: list[list[GuessedPiece]] = []
     for p in pieces:
-        mine = [of for of in layouts if any(p.saves & other.saves for other in of)]
-        layouts = [*(of for of in layouts if of not in mine), [*(q for of in mine for q in of), p]]
+        joined = [p]
+        for of in [of for of in layouts if any(p.saves & other.saves for other in of)]:
+            if not any(_are_two_saves(p, other) for other in of):
+                layouts.remove(of)
+                joined = [*of, *joined]
+        layouts.append(joined)
     return _join_lone(layouts)
 
 
+def _are_two_saves(p: GuessedPiece, other: GuessedPiece) -> bool:
+    known = {numbers_named(path)[0] is not None for path in (p.paths[0], other.paths[0])}
+    return bool(p.state) and p.state == other.state and len(known) > 1
+
+
 def _join_lone(layouts: list[list[GuessedPiece]]) -> list[list[GuessedPiece]]:
-    """Return the layouts, of which one file without a number is a save of the run in its directory."""
+    """Return the layouts, of which one file without a number is a save of the run in its directory, if it is
+    a whole state as the run's saves are, or none as they are.
+    """
     for of in [of for of in layouts if _is_lone(of)]:
         beside = [o for o in layouts if o is not of and _get_homes(o) == _get_homes(of)]
-        if len(beside) == 1 and beside[0][0].fields & _WHEN:
+        alike = [o for o in beside if any(p.state for p in o) == bool(of[0].state)]
+        if len(beside) == len(alike) == 1 and beside[0][0].fields & _WHEN:
             layouts.remove(of)
             beside[0] += of
     return layouts
@@ -345,8 +371,6 @@ def toml(
             for key, said in (trackers[i] if trackers else {}).items()
         ]
         lines.append('# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer')
-        if not any(p.fields & _WHEN for p in pieces):
-            lines.append('# step_keys = ["step"]   # no name tells a step: what the files call it')
         lines += [f"# {_ROLES}"] if len(pieces) > 1 else []
         for p in pieces:
             lines += ["", f"[[{table}.piece]]", *_table(p, here=not any(q.fields & _WHEN for q in pieces))]

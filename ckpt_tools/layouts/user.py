@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from ckpt_tools.layouts import Layouts, use
-from ckpt_tools.layouts.common.counters import named_epochs, named_steps, read_steps
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, named_epochs, named_steps, read_steps
 from ckpt_tools.layouts.common.layout import (
     Compared,
     Complete,
@@ -115,7 +115,9 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
         resume=partial(_resume, tuple(t.get("resume_args", ()))),
         reference="ckpt.toml",
         limits=("only what its table says is checked",),
-        steps=partial(read_steps, step=step_keys, epoch=epoch_keys, by_name=False),
+        steps=partial(read_steps, step=step_keys, epoch=epoch_keys, by_name=False)
+        if step_keys or epoch_keys
+        else partial(read_steps, step=STEPS, epoch=EPOCHS),
         check=partial(_check, step_keys, epoch_keys),
         tracker=Tracker(t.get("tracker", ""), read_last_name, name_home)
         if by_name

@@ -100,7 +100,7 @@ def say_how_to_describe(s: Session) -> str:
     files = find_undescribed(s)
     alone = all(s.layouts.of(p).is_last_resort for p in s.parts)
     placed = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
-    sure = alone and bool(files) and guess(files, placed).is_sure
+    sure = alone and bool(files) and guess(files, placed, partial(find_whole_state, s)).is_sure
     return unplaced_newer.how_to_describe(s.root, sure=sure)
 
 
@@ -114,6 +114,12 @@ def find_undescribed(s: Session) -> dict[str, int]:
         mixed = _find_mixed_layouts(s.parts)
         known = {p.path: p.size for p in s.parts if p.layout in mixed}
     return {os.path.relpath(path, s.root): known[path] for path in sorted(known)}
+
+
+def find_whole_state(s: Session, path: str) -> str:
+    """Return the signature of a file below ROOT that holds a model and its optimizer's state, else ""."""
+    report = s.report_file(os.path.join(s.root, path), Level.STRUCTURE)
+    return report.signature if report.held.weights and report.held.optimizer else ""
 
 
 def _find_mixed_layouts(parts: Sequence[Part]) -> set[str]:

@@ -7,15 +7,16 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import NamedTuple
 
 import pytest
 import run_helpers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_files import saved, tensor
+from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
 from ckpt_tools.discovery.walk import discover
@@ -320,7 +321,7 @@ def test_what_it_prints_makes_the_plan_answer(tmp_path: Path) -> None:
         path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
     before = run_helpers.ckpt("plan", str(home))
     assert before.returncode == 2
-    assert "describe them in ckpt.toml: docs/adding-a-layout.md" in before.stderr
+    assert "describe the layout in ckpt.toml: docs/adding-a-layout.md" in before.stderr
     done = run_helpers.ckpt("layouts", "--guess", str(home))
     assert done.returncode == 0, done.stderr
     (tmp_path / "ckpt.toml").write_text(done.stdout)
@@ -339,7 +340,7 @@ def test_directories_that_look_like_runs_may_be_one(tmp_path: Path) -> None:
         path.write_bytes(saved({"model": {"w": tensor(step, rank)}, "step": step}))
     done = run_helpers.ckpt("plan", str(tmp_path))
     assert done.returncode in (2, 4)
-    assert "describe them in ckpt.toml: docs/adding-a-layout.md" in done.stderr
+    assert "describe the layout in ckpt.toml: docs/adding-a-layout.md" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -398,3 +399,42 @@ def test_a_number_that_is_no_step_is_no_tracker(tmp_path: Path) -> None:
         (tmp_path / name).write_text({"seed": "100"}.get(name, "0.31"))
     done = run_helpers.ckpt("layouts", "--guess", str(tmp_path))
     assert "tracker" not in toml_parser.loads(done.stdout)["layout"][0]
+
+
+def pasted(root: Path) -> CompletedProcess[str]:
+    """Plan with the lines that a guess prints, as they are."""
+    (config := root.parent / "ckpt.toml").write_text(run_helpers.ckpt("layouts", "--guess", str(root)).stdout)
+    return run_helpers.ckpt("plan", str(root), "--config", str(config), "--json")
+
+
+def put(root: Path, files: Mapping[str, object]) -> Path:
+    for n, (name, held) in enumerate(files.items()):
+        root.mkdir(exist_ok=True)
+        (root / name).write_bytes(saved(held))
+        os.utime(root / name, (1_700_000_000 + 600 * n,) * 2)
+    return root
+
+
+def state(n: int) -> dict[str, object]:
+    return {"model": {"w": tensor(n)}, "optimizer": adam(n), "step": n}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"step_1.pt": state(1), "step_2.pt": state(2), "step_2_copy.pt": state(8)},
+        {"step_1.pt": state(1), "session.pt": state(9), "model_2.pt": {"w": tensor(2)}},
+    ],
+    ids=["two whole states of a step", "a whole state beside weights"],
+)
+def test_a_whole_state_is_neither_a_part_of_another_one_nor_passed_over(
+    files: Mapping[str, object], tmp_path: Path
+) -> None:
+    done = pasted(put(tmp_path / "run", files))
+    assert done.returncode == 2 and "holds several runs" in done.stderr
+
+
+def test_the_step_of_a_file_without_a_number_is_what_it_tells(tmp_path: Path) -> None:
+    files = {"step_100.pt": state(100), "step_200.pt": state(200), "final.pt": state(250)}
+    done = pasted(put(tmp_path / "run", files))
+    assert json.loads(done.stdout)["checkpoint"]["step"] == 250

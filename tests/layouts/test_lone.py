@@ -127,7 +127,7 @@ def test_the_trainer_resumes_from_no_model_alone(name: str, tmp_path: Path) -> N
         (
             ["params.00001", "params.00002", "state/optimizer_last.pkl"],
             "missing-part",
-            "describe them in ckpt.toml",
+            "describe the layout in ckpt.toml",
         ),
         (["model.pt", "scheduler.pt"], "missing-part", "bring it back"),
     ],

@@ -28,12 +28,11 @@ def find_unplaced(
         large = file.format is None and file.size >= _LARGE
         if not (_may_be_later(file, chosen, optimizer) if chosen else file.state or large):
             continue
-        content = file.format or "of no known format"
         name = file.path.removeprefix(f"{root}/")
-        text = f"no layout places {name}, which may be a training state (its content is {content})"
+        text = f"no layout places {name}, which may be a training state (format: {file.format or 'unknown'})"
         if chosen:
-            where = "lies in the directory of" if file.inside else "is not older than"
-            text = f"{text} and {where} {chosen.label} ({chosen.path})"
+            why = "holds an optimizer's state and lies beside" if file.inside else "is not older than"
+            text += f" and {why} {chosen.label} ({chosen.path})"
             text = f"which checkpoint is the newest is in doubt: {text}"
         yield Hit(file.path, text)
 
@@ -65,7 +64,7 @@ def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bo
 def how_to_describe(root: str, *, sure: bool) -> str:
     """Return how to describe files; unless ``sure`` only where to read it, as lines could mix saves."""
     if not sure:
-        return "describe them in ckpt.toml: docs/adding-a-layout.md"
+        return "describe the layout in ckpt.toml: docs/adding-a-layout.md"
     return f"'ckpt layouts --guess {quote(root)}' prints the lines for ckpt.toml that describe its files"
 
 
