@@ -12,6 +12,7 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import entries_of
 from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, status
+from ckpt_tools.storage.urls import real_path
 
 
 class FileStat(NamedTuple):
@@ -31,7 +32,8 @@ def stat_of(path: str | os.DirEntry[str]) -> FileStat:
     except OSError as e:
         code = "dangling-link" if isinstance(e, ABSENT) and is_link(path) else "unreadable"
         code = "symlink-loop" if e.errno == errno.ELOOP else code
-        why = of_file(finding(code, f"{os.path.basename(path)}: {e.strerror}"), os.fspath(path))
+        of = os.path.basename(path) if code == "unreadable" else f"it leads to {real_path(os.fspath(path))}"
+        why = of_file(finding(code, f"{of}: {e.strerror}"), os.fspath(path))
         return FileStat(-1, 0 if code == "unreadable" else _made_ns(path), (why,))
     if stat.S_ISREG(st.st_mode):
         return FileStat(st.st_size, st.st_mtime_ns, ())

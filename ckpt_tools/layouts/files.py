@@ -274,8 +274,7 @@ def _is_written_over(c: Checkpoint) -> bool:
 def _call(c: Checkpoint) -> str:
     if c.parts[0].home:
         return c.path.rpartition("/")[2]
-    first, more = c.parts[0].name, len(c.parts) - 1
-    return f"{first} and {more} more of its step" if more else first
+    return c.label if c.parts[1:] else c.parts[0].name
 
 
 def _list_pieces() -> Iterator[Piece]:

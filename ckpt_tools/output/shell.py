@@ -67,7 +67,7 @@ def explain_silence(layout: str, path: str | None, wanted: Sequence[str], filled
         why = "no one path leads to its files (each rank loads its own, or several)"
         why += "" if wanted else f", and the layout {layout} has no arguments"
     elif wanted:
-        why = f"its step or epoch, which --resume-args asks for, is not known: {' '.join(wanted)}"
+        why = f"what --resume-args asks for is not known: {' '.join(wanted)}"
     else:
         why = f"the layout {layout} has no arguments, so '{{ckpt.args}}' is empty"
     return f"a checkpoint was chosen, and the command would not learn of it: {why}"

@@ -10,7 +10,7 @@ from ckpt_tools.discovery.completeness import label
 from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.held import OF_NAMED_TENSORS
 from ckpt_tools.layouts import Changes
-from ckpt_tools.layouts.common.lost_files import is_weights_alone, weights_of_a_trainer
+from ckpt_tools.layouts.common.lost_files import Holds, held_by, is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
@@ -42,7 +42,8 @@ def describe_state(parts: Sequence[Part], s: Session) -> str:
     if any(r.held.trained for r in reports):
         return "resumable"
     named = all(r.format in OF_NAMED_TENSORS for r in reports if r.tensors)
-    alone = {p.role for p in parts} <= {"model", "index", "config"} and not any(map(_has_optimizer, reports))
+    alone = all(p.role in ("model", "index", "config") or (held_by(p) or Holds()).weights for p in parts)
+    alone = alone and not any(map(_has_optimizer, reports))
     return "weights-only" if named and alone and any(r.held.weights for r in reports) else ""
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.layouts.common.rank_grid import ALONE
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, apart, comparable
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart, comparable
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, RankLoad, Resume
@@ -167,9 +167,7 @@ class Planner(Candidates):
             topology=known,
             rollback=choice.rollback,
             rejected=choice.rejected,
-            ahead=tuple(
-                o for o in self.checkpoints if any(_is_ahead(o.order, told.order) for told in (c, chosen))
-            ),
+            ahead=tuple(self._find_ahead(c, chosen)),
             attempts=choice.attempts,
             bytes_verified=self.session.reader.bytes_verified,
             warnings=warnings,
@@ -180,6 +178,14 @@ class Planner(Candidates):
             excluded=len(self.session.found.excluded.paths),
             state=choice_warnings.describe_state(assignment.parts, self.session),
         )
+
+    def _find_ahead(self, *chosen: Checkpoint) -> Iterator[Checkpoint]:
+        """Yield saves of a later place in training, as the name or the files of the chosen one tell."""
+        told = {self.places.get(c.key, c.order) for c in chosen}
+        for c in self.checkpoints:
+            place = self.places.get(c.key, c.order)
+            if any(place > of and comparable(place, of) and apart(place, of) for of in told):
+                yield c
 
     def _make_file_loads(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
         """Return what verification saw of files, by paths without links, which could lead elsewhere later."""
@@ -271,10 +277,6 @@ def _goes_before(gone: Checkpoint, chosen: Checkpoint) -> bool:
     """Return True if what a tracker names was saved later; it is the latest where only a date tells."""
     unplaced = (gone.step, gone.epoch, gone.generation) == (None, None, None)
     return unplaced or gone.order > chosen.order
-
-
-def _is_ahead(order: Order, of: Order) -> bool:
-    return order > of and comparable(order, of) and apart(order, of)
 
 
 def _join_findings(warnings: Sequence[Finding], more: Iterable[Finding]) -> tuple[Finding, ...]:
