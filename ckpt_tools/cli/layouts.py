@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.cli import options, output
 from ckpt_tools.cli.output import read_settings
-from ckpt_tools.errors import NoCheckpoint, UsageError
+from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.settings.resolve import Settings, require_known
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ckpt layouts --json  # all for a program
 
 @options.ask(
     ("table", "json"),
-    "root check guess layout output_file format json quiet color",
+    "root check guess write layout output_file format json quiet color",
     options.TRUST,
     settings=False,
 )
@@ -42,7 +42,8 @@ def layouts(asked: options.Asked) -> int:
     when a template matches nothing.
 
     With --guess: print the lines for ckpt.toml that describe files which no layout places, derived from their
-    names. Their first line says where to save them; read their comments, then use --check.
+    names. Their first line says where to save them, and --write does that; read their comments, then use
+    --check.
     """
     to, given = asked.to, asked.given
     check, guess, root = given["check"], given["guess"], given["root"]
@@ -58,7 +59,9 @@ def layouts(asked: options.Asked) -> int:
     if guess:
         if to.format == "json":
             raise UsageError("--guess prints TOML", "leave --json out")
-        return _guess(found, known, to)
+        return _guess(found, known, to, write=given["write"])
+    if given["write"]:
+        raise UsageError("--write has nothing to write", "add --guess")
     if check:
         return _check(asked, found.root, found.values.get("layout"), known)
     if root is None:
@@ -116,7 +119,7 @@ def _shorten(words: re.Match[str]) -> str:
     return f"{'|'.join(first[:4])}|… {len(first) - 4} more>"
 
 
-def _guess(found: Settings, known: Layouts, to: output.Output) -> int:
+def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
     from ckpt_tools.discovery.sidecars import small_texts
     from ckpt_tools.layouts.guess import find_tracker, guess, toml
     from ckpt_tools.model.selection import ReadOptions
@@ -140,9 +143,17 @@ def _guess(found: Settings, known: Layouts, to: output.Output) -> int:
     # Where a command that is started here finds lines about ROOT: never in ROOT itself.
     here = os.path.realpath(os.getcwd())
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
-    place = f"Add these lines to {found.file}" if found.file else f"Save these lines as {home}/ckpt.toml"
+    file, lines = found.file or f"{home}/ckpt.toml", toml(guessed, names, trackers, table)
     then = f"read their comments, then: ckpt plan {quote(root)}"
-    to.out(f"# {place}, {then}\n{toml(guessed, names, trackers, table)}")
+    if not write:
+        to.out(f"# {'Add these lines to' if found.file else 'Save these lines as'} {file}, {then}\n{lines}")
+        return 0
+    try:
+        with open(file, "a", encoding="utf-8") as f:
+            f.write(f"\n{lines}" if found.file else lines)
+    except OSError as e:
+        raise CannotLook(f"{file} cannot be written: {e.strerror}") from e
+    to.out(f"{file} describes {root} now: {then}\n")
     return 0
 
 

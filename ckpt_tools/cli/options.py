@@ -131,6 +131,7 @@ for _flags, _about, _panel in (
     ("--read", "Decide nothing: read the decision that CKPT_PLAN names, for the rank that asks.", None),
     ("--by-rank", "Each rank reads its own part of the decision later, with --read.", None),
     ("--check", "Say what each template matches below ROOT, and what it narrowly misses.", None),
+    ("--write", "Write the lines of --guess to the ckpt.toml that commands read here.", None),
     ("--guess", "Print a [[layout]] for ckpt.toml for the files below ROOT that no layout knows.", None),
     ("--explain-bytes", "Also say of every byte what it is and what protects it.", OUTPUT),
     ("--quiet -q", "No progress, warnings or notes on stderr.", OUTPUT),

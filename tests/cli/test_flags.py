@@ -721,10 +721,10 @@ OTHERS: dict[str, dict[str, Case]] = {
         "root": Case(lambda tmp: [], ("--text", "slurm"), ("--text", "slurm", "--root", "/somewhere")),
     },
 }
-ELSEWHERE = {("watch", "once"), ("watch", "seal_good")}
+ELSEWHERE = {("watch", "once"), ("watch", "seal_good"), ("layouts", "write")}
 ELSEWHERE |= {("stage", name) for name in CHOICE.keys() - {*STAGED, "history", "fail_on", "resume_args"}}
 ELSEWHERE |= {(command, "same_save") for command in ("plan", "latest", "run", "hook", "stage")}
-"""Without --once nothing ends, and a seal stays: tests/cli/test_watch.py has both. --same-save
+"""Without --once nothing ends, and a seal stays: tests/cli/test_watch.py has both, test_guess.py --write. --same-save
 is accepted and has no effect any more.
 """
 

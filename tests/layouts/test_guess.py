@@ -438,3 +438,15 @@ def test_the_step_of_a_file_without_a_number_is_what_it_tells(tmp_path: Path) ->
     files = {"step_100.pt": state(100), "step_200.pt": state(200), "final.pt": state(250)}
     done = pasted(put(tmp_path / "run", files))
     assert json.loads(done.stdout)["checkpoint"]["step"] == 250
+
+
+def test_lines_are_written_where_they_are_read(tmp_path: Path) -> None:
+    put(tmp_path / "run", {"agent_3.pt": state(3), "agent_4.pt": state(4)})
+    put(tmp_path / "other", {"actor_7.pt": state(7)})
+    for root, step in (("run", 4), ("other", 7)):
+        done = run_helpers.ckpt("layouts", "--guess", root, "--write", cwd=tmp_path)
+        assert done.stdout.startswith(f"{tmp_path}/ckpt.toml describes {tmp_path}/{root} now: "), done.stderr
+        done = run_helpers.ckpt("plan", root, "--json", cwd=tmp_path)
+        assert json.loads(done.stdout)["checkpoint"]["step"] == step
+    assert (tmp_path / "ckpt.toml").read_text().count("[[layout]]") == 2
+    assert run_helpers.ckpt("layouts", "--write", cwd=tmp_path).returncode == 2
