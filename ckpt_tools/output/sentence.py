@@ -21,7 +21,7 @@ _RANGES = 8
 
 def sum_up(plan: LoadPlan) -> str:
     """Return what the job resumes from, what was skipped and why, and how many steps are trained again."""
-    said = [_say_choice(plan)]
+    said = [_say_choice(plan), *[ALONE] * (plan.state == "weights-only")]
     if len(plan.rejected) <= _NAMED:
         said += (_say_skipped(r) for r in plan.rejected)
     else:
@@ -31,8 +31,6 @@ def sum_up(plan: LoadPlan) -> str:
     known = [step for step in steps if step is not None]
     if known and plan.resume_step is not None and (lost := max(known) - plan.resume_step) > 0:
         said.append(f"{plural(lost, 'step')} of training {'is' if lost == 1 else 'are'} lost.")
-    if plan.state == "weights-only":
-        said.append(ALONE)
     return " ".join(said)
 
 

@@ -122,8 +122,8 @@ def test_a_fallback_names_what_was_found(tmp_path: Path) -> None:
     put(shards(tmp_path, 10, 20), "iter_0000020/mp_rank_01/model_optim_rng.pt", b"PK", 1)
     lines = told(tmp_path, verbose=False)
     assert lines[0] == (
-        "Resume from step 10. Step 20 was skipped: rank 1 has no good copy. 10 steps of training are lost."
-        f" {ALONE}"
+        f"Resume from step 10. {ALONE} Step 20 was skipped: rank 1 has no good copy."
+        " 10 steps of training are lost."
     )
     assert (
         lines[-10:]
