@@ -152,7 +152,9 @@ def test_a_rollback_leaves_out_what_lies_beyond_its_target(tmp_path: Path) -> No
         put(tmp_path, name, state(40, rank), 1)
         os.utime(tmp_path / name, (DAY + 1.5, DAY + 1.5))
     lines = told(tmp_path, save_interval=20, fault_ranks=frozenset({0, 2}), order="mtime")
-    assert lines[0].startswith("Resume from step 20. Step 30 was skipped: ranks 0 and 2 have no good copy.")
+    assert lines[0].startswith(
+        f"Resume from step 20. {ALONE} Step 30 was skipped: ranks 0 and 2 have no good copy."
+    )
     at = lines.index("Checkpoints, best first (4)")
     assert lines[at + 1 : at + 5] == [
         "  1. step 30, iter_0000030: skipped, see above",
@@ -229,7 +231,7 @@ def test_a_long_list_is_cut_in_the_middle_of_nothing(tmp_path: Path) -> None:
         put(tmp_path, f"iter_{step:07d}/mp_rank_00/model_optim_rng.pt", b"PK", step)
     lines = told(tmp_path, max_attempts=20)
     assert lines[0].startswith(
-        "Resume from step 2. 12 better checkpoints were skipped. Step 14 was skipped: rank 0"
+        f"Resume from step 2. {ALONE} 12 better checkpoints were skipped. Step 14 was skipped: rank 0"
     )
     assert sum(line.endswith(": skipped, see above") for line in lines) == 12
     assert "  13. step 2, iter_0000002: chosen" in lines
