@@ -6,6 +6,7 @@ import os
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.output.sentence import ALONE
 from ckpt_tools.storage.urls import real_path
 
 EXAMPLES = """
@@ -41,6 +42,8 @@ def latest(asked: options.Asked) -> int:
         console.err(output.tell(plan, to))
     else:
         output.report(plan, to)
+        if plan.state == "weights-only" and not to.quiet:
+            console.problem("note", ALONE)
     if to.format == "text":
         from ckpt_tools.output import text
 
