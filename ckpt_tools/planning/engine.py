@@ -90,9 +90,11 @@ def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tup
             yield hit, finding_of(rule, hit)
 
 
-def find_gaps(c: Checkpoint, expected: completeness.Expected, *, spared: bool = False) -> list[Finding]:
+def find_gaps(
+    c: Checkpoint, expected: completeness.Expected, *, spared: bool = False, rules: Iterable[Rule] = GAPS
+) -> list[Finding]:
     """Return what a save lacks beside its run; with ``spared`` what resuming can do without."""
-    hits = find_hits(SavesFacts(expected.layouts, (c,), expected), GAPS)
+    hits = find_hits(SavesFacts(expected.layouts, (c,), expected), rules)
     return [f for hit, f in hits if (hit.effect is Effect.WARN) is spared]
 
 

@@ -34,7 +34,7 @@ from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, find_when
 from ckpt_tools.planning.facts import Evidence, OwnFile, SavesFacts, Tensors
 from ckpt_tools.planning.lost_files import find_hollow, find_lost, find_no_model, find_zeroed
 from ckpt_tools.planning.rules.pair import same_content
-from ckpt_tools.planning.rules.rule import error_of, finding_of, make_finding
+from ckpt_tools.planning.rules.rule import Effect, error_of, finding_of, make_finding
 from ckpt_tools.planning.rules.save import (
     groups_needed,
     missing_rank,
@@ -309,8 +309,8 @@ class Review:
         """That the names of its files are of several attempts or runs, where other saves tell so."""
         facts = SavesFacts(self.session.layouts, (self.whole,), self.run.expected)
         told = (Severity.ERROR, Severity.WARNING) if self.run.checkpoints[1:] else (Severity.ERROR,)
-        for _, f in find_hits(facts, (mixed_counters.RULE,)):
-            if f.severity in told:
+        for hit, f in find_hits(facts, (mixed_counters.RULE,)):
+            if f.severity in told and hit.effect is not Effect.WARN:
                 yield replace(f, severity=Severity.ERROR)
 
     def _find_seal_findings(self) -> list[Finding]:

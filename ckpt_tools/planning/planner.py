@@ -18,10 +18,11 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.planning import choice_warnings, order, other_writers, topology, trackers
 from ckpt_tools.planning import unfinished as under_way
 from ckpt_tools.planning.candidates import Candidates
-from ckpt_tools.planning.engine import find_gaps
+from ckpt_tools.planning.engine import GAPS, find_gaps
 from ckpt_tools.planning.first_launch import describe_unplaced
 from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
+from ckpt_tools.planning.rules.save import mixed_counters
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.seals import find_later_and_gone
@@ -232,7 +233,7 @@ class Planner(Candidates):
         yield from self._find_passed_over(choice, c)
         yield from assignment.findings
         yield from choice_warnings.find_warnings_of_files(parts, self.session)
-        yield from find_gaps(c, self.expected, spared=True)
+        yield from find_gaps(c, self.expected, spared=True, rules=(*GAPS, mixed_counters.RULE))
         if self.selection.level > Level.PRESENCE:
             yield from choice_warnings.find_lost_best(self.session, c)
             yield from choice_warnings.find_odd_companions(self.session, c, self.checkpoints)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from described_layouts import HOUR, START
-from small_files import mindspore, saved, tensor
+from small_files import adam, dcp, mindspore, saved, tensor, trainer
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.model.selection import Selection
@@ -105,3 +106,25 @@ def test_one_number_of_ranks_that_count_restarts_differently_is_of_two_attempts(
     loaded = {int(os.stat(f.path).st_mtime - START) // HOUR for r in made.by_rank for f in r.files}
     assert len(loaded) == 1
     assert "generation-mismatch" in {f.code for r in made.rejected for f in r.findings}
+
+
+def pair(step: int) -> dict[str, bytes]:
+    return {"model.pt": saved({"w": tensor(step)}), "optimizer.pt": saved(adam(step))}
+
+
+@pytest.mark.parametrize(("later", "told"), [(0, []), (1, []), (140, ["mixed-attempts"])])
+@pytest.mark.parametrize("made", [pair, trainer, dcp])
+def test_a_save_that_was_begun_again_in_its_place_is_told(
+    made: Callable[[int], dict[str, bytes]], later: int, told: list[str], tmp_path: Path
+) -> None:
+    """A job went back from a damaged save, and died as it saved that step again under the same names."""
+    for step, at in ((10, 0), (15, 60)):
+        for i, (name, data) in enumerate(made(step).items()):
+            path = tmp_path / f"checkpoint-{step}/{name}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, (START + at + (later if step == 15 and i == 0 else 0),) * 2)
+    plans = plan(str(tmp_path))
+    assert plans.resume_step == 15
+    assert [f.code for f in plans.warnings if f.rule == "save/mixed-counters"] == told
+    assert [f.code for f in verify([str(tmp_path)]).findings if f.code == "mixed-attempts"] == told

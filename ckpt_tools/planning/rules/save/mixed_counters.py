@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nlargest
+from operator import attrgetter
 
 from ckpt_tools.discovery.completeness import label, left_over, where
 from ckpt_tools.errors import CkptError
-from ckpt_tools.layouts import Layout, whole
+from ckpt_tools.layouts import Changes, Layout, whole
 from ckpt_tools.layouts.common.counters import SHARED
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.part import Part
+from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.report import Report
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 _SIZES = ("world", "tp", "pp")
 """Sizes of a job that all its files tell alike."""
+_TOGETHER_NS = 2_000_000_000
+_LONGER = 3
+"""How many times as long as those before it a save may take."""
+_NEAR = 3
+"""Saves before it that a save is compared with."""
 _DOUBTFUL = ("step-mismatch", "epoch-mismatch")
 
 
@@ -36,6 +43,8 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         yield from _find_restarts(c, run.checkpoints, layout, doubt)
         if not c.unfinished and not layout.complete.by_name:
             yield from _find_two_forms(c, layout)
+        if c.kind is Kind.PERIODIC and not c.unfinished:
+            yield from _find_two_times(c, run.checkpoints, layout)
 
 
 def _find_unlike_counters(parts: Sequence[Part], reports: Mapping[str, Report]) -> Iterator[Hit]:
@@ -86,6 +95,31 @@ def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, 
         yield Hit(c.path, f"{label(c)} joins files of different restarts", severity=severity)
 
 
+def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) -> Iterator[Hit]:
+    """Yield that files were saved further apart than the save is from the one before it, and than those of
+    that: a job that went back and died as it saved the step again leaves some of either attempt.
+    """
+    alike = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
+    near = nlargest(_NEAR, (o for o in alike if o.mtime_ns < c.mtime_ns), key=attrgetter("mtime_ns"))
+    (first, last), before = _find_span(c, layout), [_find_span(o, layout) for o in near]
+    since = first - max((end for _, end in before), default=0)
+    longest = max((end - begin for begin, end in before), default=0)
+    if before and since > 0 and last - first > max(_TOGETHER_NS, since, _LONGER * longest):
+        text = f"{label(c)} was written at two times, {(last - first) // 1_000_000_000:,} s apart"
+        hint = (
+            "a job that goes back and dies as it saves the step again leaves files of both attempts, as does"
+        )
+        hint += " a file that was restored by hand"
+        yield Hit(c.path, text, hint, Severity.WARNING, Effect.WARN, "mixed-attempts")
+
+
+def _find_span(c: Checkpoint, layout: Layout) -> tuple[int, int]:
+    """Return when the first and the last of the files was saved that are written anew for each save."""
+    renewed = (p for p in c.parts if layout.piece(p.piece).changes not in (Changes.CONSTANT, Changes.ROLLING))
+    times = [p.mtime_ns for p in renewed]
+    return min(times, default=c.mtime_ns), max(times, default=c.mtime_ns)
+
+
 def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
     """Files of pieces of which a save has only one: those of another run lie in the directory as well."""
     present = {p.piece for p in checkpoint.parts}
@@ -121,7 +155,8 @@ RULE = Rule(
     why="""\
 Files of one save disagree on counters that all of them share, or on how often the job was
 restarted. Two attempts to save the same step were mixed. Where both hold a whole model, which of them is
-meant is not written anywhere, and it is a question.
+meant is not written anywhere, and it is a question. Files that were written further apart than the save
+is from the one before it may be of two attempts, too: a warning.
 For: deepspeedai/DeepSpeed#1793: a directory that a job of one rank saved over;
 a run that was rolled back and saved the step again under another name.
 """,
