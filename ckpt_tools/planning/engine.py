@@ -27,7 +27,6 @@ from ckpt_tools.planning.lost_files import (
     find_headless,
     find_hollow,
     find_lost,
-    find_lost_texts,
     find_no_model,
     find_unlike_run,
     find_zeroed,
@@ -122,7 +121,7 @@ def _check_outside_runs(s: Session, asked: Container[str]) -> list[Finding]:
     formats = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
     for home, of in sorted({(h, of) for h, name, of in formats if name.endswith(format_of(of).suffixes)}):
         out += format_of(of).beside(home, NOTES)
-    return [*out, *find_lost_texts(s)]
+    return out
 
 
 def add_finding(s: Session, path: str, f: Finding) -> None:
