@@ -123,7 +123,7 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     from ckpt_tools.discovery.sidecars import small_texts
     from ckpt_tools.layouts.guess import find_tracker, guess, toml
     from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.planning.unplaced import find_undescribed, find_whole_state
+    from ckpt_tools.planning.unplaced import find_undescribed, look_inside
     from ckpt_tools.reading.opening import open_session
 
     session = open_session(found.root, ReadOptions(layouts=known))
@@ -132,7 +132,7 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     if not files:
         raise NoCheckpoint(f"no file in {root} is in a checkpoint format and in no layout")
     placed = {os.path.relpath(p.path, root) for p in session.parts} - files.keys()
-    guessed = guess(files, placed, partial(find_whole_state, session))
+    guessed = guess(files, placed, partial(look_inside, session))
     if not guessed.layouts:
         text = f"no template can spell {guessed.left_out[0]} in {root}"
         raise UsageError(text, "rename it, or write its table by hand: docs/adding-a-layout.md")

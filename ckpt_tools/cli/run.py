@@ -60,7 +60,7 @@ def run(asked: options.Asked) -> int:
     if not words or not words[0]:
         raise UsageError(f"{command[0]!r} becomes no command to start", AFTER_DASHES)
     if not asked.to.quiet and (taken.rank or 0) == 0:
-        _say_what(taken)
+        _say_what(taken, command)
     console.flush()
     signals.restore()
     try:
@@ -119,11 +119,17 @@ def listen(asked: options.Asked) -> Iterator[Listener]:
         yield Listener(report, meter, output.cache_notes(to))
 
 
-def _say_what(taken: Taken) -> None:
+def _say_what(taken: Taken, command: Sequence[str]) -> None:
+    from ckpt_tools.output.shell import FLAG, name_example
+
     decision = taken.decision
     chosen = decision.said.checkpoint
     what = "nothing" if chosen is None else decision.resume.path or chosen.path
     console.problem("note", f"the job starts from {what} (decision: {decision.path})")
+    if chosen is not None and not any("{ckpt." in word or "CKPT_" in word for word in command):
+        form = "" if taken.arguments else f"{FLAG} '--resume {name_example(taken.path, taken.links)}', and "
+        text = "no word of the command names it: it must read CKPT_PATH by itself"
+        console.problem("note", text, f"if it takes arguments, add {form}'{{ckpt.args}}' to the command")
     say_rest(taken)
 
 

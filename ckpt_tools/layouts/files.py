@@ -7,7 +7,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from itertools import product
 from typing import Any
 
 from msgspec import Struct
@@ -24,12 +23,12 @@ from ckpt_tools.layouts.common.layout import (
     Tracker,
     loss,
 )
-from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, held_by, holds_of, weights_of_a_trainer
+from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, holds_of, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
 from ckpt_tools.layouts.common.templates import outline, read_path
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.model.finding import Flaw, Severity
+from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.tables import read_table
 
@@ -43,9 +42,6 @@ _INSIDE = ("{name}", "{name}/{name}")
 _OF_THE_BEST = "best/"
 _LONGEST = 255
 """Characters of a file's name."""
-_TOGETHER_NS = 2_000_000_000
-_RATE = 20_000_000
-"""Bytes that a slow file system takes in a second: so long may lie between two files of one save."""
 
 
 class Loop(Struct, frozen=True, dict=True):
@@ -58,7 +54,6 @@ class Loop(Struct, frozen=True, dict=True):
     told: bool
     export: bool
     dated: bool
-    ending: bool
     role: str
 
     @property
@@ -106,7 +101,6 @@ def _read_loop(table: Mapping[str, Any]) -> Loop:
         table.get("unit") == "told",
         table.get("export", False),
         "{date}" in template and "{step}" not in template,
-        bool(ending),
         table.get("role", ""),
     )
 
@@ -151,18 +145,11 @@ def _read_steps(part: Part, metadata: Metadata) -> Steps:
     return number(metadata, STEPS), number(metadata, EPOCHS), None
 
 
-def were_written_together(a: Part, b: Part) -> bool:
-    """Return True if two files may be of one save, as their times are in a copy."""
-    apart = abs(a.mtime_ns - b.mtime_ns)
-    return apart <= _TOGETHER_NS + max(a.size, b.size) * 1_000_000_000 // _RATE
-
-
 def _check(parts: Rows) -> Found:
     """A file that was saved at the step or epoch of another file, as the names tell; files of one checkpoint
     that were saved at two steps: each save writes over them, and one of them was when the job died.
     """
     yield from told_otherwise(parts, _read_name)
-    yield from _find_written_apart(parts)
     together = defaultdict[object, dict[int, Part]](dict)
     for p, r in parts:
         said = number(r.metadata, STEPS)
@@ -174,22 +161,6 @@ def _check(parts: Rows) -> Found:
             text = f"it is of step {low}, {by_step[high].name} of step {high}"
             yield by_step[low].path, Flaw("step-mismatch", text)
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
-
-
-def _find_written_apart(parts: Rows) -> Found:
-    """A model and an optimizer's state that each save writes over, one of which tells no step, and which were
-    not written together: the job may have died between them.
-    """
-    rolling = [(p, r, held_by(p)) for p, r in parts if p.piece.startswith(ROLLING)]
-    models = [(p, r) for p, r, held in rolling if held and held.weights and not held.optimizer]
-    optimizers = [(p, r) for p, r, held in rolling if held and held.optimizer and not held.weights]
-    for (p, of_model), (o, of_optimizer) in product(models, optimizers):
-        told = number(of_model.metadata, STEPS), number(of_optimizer.metadata, (*STEPS, "optimizer_step"))
-        of_one_save = (p.run, p.kind, p.home) == (o.run, o.kind, o.home)
-        if of_one_save and None in told and not were_written_together(p, o):
-            text = f"{o.name}, its optimizer's state, was written at another time, and may be of another step"
-            hint = "the job may have died between the two: save both in one file, and they are of one step"
-            yield p.path, Flaw("step-mismatch", text, severity=Severity.WARNING, hint=hint)
 
 
 _WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "count of steps or epochs"

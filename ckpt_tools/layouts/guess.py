@@ -36,9 +36,11 @@ _NOTES = {
     "shard": "{shard}: every rank loads all. Write {rank} (and {world} for {of}) if each rank loads its own",
     "name": "{name}: text without a meaning",
 }
+Reader = Callable[[str], Mapping[str, bytes]]
+Look = Callable[[str], tuple[str, str]]
 _ASKED = 3
 """Files of a template that are asked what they hold: some may be damaged."""
-Reader = Callable[[str], Mapping[str, bytes]]
+_ARGUMENTS = '# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer'
 _ROLES = 'role: "model", "optimizer", "rng", or a word of your own; a save has a file of each piece'
 
 
@@ -52,8 +54,8 @@ class _Row(NamedTuple):
 
 class GuessedPiece(Struct, frozen=True, dict=True):
     """Files of one template, the runs and numbers of their saves, and what else their names could mean.
-    ``sure``: a word tells each number, or it is that of a step and does not count from 0. ``state``: the
-    signature of the whole state that one of its files is, "" if they are none.
+    ``sure``: a word tells each number, or it is that of a step and does not count from 0. ``state`` is the
+    signature of whole states.
     """
 
     template: str
@@ -86,11 +88,9 @@ class Guess(NamedTuple):
         return len(self.layouts) == 1 and not self.left_out and all(p.sure for p in self.layouts[0])
 
 
-def guess(
-    sizes: Mapping[str, int], placed: Collection[str] = (), state_of: Callable[[str], str] = lambda _: ""
-) -> Guess:
+def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = lambda _: ("", "")) -> Guess:
     """Return the layouts of files, from their sizes by path; none fits what another has ``placed``.
-    ``state_of`` returns the signature of a file that holds a model and its optimizer's state, else "".
+    ``look`` returns if a file is an ``optimizer`` alone, and the signature of one that is with its model.
     """
     made: dict[str, GuessedPiece] = {}
     shapes = [_Shape(texts, rows) for texts, rows in _shapes(list(sizes)).items()]
@@ -99,9 +99,9 @@ def guess(
         p = _tell_apart(_piece(shape, several), placed)
         if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it
             known = made.get(p.template, replace(p, paths=(), saves=frozenset()))
-            state = known.state or next(filter(None, map(state_of, p.paths[-_ASKED:])), "")
+            role, state = next(filter(any, map(look, p.paths[-_ASKED:])), (known.role, known.state))
             made[p.template] = replace(
-                p, paths=known.paths + p.paths, saves=known.saves | p.saves, state=state
+                p, paths=known.paths + p.paths, saves=known.saves | p.saves, role=role, state=state
             )
     layouts = tuple(tuple(_with_roles(pieces, sizes)) for pieces in _layouts(made.values()))
     taken = {path for pieces in layouts for p in pieces for path in p.paths if p.matches(path)}
@@ -320,9 +320,7 @@ def _are_two_saves(p: GuessedPiece, other: GuessedPiece) -> bool:
 
 
 def _join_lone(layouts: list[list[GuessedPiece]]) -> list[list[GuessedPiece]]:
-    """Return the layouts, of which one file without a number is a save of the run in its directory, if it is
-    a whole state as the run's saves are, or none as they are.
-    """
+    """Return the layouts; one file without a number is a save of the run beside it if both hold as much."""
     for of in [of for of in layouts if _is_lone(of)]:
         beside = [o for o in layouts if o is not of and _get_homes(o) == _get_homes(of)]
         alike = [o for o in beside if any(p.state for p in o) == bool(of[0].state)]
@@ -351,8 +349,9 @@ def _with_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Ite
         return
     words = (re.findall("[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", p.template.lower())) for p in pieces)
     called = ["_".join(word for word in said if not _CALLED.fullmatch(word)) or "part" for said in words]
-    if "model" not in called:
-        largest = [max(sizes[path] for path in p.paths) for p in pieces]
+    called = [p.role or role for p, role in zip(pieces, called, strict=True)]
+    largest = [max(sizes[path] for path in p.paths) * (not p.role) for p in pieces]
+    if "model" not in called and any(largest):
         called[largest.index(max(largest))] = "model"
     for i, (p, role) in enumerate(zip(pieces, called, strict=True)):
         n = called[:i].count(role)
@@ -366,12 +365,9 @@ def toml(
     lines: list[str] = []
     for i, pieces in enumerate(guessed.layouts):
         lines += ["", f"[[{table}]]", f'name = "{next(names)}"']
-        lines += [
-            f"{key} = {json.dumps(said, ensure_ascii=False)}"
-            for key, said in (trackers[i] if trackers else {}).items()
-        ]
-        lines.append('# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer')
-        lines += [f"# {_ROLES}"] if len(pieces) > 1 else []
+        told = trackers[i] if trackers else {}
+        lines += [f"{key} = {json.dumps(said, ensure_ascii=False)}" for key, said in told.items()]
+        lines.append(f"# {_ROLES}" if len(pieces) > 1 else _ARGUMENTS)
         for p in pieces:
             lines += ["", f"[[{table}.piece]]", *_table(p, here=not any(q.fields & _WHEN for q in pieces))]
     if guessed.left_out:

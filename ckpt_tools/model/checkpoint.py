@@ -34,6 +34,11 @@ def apart(one: Order, other: Order) -> bool:
     return any(a != b and not (same_step and min(a, b) < 0) for a, b in zip(one, other, strict=True))
 
 
+def is_ahead(one: Order, other: Order) -> bool:
+    """Whether the first of two orders is of later progress, as far as both tell."""
+    return one > other and comparable(one, other) and apart(one, other)
+
+
 class CheckpointKey(NamedTuple):
     """What tells a checkpoint from all others: its first file, else its place and name."""
 

@@ -8,23 +8,22 @@ from itertools import chain
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.discovery.unrecognised import is_other
-from ckpt_tools.formats.common.held import OF_NAMED_TENSORS
+from ckpt_tools.formats.common.held import find_state
 from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.lost_files import Holds, held_by, is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.equal_files import are_equal
-from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
-from ckpt_tools.planning.rules.rule import finding_of, make_finding
+from ckpt_tools.planning.rules.choice import below_level, export_newer
+from ckpt_tools.planning.rules.rule import make_finding
 from ckpt_tools.planning.rules.save import missing_part, step_mismatch
 from ckpt_tools.planning.trackers import get_time_written
 from ckpt_tools.planning.unfinished import find_numbers, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.retry import is_link, there
-from ckpt_tools.storage.stalls import away
+from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url, real_path
 
 _LINKED = 64
@@ -38,18 +37,8 @@ def find_below_level(parts: Sequence[Part], s: Session, selection: Selection) ->
 
 def describe_state(parts: Sequence[Part], s: Session) -> str:
     """Return what a job finds in the files that it loads; "" where their formats do not tell."""
-    reports = [s.known(p) for p in parts if s.layouts.piece_of(p).loaded]
-    if any(r.held.trained for r in reports):
-        return "resumable"
-    named = all(r.format in OF_NAMED_TENSORS for r in reports if r.tensors)
-    alone = all(p.role in ("model", "index", "config") or (held_by(p) or Holds()).weights for p in parts)
-    alone = alone and not any(map(_has_optimizer, reports))
-    return "weights-only" if named and alone and any(r.held.weights for r in reports) else ""
-
-
-def _has_optimizer(r: Report) -> bool:
-    """Return True for a file with an optimizer's state, or with its settings, as MindSpore saves them."""
-    return r.held.optimizer or not r.metadata.keys().isdisjoint(("learning_rate", "global_step"))
+    loaded = (p for p in parts if s.layouts.piece_of(p).loaded)
+    return find_state([("model" if (held_by(p) or Holds()).weights else p.role, s.known(p)) for p in loaded])
 
 
 def find_warnings_of_files(parts: Sequence[Part], s: Session) -> Iterator[Finding]:
@@ -160,21 +149,3 @@ def find_named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
         told = (value for key, value in metadata.items() if key.partition(":")[0] == entry)
         found |= {path.rstrip("/"): part.path for path in told if isinstance(path, str) and path}
     return found
-
-
-def find_lost_best(s: Session, c: Checkpoint) -> Iterator[Finding]:
-    """Yield a note for each path that it names as its best and that is not there."""
-    above = os.path.dirname(c.path)
-    for named, by in find_named_as_best(s, c).items():
-        beside, absolute = os.path.join(above, os.path.basename(named)), os.path.isabs(named)
-        try:
-            here = beside == c.path or there(beside)
-            # a name means what lies beside the checkpoint, or the checkpoint itself
-            moved = absolute and beside != c.path and not is_url(beside)
-            meant = here and (not moved or os.path.dirname(named) in (above, real_path(above)))
-            if meant or (absolute and away(there, named)):
-                continue
-        except OSError:
-            continue  # nothing that is loaded depends on it
-        hit = tracker_stale.find_lost_best(s.layouts.of(c).beside.best, named, by, beside=here)
-        yield finding_of(tracker_stale.RULE, hit)

@@ -90,7 +90,7 @@ def find_hits(facts: SavesFacts, rules: Iterable[Rule] = BESIDE) -> Iterator[tup
 
 
 def find_gaps(
-    c: Checkpoint, expected: completeness.Expected, *, spared: bool = False, rules: Iterable[Rule] = GAPS
+    c: Checkpoint, expected: completeness.Expected, rules: Iterable[Rule] = GAPS, *, spared: bool = False
 ) -> list[Finding]:
     """Return what a save lacks beside its run; with ``spared`` what resuming can do without."""
     hits = find_hits(SavesFacts(expected.layouts, (c,), expected), rules)

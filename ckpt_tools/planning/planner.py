@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.layouts.common.rank_grid import ALONE
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, apart, comparable
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, is_ahead
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, RankLoad, Resume
@@ -156,6 +156,10 @@ class Planner(Candidates):
         if not counted:  # any number of ranks may load such a set
             del known["world_size"]
         warnings = tuple(dict.fromkeys(self._find_warnings(choice, c, assignment)))
+
+        def place(o: Checkpoint) -> Order:
+            return self.places.get(o.key, o.order)
+
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
@@ -167,7 +171,9 @@ class Planner(Candidates):
             topology=known,
             rollback=choice.rollback,
             rejected=choice.rejected,
-            ahead=tuple(self._find_ahead(c, chosen)),
+            ahead=tuple(
+                o for o in self.checkpoints if any(is_ahead(place(o), place(t)) for t in (c, chosen))
+            ),
             attempts=choice.attempts,
             bytes_verified=self.session.reader.bytes_verified,
             warnings=warnings,
@@ -178,14 +184,6 @@ class Planner(Candidates):
             excluded=len(self.session.found.excluded.paths),
             state=choice_warnings.describe_state(assignment.parts, self.session),
         )
-
-    def _find_ahead(self, *chosen: Checkpoint) -> Iterator[Checkpoint]:
-        """Yield saves of a later place in training, as the name or the files of the chosen one tell."""
-        told = {self.places.get(c.key, c.order) for c in chosen}
-        for c in self.checkpoints:
-            place = self.places.get(c.key, c.order)
-            if any(place > of and comparable(place, of) and apart(place, of) for of in told):
-                yield c
 
     def _make_file_loads(self, loads: Iterable[Load]) -> tuple[FileLoad, ...]:
         """Return what verification saw of files, by paths without links, which could lead elsewhere later."""
@@ -232,9 +230,8 @@ class Planner(Candidates):
         yield from self._find_passed_over(choice, c)
         yield from assignment.findings
         yield from choice_warnings.find_warnings_of_files(parts, self.session)
-        yield from find_gaps(c, self.expected, spared=True, rules=(*GAPS, mixed_counters.RULE))
+        yield from find_gaps(c, self.expected, (*GAPS, mixed_counters.RULE), spared=True)
         if self.selection.level > Level.PRESENCE:
-            yield from choice_warnings.find_lost_best(self.session, c)
             yield from choice_warnings.find_odd_companions(self.session, c, self.checkpoints)
         yield from topology.find_leftovers_beside(self.session, c, self.expected)
         if self.session.found.strange:

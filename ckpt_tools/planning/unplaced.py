@@ -100,7 +100,7 @@ def say_how_to_describe(s: Session) -> str:
     files = find_undescribed(s)
     alone = all(s.layouts.of(p).is_last_resort for p in s.parts)
     placed = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
-    sure = alone and bool(files) and guess(files, placed, partial(find_whole_state, s)).is_sure
+    sure = alone and bool(files) and guess(files, placed, partial(look_inside, s)).is_sure
     return unplaced_newer.how_to_describe(s.root, sure=sure)
 
 
@@ -116,10 +116,12 @@ def find_undescribed(s: Session) -> dict[str, int]:
     return {os.path.relpath(path, s.root): known[path] for path in sorted(known)}
 
 
-def find_whole_state(s: Session, path: str) -> str:
-    """Return the signature of a file below ROOT that holds a model and its optimizer's state, else ""."""
+def look_inside(s: Session, path: str) -> tuple[str, str]:
+    """Return ``optimizer`` of a file below ROOT that is one alone; the signature of one with its model."""
     report = s.report_file(os.path.join(s.root, path), Level.STRUCTURE)
-    return report.signature if report.held.weights and report.held.optimizer else ""
+    if not report.held.optimizer:
+        return "", ""
+    return ("", report.signature) if report.held.weights else ("optimizer", "")
 
 
 def _find_mixed_layouts(parts: Sequence[Part]) -> set[str]:

@@ -16,9 +16,9 @@ from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, numbers
 from ckpt_tools.layouts.common.layout import whole
 from ckpt_tools.layouts.common.lost_files import Holds, piece_for
 from ckpt_tools.layouts.common.templates import TOKENS
-from ckpt_tools.layouts.files import loop_of, were_written_together
+from ckpt_tools.layouts.files import loop_of
 from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Kind, Part, were_written_together
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 

@@ -14,9 +14,8 @@ from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Changes, Claim, Piece, Place, Purpose
 from ckpt_tools.layouts.common.layout import Steps
 from ckpt_tools.layouts.common.lost_files import held_by
-from ckpt_tools.layouts.files import were_written_together
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Kind, Part, were_written_together
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.loops import place_loops

@@ -175,7 +175,7 @@ def test_two_halves_that_are_written_over_are_a_warning_unless_written_together(
         os.utime(tmp_path / home / name, (at, at))
     made = plan(root)
     assert [os.path.basename(f.path) for f in made.shared] == ["model.pt", "optimizer.pt"]
-    assert [f.code for f in made.warnings] == ["step-mismatch"] * bool(minutes)
+    assert [f.code for f in made.warnings] == ["mixed-attempts"] * bool(minutes)
 
 
 def test_what_is_written_over_is_a_copy_of_the_save_whose_step_it_tells(tmp_path: Path) -> None:

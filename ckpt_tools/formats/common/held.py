@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ckpt_tools.formats.common.counters import STATE
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Held
+from ckpt_tools.model.report import Held, Report
 from ckpt_tools.model.tensor import Tensor
 
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
@@ -16,7 +16,7 @@ _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})
 _CLASSES = frozenset({"needs-trust", "suspect-call", "unsafe-pickle"})
 """What is said of a pickle that names classes."""
 _ARRAYS = frozenset({"safetensors", "npz", "npy", "eqx", "pickle_plain", "joblib"})
-OF_NAMED_TENSORS = frozenset(
+_OF_NAMED_TENSORS = frozenset(
     {"safetensors", "torch_zip", "torch_legacy", "pickle_plain", "gguf", "hdf5", "mindspore_ckpt"}
 )
 """Formats in which an optimizer's tensors are told by their names."""
@@ -65,3 +65,19 @@ def _is_weight(t: Tensor) -> bool:
     other = _OTHER_STATE.search(t.name.partition(".")[0]) or STATE.search(t.name)
     random = t.dtype == "uint8" and len(t.shape) == 1
     return t.nbytes > 0 and not (counter or other or random or t.name.endswith(".step"))
+
+
+def find_state(files: Sequence[tuple[str, Report]]) -> str:
+    """Return ``resumable`` or ``weights-only`` of files and their roles; "" if their formats do not tell."""
+    reports = [report for _, report in files]
+    if any(r.held.trained for r in reports):
+        return "resumable"
+    named = all(r.format in _OF_NAMED_TENSORS for r in reports if r.tensors)
+    alone = all(role in ("model", "index", "config") for role, _ in files)
+    alone = alone and not any(map(_has_optimizer, reports))
+    return "weights-only" if named and alone and any(r.held.weights for r in reports) else ""
+
+
+def _has_optimizer(r: Report) -> bool:
+    """Return True for a file with an optimizer's state, or with its settings, as MindSpore saves them."""
+    return r.held.optimizer or not r.metadata.keys().isdisjoint(("learning_rate", "global_step"))

@@ -53,6 +53,7 @@ def explain_failure(
         first = next((f for f in errors if not f.follows), errors[0]) if errors else None
         hint = f"{filled(first.hint, first.path, plan.root)}; " if first and first.hint else ""
         hint += f"'ckpt verify {quote(plan.root)}{' --settle 0s' * young}' shows all damage{unplaced()}"
+        hint += "; if that was the job's first save, move it away" * (len(ranked) == 1)
     return error_of(RULE, Hit("", text, hint), NoneUsable, plan)
 
 

@@ -29,8 +29,7 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         yield Hit(f.by_time.path, text, effect=Effect.WARN)
         return
     other = f.by_time if f.newest is f.by_step else f.by_step
-    why = "no save of a lower step was written before it"
-    why = f"{f.named} names {other.label}" if f.named else why
+    why = f"{f.named} names {other.label}" if f.named else "no save of a lower step was written before it"
     text = (
         f"{doubt}{f.by_time.path} by modification time"
         f" ({_describe_time(f.by_time)}), {f.by_step.path} by step ({_describe_time(f.by_step)}); {why}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import nlargest
 from operator import attrgetter
 
 from ckpt_tools.discovery.completeness import label, left_over, where
@@ -15,18 +14,15 @@ from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.part import Kind, Part
+from ckpt_tools.model.part import Kind, Part, were_written_together
 from ckpt_tools.model.report import Report
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 _SIZES = ("world", "tp", "pp")
 """Sizes of a job that all its files tell alike."""
-_TOGETHER_NS = 2_000_000_000
 _LONGER = 3
-"""How many times as long as those before it a save may take."""
-_NEAR = 3
-"""Saves before it that a save is compared with."""
+"""How many times as long as the one before it a save may take."""
 _DOUBTFUL = ("step-mismatch", "epoch-mismatch")
 
 
@@ -99,25 +95,24 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     """Yield that files were saved further apart than the save is from the one before it, and than those of
     that: a job that went back and died as it saved the step again leaves some of either attempt.
     """
+    files = _list_renewed(c, layout)
+    if len(files) < 2 or were_written_together(files[0], files[-1]):
+        return
+    first, last = files[0].mtime_ns, files[-1].mtime_ns
     alike = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
-    near = nlargest(_NEAR, (o for o in alike if o.mtime_ns < c.mtime_ns), key=attrgetter("mtime_ns"))
-    (first, last), before = _find_span(c, layout), [_find_span(o, layout) for o in near]
-    since = first - max((end for _, end in before), default=0)
-    longest = max((end - begin for begin, end in before), default=0)
-    if before and since > 0 and last - first > max(_TOGETHER_NS, since, _LONGER * longest):
+    older = [o for o in alike if o.mtime_ns < c.mtime_ns]
+    before = _list_renewed(max(older, key=attrgetter("mtime_ns")), layout) if older else []
+    since = first - before[-1].mtime_ns if before else 1
+    took = before[-1].mtime_ns - before[0].mtime_ns if before else 0
+    if (before or layout.is_last_resort) and 0 < since < last - first > _LONGER * took:
         text = f"{label(c)} was written at two times, {(last - first) // 1_000_000_000:,} s apart"
-        hint = (
-            "a job that goes back and dies as it saves the step again leaves files of both attempts, as does"
-        )
-        hint += " a file that was restored by hand"
-        yield Hit(c.path, text, hint, Severity.WARNING, Effect.WARN, "mixed-attempts")
+        yield Hit(c.path, text, "", Severity.WARNING, Effect.WARN, "mixed-attempts")
 
 
-def _find_span(c: Checkpoint, layout: Layout) -> tuple[int, int]:
-    """Return when the first and the last of the files was saved that are written anew for each save."""
-    renewed = (p for p in c.parts if layout.piece(p.piece).changes not in (Changes.CONSTANT, Changes.ROLLING))
-    times = [p.mtime_ns for p in renewed]
-    return min(times, default=c.mtime_ns), max(times, default=c.mtime_ns)
+def _list_renewed(c: Checkpoint, layout: Layout) -> list[Part]:
+    """Return the files that are not the same in every save, those written last at the end."""
+    renewed = (p for p in c.parts if layout.piece(p.piece).changes is not Changes.CONSTANT)
+    return sorted(renewed, key=attrgetter("mtime_ns"))
 
 
 def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
