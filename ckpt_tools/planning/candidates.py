@@ -17,7 +17,7 @@ from ckpt_tools.discovery.sidecars import unfetched
 from ckpt_tools.discovery.unrecognised import unpacked
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.layouts import layouts_of
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, comparable
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, comparable
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
@@ -238,6 +238,10 @@ class Candidates:
         """The checkpoint's global step: from its name, else what most of its files tell."""
         return c.step if c.step is not None else read_step(self.session, c, self.checkpoints, self.names)
 
+    def place(self, c: Checkpoint) -> Order:
+        """Where in training it was saved."""
+        return self.places.get(c.key, c.order)
+
     @property
     def ordered(self) -> bool:
         """Whether the caller has said which checkpoint is the newest."""
@@ -269,8 +273,8 @@ class Candidates:
             return choice
         one = choice.checkpoint or ranked[0]
         by_step = order.order_saves(self.ranked, "step", self.selection.prefer, self.places)
-        place = self.places.get(one.key, one.order)
-        alike = [c for c in by_step if c is one or comparable(self.places.get(c.key, c.order), place)]
+        place = self.place(one)
+        alike = [c for c in by_step if c is one or comparable(self.place(c), place)]
         other = self.choose_first(alike, at_best)
         two = other.checkpoint or alike[0]
         facts = self._make_order_facts(one, two)

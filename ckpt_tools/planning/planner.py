@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.layouts.common.rank_grid import ALONE
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, is_ahead
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, is_ahead
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, RankLoad, Resume
@@ -156,10 +156,6 @@ class Planner(Candidates):
         if not counted:  # any number of ranks may load such a set
             del known["world_size"]
         warnings = tuple(dict.fromkeys(self._find_warnings(choice, c, assignment)))
-
-        def place(o: Checkpoint) -> Order:
-            return self.places.get(o.key, o.order)
-
         return LoadPlan(
             root=self.root,
             checkpoint=chosen,
@@ -171,9 +167,7 @@ class Planner(Candidates):
             topology=known,
             rollback=choice.rollback,
             rejected=choice.rejected,
-            ahead=tuple(
-                o for o in self.checkpoints if any(is_ahead(place(o), place(t)) for t in (c, chosen))
-            ),
+            ahead=tuple(o for o in self.checkpoints if is_ahead(self.place(o), self.place(c))),
             attempts=choice.attempts,
             bytes_verified=self.session.reader.bytes_verified,
             warnings=warnings,
