@@ -148,13 +148,17 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     if not write:
         to.out(f"# {'Add these lines to' if found.file else 'Save these lines as'} {file}, {then}\n{lines}")
         return 0
-    try:
-        with open(file, "a", encoding="utf-8") as f:
-            f.write(f"\n{lines}" if found.file else lines)
-    except OSError as e:
-        raise CannotLook(f"{file} cannot be written: {e.strerror}") from e
+    _append(file, f"\n{lines}" if found.file else lines)
     to.out(f"{file} describes {root} now: {then}\n")
     return 0
+
+
+def _append(file: str, lines: str) -> None:
+    try:
+        with open(file, "a", encoding="utf-8") as f:
+            f.write(lines)
+    except OSError as e:
+        raise CannotLook(f"{file} cannot be written: {e.strerror}") from e
 
 
 def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.layouts import Layout, Layouts, Piece
-from ckpt_tools.layouts.common.templates import TOKENS, compile_template
+from ckpt_tools.layouts import Layout, Layouts
+from ckpt_tools.layouts.near_miss import Miss, near_miss
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import absolute
 
 _SHOWN = 5
-
-
-class Miss(NamedTuple):
-    """The template ``fits`` so much of the path; ``expected`` is its next piece, ``found`` what is there."""
-
-    path: str
-    fits: str
-    expected: str
-    found: str
 
 
 class Checked(Struct):
@@ -73,36 +62,3 @@ def _files(root: str) -> Iterator[str]:
         if isinstance(entries, OSError):
             raise CannotLook(f"cannot list {at}: {entries.strerror}") from entries
         yield from (e.path for e in entries if not is_directory(e))
-
-
-def _tokens(template: str) -> list[str]:
-    """The template in its smallest pieces; an optional part is one."""
-    out: list[str] = []
-    depth, held = 0, ""
-    for piece in TOKENS.split(template):
-        if not piece:
-            continue
-        depth += (piece == "[") - (piece == "]")
-        held += piece
-        if depth == 0:
-            out.append(held)
-            held = ""
-    return out
-
-
-def near_miss(piece: Piece, path: str) -> Miss | None:
-    """How far the end of ``path`` (as many components as the template has) follows the template;
-    None when not even its first literal is there.
-    """
-    tail = "/".join(path.split("/")[-piece.depth - 1 :])
-    parts, reached, best = _tokens(piece.template), "", 0
-    for i in range(1, len(parts) + 1):
-        m = re.match(compile_template("".join(parts[:i])), tail)
-        if m is None:
-            break
-        reached, best = m[0], i
-    literal = any(token.strip("/") and token[0] not in "{[<" for token in parts[:best])
-    if best == len(parts):
-        fits = re.fullmatch(compile_template(piece.template), tail) is not None
-        return None if fits else Miss(path, reached, "the end of the name", tail[len(reached) :])
-    return Miss(path, reached, parts[best], tail[len(reached) :][:80]) if literal else None

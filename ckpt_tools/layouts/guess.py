@@ -347,15 +347,18 @@ def _with_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Ite
         yield from _with_roles(pieces[:-1], sizes)
         yield replace(pieces[-1], role="model")
         return
-    words = (re.findall("[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", p.template.lower())) for p in pieces)
-    called = ["_".join(word for word in said if not _CALLED.fullmatch(word)) or "part" for said in words]
-    called = [p.role or role for p, role in zip(pieces, called, strict=True)]
+    called = [p.role or _name_role(p.template) for p in pieces]
     largest = [max(sizes[path] for path in p.paths) * (not p.role) for p in pieces]
     if "model" not in called and any(largest):
         called[largest.index(max(largest))] = "model"
     for i, (p, role) in enumerate(zip(pieces, called, strict=True)):
         n = called[:i].count(role)
         yield replace(p, role=f"{role}{n + 1}" if n else role)
+
+
+def _name_role(template: str) -> str:
+    words = re.findall("[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", template.lower()))
+    return "_".join(word for word in words if not _CALLED.fullmatch(word)) or "part"
 
 
 def toml(

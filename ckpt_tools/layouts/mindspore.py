@@ -8,7 +8,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 from ckpt_tools.layouts.common.counters import named_epochs
@@ -103,7 +103,9 @@ def _check(parts: Rows) -> Found:
     for path, f in _find_other_counts(named):
         wrong.setdefault(path, f)
     yield from wrong.items()
-    yield from _find_several_saves(named, wrong)
+    of_saves = list(_find_several_saves(named, frozenset(wrong)))
+    yield from of_saves
+    yield from _find_standstills(named, wrong.keys() | {path for path, _ in of_saves})
 
 
 def _find_other_counts(parts: Rows) -> Found:
@@ -148,6 +150,24 @@ def _find_several_saves(parts: Rows, wrong: Collection[str]) -> Found:
             code = "epoch-mismatch" if entry == "epoch_num" else "step-mismatch"
             odd = [part for part, _ in _odd_ones_out(values)] or [part for part, _ in values]
             yield from ((part.path, Flaw(code, text)) for part in odd)
+
+
+def _find_standstills(parts: Rows, wrong: Collection[str]) -> Found:
+    """Files whose global step is no higher than that of an older file of their rank; not beside files that
+    are ``wrong`` anyway.
+    """
+    grown = defaultdict[object, _Values](list)
+    for part, report in parts:
+        global_step = whole(report.metadata.get("global_step"))
+        if global_step and part.kind is not Kind.DYING_GASP:
+            grown[part.rank, part.generation].append((part, global_step))
+    for rows in grown.values():
+        rows.sort(key=lambda r: (r[0].epoch or 0, r[0].step_in_epoch or 0))
+        for (older, before), (newer, after) in pairwise(rows):
+            if after <= before and older.path not in wrong and newer.path not in wrong:
+                beside = f"yet an older file of this rank ({older.name}) already has {before}"
+                text = f"global_step is {after}, {beside}"
+                yield newer.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
 # ---- what MindFormers notes beside them (mindformers/tools/resume_ckpt.py)

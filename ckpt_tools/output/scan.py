@@ -14,7 +14,7 @@ from ckpt_tools.output.page import FEW, PLAIN, Page, View, epoch, excluded, know
 from ckpt_tools.output.words import plural, size, span
 
 T = TypeVar("T")
-_DULL = {"epoch": "–", "state": "–", "run": ".", "ranks": "–"}
+_DULL = {"epoch": "–", "kind": "periodic", "state": "–", "run": ".", "ranks": "–"}
 _MANY = 12
 """Runs of which each is listed with all its checkpoints, if those are few."""
 

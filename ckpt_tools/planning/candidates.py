@@ -38,6 +38,7 @@ from ckpt_tools.planning.scan import read_count, read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.settings import plugins
+from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import absolute, is_url
 
 
@@ -179,9 +180,10 @@ class Candidates:
         if self.selection.allow_none and self.selection.allow_missing:
             self.warnings.append(could_not_look.describe_first_launch(self.root))
             return
-        first, by_hand = error.hint or "check its spelling", f"mkdir -p {quote(self.root)}"
-        if is_url(self.root):
-            by_hand = f"upload an empty object called {self.root}/.keep"
+        first, by_hand = "check its spelling", f"upload an empty object called {self.root}/.keep"
+        if not is_url(self.root):
+            up = "" if there(os.path.dirname(self.root)) else " -p"
+            first, by_hand = error.hint, f"mkdir{up} {quote(self.root)}"
         then = " Or" if first.endswith("?") else ";"
         hint = f"{first}{then} before a first launch create it once by hand: {by_hand}"
         if self.selection.allow_missing:

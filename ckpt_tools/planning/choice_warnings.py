@@ -17,13 +17,14 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.equal_files import are_equal
-from ckpt_tools.planning.rules.choice import below_level, export_newer
-from ckpt_tools.planning.rules.rule import make_finding
+from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
+from ckpt_tools.planning.rules.rule import finding_of, make_finding
 from ckpt_tools.planning.rules.save import missing_part, step_mismatch
 from ckpt_tools.planning.trackers import get_time_written
 from ckpt_tools.planning.unfinished import find_numbers, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.retry import is_link
+from ckpt_tools.storage.retry import is_link, there
+from ckpt_tools.storage.stalls import away
 from ckpt_tools.storage.urls import is_url, real_path
 
 _LINKED = 64
@@ -149,3 +150,21 @@ def find_named_as_best(s: Session, c: Checkpoint) -> dict[str, str]:
         told = (value for key, value in metadata.items() if key.partition(":")[0] == entry)
         found |= {path.rstrip("/"): part.path for path in told if isinstance(path, str) and path}
     return found
+
+
+def find_lost_best(s: Session, c: Checkpoint) -> Iterator[Finding]:
+    """Yield a note for each path that it names as its best and that is not there."""
+    above = os.path.dirname(c.path)
+    for named, by in find_named_as_best(s, c).items():
+        beside, absolute = os.path.join(above, os.path.basename(named)), os.path.isabs(named)
+        try:
+            here = beside == c.path or there(beside)
+            # a name means what lies beside the checkpoint, or the checkpoint itself
+            moved = absolute and beside != c.path and not is_url(beside)
+            meant = here and (not moved or os.path.dirname(named) in (above, real_path(above)))
+            if meant or (absolute and away(there, named)):
+                continue
+        except OSError:
+            continue  # nothing that is loaded depends on it
+        hit = tracker_stale.find_lost_best(s.layouts.of(c).beside.best, named, by, beside=here)
+        yield finding_of(tracker_stale.RULE, hit)

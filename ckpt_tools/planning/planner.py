@@ -226,6 +226,7 @@ class Planner(Candidates):
         yield from choice_warnings.find_warnings_of_files(parts, self.session)
         yield from find_gaps(c, self.expected, (*GAPS, mixed_counters.RULE), spared=True)
         if self.selection.level > Level.PRESENCE:
+            yield from choice_warnings.find_lost_best(self.session, c)
             yield from choice_warnings.find_odd_companions(self.session, c, self.checkpoints)
         yield from topology.find_leftovers_beside(self.session, c, self.expected)
         if self.session.found.strange:

@@ -194,7 +194,7 @@ def test_what_is_broken_is_listed_first(tmp_path: Path) -> None:
 def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     header = scan_page.render(scan(root), NARROW).splitlines()[0].split()
-    assert header == ["step", "kind", "layout", "ranks", "files", "size", "age", "path"]
+    assert header == ["step", "state", "layout", "ranks", "files", "size", "age", "path"]
     both = tmp_path / "both"
     megatron(both / "a")
     megatron(both / "b")

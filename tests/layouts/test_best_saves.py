@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -24,9 +25,10 @@ ELSEWHERE = "/scratch/old-machine/run"
 def trainers(tmp_path: Path, where: str) -> Path:
     root = materialise(LAYOUT_TREES / "hf-trainer/epochs/expected.json", tmp_path)
     state = root / "checkpoint-8/trainer_state.json"
-    told = json.loads(state.read_text())
+    told, saved_at = json.loads(state.read_text()), state.stat().st_mtime_ns
     told["best_model_checkpoint"] = f"{where or root}/checkpoint-2"
     state.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n")
+    os.utime(state, ns=(saved_at, saved_at))
     return root
 
 

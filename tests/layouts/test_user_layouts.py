@@ -21,11 +21,11 @@ from small_files import saved, tensor
 
 from ckpt_tools import cli
 from ckpt_tools.api import latest, plan, scan, verify
-from ckpt_tools.discovery.layout_check import near_miss
 from ckpt_tools.errors import NoneUsable, NotRecognised, UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import LAYOUTS, Layout, Piece, active, use, user
 from ckpt_tools.layouts.common.templates import FIELDS, METRIC, NUMBERS, RANKS
+from ckpt_tools.layouts.near_miss import near_miss
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Known, LoadPlan

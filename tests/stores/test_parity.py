@@ -78,9 +78,11 @@ class Twins:
 
 
 def _of_a_disk(fields: dict[str, Any]) -> dict[str, Any]:
-    files = fields.get("files") or [{}]
-    if "verdict" in files[0]:  # files that no layout places are in no order
+    files = fields.get("files")
+    if isinstance(files, list) and files and "verdict" in files[0]:  # what no layout places is in no order
         files.sort(key=lambda f: f["path"])
+    if "ranks_present" in fields:  # to list saves no object is read
+        del fields["state"]
     return {name: value for name, value in fields.items() if name not in HAS_MORE}
 
 

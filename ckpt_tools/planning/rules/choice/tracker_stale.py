@@ -11,6 +11,7 @@ from ckpt_tools.discovery.completeness import label
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Layout
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
@@ -63,6 +64,14 @@ def _find_newest(whole: Sequence[Checkpoint], named: Sequence[Checkpoint]) -> Ch
     return max(newer, key=lambda c: c.order, default=None)
 
 
+def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
+    """Return that the best save of the run is gone; ``beside`` it may lie one of its name."""
+    text = f"{entry} is {named!r}, which is not there"
+    text += f" ({named.rstrip('/').rpartition('/')[2]} lies beside it)" if beside else ""
+    hint = "a job that loads its best when it ends (load_best_model_at_end) fails then, or does without"
+    return Hit(by, text, hint, Severity.NOTE, code="dangling-tracker")
+
+
 def ask_which_is_meant(c: Checkpoint, name: object, told: dict[str, int | str]) -> CkptError:
     """Return the question which of several trackers is right that name different saves."""
     each = " and ".join(f"{path} names {said}" for path, said in told.items())
@@ -82,6 +91,7 @@ RULE = Rule(
     why="""\
 The framework's tracker is missing, garbage, or names another save than the choice. A framework that
 follows it alone starts older or from nothing.
-For: Megatron's latest_checkpointed_iteration.txt, DeepSpeed's latest.
+For: Megatron's latest_checkpointed_iteration.txt, DeepSpeed's latest,
+huggingface/transformers#48315 (best_model_checkpoint).
 """,
 )

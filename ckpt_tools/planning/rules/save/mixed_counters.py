@@ -10,6 +10,7 @@ from ckpt_tools.discovery.completeness import label, left_over, where
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Changes, Layout, whole
 from ckpt_tools.layouts.common.counters import SHARED
+from ckpt_tools.layouts.common.lost_files import held_by
 from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -23,6 +24,7 @@ _SIZES = ("world", "tp", "pp")
 """Sizes of a job that all its files tell alike."""
 _LONGER = 3
 """How many times as long as the one before it a save may take."""
+_HALVES = {(True, False), (False, True)}
 _DOUBTFUL = ("step-mismatch", "epoch-mismatch")
 
 
@@ -96,23 +98,25 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     that: a job that went back and died as it saved the step again leaves some of either attempt.
     """
     files = _list_renewed(c, layout)
-    if len(files) < 2 or were_written_together(files[0], files[-1]):
-        return
-    first, last = files[0].mtime_ns, files[-1].mtime_ns
     alike = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
     older = [o for o in alike if o.mtime_ns < c.mtime_ns]
     before = _list_renewed(max(older, key=attrgetter("mtime_ns")), layout) if older else []
+    halves = {held[:2] for p in files if (held := held_by(p))}  # a model, and what trains it
+    if len(files) < 2 or not (before or halves >= _HALVES) or were_written_together(files[0], files[-1]):
+        return
+    first, last = files[0].mtime_ns, files[-1].mtime_ns
     since = first - before[-1].mtime_ns if before else 1
     took = before[-1].mtime_ns - before[0].mtime_ns if before else 0
-    if (before or layout.is_last_resort) and 0 < since < last - first > _LONGER * took:
+    if 0 < since < last - first > _LONGER * took:
         text = f"{label(c)} was written at two times, {(last - first) // 1_000_000_000:,} s apart"
         yield Hit(c.path, text, "", Severity.WARNING, Effect.WARN, "mixed-attempts")
 
 
 def _list_renewed(c: Checkpoint, layout: Layout) -> list[Part]:
-    """Return the files that are not the same in every save, those written last at the end."""
-    renewed = (p for p in c.parts if layout.piece(p.piece).changes is not Changes.CONSTANT)
-    return sorted(renewed, key=attrgetter("mtime_ns"))
+    """Return the files that each save has anew, or all that it writes over, those written last at the end."""
+    changing = [(layout.piece(p.piece).changes, p) for p in c.parts]
+    renewed = [p for changes, p in changing if changes not in (Changes.CONSTANT, Changes.ROLLING)]
+    return sorted(renewed or c.parts, key=attrgetter("mtime_ns"))
 
 
 def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
