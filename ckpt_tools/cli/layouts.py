@@ -130,7 +130,8 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     root = session.root
     files = find_undescribed(session)
     if not files:
-        raise NoCheckpoint(f"no file in {root} is in a checkpoint format and in no layout")
+        text = f"no file in {root} is in a checkpoint format and in no layout"
+        raise NoCheckpoint(text, f"'ckpt ls {quote(root)}' shows what is there")
     placed = {os.path.relpath(p.path, root) for p in session.parts} - files.keys()
     guessed = guess(files, placed, partial(look_inside, session))
     if not guessed.layouts:

@@ -15,16 +15,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.errors import CkptError
+from ckpt_tools.findings import filled
 from ckpt_tools.job.decision import Decision
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import decision_log
-from ckpt_tools.planning.rules.choice import restart_loop
-from ckpt_tools.planning.rules.rule import finding_of
+from ckpt_tools.planning.rules.choice import restart_loop, tracker_stale
+from ckpt_tools.planning.rules.rule import Hit, finding_of
 from ckpt_tools.settings.checked_json import Invalid, NoJson, checked, parsed
 from ckpt_tools.storage.trust import OURS, Trust
 
 NAME = "starts.jsonl"
 _LISTED = 32
+_GONE = "bring it back from a copy if nobody meant to remove it; 'ckpt plan ROOT --history' lists the starts"
 
 
 class Passed(Struct, frozen=True):
@@ -103,7 +106,9 @@ def _beyond(here: float | None, others: Sequence[float | None]) -> float | None:
 
 
 def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) -> LoadPlan:
-    """The plan, with a warning where it resumes at least for the third time in a row from one checkpoint."""
+    """The plan, with a warning where it resumes at least for the third time in a row from one checkpoint, and
+    where the last start resumed from a later one, of which nothing is left.
+    """
     if plan.checkpoint is None:
         return plan
     try:
@@ -112,4 +117,12 @@ def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) 
         return plan
     same = [start.path for start in before.starts[:1]] == [plan.checkpoint.path]
     hits = restart_loop.check((before.repeats if same else 0, plan.checkpoint.path))
-    return replace(plan, warnings=(*plan.warnings, *(finding_of(restart_loop.RULE, hit) for hit in hits)))
+    told = [finding_of(restart_loop.RULE, hit) for hit in hits]
+    known = {c.path for c in (*plan.candidates, *plan.ahead, *(r.checkpoint for r in plan.rejected))}
+    for last in before.starts[:1]:
+        step, now = last.step, plan.resume_step
+        if step is not None and now is not None and step > now and last.path not in known:
+            text = f"the last start resumed from step {step} ({last.path}), of which nothing is left"
+            hit = Hit(plan.root, text, filled(_GONE, root, root), Severity.WARNING, code="dangling-tracker")
+            told.append(finding_of(tracker_stale.RULE, hit))
+    return replace(plan, warnings=(*plan.warnings, *told))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,6 +66,15 @@ def test_the_third_start_from_the_same_checkpoint_is_said(tmp_path: Path) -> Non
     megatron(root, steps=(30,))
     assert "restart-loop" not in run(root, plans, "--settle", "0s").stderr
     assert history(root, plans)["repeats"] == 1
+
+
+@pytest.mark.slow
+def test_a_later_checkpoint_of_the_last_start_that_is_gone_is_said(tmp_path: Path) -> None:
+    root, plans = megatron(tmp_path / "run", steps=(10, 20)), tmp_path / "plans"
+    assert "nothing is left" not in run(root, plans).stderr
+    shutil.rmtree(root / "iter_0000020")
+    assert "the last start resumed from step 20" in run(root, plans).stderr
+    assert "nothing is left" not in run(root, plans).stderr
 
 
 @pytest.mark.slow
