@@ -121,8 +121,9 @@ def _shorten(words: re.Match[str]) -> str:
 
 def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
     from ckpt_tools.discovery.sidecars import small_texts
-    from ckpt_tools.layouts.guess import find_tracker, guess, toml
+    from ckpt_tools.layouts.guess import find_tracker, guess
     from ckpt_tools.model.selection import ReadOptions
+    from ckpt_tools.output.guess import render
     from ckpt_tools.planning.unplaced import find_undescribed, look_inside
     from ckpt_tools.reading.opening import open_session
 
@@ -144,7 +145,7 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     # Where a command that is started here finds lines about ROOT: never in ROOT itself.
     here = os.path.realpath(os.getcwd())
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
-    file, lines = found.file or f"{home}/ckpt.toml", toml(guessed, names, trackers, table)
+    file, lines = found.file or f"{home}/ckpt.toml", render(guessed, names, trackers, table)
     then = f"read their comments, then: ckpt plan {quote(root)}"
     if not write:
         to.out(f"# {'Add these lines to' if found.file else 'Save these lines as'} {file}, {then}\n{lines}")

@@ -21,6 +21,11 @@ PACKED = (
 """Endings of files that were packed, compressed or encrypted."""
 
 
+_TEXTS = (".json", ".yaml", ".yml", ".txt", ".model", ".jinja")
+"""Endings of what describes a model, and of what training loops note beside it."""
+_MOST_TEXTS = 10_000
+
+
 class NamedFile(NamedTuple):
     """A file whose name some layout knows; ``places`` are all pieces at home in its directory."""
 
@@ -51,7 +56,7 @@ class Discovery(Struct):
     ``placed`` are the layouts of those that have the name of a file of another layout. Paths are those of
     temporary files of interrupted saves (``unfinished``), files that may describe others (``indexes``) or
     hold no state (``unneeded``), unrecognised files whose names call them ``copies``, links that lead nowhere
-    and that no layout places (``dangling``), and the directories ``.ckpt``
+    and that no layout places (``dangling``), ``texts`` that nothing recognises, and the directories ``.ckpt``
     (``states``). ``links`` is what leads to directories, ``lone`` says which numbered directories lack their
     first, and which indexes their shards, ``strange`` are the directories of files that nothing recognises,
     ``empty`` those in which nothing was seen, ``unseen`` is what could not be listed, and what vanished
@@ -68,6 +73,7 @@ class Discovery(Struct):
     unneeded: list[str] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)
     dangling: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     links: list[Links] = field(default_factory=list)
     lone: list[Finding] = field(default_factory=list)
     unrecognised: int = 0
@@ -85,6 +91,8 @@ class Discovery(Struct):
         self.strange[directory] = None
         if is_set_aside(name):
             self.copies.append(f"{directory}/{name}")
+        if name.endswith(_TEXTS) and len(self.texts) < _MOST_TEXTS:
+            self.texts.append(f"{directory}/{name}")
 
     def leaves_out(self, directory: str) -> bool:
         """Whether the caller has left out anything below it."""

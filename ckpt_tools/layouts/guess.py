@@ -6,7 +6,6 @@ does not count from 0. Files of one such number are one save, and so are files o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -25,9 +24,9 @@ _NUMBER = re.compile(rf"{_DATE}|\d+\.\d+|\d+")
 _CALLED = re.compile(
     r"(?<![a-z])(step|iter|iteration|epoch|rank|tp|pp|dp|cp|node|world|shard|layer|expert|of)s?[ _=.-]*\Z"
 )
-_WHEN = frozenset(("step", "epoch"))
-_ONCE = frozenset(("metric", "date"))
-_WHOSE = frozenset(("tp", "pp", "dp", "cp", "rank", "node"))
+WHEN = frozenset(("step", "epoch"))
+ONCE = frozenset(("metric", "date"))
+WHOSE = frozenset(("tp", "pp", "dp", "cp", "rank", "node"))
 _TRACKER = re.compile(r"latest|last|newest|current|recent|tracker|checkpoint|resume", re.IGNORECASE)
 _NOTES = {
     "step": "{step}: no word says what this number is. Write {epoch} if it counts epochs, {rank} if each"
@@ -40,8 +39,6 @@ Reader = Callable[[str], Mapping[str, bytes]]
 Look = Callable[[str], tuple[str, str]]
 _ASKED = 3
 """Files of a template that are asked what they hold: some may be damaged."""
-_ARGUMENTS = '# resume_args = ["--resume", "{path}"]   # what the plan tells your trainer'
-_ROLES = 'role: "model", "optimizer", "rng", or a word of your own; a save has a file of each piece'
 
 
 class _Row(NamedTuple):
@@ -94,7 +91,7 @@ def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = l
     """
     made: dict[str, GuessedPiece] = {}
     shapes = [_Shape(texts, rows) for texts, rows in _shapes(list(sizes)).items()]
-    several = any(field in _WHOSE and s.varies(i) for s in shapes for i, field in enumerate(_told(s.texts)))
+    several = any(field in WHOSE and s.varies(i) for s in shapes for i, field in enumerate(_told(s.texts)))
     for shape in shapes:
         p = _tell_apart(_piece(shape, several), placed)
         if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it
@@ -146,7 +143,7 @@ def _find_save(path: str) -> int | None:
     """Return the offset of the first name with a number; with one that a word tells where that is a step."""
     names = path.split("/")
     told = [_told(_NUMBER.split(name)) for name in names]
-    called = any(_WHEN.intersection(fields) for fields in told)
+    called = any(WHEN.intersection(fields) for fields in told)
     plain = [any(map(str.isdigit, _NUMBER.findall(name))) for name in names]
     begins = (i for i, fields in enumerate(told) if plain[i] and (any(fields) or not called))
     first = next(begins, None)
@@ -203,7 +200,7 @@ class _Shape(Struct, frozen=True, dict=True):
 
     def of(self, fields: Sequence[str]) -> list[tuple[str, ...]]:
         """Return the run and the numbers of the save of each file."""
-        when = [column for column, field in zip(self.columns, fields, strict=True) if field in _WHEN]
+        when = [column for column, field in zip(self.columns, fields, strict=True) if field in WHEN]
         return list(zip((row.above for row in self.rows), *when, strict=True))
 
 
@@ -215,15 +212,15 @@ def _counts(values: Collection[str]) -> bool:
 def _piece(shape: _Shape, several: bool) -> GuessedPiece:
     """Return the template of files that differ in their numbers; of ``several`` ranks a lone 0 tells none."""
     told = _told(shape.texts)
-    for i in [i for i, field in enumerate(told) if several and field in _WHOSE]:
+    for i in [i for i, field in enumerate(told) if several and field in WHOSE]:
         told[i] = told[i] if any(n.strip("0") for n in shape.columns[i]) else ""
     fields = _fields(shape, told)
     unsaid = {field for field, said in zip(fields, told, strict=True) if field != said} | {"shard"}
     notes = tuple(note for field, note in _NOTES.items() if field in unsaid & set(fields))
     paths = tuple(row.path for row in shape.rows)
-    alone = not _WHEN & set(fields) and _ONCE & set(fields)
+    alone = not WHEN & set(fields) and ONCE & set(fields)
     saves = frozenset(zip(paths) if alone else shape.of(fields))
-    sure = bool(_WHEN & set(fields)) and not any(_doubts(shape, fields, told))
+    sure = bool(WHEN & set(fields)) and not any(_doubts(shape, fields, told))
     return GuessedPiece(_written(shape, fields), paths, frozenset(fields), notes, saves, sure=sure)
 
 
@@ -241,7 +238,7 @@ def _fields(shape: _Shape, told: Sequence[str]) -> list[str]:
         field if i in plain and (field not in told[:i] or shape.repeats(i, told.index(field))) else ""
         for i, field in enumerate(told)
     ]
-    if not _WHEN & set(fields) and (unnamed := [i for i in plain if not fields[i]]):
+    if not WHEN & set(fields) and (unnamed := [i for i in plain if not fields[i]]):
         fields[_find_step(shape, unnamed)] = "step"
     for i in [i for i, field in enumerate(fields) if not field and shape.varies(i)]:
         fields[i] = _unnamed(shape, fields, i)
@@ -266,7 +263,7 @@ def _within_saves(shape: _Shape, fields: Sequence[str], i: int) -> str:
     rows = set(zip(shape.of(fields), shape.columns[i], strict=True))
     saves, begun = {save for save, _ in rows}, {save for save, number in rows if not number.strip("0")}
     several = len(rows) > len(saves)
-    if several and _counts(shape.columns[i]) and 2 * len(begun) >= len(saves) and not _WHOSE & set(fields):
+    if several and _counts(shape.columns[i]) and 2 * len(begun) >= len(saves) and not WHOSE & set(fields):
         return "rank"
     return "shard" if several and "shard" not in fields else "name"
 
@@ -324,7 +321,7 @@ def _join_lone(layouts: list[list[GuessedPiece]]) -> list[list[GuessedPiece]]:
     for of in [of for of in layouts if _is_lone(of)]:
         beside = [o for o in layouts if o is not of and _get_homes(o) == _get_homes(of)]
         alike = [o for o in beside if any(p.state for p in o) == bool(of[0].state)]
-        if len(beside) == len(alike) == 1 and beside[0][0].fields & _WHEN:
+        if len(beside) == len(alike) == 1 and beside[0][0].fields & WHEN:
             layouts.remove(of)
             beside[0] += of
     return layouts
@@ -332,7 +329,7 @@ def _join_lone(layouts: list[list[GuessedPiece]]) -> list[list[GuessedPiece]]:
 
 def _is_lone(pieces: Sequence[GuessedPiece]) -> bool:
     """Return True if a layout is one file, whose name tells no save."""
-    return len(pieces) == len(pieces[0].paths) == 1 and not pieces[0].fields & (_WHEN | _ONCE)
+    return len(pieces) == len(pieces[0].paths) == 1 and not pieces[0].fields & (WHEN | ONCE)
 
 
 def _get_homes(pieces: Sequence[GuessedPiece]) -> set[str]:
@@ -343,7 +340,7 @@ def _with_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Ite
     """Return the pieces with their words as roles; the largest is the model if none is called so, and a save
     of one file beside others is one, too.
     """
-    if pieces[0].fields & _WHEN and _is_lone(pieces[-1:]):
+    if pieces[0].fields & WHEN and _is_lone(pieces[-1:]):
         yield from _with_roles(pieces[:-1], sizes)
         yield replace(pieces[-1], role="model")
         return
@@ -359,35 +356,3 @@ def _with_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Ite
 def _name_role(template: str) -> str:
     words = re.findall("[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", template.lower()))
     return "_".join(word for word in words if not _CALLED.fullmatch(word)) or "part"
-
-
-def toml(
-    guessed: Guess, names: Iterator[str], trackers: Sequence[Mapping[str, str]] = (), table: str = "layout"
-) -> str:
-    """Return the tables ``[[layout]]`` and ``[[layout.piece]]`` of a guess."""
-    lines: list[str] = []
-    for i, pieces in enumerate(guessed.layouts):
-        lines += ["", f"[[{table}]]", f'name = "{next(names)}"']
-        told = trackers[i] if trackers else {}
-        lines += [f"{key} = {json.dumps(said, ensure_ascii=False)}" for key, said in told.items()]
-        lines.append(f"# {_ROLES}" if len(pieces) > 1 else _ARGUMENTS)
-        for p in pieces:
-            lines += ["", f"[[{table}.piece]]", *_table(p, here=not any(q.fields & _WHEN for q in pieces))]
-    if guessed.left_out:
-        lines += ["", f"# in no piece: {_listed(guessed.left_out)}"]
-    return "\n".join(lines[1:]) + "\n"
-
-
-def _table(p: GuessedPiece, *, here: bool) -> Iterator[str]:
-    yield f"# {_listed(p.paths)}"
-    yield from (f"# {note}" for note in p.notes)
-    yield f"template = {json.dumps(p.template, ensure_ascii=False)}"
-    yield f"role = {json.dumps(p.role)}"
-    own = "sharded = true   # no rank loads another's file"
-    yield own if p.fields & _WHOSE else "shared = true   # every rank loads it"
-    if not p.fields & (_WHEN | _ONCE) and here:
-        yield "here = true   # the files of its directory are one save"
-
-
-def _listed(paths: Sequence[str]) -> str:
-    return f"{len(paths):,} file{'s' if len(paths) > 1 else ''}, such as {json.dumps(paths[0])[1:-1]}"

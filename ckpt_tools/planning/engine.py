@@ -27,6 +27,7 @@ from ckpt_tools.planning.lost_files import (
     find_headless,
     find_hollow,
     find_lost,
+    find_lost_texts,
     find_no_model,
     find_unlike_run,
     find_zeroed,
@@ -111,7 +112,7 @@ def check_together(
         if whole_tree and run.finished:
             found = find_tracker_findings(s, run.finished, run.incomplete.copy)
             out += (f for f in found if f.path not in judged)
-    return out
+    return [*out, *find_lost_texts(s)]
 
 
 def _check_outside_runs(s: Session, asked: Container[str]) -> list[Finding]:

@@ -30,6 +30,8 @@ from ckpt_tools.storage.urls import inside
 _ALIKE = 8
 """Files that a directory has in common with a checkpoint, to be called one that lost its index."""
 _CHUNK = re.compile(r"\d+(?:\.\d+)*")
+_OTHERS = 2
+"""Other saves that have a text: one alone may have it by chance."""
 _ZEROED = r"(?i:(?:^|[/._])(?:opt|optim|optimizer|param_states)(?:[/._]|_?state))"
 """States of optimizers: gradients that are collected over several steps are zeros again after them."""
 _PARTS = ("adapter", "ema", "export", "module", "parameter", "sharded", "controlnet")
@@ -133,6 +135,23 @@ def find_headless(s: Session, c: Checkpoint) -> Iterator[Finding]:
         alike = all(_look(s, os.path.join(home, name), there) for name in data[:_ALIKE])
         if alike and not is_tracked(s, c, home):
             yield unfinished.describe_headless(home, c)
+
+
+def find_lost_texts(s: Session) -> Iterator[Finding]:
+    """Return warnings about directories of saves without a file that each other one of their run has."""
+    runs = defaultdict[str, set[str]](set)
+    for p in s.parts:
+        if p.home and s.layouts.of(p).is_last_resort:
+            runs[p.run].add(p.home)
+    beside = defaultdict[str, set[str]](set)
+    texts = (*(f.path for f in s.found.bare), *s.found.trackers.values(), *s.found.texts) if runs else ()
+    for path in texts:
+        beside[os.path.dirname(path)].add(os.path.basename(path))
+    for homes in runs.values():
+        for home in sorted(homes) if len(homes) > _OTHERS else ():
+            others = [beside[o] for o in homes if o != home]
+            for name in sorted(set.intersection(*others) - beside[home]):
+                yield missing_part.describe_no_text(name, home)
 
 
 def find_no_model(s: Session, c: Checkpoint) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from ckpt_tools.planning import unfinished as under_way
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.engine import GAPS, find_gaps
 from ckpt_tools.planning.first_launch import describe_unplaced
-from ckpt_tools.planning.lost_files import find_headless
+from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
 from ckpt_tools.planning.rules.save import mixed_counters
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
@@ -108,6 +108,7 @@ class Planner(Candidates):
             require_none_newer(self.session, replace(c, step=self.step(c)), self.selection)
         if found.empty or found.bare or found.strange:
             self.warnings += under_way.find_begun_later(self.session, c)
+            self.warnings += (f for f in find_lost_texts(self.session) if f.path == c.parts[0].home)
         return self.finish(choice, c)
 
     def _ask_how_many(self, choice: Choice) -> None:

@@ -25,6 +25,7 @@ from ckpt_tools.layouts import Layouts, use, user
 from ckpt_tools.layouts import guess as guessing
 from ckpt_tools.layouts.guess import Guess
 from ckpt_tools.model.selection import ReadOptions, Selection
+from ckpt_tools.output.guess import render
 from ckpt_tools.planning.unplaced import find_undescribed
 from ckpt_tools.reading.opening import open_session
 
@@ -50,7 +51,7 @@ def guess(paths: Iterable[str]) -> Guess:
 
 
 def toml(guessed: Guess) -> str:
-    return guessing.toml(guessed, (f"guessed{n or ''}" for n in itertools.count()))
+    return render(guessed, (f"guessed{n or ''}" for n in itertools.count()))
 
 
 class Made(NamedTuple):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fixture_trees import CASES, materialise, one_of_each
 from places import LAYOUT_TREES
+from small_files import adam, saved, tensor
 
 from ckpt_tools import plan, verify
 from ckpt_tools.errors import CkptError, NoneUsable
@@ -411,3 +412,19 @@ def test_a_word_for_how_long_a_save_is_kept_is_none_of_one_under_way(tmp_path: P
     os.utime(root / "checkpoint.bv-LAST", (1_000_000_000, 1_000_000_000))  # before the saves
     made = plan(str(root))
     assert chosen(made).step == 20 and [f.code for f in made.warnings] == ["stale-tracker"]
+
+
+def test_a_text_that_all_other_saves_have_is_missed(tmp_path: Path) -> None:
+    """Nerogar/OneTrainer#498: meta.json is written last, and the job died before it."""
+    for step in (100, 200, 300):
+        home = tmp_path / f"step_{step}"
+        home.mkdir()
+        (home / "state.pt").write_bytes(saved({"model": {"w": tensor(step)}, "optimizer": adam(step)}))
+        (home / "meta.json").write_text(f'{{"step": {step}}}')
+        for path in home.iterdir():
+            os.utime(path, (1_760_000_000 + 10 * step,) * 2)
+    assert not plan(str(tmp_path)).warnings
+    (tmp_path / "step_300/meta.json").unlink()
+    (told,) = plan(str(tmp_path)).warnings
+    assert (told.code, told.path) == ("missing-part", str(tmp_path / "step_300"))
+    assert told in verify([str(tmp_path)]).findings

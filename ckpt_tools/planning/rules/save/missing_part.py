@@ -52,6 +52,12 @@ def _list_spared(c: Checkpoint, layout: Layout, usual: Sequence[Piece]) -> list[
     return [*spared.values(), *(f"no {role} file, {_THEIRS}" for role in more)]
 
 
+def describe_no_text(name: str, home: str) -> Finding:
+    """Return that a save lacks a text that the directory of each other save has."""
+    text = f"it has no {name}, which the directory of each other save has"
+    return finding_of(RULE, Hit(home, text, severity=Severity.WARNING))
+
+
 def describe_declared(says: str, what: str, path: str, hint: str = "") -> Finding:
     """Return that a save which a tracker names has lost something: it was finished."""
     severity = Severity.ERROR if hint else None
