@@ -108,7 +108,7 @@ class Planner(Candidates):
             require_none_newer(self.session, replace(c, step=self.step(c)), self.selection)
         if found.empty or found.bare or found.strange:
             self.warnings += under_way.find_begun_later(self.session, c)
-            self.warnings += (f for f in find_lost_texts(self.session) if f.path == c.parts[0].home)
+        self.warnings += (f for f in find_lost_texts(self.session) if f.path == c.parts[0].home)
         return self.finish(choice, c)
 
     def _ask_how_many(self, choice: Choice) -> None:
