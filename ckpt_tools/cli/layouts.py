@@ -146,12 +146,13 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     here = os.path.realpath(os.getcwd())
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
     file, lines = found.file or f"{home}/ckpt.toml", render(guessed, names, trackers, table)
-    then = f"read their comments, then: ckpt plan {quote(root)}"
+    then = f"read its comments, then: ckpt plan {quote(root)}"
     if not write:
-        to.out(f"# {'Add these lines to' if found.file else 'Save these lines as'} {file}, {then}\n{lines}")
+        place = "Add these lines to" if found.file else "Save these lines as"
+        to.out(f"# {place} {file}, {then}\n{lines}")
         return 0
     _append(file, f"\n{lines}" if found.file else lines)
-    to.out(f"{file} describes {root} now: {then}\n")
+    to.out(f"{file} describes {root} to commands that start in {os.path.dirname(file)}: {then}\n")
     return 0
 
 

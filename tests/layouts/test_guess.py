@@ -446,7 +446,9 @@ def test_lines_are_written_where_they_are_read(tmp_path: Path) -> None:
     put(tmp_path / "other", {"actor_7.pt": state(7)})
     for root, step in (("run", 4), ("other", 7)):
         done = run_helpers.ckpt("layouts", "--guess", root, "--write", cwd=tmp_path)
-        assert done.stdout.startswith(f"{tmp_path}/ckpt.toml describes {tmp_path}/{root} now: "), done.stderr
+        assert done.stdout.startswith(
+            f"{tmp_path}/ckpt.toml describes {tmp_path}/{root} to commands that start in {tmp_path}: "
+        ), done.stderr
         done = run_helpers.ckpt("plan", root, "--json", cwd=tmp_path)
         assert json.loads(done.stdout)["checkpoint"]["step"] == step
     assert (tmp_path / "ckpt.toml").read_text().count("[[layout]]") == 2
