@@ -313,7 +313,7 @@ def _layouts(pieces: Iterable[GuessedPiece]) -> list[list[GuessedPiece]]:
 
 def _are_two_saves(p: GuessedPiece, other: GuessedPiece) -> bool:
     known = {numbers_named(path)[0] is not None for path in (p.paths[0], other.paths[0])}
-    return bool(p.state) and p.state == other.state and len(known) > 1
+    return bool(p.state) and p.state == other.state and (len(known) > 1 or not p.fields & WHEN)
 
 
 def _join_lone(layouts: list[list[GuessedPiece]]) -> list[list[GuessedPiece]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 
 from ckpt_tools.discovery.completeness import label
@@ -16,7 +17,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.equal_files import are_equal
+from ckpt_tools.planning.equal_files import digest_pages
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
 from ckpt_tools.planning.rules.rule import finding_of, make_finding
 from ckpt_tools.planning.rules.save import missing_part, step_mismatch
@@ -92,11 +93,15 @@ def _find_led_elsewhere(files: Iterable[str], told: Collection[int]) -> Iterator
 
 
 def are_one_file(c: Checkpoint, other: Checkpoint, s: Session) -> bool:
-    """Whether both are one file under two names, of which one is a link to the other, or a copy."""
+    """Whether both are one file under two names: a link, or a copy as far as pages of both tell."""
     if len(c.parts) != 1 or len(other.parts) != 1 or is_url(s.root):
         return False
     one, two = c.parts[0], other.parts[0]
-    return real_path(one.path) == real_path(two.path) or are_equal(one, two, s)
+    with suppress(OSError):
+        if os.path.samefile(one.path, two.path):
+            return True
+    digests = digest_pages([one], [two], s, {})
+    return digests.get(one.path, b"") == digests.get(two.path)
 
 
 def find_linked_runs(runs: Mapping[tuple[str, str], Sequence[Checkpoint]]) -> set[tuple[str, str]]:

@@ -425,8 +425,9 @@ def state(n: int) -> dict[str, object]:
     [
         {"step_1.pt": state(1), "step_2.pt": state(2), "step_2_copy.pt": state(8)},
         {"step_1.pt": state(1), "session.pt": state(9), "model_2.pt": {"w": tensor(2)}},
+        {"alpha.pt": state(1), "beta.pt": state(2)},
     ],
-    ids=["two whole states of a step", "a whole state beside weights"],
+    ids=["two whole states of a step", "a whole state beside weights", "two whole states without a number"],
 )
 def test_a_whole_state_is_neither_a_part_of_another_one_nor_passed_over(
     files: Mapping[str, object], tmp_path: Path
@@ -453,3 +454,6 @@ def test_lines_are_written_where_they_are_read(tmp_path: Path) -> None:
         assert json.loads(done.stdout)["checkpoint"]["step"] == step
     assert (tmp_path / "ckpt.toml").read_text().count("[[layout]]") == 2
     assert run_helpers.ckpt("layouts", "--write", cwd=tmp_path).returncode == 2
+    put(tmp_path / "unsure", {"agent_0.pt": state(3), "agent_1.pt": state(4)})
+    assert run_helpers.ckpt("layouts", "--guess", "unsure", "--write", cwd=tmp_path).returncode == 2
+    assert (tmp_path / "ckpt.toml").read_text().count("[[layout]]") == 2

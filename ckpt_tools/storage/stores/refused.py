@@ -64,7 +64,9 @@ def untold(e: Exception, url: str) -> OSError:
         return e
     said: Any = getattr(e, "response", None)
     answer = said if isinstance(said, dict) else {}
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or getattr(e, "code", None)
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") or getattr(
+        e, "code", 0 if answer else None
+    )
     code = re.sub(r"[^A-Za-z0-9]", "", str(answer.get("Error", {}).get("Code") or ""))[:80]
     if isinstance(e, HTTPError):
         e.close()  # it is an answer, with its connection

@@ -15,16 +15,13 @@ from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.part import Kind, Part, were_written_together
+from ckpt_tools.model.part import SLOW_RATE, TOGETHER_NS, Kind, Part
 from ckpt_tools.model.report import Report
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
 
 _SIZES = ("world", "tp", "pp")
 """Sizes of a job that all its files tell alike."""
-_LONGER = 3
-"""How many times as long as the one before it a save may take."""
-_HALVES = {(True, False), (False, True)}
 _DOUBTFUL = ("step-mismatch", "epoch-mismatch")
 
 
@@ -98,25 +95,26 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     that: a job that went back and died as it saved the step again leaves some of either attempt.
     """
     files = _list_renewed(c, layout)
+    first, last = (files[0].mtime_ns, files[-1].mtime_ns) if files else (0, 0)
+    if last - first <= TOGETHER_NS + max((p.size for p in files), default=0) * 1_000_000_000 // SLOW_RATE:
+        return
     alike = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
     older = [o for o in alike if o.mtime_ns < c.mtime_ns]
     before = _list_renewed(max(older, key=attrgetter("mtime_ns")), layout) if older else []
     halves = {held[:2] for p in files if (held := held_by(p))}  # a model, and what trains it
-    if len(files) < 2 or not (before or halves >= _HALVES) or were_written_together(files[0], files[-1]):
-        return
-    first, last = files[0].mtime_ns, files[-1].mtime_ns
-    since = first - before[-1].mtime_ns if before else 1
+    since = first - before[-1].mtime_ns if before else int(halves >= {(True, False), (False, True)})
     took = before[-1].mtime_ns - before[0].mtime_ns if before else 0
-    if 0 < since < last - first > _LONGER * took:
+    if 0 < since < last - first > 3 * took:  # a save may take longer than the one before it
         text = f"{label(c)} was written at two times, {(last - first) // 1_000_000_000:,} s apart"
         yield Hit(c.path, text, "", Severity.WARNING, Effect.WARN, "mixed-attempts")
 
 
 def _list_renewed(c: Checkpoint, layout: Layout) -> list[Part]:
-    """Return the files that each save has anew, or all that it writes over, those written last at the end."""
-    changing = [(layout.piece(p.piece).changes, p) for p in c.parts]
-    renewed = [p for changes, p in changing if changes not in (Changes.CONSTANT, Changes.ROLLING)]
-    return sorted(renewed or c.parts, key=attrgetter("mtime_ns"))
+    """Return the states that each save has anew, or all that it writes over, the last ones at the end."""
+    states = [p for p in c.parts if p.size >= 0 and p.role not in ("config", "index")]
+    stays = Changes.CONSTANT, Changes.ROLLING
+    renewed = [p for p in states if layout.piece(p.piece).changes not in stays]
+    return sorted(renewed or states, key=attrgetter("mtime_ns"))
 
 
 def _find_two_forms(checkpoint: Checkpoint, layout: Layout) -> Iterator[Hit]:
