@@ -151,15 +151,15 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
         place = "Add these lines to" if found.file else "Save these lines as"
         to.out(f"# {place} {file}, {then}\n{lines}")
         return 0
-    if not guessed.is_sure:
-        text = "names do not tell which save, and which rank, each of these files is of"
-        raise UsageError(text, "leave --write out, correct the lines, and save them")
-    _append(file, f"\n{lines}" if found.file else lines)
+    _append(file, f"\n{lines}" if found.file else lines, sure=guessed.is_sure)
     to.out(f"{file} describes {root} to commands that start in {os.path.dirname(file)}: {then}\n")
     return 0
 
 
-def _append(file: str, lines: str) -> None:
+def _append(file: str, lines: str, *, sure: bool) -> None:
+    if not sure:
+        text = "names do not tell which save, and which rank, each of these files is of"
+        raise UsageError(text, "leave --write out, correct the lines, and save them")
     try:
         with open(file, "a", encoding="utf-8") as f:
             f.write(lines)

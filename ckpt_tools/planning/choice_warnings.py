@@ -24,7 +24,7 @@ from ckpt_tools.planning.rules.save import missing_part, step_mismatch
 from ckpt_tools.planning.trackers import get_time_written
 from ckpt_tools.planning.unfinished import find_numbers, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
-from ckpt_tools.storage.retry import is_link, there
+from ckpt_tools.storage.retry import is_link, status, there
 from ckpt_tools.storage.stalls import away
 from ckpt_tools.storage.urls import is_url, real_path
 
@@ -98,7 +98,7 @@ def are_one_file(c: Checkpoint, other: Checkpoint, s: Session) -> bool:
         return False
     one, two = c.parts[0], other.parts[0]
     with suppress(OSError):
-        if os.path.samefile(one.path, two.path):
+        if os.path.samestat(status(one.path), status(two.path)):
             return True
     digests = digest_pages([one], [two], s, {})
     return digests.get(one.path, b"") == digests.get(two.path)

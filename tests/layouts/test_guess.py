@@ -454,6 +454,6 @@ def test_lines_are_written_where_they_are_read(tmp_path: Path) -> None:
         assert json.loads(done.stdout)["checkpoint"]["step"] == step
     assert (tmp_path / "ckpt.toml").read_text().count("[[layout]]") == 2
     assert run_helpers.ckpt("layouts", "--write", cwd=tmp_path).returncode == 2
-    put(tmp_path / "unsure", {"agent_0.pt": state(3), "agent_1.pt": state(4)})
+    put(tmp_path / "unsure", {"bot_0.pt": state(3), "bot_1.pt": state(4)})
     assert run_helpers.ckpt("layouts", "--guess", "unsure", "--write", cwd=tmp_path).returncode == 2
     assert (tmp_path / "ckpt.toml").read_text().count("[[layout]]") == 2
