@@ -63,7 +63,8 @@ def diff(
     from ckpt_tools.comparison.compare import diff as compare
 
     with progress(asked.to) as meter:
-        result = compare(a, b, depth, **found.reading(), progress=meter)
+        how = found.reading(names=("jobs", "key_file", "seal_dir"))
+        result = compare(a, b, depth, **how, progress=meter)
     asked.answer("difference", result)
     return exit_code(result, found.values.get("strict", False))
 

@@ -151,20 +151,32 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
         place = "Add these lines to" if found.file else "Save these lines as"
         to.out(f"# {place} {file}, {then}\n{lines}")
         return 0
-    _append(file, f"\n{lines}" if found.file else lines, sure=guessed.is_sure)
+    _append(found, file, f"\n{lines}" if found.file else lines, sure=guessed.is_sure)
     to.out(f"{file} describes {root} to commands that start in {os.path.dirname(file)}: {then}\n")
     return 0
 
 
-def _append(file: str, lines: str, *, sure: bool) -> None:
+def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
+    """Add lines to a file of ours, or make it. Raises UsageError, CannotLook and Untrusted."""
+    from ckpt_tools.storage import trust
+    from ckpt_tools.storage.writes import write_all
+
+    if found.refused:
+        raise found.refused
     if not sure:
         text = "names do not tell which save, and which rank, each of these files is of"
         raise UsageError(text, "leave --write out, correct the lines, and save them")
+    new = 0 if found.file else os.O_EXCL
     try:
-        with open(file, "a", encoding="utf-8") as f:
-            f.write(lines)
+        data = lines.encode()
+        with trust.directory(os.path.dirname(file), found.trust) as at:
+            fd = trust.create(os.path.basename(file), os.O_WRONLY | os.O_APPEND | new, at, found.trust)
+            with open(fd, "ab", buffering=0):
+                write_all(fd, data)
     except OSError as e:
         raise CannotLook(f"{file} cannot be written: {e.strerror}") from e
+    except UnicodeEncodeError as e:
+        raise UsageError(f"{file} cannot hold the name of a file that is no text", "rename it") from e
 
 
 def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:

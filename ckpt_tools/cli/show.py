@@ -47,7 +47,7 @@ def show(
     report, anatomy = api.show(
         file,
         found.values["level"] if given["level"] is not None else Level.STRUCTURE,
-        **found.reading(),
+        **found.reading(names=("key_file",)),
         explain=given["explain_bytes"],
     )
     trust = {name: verdict(Global(*name.split(" ", 1))) for name in anatomy.globals}

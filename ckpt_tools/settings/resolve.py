@@ -98,9 +98,9 @@ class Settings(Struct, frozen=True):
         by_name = {key.replace("-", "_"): value for key, value in self.values.items()}
         return {name: value for name, value in by_name.items() if name in names}
 
-    def reading(self, *more: str) -> dict[str, Any]:
-        """Return how to read: what was given of the fields of ReadOptions, and ``more``."""
-        given = self.named({*ReadOptions.__match_args__, *more})
+    def reading(self, *more: str, names: Iterable[str] = ReadOptions.__match_args__) -> dict[str, Any]:
+        """Return how to read: what was given of ``names`` (the fields of ReadOptions), and ``more``."""
+        given = self.named({*names, *more})
         return {**given, "trust": self.trust, "layouts": self.layouts}
 
     def selection(self, *, cache: bool = False) -> Selection:

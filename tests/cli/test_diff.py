@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import run_helpers
 import xxhash
 from examples import examples
 from hypothesis import given
@@ -26,6 +27,7 @@ from hypothesis import strategies as st
 from places import FIXTURES
 from safetensors_writer import packed
 from sample_results import field_names
+from small_files import saved, tensor
 
 from ckpt_tools import Change, Level, Verdict, cli, diff
 from ckpt_tools.api import show
@@ -843,3 +845,11 @@ def test_progress_reaches_the_end(tmp_path):
     assert max(done for done, _ in seen) <= result.bytes_read
     assert len({total for _, total in seen}) == 1
     assert all(done <= total for done, total in seen)
+
+
+@pytest.mark.parametrize("command", ["show", "diff"])
+def test_what_other_commands_trust_is_no_matter(command: str, tmp_path: Path) -> None:
+    (file := tmp_path / "step_1.pt").write_bytes(saved({"w": tensor(1)}))
+    words = [command, *[str(file)] * (1 + (command == "diff"))]
+    plain, told = run_helpers.ckpt(*words), run_helpers.ckpt(*words, env={"CKPT_TRUST": "global=foo.*"})
+    assert (told.returncode, told.stdout) == (plain.returncode, plain.stdout) and plain.returncode == 0

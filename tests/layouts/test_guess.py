@@ -457,3 +457,20 @@ def test_lines_are_written_where_they_are_read(tmp_path: Path) -> None:
     put(tmp_path / "unsure", {"bot_0.pt": state(3), "bot_1.pt": state(4)})
     assert run_helpers.ckpt("layouts", "--guess", "unsure", "--write", cwd=tmp_path).returncode == 2
     assert (tmp_path / "ckpt.toml").read_text().count("[[layout]]") == 2
+
+
+def test_nothing_is_written_where_others_could_have_planted_it(tmp_path: Path) -> None:
+    put(tmp_path / "run", {"agent_3.pt": state(3)})
+    (tmp_path / "mine").write_text("")
+    (here := tmp_path / "open").mkdir()
+    here.chmod(0o777)
+    (here / "ckpt.toml").symlink_to("../mine")
+    done = run_helpers.ckpt("layouts", "--guess", "../run", "--write", cwd=here)
+    assert done.returncode == 2 and "others could have written it" in done.stderr
+    assert (tmp_path / "mine").read_text() == ""
+
+
+def test_a_name_that_is_no_text_is_not_written(tmp_path: Path) -> None:
+    put(tmp_path / "run", {os.fsdecode(b"zz\xff_3.pt"): state(3)})
+    done = run_helpers.ckpt("layouts", "--guess", "run", "--write", cwd=tmp_path)
+    assert done.returncode == 2 and not (tmp_path / "ckpt.toml").exists()
