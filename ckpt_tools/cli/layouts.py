@@ -166,11 +166,10 @@ def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
     if not sure:
         text = "names do not tell which save, and which rank, each of these files is of"
         raise UsageError(text, "leave --write out, correct the lines, and save them")
-    new = 0 if found.file else os.O_EXCL
     try:
-        data = lines.encode()
+        data, flags = lines.encode(), os.O_WRONLY | os.O_APPEND | (0 if found.file else os.O_EXCL)
         with trust.directory(os.path.dirname(file), found.trust) as at:
-            fd = trust.create(os.path.basename(file), os.O_WRONLY | os.O_APPEND | new, at, found.trust)
+            fd = trust.create(os.path.basename(file), flags, at, found.trust)
             with open(fd, "ab", buffering=0):
                 write_all(fd, data)
     except OSError as e:

@@ -16,9 +16,8 @@ def render(
 ) -> str:
     """Return the tables ``[[layout]]`` and ``[[layout.piece]]`` of a guess."""
     lines: list[str] = []
-    for i, pieces in enumerate(guessed.layouts):
+    for pieces, told in zip(guessed.layouts, trackers or [{}] * len(guessed.layouts), strict=True):
         lines += ["", f"[[{table}]]", f'name = "{next(names)}"']
-        told = trackers[i] if trackers else {}
         lines += [f"{key} = {json.dumps(said, ensure_ascii=False)}" for key, said in told.items()]
         lines.append(f"# {_ROLES}" if len(pieces) > 1 else _ARGUMENTS)
         for p in pieces:

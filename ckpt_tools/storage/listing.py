@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar, cast
 
 from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.retry import is_directory, status
-from ckpt_tools.storage.threads import do_each
+from ckpt_tools.storage.threads import Threads
 from ckpt_tools.storage.urls import is_url
 
 Entries = list[os.DirEntry[str]]
@@ -105,24 +105,27 @@ def walk(
             yield root, e
             return
         threads = 1  # all of it is in memory now
-    seen, stack = set[tuple[int, int]](), [root]
-    while stack:
-        path = stack.pop()
-        try:
-            st = status(path)
-            if (st.st_dev, st.st_ino) in seen:
+    seen, stack, pool = set[tuple[int, int]](), [root], Threads(threads)
+    try:
+        while stack:
+            path = stack.pop()
+            try:
+                st = status(path)
+                if (st.st_dev, st.st_ino) in seen:
+                    continue
+                entries = entries_of(path, keep)
+            except OSError as e:
+                yield path, e
                 continue
-            entries = entries_of(path, keep)
-        except OSError as e:
-            yield path, e
-            continue
-        seen.add((st.st_dev, st.st_ino))
-        contents = inspect(path, entries)
-        if threads > 1 and len(entries) > _CHUNK:
-            asked = list(contents.to_stat())
-            do_each(_stat_all, [asked[at : at + _CHUNK] for at in range(0, len(asked), _CHUNK)], threads)
-        yield path, contents
-        stack.extend(reversed(below(entries)))
+            seen.add((st.st_dev, st.st_ino))
+            contents = inspect(path, entries)
+            asked = list(contents.to_stat()) if threads > 1 and len(entries) > _CHUNK else []
+            for done in [pool.submit(_stat_all, asked[i : i + _CHUNK]) for i in range(0, len(asked), _CHUNK)]:
+                done.result()
+            yield path, contents
+            stack.extend(reversed(below(entries)))
+    finally:
+        pool.close(wait=False)
 
 
 def _stat_all(entries: Entries) -> None:

@@ -73,8 +73,7 @@ def find_state(files: Sequence[tuple[str, Report]]) -> str:
     if any(r.held.trained for r in reports):
         return "resumable"
     named = all(r.format in _OF_NAMED_TENSORS for r in reports if r.tensors)
-    alone = all(role in ("model", "index", "config") for role, _ in files)
-    alone = alone and not any(map(_has_optimizer, reports))
+    alone = {of for of, _ in files} <= {"model", "index", "config"} and not any(map(_has_optimizer, reports))
     return "weights-only" if named and alone and any(r.held.weights for r in reports) else ""
 
 
