@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.findings import NOT_SEEN
-from ckpt_tools.layouts import Changes, whole
+from ckpt_tools.layouts import whole
 from ckpt_tools.model.answers import Scan
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding
@@ -81,10 +81,10 @@ def _describe_states(
     for c in saves:
         parts = list({p.role: p for p in c.parts}.values())
         present = completeness.ranks_present(c, s.layouts.of(c))
-        empty = any(p.size <= 0 and s.layouts.piece_of(p).changes is not Changes.MARK for p in c.parts)
-        if c.unfinished or empty or (present is not None and present < expected.get(c.run, present)):
+        gone = any(p.size < 0 for p in c.parts)
+        if c.unfinished or gone or (present is not None and present < expected.get(c.run, present)):
             states[c.key] = "partial"
-        elif any(p.role == "optimizer" for p in parts):
+        elif any(p.role == "optimizer" and p.size > 0 for p in parts):
             states[c.key] = "resumable"
         elif c.key in newest and not is_url(s.root):
             for p in parts:

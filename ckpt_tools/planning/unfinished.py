@@ -120,7 +120,7 @@ def _find_emptied(s: Session, c: Checkpoint, below: Iterable[str]) -> Iterator[s
     base, pattern = os.path.dirname(own), make_pattern(own)
     beside = {at for p in s.parts if p.size >= 0 and os.path.dirname(at := p.home or p.path) == base}
     highest = max(find_numbers(at) for at in (own, *beside) if make_pattern(at) == pattern)
-    for top in sorted(set(below).difference(p.path for p in s.parts)):
+    for top in below:
         later = make_pattern(top) == pattern and find_numbers(top) > highest
         if later and not s.found.leaves_out(top) and not is_tracked(s, c, top):
             yield top
