@@ -124,7 +124,7 @@ CODES: dict[str, Code] = {
         Code("signature-changed", W, "the tensors differ from those of the same file at other steps", "compare it with one of another step: 'ckpt diff A B'"),
         Code("replica-mismatch", E, "a file that should stand in for another holds different tensors", "check --replica-groups"),
         Code("size-outlier", W, "a file has another size than the other members of its replica group", "compare it with one of them: 'ckpt diff A B'"),
-        Code("mixed-attempts", W, "files of two attempts to save one step, or of two jobs, as their counters or times tell", "two attempts to save the step, or a file that was restored or changed since: 'ckpt ls ROOT --tree' shows the times"),
+        Code("mixed-attempts", W, "files of two attempts to save one step, or of two jobs, as their counters or times tell", "restore the files of one attempt; where one was only restored or changed since, nothing is wrong"),
         Code("replica-unproven", N, "nothing in the files contradicts or proves that this replica is equal", "--strict refuses such a substitute"),
         Code("replica-groups-needed", E, "a rank has no file and no known replica group", "say which ranks hold the same state: --replica-groups GROUPS (ranks with commas, groups with semicolons between them) or FILE, --strategy-dir DIR, or parallel sizes such as --parallel tp=2; or --replica-groups all"),
         # one run

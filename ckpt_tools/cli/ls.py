@@ -66,7 +66,7 @@ def ls(
     quarantine: Annotated[bool, option("--quarantine", help="List instead what is in quarantine.")] = False,
 ) -> int:
     """List the checkpoints below ROOT, newest first (--order: by time or by step), from directory listings
-    (and from file headers, if names do not tell the step).
+    (and from headers of files: what the newest hold, and the step where names do not tell it).
 
     Exit codes: 0 listed; 3 there is no checkpoint and no other file of a known format (or no checkpoint that
     the filters leave); 5 a directory could not be listed.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ckpt_tools.launchers.launcher import SAY, Launcher, Started, number, read, seen, settled
+from ckpt_tools.launchers.launcher import PLACE, SAY, Launcher, Started, number, read, seen, settled
 
 _WORDS = (
     "CKPT_RANK CKPT_WORLD_SIZE RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE LOCAL_SIZE CROSS_RANK"
@@ -25,16 +25,14 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         started = read(
             env,
             "bare",
-            rank="RANK",
-            world_size="WORLD_SIZE",
-            local_rank="LOCAL_RANK",
+            **PLACE,
             local_world_size="LOCAL_WORLD_SIZE LOCAL_SIZE",
             node="CROSS_RANK",
             nodes="CROSS_SIZE",
         )
         if started.rank and started.world_size and started.local_rank:
             return settled(started)
-        what = seen(env, "RANK", "WORLD_SIZE", "LOCAL_RANK")
+        what = seen(env, *PLACE.values())
         unclear = f"{what}: without numbers in all three, RANK may be a node or a process"
         return Started("bare", unclear=unclear, hint=SAY)
     if "RANK_ID" in env or "RANK_SIZE" in env:  # DEVICE_ID is a chip's number, no local rank

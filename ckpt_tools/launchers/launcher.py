@@ -13,6 +13,8 @@ from ckpt_tools.model.plan import Known
 from ckpt_tools.settings.parsers import MAX_RANK
 
 SAY = "add --rank N (or set CKPT_RANK), and --world-size N"
+PLACE = {"rank": "RANK", "world_size": "WORLD_SIZE", "local_rank": "LOCAL_RANK"}
+"""Where torch.distributed's env:// reads a process's place, by the field of ``Started``."""
 
 
 class Started(Struct, frozen=True):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.launchers.launcher import (
+    PLACE,
     SAY,
     Launcher,
     LaunchLine,
@@ -22,12 +23,11 @@ from ckpt_tools.launchers.launcher import (
     settled,
 )
 
-_PLACE = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 _WORDS = (
     "LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT"
     " TORCHELASTIC_MAX_RESTARTS"
 )
-_VARIABLES = (*_PLACE, *_WORDS.split())
+_VARIABLES = (*PLACE.values(), *_WORDS.split())
 # torch/distributed/run.py get_args_parser(): every option takes a value but these; each can come from
 # PET_<NAME>, and argparse takes any beginning that means one.
 _FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank")
@@ -50,17 +50,15 @@ def _detect(env: Mapping[str, str]) -> Started | None:
         env,
         "torchrun",
         ("TORCHELASTIC_RUN_ID",) if named else (),
-        rank="RANK",
-        world_size="WORLD_SIZE",
-        local_rank="LOCAL_RANK",
+        **PLACE,
         local_world_size="LOCAL_WORLD_SIZE",
         node="GROUP_RANK",
         nodes="GROUP_WORLD_SIZE",
         restart="TORCHELASTIC_RESTART_COUNT",
         max_restarts="TORCHELASTIC_MAX_RESTARTS",
     )
-    if any(number(env, name) is None for name in _PLACE):
-        what = seen(env, *_PLACE, "TORCHELASTIC_RUN_ID")
+    if any(number(env, name) is None for name in PLACE.values()):
+        what = seen(env, *PLACE.values(), "TORCHELASTIC_RUN_ID")
         why = "torchrun gives its workers RANK, WORLD_SIZE and LOCAL_RANK, and not all are numbers here"
         return settled(blank(started, f"{what}: {why}", SAY))
     rank, local, here = started.rank, started.local_rank, started.local_world_size

@@ -37,6 +37,7 @@ _NOTES = {
 }
 Reader = Callable[[str], Mapping[str, bytes]]
 Look = Callable[[str], tuple[str, str]]
+"""Path -> ``optimizer`` of its state alone, else ""; the signature of a model's tensors with that state."""
 _ASKED = 3
 """Files of a template that are asked what they hold: some may be damaged."""
 
@@ -86,9 +87,7 @@ class Guess(NamedTuple):
 
 
 def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = lambda _: ("", "")) -> Guess:
-    """Return the layouts of files, from their sizes by path; none fits what another has ``placed``.
-    ``look`` returns if a file is an ``optimizer`` alone, and the signature of one that is with its model.
-    """
+    """Return the layouts of files, from their sizes by path; none fits what another has ``placed``."""
     made: dict[str, GuessedPiece] = {}
     shapes = [_Shape(texts, rows) for texts, rows in _shapes(list(sizes)).items()]
     several = any(field in WHOSE and s.varies(i) for s in shapes for i, field in enumerate(_told(s.texts)))
@@ -304,7 +303,7 @@ def _layouts(pieces: Iterable[GuessedPiece]) -> list[list[GuessedPiece]]:
     for p in pieces:
         joined = [p]
         for of in [of for of in layouts if any(p.saves & other.saves for other in of)]:
-            if not any(_are_two_saves(p, other) for other in of):
+            if not any(_are_two_saves(q, other) for q in joined for other in of):
                 layouts.remove(of)
                 joined = [*of, *joined]
         layouts.append(joined)

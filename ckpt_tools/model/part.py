@@ -172,12 +172,12 @@ def shown(part: Part) -> str:
     return part.path.removeprefix(f"{part.base}/")
 
 
-TOGETHER_NS = 2_000_000_000
-SLOW_RATE = 20_000_000
+_TOGETHER_NS = 2_000_000_000
+_SLOW = 20_000_000
 """Bytes that a slow file system takes in a second: so long may lie between two files of one save."""
 
 
-def were_written_together(a: Part, b: Part) -> bool:
-    """Return True if two files may be of one save, as their times are in a copy."""
-    apart = abs(a.mtime_ns - b.mtime_ns)
-    return apart <= TOGETHER_NS + max(a.size, b.size) * 1_000_000_000 // SLOW_RATE
+def were_written_together(*parts: Part) -> bool:
+    """Return True if files may be of one save, as their times (``mtime_ns``) are in a copy."""
+    times, largest = [p.mtime_ns for p in parts], max((p.size for p in parts), default=0)
+    return max(times, default=0) - min(times, default=0) <= _TOGETHER_NS + largest * 1_000_000_000 // _SLOW

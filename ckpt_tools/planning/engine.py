@@ -112,7 +112,7 @@ def check_together(
         if whole_tree and run.finished:
             found = find_tracker_findings(s, run.finished, run.incomplete.copy)
             out += (f for f in found if f.path not in judged)
-    return [*out, *find_lost_texts(s)]
+    return out
 
 
 def _check_outside_runs(s: Session, asked: Container[str]) -> list[Finding]:
@@ -122,7 +122,7 @@ def _check_outside_runs(s: Session, asked: Container[str]) -> list[Finding]:
     formats = ((home, name, of) for home, name in indexes for of in format_names.allowed(name))
     for home, of in sorted({(h, of) for h, name, of in formats if name.endswith(format_of(of).suffixes)}):
         out += format_of(of).beside(home, NOTES)
-    return out
+    return [*out, *find_lost_texts(s)]
 
 
 def add_finding(s: Session, path: str, f: Finding) -> None:

@@ -8,6 +8,7 @@ import mmap
 import os
 import tempfile
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -127,7 +128,7 @@ class Source(Protocol):
         ...
 
 
-class OpenFile:
+class OpenFile(ABC):
     """A Source that is a file which is open, wherever it lies. ``stat`` is what it was when it was opened."""
 
     def __init__(self, path: str, stat: os.stat_result) -> None:
@@ -136,19 +137,19 @@ class OpenFile:
         self._counters = counting()  # here, because other threads do not see it
         self._lock = threading.Lock()  # += from several threads loses counts without it
 
-    def read(self, offset: int, length: int) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def read(self, offset: int, length: int) -> bytes: ...
 
-    def readinto(self, offset: int, buffer: memoryview) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def readinto(self, offset: int, buffer: memoryview) -> None: ...
 
+    @abstractmethod
     def changed(self) -> bool:
         """Whether it is another file now, or was written since it was opened. Raises OSError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def identity(self) -> Identity | None:
         """What was read, None when it changed meanwhile."""
-        raise NotImplementedError
 
     def count(self, n: int) -> None:
         """Count bytes that were delivered, or that somebody else read from this file for us."""

@@ -426,8 +426,14 @@ def state(n: int) -> dict[str, object]:
         {"step_1.pt": state(1), "step_2.pt": state(2), "step_2_copy.pt": state(8)},
         {"step_1.pt": state(1), "session.pt": state(9), "model_2.pt": {"w": tensor(2)}},
         {"alpha.pt": state(1), "beta.pt": state(2)},
+        {"step_2.pt": state(2), "step_2_copy.pt": state(8), "zz_loss_2.pt": {"w": tensor(2)}},
     ],
-    ids=["two whole states of a step", "a whole state beside weights", "two whole states without a number"],
+    ids=[
+        "two whole states of a step",
+        "a whole state beside weights",
+        "two whole states without a number",
+        "joined by a third file",
+    ],
 )
 def test_a_whole_state_is_neither_a_part_of_another_one_nor_passed_over(
     files: Mapping[str, object], tmp_path: Path

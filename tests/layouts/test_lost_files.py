@@ -15,6 +15,7 @@ from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools import plan, verify
+from ckpt_tools.discovery.group import group
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.zeros import all_zero
@@ -22,7 +23,9 @@ from ckpt_tools.formats.torchsnapshot.data_files import PLAIN, Entry, check_file
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.model.selection import Selection
+from ckpt_tools.model.selection import ReadOptions, Selection
+from ckpt_tools.planning.engine import check_together
+from ckpt_tools.reading.opening import open_session
 from ckpt_tools.storage import BytesSource
 
 VERL, RANKS = "verl/grpo", "rank-files/directories"
@@ -428,3 +431,6 @@ def test_a_text_that_all_other_saves_have_is_missed(tmp_path: Path) -> None:
     (told,) = plan(str(tmp_path)).warnings
     assert (told.code, told.path) == ("missing-part", str(tmp_path / "step_300"))
     assert told in verify([str(tmp_path)]).findings
+    s = open_session(str(tmp_path), ReadOptions())
+    older = [c for c in group(s.parts, s.layouts) if c.step == 100]
+    assert check_together(s, False, saves=older) == [], "of one save that is asked about"

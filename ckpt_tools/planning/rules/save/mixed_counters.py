@@ -15,7 +15,7 @@ from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.part import SLOW_RATE, TOGETHER_NS, Kind, Part
+from ckpt_tools.model.part import Kind, Part, were_written_together
 from ckpt_tools.model.report import Report
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
@@ -95,17 +95,18 @@ def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout)
     that: a job that went back and died as it saved the step again leaves some of either attempt.
     """
     files = _list_renewed(c, layout)
-    first, last = (files[0].mtime_ns, files[-1].mtime_ns) if files else (0, 0)
-    if last - first <= TOGETHER_NS + max((p.size for p in files), default=0) * 1_000_000_000 // SLOW_RATE:
+    if were_written_together(*files):
         return
+    first, last = files[0], files[-1]
     alike = (o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
     older = [o for o in alike if o.mtime_ns < c.mtime_ns]
     before = _list_renewed(max(older, key=attrgetter("mtime_ns")), layout) if older else []
     halves = {held[:2] for p in files if (held := held_by(p))}  # a model, and what trains it
-    since = first - before[-1].mtime_ns if before else int(halves >= {(True, False), (False, True)})
+    since = first.mtime_ns - before[-1].mtime_ns if before else int(halves >= {(True, False), (False, True)})
     took = before[-1].mtime_ns - before[0].mtime_ns if before else 0
-    if 0 < since < last - first > 3 * took:  # a save may take longer than the one before it
-        text = f"{label(c)} was written at two times, {(last - first) // 1_000_000_000:,} s apart"
+    apart = last.mtime_ns - first.mtime_ns
+    if 0 < since < apart > 3 * took:  # a save may take longer than the one before it
+        text = f"{label(c)} was written at two times: {last.name} {apart // 10**9:,} s after {first.name}"
         yield Hit(c.path, text, "", Severity.WARNING, Effect.WARN, "mixed-attempts")
 
 

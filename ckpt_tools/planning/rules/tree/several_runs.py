@@ -27,8 +27,8 @@ def find_runs(runs: Runs, layouts: Layouts) -> list[tuple[str, str]]:
     def holds_state(run: tuple[str, str]) -> bool:
         pieces = (layouts.piece_of(p) for c in runs[run] for p in c.parts)
         of_models = layouts[run[0]].purpose is Purpose.MODELS
-        best = set[Kind]() if layouts[run[0]].is_last_resort else {Kind.BEST}  # a framework keeps it anywhere
-        exports = {c.kind for c in runs[run]} <= {Kind.RELEASE, *best}
+        aside = {Kind.RELEASE} if layouts[run[0]].is_last_resort else {Kind.RELEASE, Kind.BEST}
+        exports = {c.kind for c in runs[run]} <= aside  # the best of a framework may lie anywhere
         return not exports and (not of_models or any(piece.claim.needs_company for piece in pieces))
 
     def keeps(framework: tuple[str, str], run: tuple[str, str]) -> bool:
