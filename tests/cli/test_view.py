@@ -409,6 +409,35 @@ def test_nothing_but_a_view_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["directory", "file", "link"])
+def test_what_was_put_there_meanwhile_stays(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's directory, file or link takes the place while the view is built."""
+    from ckpt_tools.job import view as room
+
+    _, made = tree("megatron", "tp", tmp_path / "r")
+    view, fill = tmp_path / "v", room._fill
+
+    def plant(*words: Any) -> None:
+        fill(*words)
+        if kind == "directory":
+            view.mkdir()
+            (view / "precious").write_text("x")
+        elif kind == "file":
+            view.write_text("x")
+        else:
+            view.symlink_to("r")
+
+    monkeypatch.setattr(room, "_fill", plant)
+    with pytest.raises(UsageError):
+        build(made, str(view))
+    kept = view / "precious" if kind == "directory" else view
+    assert os.readlink(view) == "r" if kind == "link" else kept.read_text() == "x"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r", "v"]
+
+
+@pytest.mark.slow
 def test_another_choice_replaces_it_whole(tmp_path: Path) -> None:
     root, made = tree("megatron", "tp", tmp_path)
     view = tmp_path / "v"
