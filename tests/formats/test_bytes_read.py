@@ -44,29 +44,14 @@ def mindspore(path: Path) -> None:
 
 def torch_legacy(path: Path) -> None:
     """What torch.save with ``_use_new_zipfile_serialization=False`` writes, of one storage of 512 Mi floats."""
-    head = b"".join(
-        pickle.dumps(v, 2)
-        for v in (
-            0x1950A86A20F9469CFC6C,
-            1001,
-            {
-                "protocol_version": 1001,
-                "little_endian": True,
-                "type_sizes": {"short": 2, "int": 4, "long": 4},
-            },
-        )
-    )
+    sizes = {"short": 2, "int": 4, "long": 4}
+    told = {"protocol_version": 1001, "little_endian": True, "type_sizes": sizes}
+    head = b"".join(pickle.dumps(v, 2) for v in (0x1950A86A20F9469CFC6C, 1001, told))
     n = 2 * GIB // 4
-    storage = (
-        b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpuJ" + struct.pack("<i", n) + b"NtQ"
-    )
-    tensor = (
-        b"ctorch._utils\n_rebuild_tensor_v2\n("
-        + storage
-        + b"K\0J"
-        + struct.pack("<i", n)
-        + b"\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR"
-    )
+    count = b"J" + struct.pack("<i", n)
+    storage = b"(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\x000X\3\0\0\0cpu" + count + b"NtQK\0"
+    shape = count + b"\x85K\1\x85\x89ccollections\nOrderedDict\n)RtR"
+    tensor = b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + shape
     with path.open("wb") as f:
         f.write(head + b"\x80\2}X\1\0\0\0w" + tensor + b"s." + pickle.dumps(["0"], 2) + struct.pack("<q", n))
         f.seek(2 * GIB - 1, 1)

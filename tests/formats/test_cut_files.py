@@ -31,10 +31,8 @@ def test_no_format_reads_what_is_left_of_a_cut_file(tmp_path: Path) -> None:
         for left in (size - 1, size - 300, size * 3 // 4, size // 2):
             whole = cut(path, left, tmp_path / path.name)
             shallow, deep = inspect(str(whole), Level.STRUCTURE)[0], inspect(str(whole), Level.CONTENT)[0]
-            if any(
-                f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or left) >= left
-                for f in shallow.findings
-            ):
+            ends = [f for f in shallow.findings if f.code == "truncated" and f.severity is Severity.ERROR]
+            if any((f.offset or left) >= left for f in ends):
                 assert deep.verdict is Verdict.BROKEN
                 more[name] = more.get(name, 0) + deep.bytes_read - shallow.bytes_read
     assert len(more) >= 8 and not any(more.values()), more
@@ -70,7 +68,5 @@ def test_a_plan_reads_none_of_it(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(errors.NoneUsable) as caught:
         plan(tmp_path / "run", Selection(settle=0))
-    assert (
-        caught.value.plan is not None
-        and caught.value.plan.bytes_read <= 2 * inspect(str(path), Level.STRUCTURE)[0].bytes_read
-    )
+    structure = inspect(str(path), Level.STRUCTURE)[0]
+    assert caught.value.plan is not None and caught.value.plan.bytes_read <= 2 * structure.bytes_read

@@ -32,15 +32,18 @@ SMALL = 4096
 GOOD = [Fixture(p) for p in sorted(FORMAT_FILES.glob("*/good/**/*")) if p.is_file()]
 BAD = sorted(FORMAT_FILES.glob("*/bad/*"))
 SMALLEST = {g.format.name: g for g in sorted(GOOD, key=lambda g: -len(g.data))}
-EACH = [
-    pytest.param(g, marks=[] if SMALLEST[g.format.name] is g else pytest.mark.slow, id=g.name) for g in GOOD
-]
+
+
+def is_smallest(g: Fixture) -> bool:
+    """Of its format."""
+    return SMALLEST[g.format.name] is g
+
+
+EACH = [pytest.param(g, marks=() if is_smallest(g) else pytest.mark.slow, id=g.name) for g in GOOD]
 """One file of each format in the loop of edit and test, all of them in CI."""
 SOME = [
-    row
-    if SMALLEST[row.values[0].format.name] is row.values[0] or i % 4 == 0
-    else pytest.param(*row.values, marks=pytest.mark.exhaustive, id=row.id)
-    for i, row in enumerate(EACH)
+    row if is_smallest(g) or i % 4 == 0 else pytest.param(g, marks=pytest.mark.exhaustive, id=row.id)
+    for i, (row, g) in enumerate(zip(EACH, GOOD, strict=True))
 ]
 """For what reads a file many times: one of each format and a quarter of the others."""
 EVERY = pytest.mark.parametrize(
@@ -192,14 +195,10 @@ from ckpt_tools.formats import names
 assert verify([sys.argv[1]], Level.CONTENT).verdict == "ok"
 print(*sorted(n for n, family in names.family.items() if f"ckpt_tools.formats.{family}.{n}" in sys.modules))
 """
-    for path, wanted in (
-        ("torch_zip/good/tiny.pt", "torch_zip"),
-        ("safetensors/good/tiny.safetensors", "safetensors"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", look, str(FORMAT_FILES / path)], capture_output=True, text=True, check=True
-        )
-        loaded = done.stdout.split()
+    for name in ("torch_zip/good/tiny.pt", "safetensors/good/tiny.safetensors"):
+        line = [sys.executable, "-c", look, str(FORMAT_FILES / name)]
+        loaded = subprocess.run(line, capture_output=True, text=True, check=True).stdout.split()
+        wanted = name.partition("/")[0]
         assert wanted in loaded and len(loaded) < 8 < len(FORMATS) // 4  # a few hold files of others
 
 
@@ -227,11 +226,9 @@ def test_a_good_file_is_good(good: Fixture) -> None:
 @pytest.mark.parametrize("good", SOME)
 def test_a_good_file_on_disk_is_good(good: Fixture) -> None:
     """As the command looks at it: a system refuses what bytes in memory may bear."""
-    path = str(good.path if good.home is None else good.home)
-    seen = verify([path])
-    assert {f.report.verdict for f in seen.files} <= {Verdict.OK, Verdict.SUSPECT}, [
-        f for r in seen.files for f in r.report.findings
-    ]
+    seen = verify([str(good.path if good.home is None else good.home)])
+    findings = [f for r in seen.files for f in r.report.findings]
+    assert {f.report.verdict for f in seen.files} <= {Verdict.OK, Verdict.SUSPECT}, findings
 
 
 @pytest.mark.share(3)
@@ -253,9 +250,8 @@ def test_a_bad_file_is_bad_in_the_way_its_name_says(path: Path) -> None:
     assert code in CODES
     if path.is_dir():
         seen = verify([str(path)], settle=0)
-        assert code in {f.code for f in seen.findings} | {
-            f.code for entry in seen.files for f in entry.report.findings
-        }
+        found = (f for of in (seen, *(entry.report for entry in seen.files)) for f in of.findings)
+        assert code in {f.code for f in found}
         assert sum(p.stat().st_size for p in path.rglob("*")) <= 64 * 1024
     else:
         assert code in {f.code for f in look(path.read_bytes(), BY_NAME[path.parts[-3]])}
@@ -269,16 +265,15 @@ def test_every_cut_is_seen(good: Fixture, every: bool) -> None:
     data, (anatomy, _) = good.data, good.anatomy()
     cuts = set(range(len(data)))
     borders = {t.offset for t in anatomy.tensors if t.offset is not None} | {s.offset for s in anatomy.sums}
-    if len(data) <= SMALL and not every and good is not SMALLEST[good.format.name]:
+    if len(data) <= SMALL and not every and not is_smallest(good):
         ends = {r.offset + r.length for r in good.regions()}
         around = {b + d for b in borders | ends for d in (-1, 0, 1)} | set(range(8))
         cuts &= around | set(range(zlib.crc32(good.name.encode()) % APART, len(data), APART))
     if len(data) > SMALL:
-        around = (
-            {b + d for b in borders for d in (-1, 0, 1)}
-            | set(range(32))
-            | {len(data) - 1 - i for i in range(128)}
-        )
+        around = {b + d for b in borders for d in (-1, 0, 1)} | {
+            *range(32),
+            *range(len(data) - 128, len(data)),
+        }
         cuts &= around | set(range(0, len(data), len(data) // 64 + 1))
     blind = BLIND_CUTS.get(good.format_of(good.own).name, lambda _: set())(data)
     missed = [n for n in sorted(cuts - blind) if not good.notices(data[:n])]
@@ -296,7 +291,7 @@ def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: b
     data, (anatomy, _) = bytearray(good.data), good.anatomy()
     harmless = _deflate_ends(anatomy)
     large = len(data) // SMALL + 1  # every byte of a small file, some of a large one
-    smallest = good is SMALLEST[good.format.name]
+    smallest = is_smallest(good)
     tiny = smallest and len(data) <= TINY
     sparse = large if every or smallest else APART * large
     apart = sparse if every or tiny or not smallest else 4 * sparse
@@ -317,35 +312,13 @@ def test_every_flipped_bit_is_seen_where_the_map_says_so(good: Fixture, every: b
     assert missed == []
 
 
-ODD_BYTES = st.sampled_from(
-    [
-        b"",
-        b"\0" * 8,
-        b"\xff" * 4,
-        b"\xff" * 8,
-        b"\x7f\xff\xff\xff",
-        b"PK\3\4",
-        b"PK\1\2",
-        b"PK\5\6",
-        b"(",
-        b"R",
-        b"b",
-        b"u",
-        b"q\0",
-        b"\x0a",
-        b"{}",
-    ]
-)
-EDITS = st.lists(
-    st.tuples(
-        st.sampled_from(["flip", "cut", "insert", "overwrite", "copy"]),
-        st.integers(0, 1 << 16),
-        st.integers(0, 300),
-        ODD_BYTES | st.binary(max_size=12),
-    ),
-    min_size=1,
-    max_size=6,
-)
+ODD_BYTES = st.sampled_from([
+    b"", b"\0" * 8, b"\xff" * 4, b"\xff" * 8, b"\x7f\xff\xff\xff", b"PK\3\4", b"PK\1\2", b"PK\5\6", b"(", b"R", b"b", b"u",
+    b"q\0", b"\x0a", b"{}",
+])  # fmt: skip
+WAYS = st.sampled_from(["flip", "cut", "insert", "overwrite", "copy"])
+EDIT = st.tuples(WAYS, st.integers(0, 1 << 16), st.integers(0, 300), ODD_BYTES | st.binary(max_size=12))
+EDITS = st.lists(EDIT, min_size=1, max_size=6)
 
 
 def edited(data: bytes, edits: list[tuple[str, int, int, bytes]]) -> bytes:
@@ -376,12 +349,8 @@ def _bad(fmt: Format) -> list[bytes]:
 @given(data=st.data())
 def test_nothing_but_findings_comes_from_damage(fmt: Format, data: st.DataObject) -> None:
     good = [g for g in SMALL_GOOD if g.format is fmt]
-    start, said = data.draw(
-        st.sampled_from(
-            [(g.data, tuple(g.said.get(g.own, ()))) for g in good] + [(d, ()) for d in _bad(fmt)]
-        ),
-        label="seed",
-    )
+    seeds = [(g.data, tuple(g.said.get(g.own, ()))) for g in good] + [(d, ()) for d in _bad(fmt)]
+    start, said = data.draw(st.sampled_from(seeds), label="seed")
     other = data.draw(st.sampled_from([b"", *(g.data for g in good)]), label="spliced")
     spliced = start if not other else start[: len(start) // 2] + other[len(other) // 2 :]
     broken = edited(spliced, data.draw(EDITS, label="edits"))

@@ -39,17 +39,10 @@ def test_every_version_of_the_superblock_is_read(version: int) -> None:
 def test_a_superblock_without_a_checksum_must_agree_with_itself(version: int) -> None:
     """Every field that the library reads before anything else; what it never looks at may be anything."""
     data, at = (GOOD / f"superblock-{version}.h5").read_bytes(), 24 + 4 * version
-    for offset, new in (
-        (9, b"\1"),
-        (10, b"\1"),
-        (12, b"\1"),
-        (14, b"\4"),
-        (at, b"\1"),
-        (at + 8, b"\0" * 7 + b"\x7f"),
-        (at + 16, b"\0" * 8),
-    ):
+    fields = {9: b"\1", 10: b"\1", 12: b"\1", 14: b"\4", at: b"\1", at + 8: b"\0" * 7 + b"\x7f", at + 16: bytes(8)}  # fmt: skip
+    for offset, new in fields.items():
         found = bad(look(data[:offset] + new + data[offset + len(new) :], HDF5))
-        assert [f.code for f in found] == (["bad-header"]), offset
+        assert [f.code for f in found] == ["bad-header"], offset
     # flags that no library has ever used
     assert not bad(look(data[:20] + b"\x08" + data[21:], HDF5))
 

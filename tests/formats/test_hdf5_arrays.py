@@ -122,9 +122,8 @@ def _resealed(data: bytearray, dice: random.Random) -> bytes:
 def _scribble(data: bytearray, start: int, length: int, dice: random.Random) -> None:
     """A number where there was another."""
     width = dice.choice((1, 1, 2, 4, 8))
-    new = dice.choice(
-        (0, 1, 255, dice.getrandbits(16), len(data), (1 << 8 * width) - 1, dice.randrange(len(data)))
-    )
+    numbers = (0, 1, 255, dice.getrandbits(16), len(data), (1 << 8 * width) - 1, dice.randrange(len(data)))
+    new = dice.choice(numbers)
     at = start + dice.randrange(length)
     data[at : at + width] = (new & ((1 << 8 * width) - 1)).to_bytes(width, "little")[: len(data) - at]
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import xxhash
 from crc32c import crc32c
+from run_helpers import flip
 
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import CRC32, CRC32C, Extent, Sum, mismatches
@@ -40,10 +41,8 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="direct reading needs
 def path(tmp_path: Path) -> str:
     """Two records of 24 MiB, so that each is split into ranges, and one that is too small for a helper."""
     generator = torch.Generator().manual_seed(1)
-    state = {name: torch.randn(6 * MIB, generator=generator) for name in ("one", "two")} | {
-        "small": torch.ones(100)
-    }
-    torch.save(state, tmp_path / "model.pt")
+    state = {name: torch.randn(6 * MIB, generator=generator) for name in ("one", "two")}
+    torch.save({**state, "small": torch.ones(100)}, tmp_path / "model.pt")
     return str(tmp_path / "model.pt")
 
 
@@ -55,18 +54,12 @@ def codes(report: Report) -> list[str]:
 @pytest.mark.parametrize("io", ["auto", "direct"])
 def test_all_ways_see_the_same(path: str, io: str) -> None:
     good, base = inspect(path, Level.CONTENT, io=io)[0], inspect(path, Level.CONTENT)[0]
-    assert good == base
-    assert good.verdict is Verdict.OK
-    with Path(path).open("r+b") as f:
-        f.seek(30 * MIB)
-        byte = f.read(1)[0]
-        f.seek(30 * MIB)
-        f.write(bytes([byte ^ 4]))
+    assert good == base and good.verdict is Verdict.OK
+    flip(Path(path), 30 * MIB, 4)
     bad = inspect(path, Level.CONTENT, io=io)[0]
     assert codes(bad) == ["crc-mismatch"]
-    assert (
-        bad == inspect(path, Level.CONTENT)[0]
-    )  # the same numbers, although ranges came back in another order
+    # the same numbers, although ranges came back in another order
+    assert bad == inspect(path, Level.CONTENT)[0]
 
 
 TRUNCATE = "import os, sys; os.truncate(sys.argv[1], int(sys.argv[2]))"
@@ -121,20 +114,13 @@ def test_every_digest_of_any_range(tmp_path: Path, kind: str) -> None:
     """At any offset, right and wrong; what other digests cover as well is read with them."""
     data = os.urandom(21 * MIB + 123)
     (tmp_path / "x").write_bytes(data)
-    kinds = {
-        "CRC-32": (CRC32, zlib.crc32),
-        "CRC-32C": (CRC32C, crc32c),
-        "XXH3-128": (xxh3, xxhash.xxh3_128_digest),
-    }
+    kinds = {"CRC-32": (CRC32, zlib.crc32), "CRC-32C": (CRC32C, crc32c), "XXH3-128": (xxh3, xxhash.xxh3_128_digest)}  # fmt: skip
     sums = []
     for how, digest in kinds.values() if kind == "all" else [kinds[kind]]:
         for start, stop in ((1, len(data)), (5, 17 * MIB), (8 * MIB, 16 * MIB)):
-            right = digest(data[start:stop])
+            right, place = digest(data[start:stop]), (Extent(start, stop - start),)
             wrong = right ^ 1 if isinstance(right, int) else bytes(16)
-            sums += [
-                Sum(str(right), value, (Extent(start, stop - start),), 0, hash=how)
-                for value in (right, wrong)
-            ]
+            sums += [Sum(str(right), value, place, 0, hash=how) for value in (right, wrong)]
     with opened(str(tmp_path / "x")) as source:
         found = list(mismatches(source, sums, jobs=2))
         assert source.bytes_read == len(data) - 1, "each byte once"
@@ -147,14 +133,10 @@ def resident(path: str) -> int:
     size = os.stat(path).st_size
     with Path(path).open("rb") as f, mmap.mmap(f.fileno(), size, mmap.MAP_PRIVATE) as m:
         pages = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
-        start = ctypes.c_char.from_buffer(m)
+        start, mincore = ctypes.c_char.from_buffer(m), ctypes.CDLL(None, use_errno=True).mincore
         try:
-            assert (
-                ctypes.CDLL(None, use_errno=True).mincore(
-                    ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), pages
-                )
-                == 0
-            )
+            at = ctypes.c_void_p(ctypes.addressof(start))
+            assert mincore(at, ctypes.c_size_t(size), pages) == 0
         finally:
             del start
         return sum(p & 1 for p in pages)
@@ -195,17 +177,11 @@ def test_direct_reads_any_range(tmp_path: Path, refused: str, monkeypatch: pytes
         monkeypatch.setattr(fcntl if refused == "fcntl" else os, refused, refuse)
     data = os.urandom(3 * MIB + 123)
     (tmp_path / "x").write_bytes(data)
+    size = len(data)
     with DirectSource(str(tmp_path / "x")) as source:
         for offset, length in (
-            (0, 1),
-            (4095, 2),
-            (0, len(data)),
-            (1, len(data) - 1),
-            (4096, 4096),
-            (MIB - 1, MIB + 2),
-            (len(data) - 5, 5),
-            (7, 0),
-        ):
+            (0, 1), (4095, 2), (0, size), (1, size - 1), (4096, 4096), (MIB - 1, MIB + 2), (size - 5, 5), (7, 0),
+        ):  # fmt: skip
             assert source.read(offset, length) == data[offset : offset + length]
         for offset, length in ((len(data) - 5, 6), (len(data), 1), (5 * MIB, 10), (3 * MIB, MIB)):
             with pytest.raises(ShortRead) as e:
@@ -235,27 +211,16 @@ def test_a_rate_is_shared_and_not_saved_up() -> None:
     assert slept[-1] == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("1", 1),
-        ("200MB", 200_000_000),
-        ("50GiB", 50 << 30),
-        ("1.5k", 1536),
-        ("2 TiB", 2 << 40),
-        ("7B", 7),
-        (12, 12),
-        ("1T", 1 << 40),
-        ("3mb", 3_000_000),
-    ],
-)
+SIZES = [("1", 1), ("200MB", 200_000_000), ("50GiB", 50 << 30), ("1.5k", 1536), ("2 TiB", 2 << 40), ("7B", 7), (12, 12), ("1T", 1 << 40), ("3mb", 3_000_000)]  # fmt: skip
+NO_SIZES = ["", "0", "-1", "iB", "5i", "5iB", "1X", "GiB", "1e9", True, 0, 1.5, "0.0GB"]
+
+
+@pytest.mark.parametrize(("text", "size"), SIZES)
 def test_sizes(text: object, size: int) -> None:
     assert parsers.size(text) == size
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0", "-1", "iB", "5i", "5iB", "1X", "GiB", "1e9", True, 0, 1.5, "0.0GB"]
-)
+@pytest.mark.parametrize("text", NO_SIZES)
 def test_no_sizes(text: object) -> None:
     with pytest.raises(ValueError, match="is not a size"):
         parsers.size(text)

@@ -147,15 +147,8 @@ def test_elements_that_another_unpickler_takes_for_opcodes(packed: bool) -> None
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        (b"shapeq", b"shapfq"),
-        (b"O8", b"f8"),
-        (b"f4", b"f8"),
-        (b"f4", b"q4"),
-        (b"K\x10ub", b"K\x20ub"),
-        (b"K\x10ub", b"K\x11ub"),
-    ],
-)
+    [(b"shapeq", b"shapfq"), (b"O8", b"f8"), (b"f4", b"f8"), (b"f4", b"q4"), (b"K\x10ub", b"K\x20ub"), (b"K\x10ub", b"K\x11ub")],
+)  # fmt: skip
 def test_a_description_that_is_not_as_joblib_writes_it(old: bytes, new: bytes) -> None:
     """Nobody knows where such a pickle goes on."""
     data = dumped([np.array([None]), np.ones(3, "f4"), "x" * 8], 2)

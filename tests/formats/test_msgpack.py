@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from examples import examples
-from helpers import bad, is_bad, look
+from helpers import bad, codes, is_bad, look
 from hypothesis import given
 from hypothesis import strategies as st
 from msgpack_writer import Array, packed
@@ -89,20 +89,14 @@ def test_what_other_programs_keep_under_the_name_is_left_alone(
     data: bytes, says: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "cache.msgpack").write_bytes(data)
-    found = {
-        f.code
-        for entry in verify([str(tmp_path)], Level.STRUCTURE).files
-        for f in bad(list(entry.report.findings))
-    }
+    reports = (entry.report for entry in verify([str(tmp_path)], Level.STRUCTURE).files)
+    found = codes(f for report in reports for f in report.findings)
     assert (says in found) if says else not found
 
 
 def test_a_step_is_read_as_number_and_as_array() -> None:
-    for step in (
-        7,
-        Array((), "int32", (7).to_bytes(4, "little")),
-        Array((1,), "int64", (7).to_bytes(8, "little")),
-    ):
+    arrays = (Array((), "int32", (7).to_bytes(4, "little")), Array((1,), "int64", (7).to_bytes(8, "little")))
+    for step in (7, *arrays):
         anatomy = Anatomy()
         look(packed({"step": step, "opt": {"step": 6, "other": 5}}), anatomy=anatomy)
         assert anatomy.metadata == {"step": 7, "opt.step": 6}

@@ -34,10 +34,6 @@ def test_no_payload_is_ok(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_every_payload_runs_and_none_is_ok() -> None:
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "pickles.py"), "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    line = [sys.executable, str(BENCHMARKS / "pickles.py"), "--check"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

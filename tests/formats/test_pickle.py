@@ -13,14 +13,12 @@ import pickle
 import pickletools
 import struct
 import sys
-import tracemalloc
-import zipfile
 from typing import Any
 
 import pytest
-from counted import at_most
+from counted import at_most, memory_below
 from examples import examples
-from helpers import bad, look
+from helpers import bad, codes, look, zipped
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,40 +130,16 @@ def metadata(value: Any, protocol: int = 2) -> dict[str, Scalar]:
 def test_metadata() -> None:
     np = pytest.importorskip("numpy")
     args = argparse.Namespace(world_size=8, iteration=30, name="n\ud800", nested=[1])
-    got = metadata(
-        {
-            "epoch": 3,
-            "best": np.float32(0.5),
-            "n": np.int64(-7),
-            "huge": 1 << 999,
-            "list": [1],
-            "args": args,
-            5: "five",
-        }
-    )
-    assert got == {
-        "epoch": 3,
-        "best": 0.5,
-        "n": -7,
-        "5": "five",
-        "args.world_size": 8,
-        "args.iteration": 30,
-        "args.name": "n\\ud800",
-    }
+    state = {"epoch": 3, "best": np.float32(0.5), "n": np.int64(-7), "huge": 1 << 999, "list": [1], 5: "five"}
+    told = {"args.world_size": 8, "args.iteration": 30, "args.name": "n\\ud800"}
+    assert metadata({**state, "args": args}) == {"epoch": 3, "best": 0.5, "n": -7, "5": "five", **told}
     assert metadata({"args": {"world_size": 8}}) == {"args.world_size": 8}
     assert metadata([1, 2]) == {}
 
 
 def test_python_2_and_textual_opcodes() -> None:
-    assert read_pickle(
-        b"(dp0\nS'epoch'\np1\nI3\nsS'on'\nI01\nsS'f'\nF1.5\nsS'\\x00\\xff\\n'\nL12L\nsV\\u00e4\nNs."
-    ).value == {
-        "epoch": 3,
-        "on": True,
-        "f": 1.5,
-        b"\0\xff\n": 12,
-        "ä": None,
-    }
+    text = b"(dp0\nS'epoch'\np1\nI3\nsS'on'\nI01\nsS'f'\nF1.5\nsS'\\x00\\xff\\n'\nL12L\nsV\\u00e4\nNs."
+    assert read_pickle(text).value == {"epoch": 3, "on": True, "f": 1.5, b"\0\xff\n": 12, "ä": None}
     inst = read_pickle(b"(S'a'\nI1\nimod\nCls\n.").value
     assert (inst.func, inst.args) == (("mod", "Cls"), ("a", 1))
     obj = read_pickle(b"(cmod\nCls\nI1\no.").value
@@ -221,9 +195,8 @@ def test_damage_is_damage(name: str) -> None:
 
 @pytest.mark.slow
 def test_every_cut_asks_for_more_or_is_damage() -> None:
-    data = pickle.dumps(
-        {"a": [1, 2.5, "x" * 300, b"y" * 300, 2**70, (1, 2)], "n": argparse.Namespace(b=1)}, 2
-    )
+    value = {"a": [1, 2.5, "x" * 300, b"y" * 300, 2**70, (1, 2)], "n": argparse.Namespace(b=1)}
+    data = pickle.dumps(value, 2)
     for n in range(len(data)):
         with pytest.raises(NeedMore) as e:
             read_pickle(data[:n])
@@ -231,18 +204,19 @@ def test_every_cut_asks_for_more_or_is_damage() -> None:
 
 
 N = 300_000
+TEXT = b"X" + struct.pack("<I", N) + b"x" * N + b"q\0"
+"""A long one, kept."""
+MANY = b"K\1" * 60000
+KEYS_OF_ONE_HASH = (b"\x8a\x0b" + (i * (2**61 - 1)).to_bytes(11, "little") + b"N" for i in range(1, 60000))
+BITS = (b"J\xff\xff\xff\xff", b"J\xfe\xff\xff\xff")
+"""-1 and -2, which have one hash."""
+TUPLES_OF_ONE_HASH = (b"(" + b"".join(BITS[i >> k & 1] for k in range(15)) + b"tN" for i in range(30000))
 
 
 def hidden(inner: bytes, times: int) -> bytes:
     """A pickle that hands the same bytes to torch.load again and again."""
-    return (
-        b"ctorch.storage\n_load_from_bytes\nq\1B"
-        + struct.pack("<I", len(inner))
-        + inner
-        + b"q\2N"
-        + b"0h\1h\2\x85R" * times
-        + b"\x87."
-    )
+    data = b"B" + struct.pack("<I", len(inner)) + inner
+    return b"ctorch.storage\n_load_from_bytes\nq\1" + data + b"q\2N" + b"0h\1h\2\x85R" * times + b"\x87."
 
 
 BOMBS = {
@@ -264,75 +238,32 @@ BOMBS = {
     "one value many times": P2 + b"(]" + b"2" * N + b"l.",
     "far memo": P2 + b"Nr\xff\xff\xff\xffj\xff\xff\xff\xff0.",
     "large long": P2 + b"\x8b" + struct.pack("<i", N) + b"\x7f" * N + b".",
-    "colliding keys": (
-        P2
-        + b"}("
-        + b"".join(b"\x8a\x0b" + (i * (2**61 - 1)).to_bytes(11, "little") + b"N" for i in range(1, 60000))
-        + b"u."
-    ),
-    "colliding tuples": (
-        P2
-        + b"}("
-        + b"".join(
-            b"("
-            + b"".join((b"J\xff\xff\xff\xff", b"J\xfe\xff\xff\xff")[i >> k & 1] for k in range(15))
-            + b"tN"
-            for i in range(30000)
-        )
-        + b"u."
-    ),
+    "colliding keys": P2 + b"}(" + b"".join(KEYS_OF_ONE_HASH) + b"u.",
+    "colliding tuples": P2 + b"}(" + b"".join(TUPLES_OF_ONE_HASH) + b"u.",
     "copied dict": (
-        P2
-        + b"}("
-        + b"".join(b"M" + struct.pack("<H", i) + b"N" for i in range(60000))
-        + b"uq\0"
-        + b"0ccollections\nCounter\nh\0\x85R" * 3000
-        + b"."
+        P2 + b"}(" + b"".join(b"M" + struct.pack("<H", i) + b"N" for i in range(60000)) + b"uq\0"
+        + b"0ccollections\nCounter\nh\0\x85R" * 3000 + b"."
     ),
-    "copied set": P2 + b"](" + b"K\1" * 60000 + b"eq\0" + b"0cbuiltins\nset\nh\0\x85R" * 3000 + b".",
-    "encoded again and again": (
-        P2
-        + b"X"
-        + struct.pack("<I", N)
-        + b"x" * N
-        + b"q\0000X\6\0\0\0latin1q\1"
-        + b"0c_codecs\nencode\nh\0h\1\x86R" * 5000
-        + b"."
-    ),
+    "copied set": P2 + b"](" + MANY + b"eq\0" + b"0cbuiltins\nset\nh\0\x85R" * 3000 + b".",
+    "encoded again and again": P2 + TEXT + b"0X\6\0\0\0latin1q\1" + b"0c_codecs\nencode\nh\0h\1\x86R" * 5000 + b".",
     "long names": P2 + b"U\xff" + b"n" * 255 + b"q\0000" + b"}h\0" * 100_000 + b"N" + b"s" * 100_000 + b".",
-    "getattr of a long name": (
-        P2
-        + b"X"
-        + struct.pack("<I", N)
-        + b"x" * N
-        + b"q\0"
-        + b"0cbuiltins\ngetattr\ncm\nn\nh\0\x86R" * 5000
-        + b"."
-    ),
+    "getattr of a long name": P2 + TEXT + b"0cbuiltins\ngetattr\ncm\nn\nh\0\x86R" * 5000 + b".",
     "many objects": P2 + b"(" + b"\x8f" * 2_000_000 + b"t.",
-    "newobj of a long tuple": (
-        P2 + b"(cm\nn\n" + b"K\1" * 60000 + b"tq\0ccopyreg\n__newobj__\nq\1" + b"0h\1h\0R" * 50000 + b"\x86."
-    ),
-    "dict of a long tuple": (
-        P2 + b"(]" + b"K\1" * 60000 + b"tq\0ccollections\nOrderedDict\nq\1" + b"0h\1h\0R" * 50000 + b"\x86."
-    ),
-    "encode with a long tuple": (
-        P2 + b"(" + b"K\1" * 60000 + b"tq\0c_codecs\nencode\nq\1" + b"0h\1h\0R" * 50000 + b"\x86."
-    ),
+    "newobj of a long tuple": P2 + b"(cm\nn\n" + MANY + b"tq\0ccopyreg\n__newobj__\nq\1" + b"0h\1h\0R" * 50000 + b"\x86.",
+    "dict of a long tuple": P2 + b"(]" + MANY + b"tq\0ccollections\nOrderedDict\nq\1" + b"0h\1h\0R" * 50000 + b"\x86.",
+    "encode with a long tuple": P2 + b"(" + MANY + b"tq\0c_codecs\nencode\nq\1" + b"0h\1h\0R" * 50000 + b"\x86.",
     "one hidden file many times": P2 + hidden(hidden(hidden(b"N0" * 1000 + b"N.", 300), 300), 300),
     "many names": P2 + b"".join(b"c%x\n%x\n0" % (i, i) for i in range(80_000)) + b"N.",
     "a name of many parts": P2 + b"c" + b"a." * N + b"\n" + b"b." * N + b"\n.",
     "a float of many digits": P2 + b"F" + b"1" * N + b"." + b"7" * N + b"\n.",
     "a long line": P2 + b"V" + b"\\u0041" * N + b"\nS'" + b"\\x41" * N + b"'\n\x86.",
-    "memo entries far apart": (
-        P2 + b"N" + b"".join(b"r" + struct.pack("<I", i << 14) for i in range(200_000)) + b"."
-    ),
+    "memo entries far apart": P2 + b"N" + b"".join(b"r" + struct.pack("<I", i << 14) for i in range(200_000)) + b".",
     "memo by line": b"N" + b"".join(b"p%d\n" % (i << 40) for i in range(60_000)) + b".",
     "persistent of persistent": P2 + b"N" + b"Q" * N + b".",
     "persistent of a deep tuple": P2 + b")" + b"\x85" * N + b"Q.",
     "read-only buffers": b"\x80\5\x97" + b"\x98" * N + b".",
     "hidden in hidden": P2 + b"ctorch.storage\n_load_from_bytes\nB\0\0\0\0\x85R.",
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -346,40 +277,21 @@ def test_bombs_are_harmless(name: str) -> None:
     assert not [f for f in findings if f.code == "bad-pickle" and f.severity is Severity.ERROR]
 
 
+ONE_STORAGE = b"(U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\n"
+OF_ONE_SHAPE = b"tq\0" + ONE_STORAGE + b"q\2" + b"0h\2(h\1K\0h\0h\0tR" * 50000 + b"\x87."
 TENSOR_BOMBS = {
-    "shapes of many dimensions": (
-        P2
-        + b"("
-        + b"K\1" * 1024
-        + b"tq\0(U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\nq\2"
-        + b"0h\2(h\1K\0h\0h\0tR" * 50000
-        + b"\x87."
-    ),
-    "shapes of many dimensions that fit": (
-        P2
-        + b"("
-        + b"K\1" * 64
-        + b"tq\0(U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\nq\2"
-        + b"0h\2(h\1K\0h\0h\0tR" * 50000
-        + b"\x87."
-    ),
+    "shapes of many dimensions": P2 + b"(" + b"K\1" * 1024 + OF_ONE_SHAPE,
+    "shapes of many dimensions that fit": P2 + b"(" + b"K\1" * 64 + OF_ONE_SHAPE,
     "one tensor many times": (
-        P2
-        + b"](U\7storagectorch\nByteStorage\nU\0010U\3cpuK\1tQq\1ctorch._utils\n_rebuild_tensor_v2\n(h\1K\0K\1\x85K\1\x85tRq\2"
-        + b"00("
-        + b"h\2" * N
-        + b"e."
+        P2 + b"]" + ONE_STORAGE + b"(h\1K\0K\1\x85K\1\x85tRq\2" + b"00(" + b"h\2" * N + b"e."
     ),
 }
 
 
-def in_archive(data: bytes, *more: tuple[str, bytes]) -> bytes:
+def in_archive(data: bytes, **storages: bytes) -> bytes:
     """A zip as torch.load takes it, with ``data`` as its pickle."""
-    with io.BytesIO() as out:
-        with zipfile.ZipFile(out, "w") as z:
-            for name, content in [("data.pkl", data), ("version", b"3\n"), *more]:
-                z.writestr(zipfile.ZipInfo("f/" + name), content)
-        return out.getvalue()
+    of = {f"f/data/{name}": content for name, content in storages.items()}
+    return zipped({"f/data.pkl": data, "f/version": b"3\n", **of})
 
 
 @pytest.mark.share(3)
@@ -388,53 +300,28 @@ def in_archive(data: bytes, *more: tuple[str, bytes]) -> bytes:
 def test_bombs_of_tensors_are_harmless(name: str) -> None:
     anatomy = Anatomy()
     with at_most(12_000_000):
-        found = look(in_archive(TENSOR_BOMBS[name], ("data/0", b"x")), BY_NAME["torch_zip"], anatomy)
+        found = look(in_archive(TENSOR_BOMBS[name], **{"0": b"x"}), BY_NAME["torch_zip"], anatomy)
     assert len(found) < 100
     # torch has no 1024 dimensions
-    assert {f.code for f in bad(found)} == ({"bad-pickle"} if name == "shapes of many dimensions" else set())
+    assert codes(found) == ({"bad-pickle"} if name == "shapes of many dimensions" else set())
     assert len(anatomy.tensors) == {"one tensor many times": N}.get(name, len(anatomy.tensors))
 
 
 @pytest.mark.slow
 def test_memory_is_bounded_by_the_stream() -> None:
     data = BOMBS["encoded again and again"]
-    tracemalloc.start()
-    read_pickle(data)
-    assert tracemalloc.get_traced_memory()[1] < 20 * len(data)
-    tracemalloc.stop()
+    with memory_below(20 * len(data)):
+        read_pickle(data)
 
 
 ARGUMENTS = [
-    b"",
-    b"\0",
-    b"\1",
-    b"\xff\xff\xff\xff",
-    b"\xff\xff\xff\x7f",
-    b"\0\0\0\x80",
-    b"\xff" * 8,
-    b"\x08" + b"\0" * 7,
-    b"1\n",
-    b"-1\n",
-    b"x\ny\n",
-    b"os\nsystem\n",
-]
+    b"", b"\0", b"\1", b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\xff" * 8, b"\x08" + b"\0" * 7,
+    b"1\n", b"-1\n", b"x\ny\n", b"os\nsystem\n",
+]  # fmt: skip
 FEW = [
-    b"N",
-    b"K\1",
-    b"(",
-    b"]",
-    b"}",
-    b")",
-    b"U\1a",
-    b"cm\nn\n",
-    b"\x8c\2os",
-    b"\x8c\6system",
-    b"h\0",
-    b"q\0",
-    b"0",
-    b"2",
+    b"N", b"K\1", b"(", b"]", b"}", b")", b"U\1a", b"cm\nn\n", b"\x8c\2os", b"\x8c\6system", b"h\0", b"q\0", b"0", b"2",
     b"\x95\4\0\0\0\0\0\0\0",
-]
+]  # fmt: skip
 STREAMS = st.lists(
     st.sampled_from(FEW)
     | st.tuples(st.integers(0, 255), st.sampled_from(ARGUMENTS)).map(lambda t: bytes([t[0]]) + t[1]),
@@ -479,13 +366,9 @@ def test_every_opcode_of_python_is_known(opcode: str) -> None:
     ],
 )
 def test_lies_about_lengths(data: bytes) -> None:
-    tracemalloc.start()
-    found = look(data, PLAIN)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert {f.code for f in bad(found)} <= {"truncated", "bad-pickle"}
-    assert bad(found)
-    assert peak < 1 << 20
+    with memory_below(1 << 20):
+        found = look(data, PLAIN)
+    assert set() < codes(found) <= {"truncated", "bad-pickle"}
 
 
 @pytest.mark.parametrize(
@@ -617,10 +500,10 @@ def test_allowed_names_are_torch_s() -> None:
 
 
 def test_getattr_is_followed() -> None:
-    codes = {f.code for f in look(P2 + b"cbuiltins\ngetattr\nctorch\nserialization\nU\2os\x86R.", PLAIN)}
-    assert "unsafe-pickle" in codes
-    enum_member = look(P2 + b"cbuiltins\ngetattr\ncmine\nColour\nU\3RED\x86R.", PLAIN)
-    assert bad(enum_member) == []
+    assert "unsafe-pickle" in codes(
+        look(P2 + b"cbuiltins\ngetattr\nctorch\nserialization\nU\2os\x86R.", PLAIN)
+    )
+    assert bad(look(P2 + b"cbuiltins\ngetattr\ncmine\nColour\nU\3RED\x86R.", PLAIN)) == []
 
 
 def test_the_machine_stops_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -640,13 +523,12 @@ def test_what_pickle_refuses_to_look_up_is_told(protocol: int) -> None:
         made = io.BytesIO()
         Pickler(made, protocol).dump(value)
         try:
-            pickle.loads(made.getvalue())
-            refused = False
+            refused = pickle.loads(made.getvalue()) is None
         except pickle.UnpicklingError:
             refused = True
-        findings = look(made.getvalue(), PLAIN)
-        told = [f for f in findings if f.code == "bad-pickle" and f.severity is Severity.WARNING]
-        assert bool(told) is refused is (... in value.values())
+        found = [f for f in look(made.getvalue(), PLAIN) if f.code == "bad-pickle"]
+        assert [f.severity for f in found] == [Severity.WARNING] * refused
+        assert refused is (... in value.values())
 
 
 OUT_OF_NOTHING = {

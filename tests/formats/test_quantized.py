@@ -20,12 +20,7 @@ from ckpt_tools import NoneUsable, Verdict, plan, verify
 
 SIZES = {"I32": 4, "F16": 2, "F32": 4, "U8": 1}
 STATE = json.dumps({"quant_type": "nf4", "blocksize": 64, "dtype": "bfloat16", "shape": [16, 16]})
-GPTQ = {
-    "qweight": ("I32", [8, 64]),
-    "qzeros": ("I32", [1, 8]),
-    "scales": ("F16", [1, 64]),
-    "g_idx": ("I32", [64]),
-}
+GPTQ = {"qweight": ("I32", [8, 64]), "qzeros": ("I32", [1, 8]), "scales": ("F16", [1, 64]), "g_idx": ("I32", [64])}  # fmt: skip
 FOUR_BITS = {
     "weight": ("U8", [128, 1]),
     "weight.absmax": ("F32", [4]),
@@ -35,27 +30,21 @@ FOUR_BITS = {
 
 
 def saved(tensors: dict[str, tuple[str, list[int]]]) -> bytes:
-    return packed(
-        {
-            f"model.layers.0.q_proj.{name}": (
-                dtype,
-                shape,
-                bytes(n % 256 for n in range(SIZES[dtype] * math.prod(shape))),
-            )
-            for name, (dtype, shape) in tensors.items()
-        }
-    )
+    made = {}
+    for name, (dtype, shape) in tensors.items():
+        values = bytes(n % 256 for n in range(SIZES[dtype] * math.prod(shape)))
+        made[f"model.layers.0.q_proj.{name}"] = (dtype, shape, values)
+    return packed(made)
 
 
 @pytest.mark.parametrize("tensors", [GPTQ, FOUR_BITS], ids=["gptq", "bitsandbytes"])
 def test_a_save_of_quantized_weights(tensors: dict[str, tuple[str, list[int]]], tmp_path: Path) -> None:
     config = {"model_type": "llama", "quantization_config": {"quant_method": "gptq", "bits": 4}}
-    for step in (10, 20):
+    for step, end in ((10, b"\1"), (20, b"")):
         home = tmp_path / f"checkpoint-{step}"
         home.mkdir()
-        (home / "model.safetensors").write_bytes(
-            saved(tensors) if step == 20 else saved(tensors)[:-1] + b"\1"
-        )
+        whole = saved(tensors)
+        (home / "model.safetensors").write_bytes(whole[: len(whole) - len(end)] + end)
         (home / "config.json").write_text(json.dumps(config))
         for path in home.iterdir():
             os.utime(path, (1_700_000_000 + step,) * 2)

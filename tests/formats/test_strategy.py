@@ -5,8 +5,10 @@ them.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from fixture_trees import CASES, files_of, materialise
 from helpers import look
 from hypothesis import given
 from hypothesis import strategies as st
+from mindspore_writer import field, varint
 from places import FORMAT_FILES
 
 from ckpt_tools.api import plan, verify
@@ -77,20 +80,13 @@ def test_groups_of_one_parameter(
     [
         ([layout([4, 2], [-1]), layout([4, 2], [0, -1])], QUADS),
         ([layout([4, 2], [-1]), layout([4, 2], [0, -1]), layout([4, 2], [0], 2, 2)], PAIRS),
-        (
-            [
-                layout([4, 2], [0]),
-                layout([4, 2], [1], name="accu_grads.w"),
-                layout([4, 2], [1, 0], name="inputs0"),
-            ],
-            QUADS,
-        ),
+        ([layout([4, 2], [0]), layout([4, 2], [1], name="accu_grads.w"), layout([4, 2], [1, 0], name="inputs0")], QUADS),
         ([layout([4, 2], [0]), layout([4, 2], [1])], ALONE),  # not nested
         ([layout([4, 2], [0], name="accu_grads.w")], ALONE),  # nothing tells
         # one tensor axis cut along two axes of the grid
         ([make_layout("w", [2, 2, 2], [[2, 0], [-1]], 0, 0)], ((0, 2), (1, 3), (4, 6), (5, 7))),
     ],
-)
+)  # fmt: skip
 def test_groups_of_a_rank_are_the_smallest_of_its_parameters(
     layouts: list[Layout], groups: tuple[tuple[int, ...], ...]
 ) -> None:
@@ -103,27 +99,15 @@ GRIDS = st.lists(st.integers(1, 4), max_size=4).filter(lambda d: len(d) < 4 or d
 @given(GRIDS, st.data())
 def test_laws_of_groups(devices: list[int], data: st.DataObject) -> None:
     """Every rank is in one group, and in a group all agree on every axis along which any parameter is cut."""
-    axes = st.lists(st.integers(-1, len(devices) - 1), max_size=3)
-    layouts = [
-        layout(
-            devices,
-            data.draw(axes),
-            data.draw(st.integers(0, 4)),
-            data.draw(st.sampled_from([0, 0, 2, 3, -1])),
-        )
-        for _ in range(data.draw(st.integers(1, 4)))
-    ]
+    axes, step = st.lists(st.integers(-1, len(devices) - 1), max_size=3), st.integers(0, 4)
+    size, count = st.sampled_from([0, 0, 2, 3, -1]), data.draw(st.integers(1, 4))
+    layouts = [layout(devices, *map(data.draw, (axes, step, size))) for _ in range(count)]
     groups = stage_groups(layouts)
-    count = 1
-    for n in devices:
-        count *= n
-    assert sorted(r for group in groups for r in group) == list(range(count))
+    assert sorted(r for group in groups for r in group) == list(range(math.prod(devices)))
     cut = set[int]().union(*(e.split for e in layouts))
     for group in groups:
         for axis in cut:
-            stride = 1
-            for n in devices[len(devices) - axis :]:
-                stride *= n
+            stride = math.prod(devices[len(devices) - axis :])
             assert len({r // stride % devices[-1 - axis] for r in group}) == 1
 
 
@@ -131,11 +115,8 @@ def test_laws_of_groups(devices: list[int], data: st.DataObject) -> None:
 
 
 def as_json(strategy: Strategy) -> dict[str, Any]:
-    nodes = (
-        {}
-        if strategy.stage is None
-        else {"Default/MatMul-op0": {"stage": strategy.stage, "parallel_strategy": [[2, 1]]}}
-    )
+    node = {"stage": strategy.stage, "parallel_strategy": [[2, 1]]}
+    nodes = {} if strategy.stage is None else {"Default/MatMul-op0": node}
     layouts = {
         e.name: {
             "dev_matrix": list(e.devices), "tensor_map": sorted(e.split), "tensor_shape": [8], "field": 0,
@@ -150,12 +131,11 @@ def as_json(strategy: Strategy) -> dict[str, Any]:
     "path", [p for p in sorted(GOOD.glob("*.ckpt")) if "groups" not in p.name], ids=lambda p: p.name
 )
 def test_both_forms_say_the_same(path: Path) -> None:
-    current, strategy = read(BytesSource(path.read_bytes()))
+    source = BytesSource(path.read_bytes())
+    current, strategy = read(source)
     assert current == 1
     assert (
-        from_json(json.loads(json.dumps(as_json(strategy))))
-        == strategy
-        == read(BytesSource(path.read_bytes()), operators=False)[1]
+        from_json(json.loads(json.dumps(as_json(strategy)))) == strategy == read(source, operators=False)[1]
     )
 
 
@@ -176,23 +156,13 @@ def test_the_json_form_says_the_same(text: str, proto: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "strategy.json",
-        "config.json",
-        "src_strategy_0.json.bak",
-        "my_src_strategy_0.json",
-        "trading_strategy.json",
-    ],
-)
+    ["strategy.json", "config.json", "src_strategy_0.json.bak", "my_src_strategy_0.json", "trading_strategy.json"],
+)  # fmt: skip
 def test_other_json_is_not_accused(name: str, tmp_path: Path) -> None:
     assert FORMAT not in allowed_by_name(name)
     (tmp_path / name).write_text('{"strategy": "dollar cost averaging"}')
-    assert not [
-        f
-        for r in verify([str(tmp_path)], settle=0).files
-        for f in r.report.findings
-        if r.report.format == "mindspore_strategy"
-    ]
+    ours = [r.report for r in verify([str(tmp_path)], settle=0).files if r.report.format == FORMAT.name]
+    assert not [f for report in ours for f in report.findings]
 
 
 def test_the_strategies_of_operators_alone_are_no_damage() -> None:
@@ -207,30 +177,21 @@ def test_the_strategies_of_operators_alone_are_no_damage() -> None:
 
 
 def group_file(groups: dict[str, list[int]], restore: list[int] | None) -> bytes:
-    def field(key: int, content: bytes) -> bytes:
-        return bytes([key]) + encoded(len(content)) + content
-
     def ranks(numbers: list[int]) -> bytes:
-        return b"".join(b"\x08" + encoded(n) for n in numbers)
+        return b"".join(b"\x08" + varint(n) for n in numbers)
 
-    items = b"".join(
-        field(0x0A, field(0x0A, name.encode()) + field(0x12, ranks(members)))
-        for name, members in groups.items()
-    )
-    return items + (b"" if restore is None else field(0x12, ranks(restore)))
+    items = (field(1, field(1, name.encode()) + field(2, ranks(of))) for name, of in groups.items())
+    return b"".join(items) + (b"" if restore is None else field(2, ranks(restore)))
 
 
 NAMES = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=30)
+RANKS = st.integers(0, 9999)
+GROUPS = st.dictionaries(NAMES, st.lists(RANKS, min_size=1, max_size=40, unique=True), min_size=1, max_size=5)
 
 
 @pytest.mark.slow
 @examples(150)
-@given(
-    st.dictionaries(
-        NAMES, st.lists(st.integers(0, 9999), min_size=1, max_size=40, unique=True), min_size=1, max_size=5
-    ),
-    st.none() | st.lists(st.integers(0, 9999), max_size=40),
-)
+@given(GROUPS, st.none() | st.lists(RANKS, max_size=40))
 def test_group_files_are_known(groups: dict[str, list[int]], restore: list[int] | None) -> None:
     data, anatomy = group_file(groups, restore), Anatomy()
     assert FORMAT.magic(data[:HEAD])
@@ -248,13 +209,11 @@ def test_a_checkpoint_is_no_group_file(path: Path) -> None:
 
 def test_dims_that_fill_the_head_are_no_ranks() -> None:
     for count in range(5, 60):
-        name = b"n" * count
         # five dims, as a convolution in three dimensions has
         dims = b"\x08\x80\x04\x08\x80\x08\x08\x03\x08\x04\x08\x05"
-        tensor = dims + b"\x12\x07Float32\x1a\xff\xff\x03"
-        value = b"\x0a" + bytes([count]) + name + b"\x12" + encoded(len(tensor) + 65535) + tensor
-        head = (b"\x0a" + encoded(len(value) + 65535) + value)[:HEAD]
-        assert not FORMAT.magic(head), count
+        tensor = dims + field(2, b"Float32") + b"\x1a\xff\xff\x03"
+        value = field(1, b"n" * count) + b"\x12" + varint(len(tensor) + 65535) + tensor
+        assert not FORMAT.magic((b"\x0a" + varint(len(value) + 65535) + value)[:HEAD]), count
 
 
 def test_a_merged_file_tells_the_stages_apart() -> None:
@@ -270,28 +229,16 @@ def test_a_merged_file_tells_the_stages_apart() -> None:
 @given(st.data())
 def test_random_protobuf_never_crashes(data: st.DataObject) -> None:
     """Fields of every number and wire type that occurs, with contents that are fields again."""
-    varint = st.integers(0, 1 << 66).map(encoded)
-    leaf = st.tuples(st.sampled_from(b"\x08\x28\x30\x38\x0d\x20"), varint).map(lambda t: bytes([t[0]]) + t[1])
+
+    def in_fields(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+        return st.lists(st.builds(field, st.integers(1, 5), inner), max_size=4).map(b"".join)
+
+    key, number = st.sampled_from(b"\x08\x28\x30\x38\x0d\x20"), st.integers(0, 1 << 66)
+    leaf = st.tuples(key, number).map(lambda t: bytes([t[0]]) + varint(t[1]))
     text = st.binary(max_size=6) | st.sampled_from([b"w", b"0-w", b"accu_grads"])
-    nested = st.recursive(
-        st.lists(leaf, max_size=4).map(b"".join) | text,
-        lambda inner: st.lists(st.tuples(st.sampled_from(b"\x0a\x12\x1a\x22\x2a"), inner).map(lambda t: bytes([t[0]]) + encoded(len(t[1])) + t[1]), max_size=4).map(b"".join),
-        max_leaves=12,
-    )  # fmt: skip
-    raw = b"\x08\x01" + data.draw(nested)
-    try:
-        _, strategy = read(BytesSource(raw))
-    except (Damage, ShortRead):
-        return
-    assert strategy.layouts
-
-
-def encoded(n: int) -> bytes:
-    out = bytearray()
-    while n > 0x7F:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    return bytes([*out, n])
+    nested = st.recursive(st.lists(leaf, max_size=4).map(b"".join) | text, in_fields, max_leaves=12)
+    with suppress(Damage, ShortRead):
+        assert read(BytesSource(b"\x08\x01" + data.draw(nested)))[1].layouts
 
 
 @pytest.mark.slow
@@ -299,10 +246,8 @@ def encoded(n: int) -> bytes:
     ["parallel_layout_item", "parallel_strategy_item", "stage", "dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard_size", "w"]), v)))  # fmt: skip
 def test_random_json_is_refused_or_makes_sense(value: Any) -> None:
     for v in (value, {"parallel_layout_item": value}, {"parallel_layout_item": {"w": value}}):
-        try:
+        with suppress(ValueError):
             assert from_json(v).layouts
-        except ValueError:
-            continue
 
 
 # ---- a directory of them
@@ -318,16 +263,12 @@ def put(directory: Path, **files: str) -> Path:
 
 def test_one_file_for_each_stage_or_rank_or_one_merged(tmp_path: Path) -> None:
     stages = (*PAIRS, *(tuple(r + 8 for r in group) for group in PAIRS))
-    by_stage = strategy_groups(
-        str(put(tmp_path / "a", strategy_first="stage0", strategy_second="stage1")), 16
-    )
-    assert sorted(by_stage) == sorted(stages)
-    by_rank = put(tmp_path / "b", **{f"src_strategy_{r}": f"stage{r // 8}" for r in range(16)})
-    assert (
-        strategy_groups(str(by_rank), 16)
-        == by_stage
-        == strategy_groups(str(put(tmp_path / "c", merged="merged")), 16)
-    )
+    for number, files in enumerate((
+        {"strategy_first": "stage0", "strategy_second": "stage1"},
+        {f"src_strategy_{r}": f"stage{r // 8}" for r in range(16)},
+        {"merged": "merged"},
+    )):  # fmt: skip
+        assert sorted(strategy_groups(str(put(tmp_path / f"{number}", **files)), 16)) == sorted(stages)
 
 
 def test_a_file_without_a_stage_goes_by_the_rank_in_its_name(tmp_path: Path) -> None:
@@ -343,24 +284,20 @@ def test_json_files_and_what_lies_beside_them(tmp_path: Path) -> None:
     (tmp_path / "src_strategy_0.json").write_text(json.dumps(as_json(strategy)))
     (tmp_path / "config.json").write_text("{")
     shutil.copy(GOOD / "groups.ckpt", tmp_path / "group_strategy.ckpt")
-    (tmp_path / "src_strategy_0.txt").write_bytes((GOOD / "src_strategy_0.json").read_bytes())
-    (tmp_path / "net-1_1.ckpt").write_bytes((FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt").read_bytes())
-    (tmp_path / "strategy-net-1_1.ckpt").write_bytes(
-        (FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt").read_bytes()
-    )
+    shutil.copy(GOOD / "src_strategy_0.json", tmp_path / "src_strategy_0.txt")
+    for name in ("net-1_1", "strategy-net-1_1"):
+        shutil.copy(FORMAT_FILES / "mindspore_ckpt/good/tiny-crc.ckpt", tmp_path / f"{name}.ckpt")
     (tmp_path / "strategy.ckpt.d").mkdir()
     assert strategy_groups(str(tmp_path), 4) == ((0, 2), (1, 3))
 
 
 def test_the_real_json_form_gives_the_groups_of_the_protobuf_one(tmp_path: Path) -> None:
-    (tmp_path / "s").mkdir()
-    for rank in 0, 8:
-        shutil.copy(GOOD / f"src_strategy_{rank}.json", tmp_path / "s")
     both = strategy_groups(str(put(tmp_path / "p", a="stage0", b="stage1")), 16)
-    assert strategy_groups(str(tmp_path / "s"), 16) == both
-    (tmp_path / "m").mkdir()
-    shutil.copy(GOOD / "src_merged_strategy.json", tmp_path / "m")
-    assert strategy_groups(str(tmp_path / "m"), 16) == both
+    for names in (["src_strategy_0", "src_strategy_8"], ["src_merged_strategy"]):
+        (home := tmp_path / names[0]).mkdir()
+        for name in names:
+            shutil.copy(GOOD / f"{name}.json", home)
+        assert strategy_groups(str(home), 16) == both
     assert strategy_groups(str(put(tmp_path / "old", a="stage0-1.1")), 8) == QUADS
 
 
@@ -397,15 +334,13 @@ def test_a_damaged_file_is_never_passed_over(tmp_path: Path, content: bytes) -> 
         strategy_groups(str(tmp_path), 8)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"parallel_layout_item": ',
-        '{"parallel_layout_item": {}}',
-        '{"parallel_layout_item": [1]}',
-        "[" * 100_000 + '"parallel_layout_item"',
-    ],
-)
+DAMAGED = [
+    '{"parallel_layout_item": ', '{"parallel_layout_item": {}}', '{"parallel_layout_item": [1]}',
+    "[" * 100_000 + '"parallel_layout_item"',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", DAMAGED)
 def test_damaged_json(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.json").write_text(text)
     with pytest.raises(UsageError, match=r"s\.json is damaged"):
@@ -435,19 +370,16 @@ def pangu(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_plan_follows_the_strategy_files(tmp_path: Path) -> None:
-    root, strategy = (
-        pangu(tmp_path),
-        str(put(tmp_path / "strategy", **{f"src_strategy_{r}": "dp2-mp2" for r in range(4)})),
-    )
+    root = pangu(tmp_path)
+    strategy = str(put(tmp_path / "strategy", **{f"src_strategy_{r}": "dp2-mp2" for r in range(4)}))
     made = plan(str(root), Selection(kind=Kind.DYING_GASP, strategy_dir=strategy))
     assert files_of(made, root)["3"] == ["rank_1/pangu1-2_3_breakpoint.ckpt"]
     (loaded,) = made.by_rank[3].files
     assert loaded.substituted and loaded.source_rank == 1
     assert loaded.reason.startswith(f"the strategy files in {strategy}; ")
-    flagged = plan(
-        str(root),
-        Selection(kind=Kind.DYING_GASP, strategy_dir=strategy, replica_groups={"": ((0, 1), (2, 3))}),
-    )
+    groups = {"": ((0, 1), (2, 3))}
+    asked = Selection(kind=Kind.DYING_GASP, strategy_dir=strategy, replica_groups=groups)
+    flagged = plan(str(root), asked)
     assert files_of(flagged, root)["3"] == ["rank_2/pangu2-2_3_breakpoint.ckpt"]
     with pytest.raises(UsageError, match="which 6 ranks do not fill"):
         plan(str(root), Selection(world_size=6, strategy_dir=strategy))

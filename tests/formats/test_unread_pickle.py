@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers import zipped
 from places import BENCHMARKS
 from run_helpers import megatron
 from scripts import loaded
@@ -34,10 +35,8 @@ PADDING = {
     "long bytes of 64 bits": b"\x80\4\x8e" + struct.pack("<Q", LONG) + b"x" * LONG + b"0" + BAD,
     "a long line": b"V" + b"x" * LONG + b"\n0" + BAD,
     "a large frame": b"\x80\4\x95" + struct.pack("<Q", 2 * OPS + len(BAD)) + b"N0" * OPS + BAD,
-    "copied values": (
-        P2 + b"](" + b"K\1" * (OPS // 2) + b"eq\0" + b"0cbuiltins\nset\nh\0\x85R" * 4 + b"0" + BAD
-    ),
-}
+    "copied values": P2 + b"](" + b"K\1" * (OPS // 2) + b"eq\0" + b"0cbuiltins\nset\nh\0\x85R" * 4 + b"0" + BAD,
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -154,16 +153,9 @@ def test_pickles_in_other_archives(top: str, name: str, method: int, tmp_path: P
         (PADDING["empty opcodes"], "unread-pickle"),
         (P.archive(P2 + BAD), "unsafe-pickle"),
     ):
-        if name.endswith(".pt") != inner.startswith(b"PK"):
-            continue
-        path = tmp_path / "x.zip"
-        with zipfile.ZipFile(path, "w", method) as z:
-            for n, data in (
-                (f"{top}archive_format", b"pt2"),
-                (f"{top}version", b"3\n"),
-                (f"{top}{name}", inner),
-            ):
-                z.writestr(n, data)
-        verdict, codes = seen(path)
-        assert code in codes
-        assert verdict in (Verdict.BROKEN, Verdict.UNKNOWN)
+        if name.endswith(".pt") == inner.startswith(b"PK"):
+            path = tmp_path / "x.zip"
+            members = {"archive_format": b"pt2", "version": b"3\n", name: inner}
+            path.write_bytes(zipped({top + n: data for n, data in members.items()}, method))
+            verdict, codes = seen(path)
+            assert code in codes and verdict in (Verdict.BROKEN, Verdict.UNKNOWN)

@@ -46,9 +46,8 @@ def one(data: bytes, dtype: str, *shape: int) -> tuple[set[str], Stats]:
 def encoded(numbers: Any, dtype: str) -> Any:
     """Bit patterns of numbers, bfloat16 rounded to nearest."""
     if dtype == "bfloat16":
-        return (
-            torch.from_numpy(np.asarray(numbers, "f4").copy()).to(torch.bfloat16).view(torch.uint16).numpy()
-        )
+        rounded = torch.from_numpy(np.asarray(numbers, "f4").copy()).to(torch.bfloat16)
+        return rounded.view(torch.uint16).numpy()
     return np.asarray(numbers).astype(WIDTHS[dtype]).view(WIDTHS[dtype].replace("f", "u"))
 
 
@@ -74,20 +73,12 @@ def test_every_pattern_of_the_small_types(dtype: str) -> None:
 @st.composite
 def floats(draw: st.DrawFn) -> tuple[str, bytes]:
     dtype = draw(st.sampled_from(sorted(WIDTHS)))
-    width = KINDS[dtype].width
-    odd = [
-        0,
-        1 << (8 * width - 1),
-        KINDS[dtype].special,
-        KINDS[dtype].special + 1,
-        KINDS[dtype].special - 1,
-        1,
-        (1 << KINDS[dtype].mantissa) - 1,
-    ]
-    patterns = draw(
-        st.lists(st.integers(0, (1 << 8 * width) - 1) | st.sampled_from(odd), min_size=1, max_size=30)
-    )
-    return dtype, b"".join(p.to_bytes(width, "little") for p in patterns)
+    kind = KINDS[dtype]
+    bits = 8 * kind.width
+    around = (kind.special + d for d in (-1, 0, 1))
+    odd = st.sampled_from([0, 1 << (bits - 1), *around, 1, (1 << kind.mantissa) - 1])
+    patterns = draw(st.lists(st.integers(0, (1 << bits) - 1) | odd, min_size=1, max_size=30))
+    return dtype, b"".join(p.to_bytes(kind.width, "little") for p in patterns)
 
 
 @examples(100)
@@ -150,19 +141,11 @@ def test_shared_bytes_count_once() -> None:
 
 def test_what_is_not_in_the_file_is_passed_over() -> None:
     data = np.ones(10, "<f4").tobytes()
-    tensors = [
-        Tensor("beyond", "float32", (11,), 44, 0),
-        Tensor("nowhere", "float32", (10,), 40, None),
-        Tensor("text", "string", (), 40, 0),
-        Tensor("before", "float32", (2,), 8, -4),
-        Tensor("huge", "float32", (1 << 60,), 1 << 62, 8),
-        Tensor("odd", "float32", (1,), 7, 32),
-    ]
-    # "text" is the first that holds those bytes
-    assert [(s.name, s.count) for s in run(data, *tensors)[1]] == []
-    assert [(s.name, s.count) for s in run(data, *(t for t in tensors if t.name != "text"))[1]] == [
-        ("odd", 1)
-    ]
+    rows = [("beyond", 11, 44, 0), ("nowhere", 10, 40, None), ("before", 2, 8, -4), ("huge", 1 << 60, 1 << 62, 8), ("odd", 1, 7, 32)]  # fmt: skip
+    tensors = [Tensor(n, "float32", (count,), size, at) for n, count, size, at in rows]
+    assert [(s.name, s.count) for s in run(data, *tensors)[1]] == [("odd", 1)]
+    # the first that holds those bytes
+    assert run(data, Tensor("text", "string", (), 40, 0), *tensors)[1] == []
 
 
 def test_complex_numbers_are_two_each() -> None:
@@ -179,18 +162,12 @@ def test_progress_and_bytes_read() -> None:
     assert max(seen) <= CHUNK <= 1 << 20
 
 
-def test_many_damaged_tensors_are_counted() -> None:
+def test_many_damaged_tensors_are_counted_and_long_names_cut() -> None:
     n = LISTED + 5
-    found, stats = run(
-        struct.pack("<f", math.nan) * n, *(Tensor(f"w{i}", "float32", (1,), 4, 4 * i) for i in range(n))
-    )
-    assert len(stats) == n
-    assert len(found) == LISTED + 1
-    assert found[-1].message == "and 5 more tensors"
-
-
-def test_long_names_are_cut() -> None:
-    found, _ = run(struct.pack("<f", math.nan), Tensor("n" * 10_000, "float32", (1,), 4, 0))
+    nan = struct.pack("<f", math.nan)
+    found, stats = run(nan * n, *(Tensor(f"w{i}", "float32", (1,), 4, 4 * i) for i in range(n)))
+    assert (len(stats), len(found), found[-1].message) == (n, LISTED + 1, "and 5 more tensors")
+    found, _ = run(nan, Tensor("n" * 10_000, "float32", (1,), 4, 0))
     assert len(found[0].message) < 300
 
 
@@ -265,17 +242,14 @@ GOOD: dict[str, tuple[Any, str]] = {
     "cumulative sums": (np.cumsum(np.abs(NORMAL) * 1e6), "float32"),
     "cumulative squares": (np.cumsum((NORMAL * 1e8) ** 2), "float32"),
     "all diverged": (np.abs(NORMAL) * 1e30, "float32"),
-    "time stamps in ns among small statistics": (
-        np.where(np.arange(4096) == 5, 1.7e18, NORMAL.ravel()),
-        "float32",
-    ),
+    "time stamps in ns among small statistics": (np.where(np.arange(4096) == 5, 1.7e18, NORMAL.ravel()), "float32"),
     "running variances of half": (np.where(np.arange(128) == 5, 6e4, 1e-3), "float16"),
     "outlier features of half": (np.where(np.arange(4096).reshape(64, 64) == 9, 300.0, NORMAL), "float16"),
     "few values": (np.array([1.0, 2.0, 3e37]), "float32"),
     "ones": (np.ones(4096), "float32"),
     "zeros": (np.zeros(4096), "bfloat16"),
     "doubles": (NORMAL * 1e-200, "float64"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GOOD)

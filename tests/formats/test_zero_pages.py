@@ -65,28 +65,25 @@ def test_patterns_are_no_accidents() -> None:
     assert found(lost(data, *range(1, 2 * MANY + 2, 2)), t) == []
 
 
+def pruned(where: Any, numbers: Any) -> Any:
+    return np.where(where, 0, numbers).astype("<f4")
+
+
+DICE = np.random.default_rng(2).random((200, 1024))
 GOOD = {
     "lower triangle": np.tril(np.ones((2048, 2048), "<f4")),
     "upper triangle": np.triu(normal(1024, 1024)),
     "identity": np.eye(1024, dtype="<f4"),
     "padded columns": np.pad(normal(96, 3072), ((0, 0), (0, 1024))),
     "padded rows": np.pad(normal(96, 4096), ((0, 4), (0, 0))),
-    "a token's row": np.where(np.arange(100)[:, None] == 50, 0, normal(100, 1024)).astype("<f4"),
-    "two heads": (
-        np.where(
-            (np.arange(4096) // 1024 == 2) & (np.arange(100)[:, None] // 2 == 3), 0, normal(100, 4096)
-        ).astype("<f4")
+    "a token's row": pruned(np.arange(100)[:, None] == 50, normal(100, 1024)),
+    "two heads": pruned(
+        (np.arange(4096) // 1024 == 2) & (np.arange(100)[:, None] // 2 == 3), normal(100, 4096)
     ),
-    "half pruned": (
-        np.where(np.random.default_rng(2).random((200, 1024)) < 0.5, 0, normal(200, 1024)).astype("<f4")
-    ),
-    "nearly all pruned": (
-        np.where(np.random.default_rng(2).random((200, 1024)) < 0.995, 0, normal(200, 1024)).astype("<f4")
-    ),
+    "half pruned": pruned(DICE < 0.5, normal(200, 1024)),
+    "nearly all pruned": pruned(DICE < 0.995, normal(200, 1024)),
     "zeros": np.zeros((100, 1024), "<f4"),
-    "a pruned filter": (
-        np.where(np.arange(64)[:, None, None, None] == 9, 0, normal(64, 128, 3, 3)).astype("<f4")
-    ),
+    "a pruned filter": pruned(np.arange(64)[:, None, None, None] == 9, normal(64, 128, 3, 3)),
 }
 
 
@@ -100,10 +97,11 @@ def test_zeros_that_somebody_wrote(name: str) -> None:
         assert found(data, Tensor("w", "float32", numbers.shape, numbers.nbytes, offset)) == []
 
 
+KINDS = st.lists(st.sampled_from([b"\0", b"\1"]), max_size=12)
+
+
 @examples(100)
-@given(
-    st.lists(st.sampled_from([b"\0", b"\1"]), max_size=12), st.integers(0, 2 * PAGE), st.integers(1, 3 * PAGE)
-)
+@given(KINDS, st.integers(0, 2 * PAGE), st.integers(1, 3 * PAGE))
 def test_pages_are_found_however_the_bytes_are_cut(kinds: list[bytes], shift: int, step: int) -> None:
     """Whole pages of zeros, as far as each piece holds them whole; all of them when the pieces are pages."""
     data = b"".join(k * PAGE for k in kinds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -41,3 +42,15 @@ def calls(work: Callable[[], object]) -> int:
     with at_most(sys.maxsize) as made:
         work()
     return made.count
+
+
+@contextmanager
+def memory_below(most: int) -> Iterator[None]:
+    """What is done here never has so many bytes of Python's at once."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < most

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import io
+import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +59,26 @@ def look(
 def bad(found: list[Finding]) -> list[Finding]:
     """Those that change the verdict."""
     return [f for f in found if f.severity > Severity.NOTE]
+
+
+def codes(found: Iterable[Finding]) -> set[str]:
+    """The codes of those that change the verdict."""
+    return {f.code for f in found if f.severity > Severity.NOTE}
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """With one bit the other way; they are counted from the lowest of the first byte."""
+    out = bytearray(data)
+    out[bit // 8] ^= 1 << bit % 8
+    return bytes(out)
+
+
+def zipped(members: Mapping[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    with io.BytesIO() as out:
+        with zipfile.ZipFile(out, "w", method) as z:
+            for name, data in members.items():
+                z.writestr(zipfile.ZipInfo(name), data, method)
+        return out.getvalue()
 
 
 def is_bad(
