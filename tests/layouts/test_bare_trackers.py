@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fixture_trees import materialise
-from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan
@@ -115,26 +113,6 @@ def test_paddlespeech_names_its_latest_save_in_a_list(tracker: str, tmp_path: Pa
     for other in (b"", b"{}", b'{"path": 7, "iteration": 1}', b"\xff" * 9, b"[" * 100_000):
         (tmp_path / tracker).write_bytes(other)
         assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("latest", "global_step30"),
-        ("checkpoint", 'model_checkpoint_path: "model.ckpt-30"'),
-        ("checkpoint_latest", "model_checkpoint_path:30"),
-        ("_actor/latest", "global_step30"),
-        ("LATEST.txt", "epoch_2_step_30"),
-    ],
-)
-def test_one_of_another_layout_that_names_a_later_step_is_asked(name: str, said: str, tmp_path: Path) -> None:
-    root = materialise(LAYOUT_TREES / "dcp/two/expected.json", tmp_path)
-    (root / name).parent.mkdir(exist_ok=True)
-    (root / name).write_text(said)
-    assert {r.checkpoint.step for r in plan(str(root)).rejected} == {30}
-    (root / name).write_text(said.replace("30", "20"))
-    assert not plan(str(root)).rejected
 
 
 @pytest.mark.parametrize("beside", ["ema_{}.pt", "last.pt"])

@@ -282,37 +282,6 @@ def test_no_copied_file_of_any_layout_is_loaded_in_silence(case: Path, tmp_path:
     hold(case, tmp_path, everything=True)
 
 
-_SPEECHBRAIN = "save/CKPT+2026-11-24+08-31-47+0"
-TOLD = [
-    ("keras-backup/double", "latest.weights.h5.bkp", "latest.weights.h5", "warned"),
-    # an epoch that is not the one that was noted beside it, and notes in place of a state
-    ("speechbrain/epochs", f"{_SPEECHBRAIN}2/counter.ckpt", f"{_SPEECHBRAIN}0/counter.ckpt", "lost"),
-    # another array's shape
-    (
-        "axlearn/steps",
-        "step_00000010/gda/model/decoder/kernel/.zarray",
-        "step_00000020/gda/model/decoder/bias/.zarray",
-        "lost",
-    ),
-    # bytes that differ between the pages that are read of large files, and a state beside its best copy
-    ("keras/hdf5", "weights.02-3.70.hdf5", "weights.03-3.70.hdf5", "lost"),
-    ("files/paddle-ocr", "iter_epoch_2.pdparams", "iter_epoch_4.pdopt", "lost"),
-]
-
-
-@pytest.mark.share(3)
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "source", "over", "expected"), TOLD, ids=lambda v: str(v)[-40:])
-def test_what_a_file_tells_of_the_save_that_it_is_from_is_heard(
-    name: str, source: str, over: str, expected: str, tmp_path: Path
-) -> None:
-    tree = tree_of(LAYOUT_TREES / name / "expected.json", tmp_path)
-    assert tree is not None and tree.made.checkpoint is not None
-    files = {p.path: p for p in tree.made.checkpoint.parts}
-    copied = Copy("", str(tree.root / source), files[str(tree.root / over)])
-    assert outcome(tree, copied, fresh=False) == expected
-
-
 @pytest.mark.slow
 @pytest.mark.share(2, "slow")
 @pytest.mark.parametrize("case", ["orbax/ocdbt", "orbax/standard", "orbax/items", "orbax/flax"])

@@ -52,14 +52,6 @@ def test_a_control_file_alone_says_nothing(tmp_path: Path) -> None:
     assert verify(str(home)).verdict is Verdict.OK
 
 
-def test_a_save_with_a_file_that_is_being_downloaded_loses(tmp_path: Path) -> None:
-    root = materialise(LAYOUT_TREES / "hf-trainer/trainer/expected.json", tmp_path)
-    (root / "checkpoint-20/model.safetensors.aria2").write_bytes(bytes(120))
-    made = plan(str(root))
-    assert made.checkpoint is not None and made.checkpoint.step == 15
-    assert [f.code for r in made.rejected for f in r.findings] == ["unfinished-save"]
-
-
 def test_what_is_being_downloaded_is_not_sealed(tmp_path: Path) -> None:
     root = materialise(LAYOUT_TREES / "hf-trainer/trainer/expected.json", tmp_path)
     (root / "checkpoint-20/model.safetensors.aria2").write_bytes(bytes(120))

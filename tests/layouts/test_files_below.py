@@ -12,7 +12,6 @@ from fixture_trees import materialise
 from in_process import executed
 from pasted_hints import Paste, written
 from places import LAYOUT_TREES
-from safetensors.torch import save as safetensors_save
 from small_files import adam, saved, tensor
 
 from ckpt_tools import CkptError, Selection, errors, plan
@@ -51,25 +50,6 @@ def test_a_state_below_the_directory_is_asked_about(tmp_path: Path, case: str, b
         plan(str(root))
     assert asked.value.exit_code in (2, 4)
     assert os.path.relpath(path, root) in str(asked.value)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("harm", ["cut", "removed"])
-def test_the_modules_of_sentence_transformers_are_of_the_checkpoint(tmp_path: Path, harm: str) -> None:
-    """Below it lies a directory for each module of the model that has weights of its own."""
-    root = materialise(LAYOUT_TREES / "hf-trainer/trainer/expected.json", tmp_path)
-    home, dense = newest(root), safetensors_save({"linear.weight": tensor(1)})
-    for other in home.parent.glob("checkpoint-*"):
-        (other / "2_Dense").mkdir()
-        (other / "2_Dense/model.safetensors").write_bytes(dense)
-        saved_ns = (other / "model.safetensors").stat().st_mtime_ns
-        os.utime(other / "2_Dense/model.safetensors", ns=(saved_ns, saved_ns))
-    path = home / "2_Dense/model.safetensors"
-    assert str(path) in {f.path for f in plan(str(root)).shared}
-    path.write_bytes(dense[:40]) if harm == "cut" else path.unlink()
-    made = plan(str(root))
-    assert made.checkpoint is not None and made.checkpoint.path != str(home)
-    assert {r.checkpoint.path for r in made.rejected} == {str(home)}
 
 
 @pytest.mark.slow

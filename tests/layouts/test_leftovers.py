@@ -8,8 +8,6 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from fixture_trees import materialise
-from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools import Selection, plan, verify
@@ -75,36 +73,6 @@ def test_a_save_of_all_its_ranks_has_no_leftovers(tmp_path: Path) -> None:
     assert not verify(str(tmp_path)).findings or all(
         f.severity == "note" for f in verify(str(tmp_path)).findings
     )
-
-
-@pytest.mark.parametrize(
-    ("case", "tracker", "named", "step", "above"),
-    [
-        ("deepspeed/zero1", "latest", "global_step{}", None, None),
-        ("megatron/tp", "latest_checkpointed_iteration.txt", "{}", 20, 30),
-    ],
-)
-def test_a_tracker_that_was_written_after_the_choice_and_names_another_is_a_question(
-    case: str, tracker: str, named: str, step: int | None, above: int | None, tmp_path: Path
-) -> None:
-    root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
-    steps = sorted(int("".join(filter(str.isdigit, p.name))) for p in root.iterdir() if p.is_dir())
-    step, above = step or steps[-2], above or steps[-1]
-    path = root / tracker
-    path.write_text(named.format(step))
-    os.utime(path, (os.stat(path).st_mtime - HOUR * 24 * 3650,) * 2)
-    made = plan(str(root))
-    assert made.resume_step == above
-    assert "stale-tracker" in {f.code for f in made.warnings}
-    os.utime(path)
-    with pytest.raises(UsageError, match="newest is in doubt") as asked:
-        plan(str(root))
-    assert "--tracker" not in asked.value.hint
-    made = plan(str(root), Selection(resume_from="tracker"))
-    assert made.resume_step == step and "stale-tracker" in {f.code for f in made.warnings}
-    assert plan(str(root), Selection(order="mtime")).resume_step == above
-    (stale,) = (f for f in verify(str(root)).findings if f.code == "stale-tracker")
-    assert "repair" not in stale.hint
 
 
 def flip(path: Path) -> None:

@@ -223,11 +223,3 @@ def test_a_best_that_was_copied_late_makes_its_step_no_newer(name: str, tmp_path
         made, question = answered(root)
         assert made is not None and made.checkpoint is not None, question
         assert (made.checkpoint.path, made.warnings) == (before.checkpoint.path, before.warnings)
-
-
-def test_a_skipped_save_that_only_its_number_tells_is_ahead_of_one_of_known_epoch(tmp_path: Path) -> None:
-    root = materialise(FIXTURES / "layouts/ray/trial/expected.json", tmp_path)
-    (root / "trial_rate=0.1/checkpoint_000002/extra.pt").unlink()
-    made = plan(str(root))
-    assert made.checkpoint and made.checkpoint.path.endswith("checkpoint_000001")
-    assert [Path(c.path).name for c in made.ahead] == ["checkpoint_000002"]

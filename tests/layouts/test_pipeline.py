@@ -53,54 +53,6 @@ def codes(result: Verification, severity: Severity = Severity.WARNING) -> set[st
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_in_the_newest_is_skipped_and_named(tmp_path: Path) -> None:
-    root = tree("tp", tmp_path)
-    flip(root / "iter_0000030/mp_rank_01/model_optim_rng.pt", 60_000)
-    made = plan(str(root))
-    assert made.checkpoint is not None
-    assert made.checkpoint.step == 20
-    assert [(r.checkpoint.step, r.findings[0].code) for r in made.rejected] == [(30, "crc-mismatch")]
-    assert [c.step for c in made.ahead] == [30]
-    assert made.attempts == 2
-    with pytest.raises(errors.NotNewest):
-        plan(str(root), Selection(no_fallback=True))
-
-
-@pytest.mark.slow
-def test_exist_but_none_usable_is_never_none(tmp_path: Path) -> None:
-    root = tree("tp", tmp_path)
-    for path in root.glob("iter_*/mp_rank_00/*.pt"):
-        rewrite(path, path.read_bytes()[:-1])
-    with pytest.raises(errors.NoneUsable) as caught:
-        plan(str(root), Selection(allow_none=True))
-    assert caught.value.exit_code == 4
-    assert caught.value.plan is not None
-    assert len(caught.value.plan.rejected) == 3
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(errors.NoCheckpoint):
-        plan(str(empty))
-    assert plan(str(empty), Selection(allow_none=True)).checkpoint is None
-    for missing in (tmp_path / "not-yet", tmp_path / "no" / "such"):
-        with pytest.raises(errors.CannotLook):
-            plan(str(missing), Selection(allow_none=True))
-    with pytest.raises(errors.NoneUsable, match="hides them all"):
-        plan(str(root), Selection(max_step=5))
-
-
-@pytest.mark.slow
-def test_attempts_are_bounded(tmp_path: Path) -> None:
-    root = tree("tp", tmp_path)
-    for path in root.glob("iter_*/mp_rank_00/*.pt"):
-        flip(path, 60_000)
-    with pytest.raises(errors.NoneUsable) as caught:
-        plan(str(root), Selection(max_attempts=2))
-    assert caught.value.plan is not None
-    assert "attempts-exhausted" in {f.code for f in caught.value.plan.warnings}
-    assert len(caught.value.plan.rejected) == 2
-
-
-@pytest.mark.slow
 def test_damage_that_the_plan_does_not_load_never_changes_it(tmp_path: Path) -> None:
     root = tree("ascend", tmp_path)
     before = plan(str(root))
@@ -178,81 +130,6 @@ def test_a_dying_gasp_beside_periodic_checkpoints_is_one_job(tmp_path: Path) -> 
 
 
 # ---- across files
-
-
-@pytest.mark.slow
-def test_mtime_against_step_warns_and_names_the_tracker(tmp_path: Path) -> None:
-    root = tree("tp", tmp_path)
-    for path in (root / "iter_0000010").rglob("*.pt"):
-        os.utime(path, (1_790_000_000, 1_790_000_000))
-    for path in [*(root / "iter_0000020").rglob("*.pt"), *(root / "iter_0000030").rglob("*.pt")]:
-        os.utime(path, (1_780_000_000, 1_780_000_000))
-    by_time, by_step = plan(str(root), Selection(order="mtime")), plan(str(root), Selection(order="step"))
-    assert by_time.checkpoint is not None
-    assert by_step.checkpoint is not None
-    assert (by_time.checkpoint.step, by_step.checkpoint.step) == (10, 30)
-    with pytest.raises(errors.UsageError, match="in doubt"):
-        plan(str(root))
-    one = root / "iter_0000010/mp_rank_00/model_optim_rng.pt"
-    os.utime(one, (time.time() + 9999, time.time() + 9999))
-    os.utime(root / "iter_0000010/mp_rank_01/model_optim_rng.pt", (time.time() + 9999, time.time() + 9999))
-    made = plan(str(root))  # a clock that is ahead says nothing: by step
-    assert made.resume_step == 30 and "mtime-in-future" in {f.code for f in made.warnings}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        (b"", "bad-tracker"),
-        (b"\0\0\0\0", "bad-tracker"),
-        (b"20", "stale-tracker"),
-        (b"9999999", "dangling-tracker"),
-        (b"30\n", None),
-        (None, "missing-tracker"),
-    ],
-)
-def test_trackers_are_hints(text: bytes | None, code: str | None, tmp_path: Path) -> None:
-    root = tree("tp", tmp_path)
-    tracker = root / "latest_checkpointed_iteration.txt"
-    tracker.unlink() if text is None else tracker.write_bytes(text)
-    if text is not None:
-        os.utime(tracker, (1_000_000_000, 1_000_000_000))  # before the saves: a later one is a question
-    assert codes(verify([str(root)])) == ({code} if code else set())
-    made = plan(str(root))
-    assert made.checkpoint is not None
-    assert made.checkpoint.step == 30
-    assert code is None or code in {f.code for f in made.warnings}
-
-
-@pytest.mark.slow
-def test_content_of_another_step_or_rank_is_seen(tmp_path: Path) -> None:
-    root = tree("ascend", tmp_path)
-    rewrite(
-        root / "iter_0000020/mp_rank_01/model_optim_rng_3.pt",
-        (root / "iter_0000010/mp_rank_01/model_optim_rng_3.pt").read_bytes(),
-    )
-    assert codes(verify([str(root)])) == {"step-mismatch"}
-    rewrite(
-        root / "iter_0000020/mp_rank_01/model_optim_rng_3.pt",
-        (root / "iter_0000020/mp_rank_01/model_optim_rng_1.pt").read_bytes(),
-    )
-    assert codes(verify([str(root)])) == {"rank-mismatch"}
-    (loaded,) = plan(str(root)).by_rank[3].files
-    assert loaded.source_rank == 1
-
-
-@pytest.mark.slow
-def test_mindspore_names_against_content(tmp_path: Path) -> None:
-    root = tree("pangu", tmp_path)
-    rewrite(root / "rank_1/pangu1-2_3.ckpt", (root / "rank_1/pangu1-2_1.ckpt").read_bytes())
-    assert "step-mismatch" in codes(verify([str(root)]), Severity.ERROR)
-    made = plan(str(root))
-    assert made.checkpoint is not None
-    assert made.checkpoint.step == 6
-    other = tree("pangu", tmp_path / "other")
-    rewrite(other / "rank_0/pangu0-2_1.ckpt", (other / "rank_0/pangu0-1_4.ckpt").read_bytes())
-    assert "epoch-mismatch" in codes(verify([str(other)]), Severity.ERROR)
 
 
 @pytest.mark.slow
@@ -338,46 +215,6 @@ def test_the_newest_may_still_be_written(tmp_path: Path) -> None:
 # ---- bad input
 
 
-@pytest.mark.parametrize(
-    "kind", ["directory", "dangling", "loop", "self", "fifo", "empty", "zeros", "alien", "vanished"]
-)
-def test_whatever_lies_in_a_file_s_place_is_a_finding(kind: str, tmp_path: Path) -> None:
-    root = tree("flat", tmp_path)
-    path = root / "resnet-2_5.ckpt"
-    size = path.stat().st_size
-    path.unlink()
-    expected = {"directory": "not-a-file", "dangling": "dangling-link", "loop": "symlink-loop", "self": "symlink-loop", "fifo": "not-a-file",
-                "empty": "empty-file", "zeros": "zero-filled", "alien": "wrong-format", "vanished": None}[kind]  # fmt: skip
-    if kind == "directory":
-        path.mkdir()
-    elif kind == "dangling":
-        path.symlink_to(root / "gone")
-    elif kind == "loop":
-        (root / "other").symlink_to(path)
-        path.symlink_to(root / "other")
-    elif kind == "self":
-        path.symlink_to(path)
-    elif kind == "fifo":
-        os.mkfifo(path)
-    elif kind in ("empty", "zeros"):
-        path.write_bytes(bytes(size if kind == "zeros" else 0))
-    elif kind == "alien":
-        path.write_bytes(next((FORMAT_FILES / "torch_zip/good").iterdir()).read_bytes())
-    result = verify([str(root)], settle=0)
-    assert codes(result, Severity.ERROR) == ({expected} if expected else set())
-    made = plan(str(root), Selection(settle=0))
-    assert made.checkpoint is not None
-    assert made.checkpoint.step_in_epoch == 4
-
-
-def test_loops_of_directories_end(tmp_path: Path) -> None:
-    root = tree("flat", tmp_path)
-    (root / "again").symlink_to(root)
-    (root / "up").symlink_to("..")
-    assert verify([str(root)]).verdict is Verdict.OK
-    assert len(scan(str(root)).checkpoints) == 3
-
-
 @pytest.mark.slow
 def test_a_file_that_grows_while_it_is_read_is_in_use(tmp_path: Path) -> None:
     root = tree("flat", tmp_path)
@@ -428,18 +265,6 @@ def test_names_with_escapes_and_odd_bytes(tmp_path: Path) -> None:
         plan(str(root))
 
 
-def test_a_second_file_of_a_rank_is_named(tmp_path: Path) -> None:
-    root = tree("tft", tmp_path)
-    home = root / "tft_saved_checkpoints-step_11" / "rank_2"
-    shutil.copy2(home / "ttp_rank_2-3_1.ckpt", home / "ttp_rank_2-4_1.ckpt")
-    result = verify([str(root)])
-    assert {"extra-file", "step-mismatch", "epoch-mismatch"} <= codes(result)
-    made = plan(str(root), Selection(world_size=4, replica_groups={"": ((0, 2), (1, 3))}))
-    assert made.checkpoint is not None
-    assert made.checkpoint.step == 11
-    assert made.by_rank[2].files[0].path.endswith("ttp_rank_2-3_1.ckpt")
-
-
 def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None:
     """MindSpore's safetensors say so in their metadata: even with --replica-groups all another rank's file lacks
     parameters.
@@ -482,19 +307,6 @@ def test_a_lost_model_parallel_rank_of_the_newest_save_does_not_hide_that_there_
     made = plan(str(tmp_path))
     assert made.resume_step == 10 and made.topology["tp"] == Known(2, "mp_world_size in the files")
     assert [len(r.files) for r in made.by_rank] == [2, 2]
-
-
-def test_the_tracker_of_another_layout_that_names_it_is_a_tracker(tmp_path: Path) -> None:
-    """MMEngine gives DeepSpeed's directories the names of its files, and notes them in last_checkpoint."""
-    root = tree("zero2", tmp_path)
-    (root / "latest").unlink()
-    assert codes(verify([str(root)])) == {"missing-tracker"}
-    for step in (4, 8):
-        (root / f"global_step{step}").rename(root / f"iter_{step}.pth")
-    (root / "last_checkpoint").write_text("/elsewhere/iter_8.pth")
-    assert not codes(verify([str(root)]))
-    (root / "last_checkpoint").write_text("/elsewhere/iter_99.pth")
-    assert codes(verify([str(root)])) == {"missing-tracker"}
 
 
 def test_a_file_of_torch_by_the_name_of_a_file_of_flax(tmp_path: Path) -> None:

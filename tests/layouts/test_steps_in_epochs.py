@@ -15,20 +15,6 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.model.selection import Selection
 
 
-@pytest.mark.parametrize("how", ["empty", "dangling"])
-def test_the_last_save_of_an_epoch_is_missed_beside_one_of_its_number(how: str, tmp_path: Path) -> None:
-    root = shutil.copytree(FIXTURES / "layouts/colossalai/booster/tree", tmp_path / "run")
-    shutil.rmtree(last := root / "epoch-1_step-4")
-    if how == "empty":
-        last.mkdir()
-    else:
-        last.symlink_to(tmp_path / "lost")
-    made = plan(str(root))
-    assert made.resume.path == str(root / "epoch-1_step-2")
-    told = {f.code for f in made.warnings if f.path == str(last)}
-    assert told == {"unfinished-save" if how == "empty" else "dangling-link"}
-
-
 @pytest.mark.parametrize(
     "gone", ["", "optimizer/pytorch_optim-00001.bin", "lr_scheduler", "running_states.json"]
 )

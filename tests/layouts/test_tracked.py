@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fixture_trees import materialise, selection
-from places import FIXTURES, LAYOUT_TREES
+from fixture_trees import selection
+from places import FIXTURES
 
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import NoneUsable, NotNewest, UsageError
@@ -194,27 +194,6 @@ def test_a_tracker_of_another_layout_is_no_less_a_witness(name: str, tmp_path: P
     assert [
         r.checkpoint.step for r in after.rejected if any(tracker.name in f.message for f in r.findings)
     ] == [most + 10]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("other", ["global_step10", "global_step2"])
-def test_trackers_of_two_parts_of_a_save_that_differ_are_a_question(other: str, tmp_path: Path) -> None:
-    """OpenRLHF loads of its actor and of its critic what each one's ``latest`` names, whatever it is told."""
-    root = materialise(LAYOUT_TREES / "openrlhf/ppo/expected.json", tmp_path)
-    said = root / "_critic/latest"
-    assert not [f for f in plan(str(root)).warnings if f.code.endswith("-tracker")]
-    said.write_text(other)
-    with pytest.raises(UsageError, match="loads files of both") as caught:
-        plan(str(root))
-    assert "write global_step20" in (caught.value.hint or "")
-    shutil.rmtree(root / "_critic/global_step20")  # the job died before the critic was saved
-    with pytest.raises(UsageError, match="loads files of both") as caught:
-        plan(str(root))
-    assert "write global_step10" in (caught.value.hint or "")
-    for worker in ("actor", "critic"):
-        (root / f"_{worker}/latest").write_text("global_step10")
-    made = plan(str(root))
-    assert made.resume_step == 10 and not [f for f in made.warnings if f.code.endswith("-tracker")]
 
 
 @pytest.mark.share(6)

@@ -14,7 +14,7 @@ from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
 from small_files import saved, tensor
 
-from ckpt_tools.api import plan, verify
+from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
@@ -93,33 +93,6 @@ def test_a_whole_model_beside_such_an_index_is_the_checkpoint(whole: str, tmp_pa
 # ---- marks
 
 
-@pytest.mark.parametrize(
-    "mark",
-    [
-        ".checkpoint_done",
-        pytest.param("saved_signal_1", marks=pytest.mark.slow),
-        pytest.param(".optimizer_weight.done.0", marks=pytest.mark.slow),
-    ],
-)
-def test_a_mark_that_each_other_save_has_is_missed(mark: str, tmp_path: Path) -> None:
-    root = tree("hf-trainer/paddlenlp-unified", tmp_path)
-    for home in root.glob("checkpoint-*"):
-        put(home / mark)
-    assert not warned(plan(str(root)))
-    (root / "checkpoint-10" / mark).unlink()
-    made = plan(str(root))
-    assert made.checkpoint is not None and made.checkpoint.step == 10
-    ((code, message),) = warned(made)
-    assert code == "unfinished-save" and mark in message
-    assert [f.code for f in verify(str(root)).findings if f.severity is Severity.WARNING] == [code]
-
-
-def test_a_mark_that_no_other_save_has_is_not(tmp_path: Path) -> None:
-    root = tree("hf-trainer/epochs", tmp_path)
-    put(root / "checkpoint-4/.checkpoint_done")
-    assert not warned(plan(str(root)))
-
-
 # ---- random numbers
 
 
@@ -153,17 +126,3 @@ def test_each_rank_has_its_own_random_numbers(name, world, files, new, tmp_path:
 def test_ranks_that_are_not_known_are_not_told_apart(tmp_path: Path) -> None:
     made = plan(str(tree("accelerate/steps", tmp_path)))
     assert not made.by_rank and any(f.role == "rng" for f in made.shared)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "severity"), [((0,), Severity.WARNING), ((1,), Severity.NOTE), ((0, 1), Severity.WARNING)]
-)
-def test_a_lost_file_of_random_numbers_is_told(ranks, severity, tmp_path: Path) -> None:
-    """Of the highest rank the run's other saves tell; with fewer ranks that save may have had no such file."""
-    root = tree("hf-trainer/sharded", tmp_path)
-    for rank in ranks:
-        (root / f"checkpoint-20/rng_state_{rank}.pth").unlink()
-    made = plan(str(root))
-    assert made.checkpoint and made.checkpoint.step == 20
-    told = [f for f in made.warnings if "random numbers" in f.message]
-    assert [f.severity for f in told] == [severity]

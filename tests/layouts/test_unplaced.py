@@ -7,9 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from fixture_trees import materialise
 from in_process import executed
-from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
 
 AGO = 1_700_000_000
@@ -92,11 +90,3 @@ def test_a_packed_save_is_asked_about(tmp_path: Path) -> None:
         ["plan", str(tree(tmp_path / "run", "step_300.pt.zst", held=b"\x28\xb5\x2f\xfd" * 9))]
     )
     assert code == 2 and "step_300.pt.zst" in err
-
-
-def test_arrays_of_a_newer_optimizer_are_asked_about(tmp_path: Path) -> None:
-    """A save is a file and arrays beside it; the file is gone."""
-    root = materialise(LAYOUT_TREES / "flax/gda/expected.json", tmp_path)
-    (root / "checkpoint_20").unlink()
-    code, _, err = executed(["plan", str(root)])
-    assert code == 2 and "checkpoint_20_gda" in err and "not older than step 10" in err
