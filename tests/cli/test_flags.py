@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from own_pickles import CALL, adding
 from own_plugins import install
 from owners import SOMEBODY, Owners
 from places import FIXTURES
-from run_helpers import OLD, broken, megatron, one_file_per_rank, torchrun_env
+from run_helpers import OLD, broken, flip, megatron, one_file_per_rank, torchrun_env
 from small_files import mindspore, saved, tensor, trainer
 from small_runs import FILE, empty, encrypted, flipped, lost, plain, started_before
 
@@ -52,16 +53,21 @@ def parameters(command: str) -> dict[str, Any]:
 
 class Case(NamedTuple):
     """``prepare`` makes a tree in a directory and returns what the command is asked about; ``one`` and
-    ``other`` are words that differ in the flag alone.
+    ``other`` are words as a shell reads them, which differ in the flag alone.
     """
 
     prepare: Callable[[Path], Path | Sequence[object]]
-    one: tuple[object, ...] = ()
-    other: tuple[object, ...] = ()
+    one: str = ""
+    other: str = ""
     env: dict[str, str] = {}  # noqa: RUF012 - never changed
 
 
 # -- trees ---------------------------------------------------------------------------------------------------
+
+
+def untold(prepare: Callable[[Path], Path]) -> Callable[[Path], Sequence[object]]:
+    """A tree of which the words tell."""
+    return lambda tmp: [prepare(tmp)][:0]
 
 
 def one_rank(tmp: Path) -> Path:
@@ -150,43 +156,31 @@ def three_of_a_kind(tmp: Path) -> Path:
     return root
 
 
-def orders(name: str, of: str) -> Callable[[Path], None]:
-    """Spoils a file of orders: others may write it, its group may, or it is another user's."""
-
-    def spoil(tmp: Path) -> None:
-        (tmp / "conf").mkdir()
-        (tmp / "conf" / name).write_bytes(b"k" * 16 if name == "key" else b"world-size = 2\n")
-        (tmp / "conf" / name).chmod({"dir": 0o602, "group": 0o620}.get(of, 0o600))
-        if of == "owner":
-            OWNERS[-1].give(tmp / "conf" / name)
-
-    return spoil
+def spoil_orders(tmp: Path, name: str, by: str) -> None:
+    """A file of orders that others may write, or its group, or that is another user's."""
+    (tmp / "conf").mkdir()
+    (tmp / "conf" / name).write_bytes(b"k" * 16 if name == "key" else b"world-size = 2\n")
+    (tmp / "conf" / name).chmod({"trust_owner": 0o600, "trust_group": 0o620}.get(by, 0o602))
+    if by == "trust_owner":
+        OWNERS[-1].give(tmp / "conf" / name)
 
 
 def trusting(
-    subject: Callable[[Path], Path | Sequence[object]],
-    flag: str = "--config",
-    name: str = "c.toml",
-    always: Sequence[str] = (),
+    subject: Callable[[Path], Path | Sequence[object]], file: str = "--config conf/c.toml", always: str = ""
 ) -> dict[str, Case]:
     """The flags that say whose orders count, each with a file that is refused without it."""
     words = {
-        "trust_dir": ("--trust-dir", "conf"),
-        "trust": ("--trust", "dir=conf"),
-        "trust_group": ("--trust-group",),
-        "trust_owner": ("--trust-owner", str(SOMEBODY)),
+        "trust_dir": "--trust-dir conf",
+        "trust": "--trust dir=conf",
+        "trust_group": "--trust-group",
+        "trust_owner": f"--trust-owner {SOMEBODY}",
     }
 
-    def prepare(spoil: Callable[[Path], None]) -> Callable[[Path], Path | Sequence[object]]:
-        return lambda tmp: (spoil(tmp), subject(tmp))[1]
+    def prepare(of: str) -> Callable[[Path], Path | Sequence[object]]:
+        return lambda tmp: (spoil_orders(tmp, file.rpartition("/")[2], of), subject(tmp))[1]
 
     return {
-        key: Case(
-            prepare(orders(name, key.removeprefix("trust_") if key != "trust" else "dir")),
-            (*always, flag, f"conf/{name}"),
-            (*always, flag, f"conf/{name}", *more),
-        )
-        for key, more in words.items()
+        key: Case(prepare(key), f"{always} {file}", f"{always} {file} {more}") for key, more in words.items()
     }
 
 
@@ -223,17 +217,14 @@ def sealed_away(tmp: Path) -> Path:
 
 
 def sealed_already(tmp: Path) -> Path:
-    root = plain(tmp)
-    guard.seal(root)
+    guard.seal(root := plain(tmp))
     return root
 
 
 def sealed_and_edited(tmp: Path) -> Path:
     """A file is longer than it was when it was sealed."""
-    root = plain(tmp)
-    guard.seal(root)
-    (root / "iter_0000010/note.txt").write_text("later")
-    return root
+    (sealed_already(tmp) / "iter_0000010/note.txt").write_text("later")
+    return tmp / "run"
 
 
 def fragments(tmp: Path) -> Path:
@@ -244,13 +235,18 @@ def fragments(tmp: Path) -> Path:
     return home
 
 
+def hold(lock: Path) -> None:
+    """Another command is at work; the test lets go of it."""
+    HELD.append(os.open(lock, os.O_RDWR | os.O_CREAT))
+    fcntl.flock(HELD[-1], fcntl.LOCK_EX)
+
+
 def locked(tmp: Path) -> Path:
-    """Another process holds the lock of the job's decision; the test lets go of it."""
+    """The lock of the job's decision is held."""
     root = plain(tmp)
     place = Path(decision_log.place(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0"
     place.mkdir(parents=True)
-    HELD.append(os.open(place / "lock", os.O_RDWR | os.O_CREAT))
-    fcntl.flock(HELD[-1], fcntl.LOCK_EX)
+    hold(place / "lock")
     return root
 
 
@@ -269,14 +265,11 @@ def with_launcher(tmp: Path) -> Sequence[object]:
     return []
 
 
-def without(prepare: Callable[[Path], Path | Sequence[object]], *always: str) -> dict[str, Case]:
+def without(prepare: Callable[[Path], Path | Sequence[object]], always: str = "") -> dict[str, Case]:
     """What --no-plugins is held to: a tree beside which a package cannot be used."""
-
-    def made(tmp: Path) -> Path | Sequence[object]:
-        with_plugin(tmp)
-        return prepare(tmp)
-
-    return {"no_plugins": Case(made, always, (*always, "--no-plugins"))}
+    return {
+        "no_plugins": Case(lambda tmp: (with_plugin(tmp), prepare(tmp))[1], always, f"{always} --no-plugins")
+    }
 
 
 INSTALLED: list[str] = []
@@ -286,145 +279,136 @@ OWNERS: list[Owners] = []
 
 # -- what each flag changes ----------------------------------------------------------------------------------
 
-ONE_NODE = ("--agree", "--nodes", "2", "--node", "0", "--world-size", "2")
-AWAY = ("s3://bucket/run", "--store-option", "endpoint=http://127.0.0.1:1", "--store-option", "max_retries=0")
+TOLD = "--text --resume-args '--from {path}' -- train {ckpt.args}"
+ONE_NODE = "--agree --nodes 2 --node 0 --world-size 2"
+AWAY = "s3://bucket/run --store-option endpoint=http://127.0.0.1:1 --store-option max_retries=0"
 
 
-def far(*more: object) -> Case:
+def far(more: str = "") -> Case:
     """A store where nothing answers; tests/stores have those that do."""
     nobody = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
-    return Case(lambda _: [], (*AWAY, *more), (*AWAY, *more, "--store-option", "regoin=here"), nobody)
+    return Case(lambda _: [], f"{AWAY} {more}", f"{AWAY} {more} --store-option regoin=here", nobody)
 
 
 CHOICE: dict[str, Case] = {
-    "root": Case(lambda tmp: [], ("@plain",), ("@rolled_back",)),
-    "rank": Case(per_rank, ("--rank", "0"), ("--rank", "1")),
-    "history": Case(plain, (), ("--history",)),
-    "resume_args": Case(plain, (), ("--resume-args", "--at {step}")),
-    "world_size": Case(plain, (), ("--world-size", "4")),
-    "order": Case(rolled_back, (), ("--order", "step")),
-    "resume_from": Case(behind, (), ("--resume-from", "tracker")),
-    "prefer": Case(gasps, ("--save-interval", "10"), ("--save-interval", "10", "--prefer", "periodic")),
-    "kind": Case(gasps, ("--save-interval", "10"), ("--save-interval", "10", "--kind", "periodic")),
-    "layout": Case(two_layouts, (), ("--layout", "megatron")),
-    "run": Case(two_runs, (), ("--run", "a")),
-    "prefix": Case(two_prefixes, (), ("--prefix", "net")),
-    "exclude": Case(plain, (), ("--exclude", "iter_0000020")),
-    "trust_global": Case(foreign, (), ("--trust-global", "mycompany.*")),
+    "root": Case(lambda tmp: [], "@plain", "@rolled_back"),
+    "rank": Case(per_rank, "--rank 0", "--rank 1"),
+    "history": Case(plain, "", "--history"),
+    "resume_args": Case(plain, "", "--resume-args '--at {step}'"),
+    "world_size": Case(plain, "", "--world-size 4"),
+    "order": Case(rolled_back, "", "--order step"),
+    "resume_from": Case(behind, "", "--resume-from tracker"),
+    "prefer": Case(gasps, "--save-interval 10", "--save-interval 10 --prefer periodic"),
+    "kind": Case(gasps, "--save-interval 10", "--save-interval 10 --kind periodic"),
+    "layout": Case(two_layouts, "", "--layout megatron"),
+    "run": Case(two_runs, "", "--run a"),
+    "prefix": Case(two_prefixes, "", "--prefix net"),
+    "exclude": Case(plain, "", "--exclude iter_0000020"),
+    "trust_global": Case(foreign, "", "--trust-global mycompany.*"),
     "store_option": far(),
-    "max_step": Case(plain, (), ("--max-step", "19")),
-    "level": Case(flipped, (), ("--level", "structure")),
-    "key_file": Case(encrypted, (), ("--key-file", "key")),
-    "require": Case(per_rank, (), ("--require", "epoch_num")),
-    "fault_ranks": Case(gasps, ("--save-interval", "10"), ("--save-interval", "10", "--fault-ranks", "0")),
-    "fault_file": Case(
-        failed_ranks, ("--save-interval", "10"), ("--save-interval", "10", "--fault-file", "faults.json")
-    ),
-    "replica_groups": Case(half_of_a_pair, (), ("--replica-groups", "0,1")),
-    "replicas": Case(half_of_a_pair, (), ("--replicas", "all")),
-    "prove_replicas": Case(
-        three_of_a_kind, ("--replica-groups", "all"), ("--replica-groups", "all", "--prove-replicas")
-    ),
-    "strategy_dir": Case(strategies, (), ("--strategy-dir", "none")),
-    **{axis: Case(plain, (), (f"--{axis}", "2")) for axis in ("pp", "cp", "dp", "ep", "etp")},
-    "tp": Case(plain, (), ("--tp", "1")),
-    "rank_order": Case(plain, ("--world-size", "4"), ("--world-size", "4", "--rank-order", "dp-tp-cp-ep-pp")),
-    "save_interval": Case(gasps, (), ("--save-interval", "10")),
-    "max_attempts": Case(flipped, (), ("--max-attempts", "1")),
-    "budget": Case(plain, ("--no-cache",), ("--no-cache", "--budget", "0s")),
-    "max_age": Case(plain, ("--cached",), ("--cached", "--max-age", "0s")),
-    "no_cache": Case(plain, ("--cached",), ("--cached", "--no-cache")),
-    "allow": Case(empty, (), ("--allow", "none")),
-    "allow_none": Case(empty, (), ("--allow-none",)),
-    "parallel": Case(plain, (), ("--parallel", "tp=1")),
-    "allow_missing": Case(lambda tmp: tmp / "run", ("--allow=none",), ("--allow=none", "--allow-missing")),
-    "allow_fresh": Case(lost, (), ("--allow-fresh",)),
-    "plan_dir": Case(started_before, ("--allow=none",), ("--allow=none", "--plan-dir", "log")),
-    "require_seal": Case(plain, (), ("--require-seal",)),
-    "seal_dir": Case(sealed_away, ("--require-seal",), ("--require-seal", "--seal-dir", "seals")),
-    "verify_key": Case(plain, (), ("--verify-key", "absent.pub")),
-    "no_fallback": Case(cut, (), ("--no-fallback",)),
-    "skip_unreadable": Case(plain, ("--unreadable",), ("--unreadable", "--skip-unreadable")),
-    "strict": Case(plain, ("--no-cache", "--budget", "0s"), ("--no-cache", "--budget", "0s", "--strict")),
-    "fail_on": Case(behind, (), ("--fail-on", "warning")),
+    "max_step": Case(plain, "", "--max-step 19"),
+    "level": Case(flipped, "", "--level structure"),
+    "key_file": Case(encrypted, "", "--key-file key"),
+    "require": Case(per_rank, "", "--require epoch_num"),
+    "fault_ranks": Case(gasps, "--save-interval 10", "--save-interval 10 --fault-ranks 0"),
+    "fault_file": Case(failed_ranks, "--save-interval 10", "--save-interval 10 --fault-file faults.json"),
+    "replica_groups": Case(half_of_a_pair, "", "--replica-groups 0,1"),
+    "replicas": Case(half_of_a_pair, "", "--replicas all"),
+    "prove_replicas": Case(three_of_a_kind, "--replica-groups all", "--replica-groups all --prove-replicas"),
+    "strategy_dir": Case(strategies, "", "--strategy-dir none"),
+    **{axis: Case(plain, "", f"--{axis} 2") for axis in ("pp", "cp", "dp", "ep", "etp")},
+    "tp": Case(plain, "", "--tp 1"),
+    "rank_order": Case(plain, "--world-size 4", "--world-size 4 --rank-order dp-tp-cp-ep-pp"),
+    "save_interval": Case(gasps, "", "--save-interval 10"),
+    "max_attempts": Case(flipped, "", "--max-attempts 1"),
+    "budget": Case(plain, "--no-cache", "--no-cache --budget 0s"),
+    "max_age": Case(plain, "--cached", "--cached --max-age 0s"),
+    "no_cache": Case(plain, "--cached", "--cached --no-cache"),
+    "allow": Case(empty, "", "--allow none"),
+    "allow_none": Case(empty, "", "--allow-none"),
+    "parallel": Case(plain, "", "--parallel tp=1"),
+    "allow_missing": Case(lambda tmp: tmp / "run", "--allow=none", "--allow=none --allow-missing"),
+    "allow_fresh": Case(lost, "", "--allow-fresh"),
+    "plan_dir": Case(started_before, "--allow=none", "--allow=none --plan-dir log"),
+    "require_seal": Case(plain, "", "--require-seal"),
+    "seal_dir": Case(sealed_away, "--require-seal", "--require-seal --seal-dir seals"),
+    "verify_key": Case(plain, "", "--verify-key absent.pub"),
+    "no_fallback": Case(cut, "", "--no-fallback"),
+    "skip_unreadable": Case(plain, "--unreadable", "--unreadable --skip-unreadable"),
+    "strict": Case(plain, "--no-cache --budget 0s", "--no-cache --budget 0s --strict"),
+    "fail_on": Case(cut, "", "--fail-on warning"),
     **without(plain),
-    "settle": Case(unfinished, (), ("--settle", "0s")),
-    "jobs": Case(plain, ("--no-cache", "--jobs", "2"), ("--no-cache", "--jobs", "3")),
-    "io": Case(plain, ("--no-cache",), ("--no-cache", "--io", "direct")),
-    "limit_rate": Case(plain, ("--no-cache",), ("--no-cache", "--limit-rate", "1PB")),
+    "settle": Case(unfinished, "", "--settle 0s"),
+    "jobs": Case(plain, "--no-cache --jobs 2", "--no-cache --jobs 3"),
+    "io": Case(plain, "--no-cache", "--no-cache --io direct"),
+    "limit_rate": Case(plain, "--no-cache", "--no-cache --limit-rate 1PB"),
     **trusting(plain),
 }
+
+
+def chosen(names: str) -> dict[str, Case]:
+    """Those that another command takes as they are."""
+    return {name: CHOICE[name] for name in names.split()}
+
+
 DECIDING: dict[str, Case] = {
-    "rank": Case(per_rank, ("--worker", "--rank", "0"), ("--worker", "--rank", "1"), torchrun_env(0, 2)),
-    "worker": Case(plain, (), ("--worker",)),
-    "job": Case(plain, (), ("--job", "j")),
-    "nodes": Case(plain, (), ("--nodes", "2")),
-    "node": Case(plain, (*ONE_NODE[:3], "--world-size", "2"), ONE_NODE),
-    "timeout": Case(locked, ("--job", "j", "--timeout", "0s"), ("--job", "j", "--timeout", "1ms")),
-    "require_mount": Case(lambda tmp: tmp / "run", (), ("--require-mount",)),
-    "view": Case(plain, (), ("--view", "view")),
-    "stage": Case(plain, (), ("--stage", "staged")),
-    "keep": Case(plain, (), ("--keep", "none")),
-    "agree": Case(plain, (), ("--agree",)),
-    "rendezvous": Case(plain, ONE_NODE, (*ONE_NODE, "--rendezvous", "nowhere")),
-    "meet": Case(plain, ONE_NODE, (*ONE_NODE, "--meet", "here")),
-    "read": Case(plain, (), ("--read",)),
-    "by_rank": Case(per_rank, (), ("--by-rank",)),
-    "command": Case(plain, ("--", "train"), ("--", "test")),
+    "rank": Case(per_rank, "--worker --rank 0", "--worker --rank 1", torchrun_env(0, 2)),
+    "worker": Case(plain, "", "--worker"),
+    "job": Case(plain, "", "--job j"),
+    "nodes": Case(plain, "", "--nodes 2"),
+    "node": Case(plain, "--agree --nodes 2 --world-size 2", ONE_NODE),
+    "timeout": Case(locked, "--job j --timeout 0s", "--job j --timeout 1ms"),
+    "require_mount": Case(lambda tmp: tmp / "run", "", "--require-mount"),
+    "view": Case(plain, "", "--view view"),
+    "stage": Case(plain, "", "--stage staged"),
+    "keep": Case(plain, "", "--keep none"),
+    "agree": Case(plain, "", "--agree"),
+    "rendezvous": Case(plain, ONE_NODE, f"{ONE_NODE} --rendezvous nowhere"),
+    "meet": Case(plain, ONE_NODE, f"{ONE_NODE} --meet here"),
+    "read": Case(plain, "", "--read"),
+    "by_rank": Case(per_rank, TOLD, f"--by-rank {TOLD}"),
+    "command": Case(plain, "-- train", "-- test"),
 }
 CHECK: dict[str, Case] = {
-    **{
-        name: CHOICE[name]
-        for name in (
-            "level",
-            "key_file",
-            "require",
-            "require_seal",
-            "seal_dir",
-            "verify_key",
-            "no_cache",
-            "jobs",
-            "io",
-            "limit_rate",
-        )
-    },
+    **chosen(
+        "level key_file require require_seal seal_dir verify_key no_cache jobs io limit_rate trust_global"
+    ),
     "paths": CHOICE["root"],
-    "trust_global": CHOICE["trust_global"],
     "store_option": far(),
-    "by_store": Case(plain, (), ("--by-store",)),
-    "max_age": Case(plain, ("--cached",), ("--cached", "--max-age", "1d")),
-    "no_cache": Case(plain, ("--cached", "--max-age", "1d"), ("--cached", "--max-age", "1d", "--no-cache")),
-    "settle": Case(unfinished, (), ("--settle", "0s")),
-    "explain_bytes": Case(one_rank, (), ("--explain-bytes",)),
-    "strict": Case(behind, (), ("--strict",)),
-    "fail_on": Case(behind, (), ("--fail-on", "warning")),
-    "sample": Case(plain, (), ("--sample", "1/2")),
-    "max_duration": Case(plain, ("--sample", "100%"), ("--sample", "100%", "--budget", "0s")),
-    "scheduler": Case(plain, (), ("--scheduler", "file:none.json")),
+    "by_store": Case(plain, "", "--by-store"),
+    "max_age": Case(plain, "--cached", "--cached --max-age 1d"),
+    "no_cache": Case(plain, "--cached --max-age 1d", "--cached --max-age 1d --no-cache"),
+    "settle": Case(unfinished, "", "--settle 0s"),
+    "explain_bytes": Case(one_rank, "", "--explain-bytes"),
+    "strict": Case(behind, "", "--strict"),
+    "fail_on": Case(behind, "", "--fail-on warning"),
+    "sample": Case(plain, "", "--sample 1/2"),
+    "max_duration": Case(plain, "--sample 100%", "--sample 100% --budget 0s"),
+    "scheduler": Case(plain, "", "--scheduler file:none.json"),
     **without(plain),
     **trusting(plain),
 }
-DRY = ("--dry-run",)
+DRY = "--dry-run"
 SEAL: dict[str, Case] = {
-    "paths": Case(lambda tmp: [], ("@plain", *DRY), ("@rolled_back", *DRY)),
-    "digest": Case(plain, (*DRY,), (*DRY, "--digest", "none")),
-    "also": Case(plain, (*DRY,), (*DRY, "--also", "none")),
-    "tensors": Case(plain, (*DRY,), (*DRY, "--tensors")),
-    "seal_dir": Case(plain, (*DRY,), (*DRY, "--seal-dir", "seals")),
-    "store_option": far(*DRY),
-    "sign_key": Case(plain, (*DRY,), (*DRY, "--sign-key", "absent.key")),
-    "again": Case(sealed_and_edited, (*DRY,), (*DRY, "--again")),
-    "merge": Case(fragments, (*DRY,), (*DRY, "--merge")),
-    "dry_run": Case(sealed_already, ("--again",), ("--again", *DRY)),
-    "key_file": Case(encrypted, (*DRY,), (*DRY, "--key-file", "key")),
-    "require": Case(per_rank, (*DRY,), (*DRY, "--require", "epoch_num")),
-    "settle": Case(unfinished, (*DRY,), (*DRY, "--settle", "0s")),
-    "strict": Case(unfinished, (*DRY,), (*DRY, "--strict")),
-    "jobs": Case(plain, (*DRY, "--jobs", "2"), (*DRY, "--jobs", "3")),
-    "io": Case(plain, (*DRY,), (*DRY, "--io", "direct")),
-    "limit_rate": Case(plain, (*DRY,), (*DRY, "--limit-rate", "1PB")),
+    "paths": Case(lambda tmp: [], f"@plain {DRY}", f"@rolled_back {DRY}"),
+    "digest": Case(plain, DRY, f"{DRY} --digest none"),
+    "also": Case(plain, DRY, f"{DRY} --also none"),
+    "tensors": Case(plain, DRY, f"{DRY} --tensors"),
+    "seal_dir": Case(plain, DRY, f"{DRY} --seal-dir seals"),
+    "store_option": far(DRY),
+    "sign_key": Case(plain, DRY, f"{DRY} --sign-key absent.key"),
+    "again": Case(sealed_and_edited, DRY, f"{DRY} --again"),
+    "merge": Case(fragments, DRY, f"{DRY} --merge"),
+    "dry_run": Case(sealed_already, "--again", f"--again {DRY}"),
+    "key_file": Case(encrypted, DRY, f"{DRY} --key-file key"),
+    "require": Case(per_rank, DRY, f"{DRY} --require epoch_num"),
+    "settle": Case(unfinished, DRY, f"{DRY} --settle 0s"),
+    "strict": Case(unfinished, DRY, f"{DRY} --strict"),
+    "jobs": Case(plain, f"{DRY} --jobs 2", f"{DRY} --jobs 3"),
+    "io": Case(plain, DRY, f"{DRY} --io direct"),
+    "limit_rate": Case(plain, DRY, f"{DRY} --limit-rate 1PB"),
     **trusting(plain),
-    **without(plain, *DRY),
+    **without(plain, DRY),
 }
 
 
@@ -445,27 +429,26 @@ def nowhere(tmp: Path) -> Path:
 def quarantine_locked(tmp: Path) -> Path:
     """Another command is at work."""
     root = put_away(tmp)
-    HELD.append(os.open(root / ".ckpt/lock", os.O_RDWR))
-    fcntl.flock(HELD[-1], fcntl.LOCK_EX)
+    hold(root / ".ckpt/lock")
     return root
 
 
 NEWEST = "run/iter_0000020"
 QUARANTINE: dict[str, Case] = {
-    "paths": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), ("run/iter_0000010",)),
-    "damaged": Case(cut, (), ("--damaged",)),
-    "undo": Case(lambda tmp: [put_away(tmp)][:0], (NEWEST,), (NEWEST, "--undo")),
-    "home": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--root", ".")),
-    "apply": Case(lambda tmp: [unfinished(tmp)][:0], (NEWEST,), (NEWEST, "--apply")),
-    "settle": Case(lambda tmp: [unfinished(tmp)][:0], (NEWEST,), (NEWEST, "--settle", "0s")),
-    "no_cache": Case(cut, ("--damaged", "--cached"), ("--damaged", "--cached", "--no-cache")),
+    "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
+    "damaged": Case(cut, "", "--damaged"),
+    "undo": Case(untold(put_away), f"{NEWEST}", f"{NEWEST} --undo"),
+    "home": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --root ."),
+    "apply": Case(untold(unfinished), f"{NEWEST}", f"{NEWEST} --apply"),
+    "settle": Case(untold(unfinished), f"{NEWEST}", f"{NEWEST} --settle 0s"),
+    "no_cache": Case(cut, "--damaged --cached", "--damaged --cached --no-cache"),
     "state_dir": Case(
-        lambda tmp: [nowhere(tmp)][:0],
-        (NEWEST, "--undo"),
-        (NEWEST, "--undo", "--state-dir", "elsewhere"),
+        untold(nowhere),
+        f"{NEWEST} --undo",
+        f"{NEWEST} --undo --state-dir elsewhere",
     ),
     **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
-    **without(lambda tmp: [plain(tmp)][:0], NEWEST),
+    **without(untold(plain), NEWEST),
 }
 
 
@@ -474,70 +457,62 @@ def many(tmp: Path) -> Path:
     return megatron(tmp / "run", steps=(10, 1010, 2010))
 
 
-def several(tmp: Path) -> Path:
-    for name in ("a", "b"):
-        megatron(tmp / "run" / name)
-    return tmp / "run"
-
-
 def first_broken(tmp: Path) -> Path:
     broken(root := many(tmp), 10)
     return root
 
 
-SETTLED = ("--settle", "0s")
-ONE = ("--keep", "1", *SETTLED)
+SETTLED = "--settle 0s"
+ONE = f"--keep 1 {SETTLED}"
 PRUNE: dict[str, Case] = {
-    "root": Case(lambda tmp: [many(tmp)][:0], ("run", *ONE), ("run/iter_0000010", *ONE)),
-    "keep_what": Case(many, ONE, ("--keep", "2", *SETTLED)),
-    "store_option": far(*ONE),
-    "damaged": Case(first_broken, ONE, (*ONE, "--damaged")),
-    "run": Case(several, ONE, (*ONE, "--run", "a")),
-    "max_age": Case(many, (*ONE, "--cached"), (*ONE, "--cached", "--max-age", "never")),
-    "no_cache": Case(first_broken, (*ONE, "--cached"), (*ONE, "--cached", "--no-cache")),
-    "settle": Case(many, ("--keep", "1"), ONE),
-    "plan_dir": Case(many, ONE, (*ONE, "--plan-dir", "none")),
-    "apply": Case(quarantine_locked, ONE, (*ONE, "--apply")),
-    "state_dir": Case(quarantine_locked, (*ONE, "--apply"), (*ONE, "--apply", "--state-dir", f"run/{FILE}")),
-    **without(many, *ONE),
+    "root": Case(untold(many), f"run {ONE}", f"run/iter_0000010 {ONE}"),
+    "keep_what": Case(many, ONE, f"--keep 2 {SETTLED}"),
+    "store_option": far(ONE),
+    "damaged": Case(first_broken, ONE, f"{ONE} --damaged"),
+    "run": Case(two_runs, ONE, f"{ONE} --run a"),
+    "max_age": Case(many, f"{ONE} --cached", f"{ONE} --cached --max-age never"),
+    "no_cache": Case(first_broken, f"{ONE} --cached", f"{ONE} --cached --no-cache"),
+    "settle": Case(many, "--keep 1", ONE),
+    "plan_dir": Case(many, ONE, f"{ONE} --plan-dir none"),
+    "apply": Case(quarantine_locked, ONE, f"{ONE} --apply"),
+    "state_dir": Case(quarantine_locked, f"{ONE} --apply", f"{ONE} --apply --state-dir run/{FILE}"),
+    **without(many, ONE),
     **trusting(many, always=ONE),
 }
 PIN: dict[str, Case] = {
-    "paths": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), ("run/iter_0000010",)),
-    "undo": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--undo")),
-    "home": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--root", ".")),
-    "dry_run": Case(lambda tmp: [plain(tmp)][:0], (NEWEST,), (NEWEST, "--dry-run")),
+    "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
+    "undo": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --undo"),
+    "home": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --root ."),
+    "dry_run": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --dry-run"),
     **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
-    **without(lambda tmp: [plain(tmp)][:0], NEWEST, "--dry-run"),
+    **without(untold(plain), f"{NEWEST} --dry-run"),
 }
-PASS = ("--once", "--settle", "0s")
+PASS = "--once --settle 0s"
 WATCH: dict[str, Case] = {
-    "roots": Case(lambda tmp: [plain(tmp)][:0], ("run", *PASS), ("run/iter_0000010", *PASS)),
-    "rescan": Case(plain, PASS, (*PASS, "--rescan", "never")),
-    "store_option": far(*PASS),
-    "every": Case(plain, PASS, (*PASS, "--every", "night")),
-    "on_good": Case(plain, PASS, (*PASS, "--on-good", "true")),
-    "on_bad": Case(flipped, PASS, (*PASS, "--on-bad", "true")),
-    "timeout": Case(
-        one_rank, (*PASS, "--on-good", "sleep 1"), (*PASS, "--on-good", "sleep 1", "--timeout", "0.1s")
-    ),
-    "metrics": Case(plain, PASS, (*PASS, "--metrics", "0")),
+    "roots": Case(untold(plain), f"run {PASS}", f"run/iter_0000010 {PASS}"),
+    "rescan": Case(plain, PASS, f"{PASS} --rescan never"),
+    "store_option": far(PASS),
+    "every": Case(plain, PASS, f"{PASS} --every night"),
+    "on_good": Case(plain, PASS, f"{PASS} --on-good true"),
+    "on_bad": Case(flipped, PASS, f"{PASS} --on-bad true"),
+    "timeout": Case(one_rank, f"{PASS} --on-good 'sleep 1'", f"{PASS} --on-good 'sleep 1' --timeout 0.1s"),
+    "metrics": Case(plain, PASS, f"{PASS} --metrics 0"),
     "metrics_address": Case(
         plain,
-        (*PASS, "--metrics-port", "0"),
-        (*PASS, "--metrics-port", "0", "--metrics-address", "192.0.2.1"),
+        f"{PASS} --metrics-port 0",
+        f"{PASS} --metrics-port 0 --metrics-address 192.0.2.1",
     ),
-    "state_dir": Case(plain, PASS, (*PASS, "--state-dir", "elsewhere")),
-    "plan_dir": Case(started_before, PASS, (*PASS, "--plan-dir", "log")),
-    "seal_dir": Case(sealed_away, PASS, (*PASS, "--seal-dir", "seals")),
-    "require": Case(per_rank, PASS, (*PASS, "--require", "epoch_num")),
-    "trust_global": Case(foreign, PASS, (*PASS, "--trust-global", "mycompany.*")),
-    "settle": Case(plain, ("--once",), PASS),
-    "key_file": Case(encrypted, PASS, (*PASS, "--key-file", "key")),
-    "jobs": Case(plain, (*PASS, "--jobs", "2"), (*PASS, "--jobs", "3")),
-    "io": Case(plain, PASS, (*PASS, "--io", "direct")),
-    "limit_rate": Case(plain, PASS, (*PASS, "--limit-rate", "1PB")),
-    **without(plain, *PASS),
+    "state_dir": Case(plain, PASS, f"{PASS} --state-dir elsewhere"),
+    "plan_dir": Case(started_before, PASS, f"{PASS} --plan-dir log"),
+    "seal_dir": Case(sealed_away, PASS, f"{PASS} --seal-dir seals"),
+    "require": Case(per_rank, PASS, f"{PASS} --require epoch_num"),
+    "trust_global": Case(foreign, PASS, f"{PASS} --trust-global mycompany.*"),
+    "settle": Case(plain, "--once", PASS),
+    "key_file": Case(encrypted, PASS, f"{PASS} --key-file key"),
+    "jobs": Case(plain, f"{PASS} --jobs 2", f"{PASS} --jobs 3"),
+    "io": Case(plain, PASS, f"{PASS} --io direct"),
+    "limit_rate": Case(plain, PASS, f"{PASS} --limit-rate 1PB"),
+    **without(plain, PASS),
     **trusting(plain, always=PASS),
 }
 
@@ -546,44 +521,30 @@ def behind_and_locked(tmp: Path) -> Path:
     """Another command is at work."""
     root = behind(tmp)
     (root / ".ckpt").mkdir()
-    HELD.append(os.open(root / ".ckpt/lock", os.O_RDWR | os.O_CREAT))
-    fcntl.flock(HELD[-1], fcntl.LOCK_EX)
+    hold(root / ".ckpt/lock")
     return root
 
 
-def with_a_bit(tmp: Path, *, settled: bool = True) -> Path:
+def with_a_bit(tmp: Path) -> Path:
     """One bit of it is flipped."""
-    root = plain(tmp)
-    path = root / FILE
-    data, times = bytearray(path.read_bytes()), path.stat()
-    data[len(data) // 2] ^= 8
-    path.write_bytes(data)
-    if settled:
-        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    return root
+    path = plain(tmp) / FILE
+    flip(path, path.stat().st_size // 2, 8)
+    return tmp / "run"
+
+
+def fresh_bit(tmp: Path) -> Path:
+    os.utime(with_a_bit(tmp) / FILE)
+    return tmp / "run"
 
 
 def encrypted_and_hit(tmp: Path) -> Path:
-    root = encrypted(tmp)
-    path = root / "net-1_5.ckpt"
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    path = encrypted(tmp) / "net-1_5.ckpt"
+    flip(path, path.stat().st_size // 2)
     os.utime(path, (OLD, OLD))
-    return root
+    return path.parent
 
 
-STAGED = (
-    "root",
-    "rank",
-    "world_size",
-    "kind",
-    "max_step",
-    "require",
-    "allow_fresh",
-    "no_fallback",
-    "limit_rate",
-)
+STAGED = "root rank world_size kind max_step require allow_fresh no_fallback limit_rate"
 """Flags of plan that are held to ``ckpt stage`` itself; the others reach its plan as they reach that of
 ``ckpt plan`` (tests/stores/test_stage.py, test_it_asks_what_plan_asks).
 """
@@ -594,15 +555,15 @@ def four_ranks(tmp: Path) -> Path:
 
 
 REPAIR: dict[str, Case] = {
-    "paths": Case(lambda tmp: [with_a_bit(tmp)][:0], ("run/iter_0000020",), ("run/iter_0000010",)),
-    "accept_odds": Case(with_a_bit, (), ("--accept-odds", "0.001")),
-    "tracker": Case(behind, (), ("--tracker",)),
-    "home": Case(with_a_bit, (), ("--root", ".")),
-    "apply": Case(behind_and_locked, ("--tracker",), ("--tracker", "--apply")),
-    "settle": Case(lambda tmp: with_a_bit(tmp, settled=False), (), ("--settle", "0s")),
-    "state_dir": Case(plain, ("--apply",), ("--apply", "--state-dir", "run/inside")),
-    "key_file": Case(encrypted_and_hit, (), ("--key-file", "key")),
-    "jobs": Case(plain, ("--jobs", "2"), ("--jobs", "3")),
+    "paths": Case(untold(with_a_bit), "run/iter_0000020", "run/iter_0000010"),
+    "accept_odds": Case(with_a_bit, "", "--accept-odds 0.001"),
+    "tracker": Case(behind, "", "--tracker"),
+    "home": Case(with_a_bit, "", "--root ."),
+    "apply": Case(behind_and_locked, "--tracker", "--tracker --apply"),
+    "settle": Case(fresh_bit, "", "--settle 0s"),
+    "state_dir": Case(plain, "--apply", "--apply --state-dir run/inside"),
+    "key_file": Case(encrypted_and_hit, "", "--key-file key"),
+    "jobs": Case(plain, "--jobs 2", "--jobs 3"),
     **trusting(plain),
     **without(plain),
 }
@@ -613,116 +574,101 @@ OTHERS: dict[str, dict[str, Case]] = {
     "pin": PIN,
     "watch": WATCH,
     "undo": {
-        "root": Case(lambda tmp: [put_away(tmp)][:0], ("run",), ("run/iter_0000010",)),
-        "apply": Case(quarantine_locked, (), ("--apply",)),
-        "state_dir": Case(nowhere, (), ("--state-dir", "elsewhere")),
+        "root": Case(untold(put_away), "run", "run/iter_0000010"),
+        "apply": Case(quarantine_locked, "", "--apply"),
+        "state_dir": Case(nowhere, "", "--state-dir elsewhere"),
         **trusting(put_away),
     },
     "seal": SEAL,
     "ls": {
-        **{
-            name: CHOICE[name]
-            for name in (
-                "root",
-                "kind",
-                "layout",
-                "run",
-                "prefix",
-                "exclude",
-                "max_step",
-                "world_size",
-                "order",
-                "store_option",
-            )
-        },
-        "save_interval": Case(gasps, (), ("--save-interval", "10")),
-        "jobs": Case(images, ("--jobs", "2"), ("--jobs", "3")),
-        "since": Case(plain, (), ("--since", "1h")),
+        **chosen("root kind layout run prefix exclude max_step world_size order store_option save_interval"),
+        "jobs": Case(images, "--jobs 2", "--jobs 3"),
+        "since": Case(plain, "", "--since 1h"),
         **without(plain),
-        "tree": Case(plain, ("--text",), ("--text", "--tree")),
-        "quarantine": Case(put_away, (), ("--quarantine",)),
-        "state_dir": Case(nowhere, ("--quarantine",), ("--quarantine", "--state-dir", "elsewhere")),
+        "tree": Case(plain, "--text", "--text --tree"),
+        "quarantine": Case(put_away, "", "--quarantine"),
+        "state_dir": Case(nowhere, "--quarantine", "--quarantine --state-dir elsewhere"),
         **trusting(plain),
     },
     "stage": {
-        **{name: CHOICE[name] for name in STAGED},
-        "directory": Case(lambda tmp: [plain(tmp)][:0], ("local://run", "one"), ("local://run", "other")),
-        "keep": Case(four_ranks, (), ("--keep", "0")),
+        **chosen(STAGED),
+        "directory": Case(untold(plain), "local://run one", "local://run other"),
+        "keep": Case(four_ranks, "", "--keep 0"),
     },
     "verify": CHECK,
     "report": {
         **{
-            name: case
-            for name, case in CHECK.items()
+            name: CHECK[name]
+            for name in CHECK
             if name not in ("by_store", "explain_bytes", "scheduler", "fail_on")
         },
-        **{name: CHOICE[name] for name in ("order", "run", "max_step", "save_interval", "world_size")},
+        **chosen("order run max_step save_interval world_size"),
     },
     "show": {
-        "file": Case(
-            lambda tmp: [plain(tmp)][:0], (f"run/{FILE}",), ("run/latest_checkpointed_iteration.txt",)
-        ),
-        "level": Case(lambda tmp: [flipped(tmp) / FILE], (), ("--level", "content")),
-        "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"], (), ("--key-file", "key")),
-        "explain_bytes": Case(lambda tmp: [one_rank(tmp) / FILE], (), ("--explain-bytes",)),
+        "file": Case(untold(plain), f"run/{FILE}", "run/latest_checkpointed_iteration.txt"),
+        "level": Case(lambda tmp: [flipped(tmp) / FILE], "", "--level content"),
+        "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"], "", "--key-file key"),
+        "explain_bytes": Case(lambda tmp: [one_rank(tmp) / FILE], "", "--explain-bytes"),
         "store_option": far(),
         **without(lambda tmp: [one_rank(tmp) / FILE]),
-        **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file", "key"),
+        **trusting(lambda tmp: [one_rank(tmp) / FILE], "--key-file conf/key"),
     },
     "diff": {
         "a": Case(
-            lambda tmp: [plain(tmp)][:0],
-            ("run/iter_0000010", "run/iter_0000020"),
-            ("run/iter_0000020", "run/iter_0000020"),
+            untold(plain),
+            "run/iter_0000010 run/iter_0000020",
+            "run/iter_0000020 run/iter_0000020",
         ),
         "b": Case(
-            lambda tmp: [plain(tmp)][:0],
-            ("run/iter_0000010", "run/iter_0000020"),
-            ("run/iter_0000010", "run/iter_0000010"),
+            untold(plain),
+            "run/iter_0000010 run/iter_0000020",
+            "run/iter_0000010 run/iter_0000010",
         ),
         "level": Case(
             lambda tmp: [(root := plain(tmp)) / "iter_0000010", root / "iter_0000020"],
-            (),
-            ("--level", "structure"),
+            "",
+            "--level structure",
         ),
-        "seal_dir": Case(lambda tmp: [sealed_away(tmp)] * 2, (), ("--seal-dir", "seals")),
+        "seal_dir": Case(lambda tmp: [sealed_away(tmp)] * 2, "", "--seal-dir seals"),
         "store_option": far("s3://bucket/other"),
-        "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, (), ("--key-file", "key")),
+        "key_file": Case(lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2, "", "--key-file key"),
         "strict": Case(
             lambda tmp: [encrypted(tmp) / "net-1_5.ckpt"] * 2,
-            ("--level", "structure"),
-            ("--level", "structure", "--strict"),
+            "--level structure",
+            "--level structure --strict",
         ),
-        "jobs": Case(lambda tmp: [plain(tmp)] * 2, ("--jobs", "1"), ("--jobs", "2")),
+        "jobs": Case(lambda tmp: [plain(tmp)] * 2, "--jobs 1", "--jobs 2"),
         **without(lambda tmp: [plain(tmp)] * 2),
         **trusting(lambda tmp: [plain(tmp)] * 2),
     },
-    "explain": {"code": Case(lambda tmp: [], ("truncated",), ("crc-mismatch",))},
-    "completion": {"shell": Case(lambda tmp: [], ("--text", "bash"), ("--text", "fish"))},
+    "explain": {"code": Case(lambda tmp: [], "truncated", "crc-mismatch")},
+    "completion": {"shell": Case(lambda tmp: [], "--text bash", "--text fish")},
     "formats": {
-        "name": Case(lambda tmp: [], ("--text", "torch_zip"), ("--text", "safetensors")),
+        "name": Case(lambda tmp: [], "--text torch_zip", "--text safetensors"),
         **without(lambda tmp: []),
     },
     "launchers": without(with_launcher),
     "layouts": {
         "root": Case(
-            lambda tmp: [plain(tmp)][:0],
-            ("run", "--check", "--layout", "megatron"),
-            ("run/iter_0000010", "--check", "--layout", "megatron"),
+            untold(plain),
+            "run --check --layout megatron",
+            "run/iter_0000010 --check --layout megatron",
         ),
-        "check": Case(lambda tmp: [], ("--text",), ("--text", "--check")),
-        "guess": Case(plain, ("--check",), ("--guess",)),
-        "layout": Case(plain, ("--check", "--layout", "megatron"), ("--check", "--layout", "dcp")),
+        "check": Case(lambda tmp: [], "--text", "--text --check"),
+        "guess": Case(plain, "--check", "--guess"),
+        "layout": Case(plain, "--check --layout megatron", "--check --layout dcp"),
         **without(lambda tmp: []),
         **trusting(lambda tmp: []),
     },
     "hook install": {
-        "what": Case(lambda tmp: [], ("--text", "slurm"), ("--text", "torchrun")),
-        "root": Case(lambda tmp: [], ("--text", "slurm"), ("--text", "slurm", "--root", "/somewhere")),
+        "what": Case(lambda tmp: [], "--text slurm", "--text torchrun"),
+        "root": Case(lambda tmp: [], "--text slurm", "--text slurm --root /somewhere"),
     },
 }
 ELSEWHERE = {("watch", "once"), ("watch", "seal_good"), ("layouts", "write")}
-ELSEWHERE |= {("stage", name) for name in CHOICE.keys() - {*STAGED, "history", "fail_on", "resume_args"}}
+ELSEWHERE |= {
+    ("stage", name) for name in CHOICE.keys() - {*STAGED.split(), "history", "fail_on", "resume_args"}
+}
 ELSEWHERE |= {(command, "same_save") for command in ("plan", "latest", "run", "hook", "stage")}
 """Without --once nothing ends, and a seal stays: tests/cli/test_watch.py has both, test_guess.py --write. --same-save
 is accepted and has no effect any more.
@@ -745,8 +691,7 @@ def test_every_parameter_is_held_to_something(command: str) -> None:
     assert cases(command).keys() | elsewhere == parameters(command).keys()
     for name, case in cases(command).items():
         flags = {opt for opt in getattr(parameters(command)[name], "opts", ()) if opt.startswith("-")}
-        said = [{str(word) for word in words} for words in (case.one, case.other)]
-        assert not flags or flags & (said[0] | said[1]), name
+        assert not flags or flags & {*shlex.split(case.one), *shlex.split(case.other)}, name
 
 
 # -- what is seen --------------------------------------------------------------------------------------------
@@ -799,7 +744,8 @@ class Seen(Asker):
             raise PermissionError(13, "Permission denied", path)
         return real(path, *more, **named)
 
-    def see(self, command: str, subject: Path | Sequence[object], words: tuple[object, ...]) -> object:
+    def see(self, command: str, subject: Path | Sequence[object], line: str) -> object:
+        words = shlex.split(line)
         asked = [subject] if isinstance(subject, Path) else list(subject)
         if command == "stage":  # of a store, and from the beginning
             import_module("ckpt_tools.storage.stores.mounts")._trees.clear()
@@ -807,7 +753,7 @@ class Seen(Asker):
                 shutil.rmtree(self.tmp / name, ignore_errors=True)
             if isinstance(subject, Path):
                 asked = [f"local://{subject.relative_to(self.tmp)}", "staged"]
-        tail = list(words[words.index("--") :]) if "--" in words else ["--", "train"]
+        tail = words[words.index("--") :] if "--" in words else ["--", "train"]
         words = words[: words.index("--")] if "--" in words else words
         self.unreadable = "--unreadable" in words
         fixed = [] if "--text" in words or command in ("run", "hook install", "watch") else ["--json"]
@@ -876,19 +822,17 @@ def matters(seen: Seen, command: str, name: str) -> None:
     case = cases(command)[name]
     for variable, value in case.env.items():
         seen.patch.setenv(variable, value)
-    if name in ("root", "paths") and case.one[:1] == ("@plain",):
-        subjects = [plain(seen.tmp), rolled_back(seen.tmp / "b")]
-        answers = [
-            seen.see(command, subject, case.one[1:]) for subject in (subjects[0], subjects[1], subjects[0])
-        ]
+    if case.one.startswith("@plain"):
+        one, other = plain(seen.tmp), rolled_back(seen.tmp / "b")
+        asked = [(tree, case.one.removeprefix("@plain")) for tree in (one, other, one)]
     else:
         subject = case.prepare(seen.tmp)
+        asked = [(subject, line) for line in (case.one, case.other, case.one)]
         if "--cached" in case.one:
             seen.see(command, subject, case.one)
-        answers = [seen.see(command, subject, words) for words in (case.one, case.other, case.one)]
-    first, other, again = answers
+    first, other_, again = (seen.see(command, *question) for question in asked)
     assert first == again, "the same words say the same"
-    assert first != other, f"{name} changes nothing in {command}"
+    assert first != other_, f"{name} changes nothing in {command}"
 
 
 WITNESSED = [(command, name) for command in COMMANDS for name in cases(command)]
