@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,14 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Identity, "settled", lambda self, opened_ns: True)
 
 
-def asked(root: Path, **more: Any) -> LoadPlan:
+def noted(root: Path, **more: Any) -> tuple[LoadPlan, list[str]]:
     notes: list[str] = []
     made = plan(str(root), replace(CACHED, world_size=2, sizes={"tp": 2}, **more), note=notes.append)
+    return made, notes
+
+
+def asked(root: Path, **more: Any) -> LoadPlan:
+    made, notes = noted(root, **more)
     assert notes == []
     return made
 
@@ -255,52 +261,47 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path, change: Callable[[Pat
 
 
 @pytest.mark.slow
-def test_damage_behind_an_old_modification_time_is_seen(tmp_path: Path) -> None:
+def test_damage_behind_an_old_modification_time_is_seen_and_looked_at_each_time(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     settle()
     asked(root)
     flip(part(root))
-    made = asked(root)
-    assert made.resume_step == 10
-    assert "crc-mismatch" in {f.code for r in made.rejected for f in r.findings}
-
-
-@pytest.mark.slow
-def test_what_is_broken_is_always_looked_at_again(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
-    flip(part(root))
     settle()
-    assert asked(root).resume_step == 10
-    again = asked(root)
-    assert again.resume_step == 10
-    assert again.bytes_read > BIG
+    for _ in range(2):
+        made = asked(root)
+        assert made.resume_step == 10 and made.bytes_read > BIG
+        assert "crc-mismatch" in {f.code for r in made.rejected for f in r.findings}
 
 
-def test_one_that_turns_out_broken_is_forgotten(tmp_path: Path) -> None:
+SAME = Identity(1, 2, 3, 4, 5)
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[], Cache]]:
+    """Makes the caches of several commands, which end with the test."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(Cache("/nowhere", 1e9)))
+
+
+def test_one_that_turns_out_broken_is_forgotten(opened: Callable[[], Cache]) -> None:
     """A medium that loses bits changes no time: what a nightly look finds must not be hidden by what an
     earlier one had kept.
     """
-    cache, path, identity, now = Cache("/nowhere", 1e9), "/x", Identity(1, 2, 3, 4, 5), time.time_ns()
-    cache.put(path, b"a", identity, Entry(b"good", 2, now, False))
-    cache.put(path, b"b", identity, Entry(b"good", 1, now, False))
-    cache.put(path, b"a", identity, Entry(b"bad", 1, now - 1, True))
+    cache, now = opened(), time.time_ns()
+    cache.put("/x", b"a", SAME, Entry(b"good", 2, now, False))
+    cache.put("/x", b"b", SAME, Entry(b"good", 1, now, False))
+    cache.put("/x", b"a", SAME, Entry(b"bad", 1, now - 1, True))
     cache.close()
-    later = Cache("/nowhere", 1e9)
-    assert later.get(path, b"a", 1, identity) is None
-    assert later.get(path, b"b", 1, identity) is None
-    later.close()
+    later = opened()
+    assert later.get("/x", b"a", 1, SAME) is later.get("/x", b"b", 1, SAME) is None
 
 
-def test_what_ran_beside_us_may_say_that_a_file_is_broken(tmp_path: Path) -> None:
+def test_what_ran_beside_us_may_say_that_a_file_is_broken(opened: Callable[[], Cache]) -> None:
     """64 ranks that meet a broken file read it once: the others asked before that look began."""
-    early, path, identity = Cache("/nowhere", 1e9), "/x", Identity(1, 2, 3, 4, 5)
-    other = Cache("/nowhere", 1e9)
-    other.put(path, b"a", identity, Entry(b"bad", 2, time.time_ns(), True))
-    late = Cache("/nowhere", 1e9)
-    assert early.get(path, b"a", 2, identity) is not None
-    assert late.get(path, b"a", 2, identity) is None
-    for cache in (early, other, late):
-        cache.close()
+    early, other = opened(), opened()
+    other.put("/x", b"a", SAME, Entry(b"bad", 2, time.time_ns(), True))
+    assert early.get("/x", b"a", 2, SAME) is not None
+    assert opened().get("/x", b"a", 2, SAME) is None
 
 
 @pytest.mark.slow
@@ -320,20 +321,15 @@ def test_a_changed_index_makes_its_members_be_looked_at_again(tmp_path: Path) ->
     assert verify([str(tmp_path / "run")], cache=True, max_age=1e9).summary.bytes_read == full
 
 
-@pytest.mark.slow
-def test_another_question_is_another_entry(tmp_path: Path) -> None:
+def test_another_question_and_another_version_ask_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
     asked(root)
     assert asked(root, require=("iteration",)).bytes_read > 2 * BIG
     with pytest.raises(errors.NoneUsable):
         asked(root, require=("optimizer",))
-
-
-def test_another_version_asks_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
-    asked(root)
     monkeypatch.setattr(reader, "tool_version", lambda: "99")
     assert asked(root).bytes_read > 2 * BIG
 
@@ -407,17 +403,10 @@ def test_verify_keeps_what_it_saw_and_reads_everything_again(tmp_path: Path) -> 
     assert asked(root).bytes_read < 10
     warm = verify([str(root)], cache=True, max_age=3600.0)
     assert warm.summary.bytes_read < 10
-    zero = {"bytes_read": 0, "seconds": 0.0}
-    assert replace(warm, summary=replace(warm.summary, **zero)) == replace(
-        cold, summary=replace(cold.summary, **zero)
-    )
-
-
-def test_explained_bytes_are_never_from_the_cache(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
-    verify([str(root)], cache=True)
-    assert all(f.report.regions for f in verify([str(root)], cache=True, max_age=1e9, explain=True).files)
+    cost = {"bytes_read": warm.summary.bytes_read, "seconds": warm.summary.seconds}
+    assert warm == replace(cold, summary=replace(cold.summary, **cost))
+    explained = verify([str(root)], cache=True, max_age=1e9, explain=True)
+    assert all(f.report.regions for f in explained.files), "never from the cache"
 
 
 def test_nothing_is_kept_with_a_key_or_unless_asked(tmp_path: Path, home: Path) -> None:
@@ -434,39 +423,35 @@ def test_nothing_is_kept_with_a_key_or_unless_asked(tmp_path: Path, home: Path) 
 # -- a cache that cannot be used -----------------------------------------------------------------------------
 
 
-def noted(root: Path) -> tuple[LoadPlan, list[str]]:
-    notes: list[str] = []
-    made = plan(str(root), replace(CACHED, world_size=2, sizes={"tp": 2}), note=notes.append)
-    return made, notes
-
-
 def database(home: Path) -> Path:
     return next(home.glob("*/verdicts.sqlite"))
 
 
+DAMAGED: dict[str, Callable[[bytes], bytes | str]] = {
+    "garbage": lambda whole: os.urandom(20_000),
+    "text": lambda whole: b"hello\n",
+    "torn": lambda whole: whole[:4096] + os.urandom(len(whole) - 4096),
+    "empty-schema": lambda whole: "CREATE TABLE other (a)",
+    "other-version": lambda whole: f"{COLUMNS}; PRAGMA user_version = 7",
+    "other-columns": lambda whole: f"{COLUMNS}; PRAGMA user_version = 1",
+}
+COLUMNS = "CREATE TABLE seen (a); CREATE TABLE pruned (ns)"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "what", ["garbage", "empty-schema", "other-version", "other-columns", "torn", "text"]
-)
+@pytest.mark.parametrize("what", DAMAGED)
 def test_a_damaged_cache_is_said_and_left_alone(tmp_path: Path, home: Path, what: str) -> None:
+    """The bytes of it are others, or another program has made it by these statements."""
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
-    good = asked(root)
-    path = database(home)
-    whole = path.read_bytes()
-    if what == "torn":
-        path.write_bytes(whole[:4096] + os.urandom(len(whole) - 4096))
-    elif what in ("garbage", "text"):
-        path.write_bytes(os.urandom(20_000) if what == "garbage" else b"hello\n")
+    good, path = asked(root), database(home)
+    made_by = DAMAGED[what](path.read_bytes())
+    if isinstance(made_by, bytes):
+        path.write_bytes(made_by)
     else:
         path.unlink()
-        db = sqlite3.connect(path)
-        db.execute("CREATE TABLE seen (a)" if what != "empty-schema" else "CREATE TABLE other (a)")
-        if what != "empty-schema":
-            db.execute("CREATE TABLE pruned (ns)")
-            db.execute(f"PRAGMA user_version = {7 if what == 'other-version' else 1}")
-        db.commit()
-        db.close()
+        with closing(sqlite3.connect(path)) as db:
+            db.executescript(made_by)
     made, notes = noted(root)
     assert replace(made, bytes_read=0) == replace(good, bytes_read=0)
     assert len(notes) == 1 and f"no verdicts are kept in {path}" in notes[0]
@@ -488,53 +473,39 @@ def test_a_changed_entry_is_not_believed(tmp_path: Path, home: Path) -> None:
     assert asked(root).bytes_read > 2 * BIG
 
 
-def nowhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CKPT_CACHE_DIR")
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("HOME")
-    import pwd
+def nowhere(home: Path, patch: pytest.MonkeyPatch) -> None:
+    for name in ("CKPT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        patch.delenv(name, raising=False)
 
     def unknown(uid: int) -> None:
         raise KeyError
 
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    patch.setattr("pwd.getpwuid", unknown)
 
 
-def a_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home.write_text("in the way")
-
-
-def a_directory(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path(directory(os.environ), "verdicts.sqlite").mkdir(0o700, parents=True)
-
-
-def without_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CKPT_CACHE_DIR", "/proc/1/nothing")  # root may write anywhere else
-
-
-def full(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def full(home: Path, patch: pytest.MonkeyPatch) -> None:
     os.makedirs(directory(os.environ), 0o700)
     os.symlink("/dev/full", Path(directory(os.environ), "verdicts.sqlite"))
 
 
-def no_module(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sqlite3", None)
+TROUBLE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
+    "no module": lambda home, patch: patch.setitem(sys.modules, "sqlite3", None),
+    "nowhere": nowhere,
+    "a file": lambda home, patch: home.write_text("in the way"),
+    "a directory": lambda home, patch: os.makedirs(f"{directory(os.environ)}/verdicts.sqlite", 0o700),
+    # root may write anywhere else
+    "without end": lambda home, patch: patch.setenv("CKPT_CACHE_DIR", "/proc/1/nothing"),
+    "full": full,
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "trouble",
-    [no_module, nowhere, a_file, a_directory, without_end, full],
-    ids=lambda t: t.__name__,
-)
+@pytest.mark.parametrize("trouble", TROUBLE)
 def test_a_cache_that_cannot_be_had_is_one_note(
-    tmp_path: Path,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    trouble: Callable[[Path, pytest.MonkeyPatch], None],
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     root = megatron(tmp_path / "run", steps=(20,))
-    trouble(home, monkeypatch)
+    TROUBLE[trouble](home, monkeypatch)
     made, notes = noted(root)
     assert made.resume_step == 20
     assert len(notes) == 1, notes
@@ -586,13 +557,12 @@ def test_where_it_lies() -> None:
 
 def test_the_file_stays_bounded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ckpt_tools.cache.verdicts.ROWS", 10)
-    identity = Identity(1, 2, 3, 4, 5)
 
     def filled(names: range, now_ns: int) -> list[str]:
         monkeypatch.setattr(time, "time_ns", lambda: now_ns)
         cache = Cache("/nowhere", 1e9)
         for n in names:
-            cache.put(f"/{n:03d}", b"", identity, Entry(b"x", 2, now_ns, False))
+            cache.put(f"/{n:03d}", b"", SAME, Entry(b"x", 2, now_ns, False))
         cache.close()
         db = sqlite3.connect(database(home))
         rows = [os.fsdecode(path) for (path,) in db.execute("SELECT path FROM seen ORDER BY path")]
@@ -733,9 +703,9 @@ def test_a_writer_killed_at_any_moment_leaves_a_readable_cache(tmp_path: Path, h
         writer.communicate()
         notes: list[str] = []
         cache = Cache("/nowhere", 1e9, notes.append)
-        found += sum(cache.get(f"/{n}", b"q", 2, Identity(1, 2, 3, 4, 5)) is not None for n in range(50))
-        cache.put("/mine", b"q", Identity(1, 2, 3, 4, 5), Entry(b"x", 2, time.time_ns(), False))
-        assert cache.get("/mine", b"q", 2, Identity(1, 2, 3, 4, 5)) is not None
+        found += sum(cache.get(f"/{n}", b"q", 2, SAME) is not None for n in range(50))
+        cache.put("/mine", b"q", SAME, Entry(b"x", 2, time.time_ns(), False))
+        assert cache.get("/mine", b"q", 2, SAME) is not None
         cache.close()
         assert notes == []
     assert found > 0

@@ -369,21 +369,8 @@ def test_each_byte_of_a_tensor_is_read_at_most_once(tmp_path):
 
 # -- one byte differs ----------------------------------------------------------------------------------------
 
-_SETS = [
-    p
-    for p in GOOD
-    if p.parts[-3]
-    in (
-        "safetensors",
-        "mindspore_ckpt",
-        "torch_zip",
-        "torch_legacy",
-        "torch_tar",
-        "tf_bundle",
-        "dcp",
-        "safetensors_index",
-    )
-]
+_KINDS = "safetensors mindspore_ckpt torch_zip torch_legacy torch_tar tf_bundle dcp safetensors_index"
+_SETS = [p for p in GOOD if p.parts[-3] in _KINDS.split()]
 
 
 @cache
@@ -410,19 +397,11 @@ def test_one_flipped_byte_is_one_changed_tensor(tmp_path_factory, data):
     good = show(str(path))
     flip(path, byte, data.draw(st.integers(1, 255)))
     result = diff(str(what), str(other))
-    # tied ones as well
-    here = {
-        t
-        for t, where in placed(good[1].tensors, good[0].size).items()
-        if any(a <= byte < a + m for a, m in where)
-    }
+    runs_of = placed(good[1].tensors, good[0].size)
+    here = {t for t, at in runs_of.items() if any(a <= byte < a + m for a, m in at)}  # tied ones as well
     assert name in here
-    told = {
-        (os.path.basename(f.b.path), t.name)
-        for f in result.files
-        for t in f.tensors
-        if t.change is Change.CHANGED
-    }
+    changed = [(f, t.name) for f in result.files for t in f.tensors if t.change is Change.CHANGED]
+    told = {(os.path.basename(f.b.path), name) for f, name in changed}
     # a TensorFlow string's length: the structure shows it already
     if show(str(path))[0].verdict is Verdict.BROKEN:
         assert not names(result, Change.SAME) & here
@@ -447,27 +426,16 @@ def test_structure_does_not_see_it(tmp_path, capfd):
 
 
 def test_added_removed_reshaped_changed(tmp_path, capfd):
-    eight = ONE[2]
-    common = {
+    here = dict.fromkeys(("same", "shape", "type", "bytes", "gone"), ONE)
+    there = {
         "same": ONE,
-        "shape": ("F32", (2,), eight),
-        "type": ("F32", (2,), eight),
-        "bytes": ONE,
-        "gone": ONE,
+        "shape": ("F32", (1, 2), ONE[2]),
+        "type": ("I32", (2,), ONE[2]),
+        "bytes": TWO,
+        "new": ONE,
     }
-    a = safetensors(tmp_path / "a.safetensors", common, run="1", left="x")
-    b = safetensors(
-        tmp_path / "b.safetensors",
-        {
-            "same": ONE,
-            "shape": ("F32", (1, 2), eight),
-            "type": ("I32", (2,), eight),
-            "bytes": TWO,
-            "new": ONE,
-        },
-        run="2",
-        right="y",
-    )
+    a = safetensors(tmp_path / "a.safetensors", here, run="1", left="x")
+    b = safetensors(tmp_path / "b.safetensors", there, run="2", right="y")
     (f,) = diff(str(a), str(b)).files
     assert {t.name: str(t.change) for t in f.tensors} == {
         "same": "same", "shape": "reshaped", "type": "reshaped", "bytes": "changed", "gone": "removed", "new": "added",
@@ -491,20 +459,10 @@ def test_json(tmp_path, capfd):
     b = safetensors(tmp_path / "b.safetensors", {"x": TWO})
     code, out, _ = run(capfd, a, b, "--json")
     value = json.loads(out)
-    assert (code, value["schema"], value["same"], value["level"]) == (
-        1,
-        "ckpt-tools/diff/v1",
-        False,
-        "content",
-    )
-    assert value["summary"]["tensors"] == {
-        "same": 0,
-        "changed": 1,
-        "reshaped": 0,
-        "added": 0,
-        "removed": 1,
-        "not_compared": 0,
-    }
+    said = [value[key] for key in ("schema", "same", "level")]
+    assert (code, said) == (1, ["ckpt-tools/diff/v1", False, "content"])
+    counts = dict.fromkeys(("same", "reshaped", "added", "not_compared"), 0)
+    assert value["summary"]["tensors"] == {**counts, "changed": 1, "removed": 1}
     (f,) = value["files"]
     assert (f["a"]["path"], f["b"]["path"], f["change"]) == (str(a), str(b), "changed")
     assert f["tensors"][0] == {
@@ -522,13 +480,8 @@ def test_json(tmp_path, capfd):
 
 def test_metadata_values_that_compare_oddly():
     nan = float("nan")
-    assert same_value(nan, nan)
-    assert same_value(1, 1.0)
-    assert same_value(None, None)
-    assert not same_value(True, 1)
-    assert not same_value(0, False)
-    assert not same_value("1", 1)
-    assert not same_value(nan, 1.0)
+    assert all(same_value(a, b) for a, b in ((nan, nan), (1, 1.0), (None, None)))
+    assert not any(same_value(a, b) for a, b in ((True, 1), (0, False), ("1", 1), (nan, 1.0)))
 
 
 # -- which file is compared with which -----------------------------------------------------------------------
@@ -543,27 +496,20 @@ def test_steps_in_the_names_of_a_layout_do_not_matter(capfd):
     assert {m.key for f in result.files for m in f.metadata} >= {"iteration"}
 
 
-def test_steps_in_file_names_do_not_matter(tmp_path):
+@pytest.mark.parametrize(
+    ("ranks", "one", "other"), [(4, "1_4", "2_3"), (3, "2_3", "2_3_breakpoint")], ids=["steps", "dying gasp"]
+)
+def test_files_of_a_rank_are_compared_whatever_step_their_names_say(tmp_path, ranks, one, other):
     tree = FIXTURES / "layouts/mindspore/pangu/tree"
-    for rank in range(4):
-        copy(tree / f"rank_{rank}/pangu{rank}-1_4.ckpt", tmp_path / f"a/rank_{rank}/pangu{rank}-1_4.ckpt")
-        copy(tree / f"rank_{rank}/pangu{rank}-2_3.ckpt", tmp_path / f"b/rank_{rank}/pangu{rank}-2_3.ckpt")
+    names = [[f"rank_{rank}/pangu{rank}-{step}.ckpt" for rank in range(ranks)] for step in (one, other)]
+    for side, ours in zip("ab", names, strict=True):
+        for name in ours:
+            copy(tree / name, tmp_path / side / name)
     result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert [(os.path.basename(f.a.path), os.path.basename(f.b.path)) for f in result.files] == [
-        (f"pangu{r}-1_4.ckpt", f"pangu{r}-2_3.ckpt") for r in range(4)
+    here, there = str(tmp_path / "a"), str(tmp_path / "b")
+    assert [(os.path.relpath(f.a.path, here), os.path.relpath(f.b.path, there)) for f in result.files] == [
+        *zip(*names, strict=True)
     ]
-
-
-def test_a_dying_gasp_is_compared_with_a_periodic_save(tmp_path):
-    tree = FIXTURES / "layouts/mindspore/pangu/tree"
-    for rank in range(3):
-        copy(tree / f"rank_{rank}/pangu{rank}-2_3.ckpt", tmp_path / f"a/rank_{rank}/pangu{rank}-2_3.ckpt")
-        copy(
-            tree / f"rank_{rank}/pangu{rank}-2_3_breakpoint.ckpt",
-            tmp_path / f"b/rank_{rank}/pangu{rank}-2_3_breakpoint.ckpt",
-        )
-    result = diff(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert [Path(f.a.path).parent.name == Path(f.b.path).parent.name for f in result.files] == [True] * 3
 
 
 @pytest.mark.slow
@@ -715,11 +661,6 @@ def test_a_damaged_file_is_told_and_compared_as_far_as_it_goes(capfd):
     assert f"1 damaged file in {DEMO / 'iter_0000020'}: 'ckpt verify " in text
 
 
-def test_damage_alone_is_1(tmp_path, capfd):
-    name = "iter_0000020/mp_rank_01/model_optim_rng_3.pt"
-    assert run(capfd, DEMO / name, copy(DEMO / name, tmp_path / "b.pt"))[0] == 1
-
-
 def test_tensors_without_a_place(tmp_path, capfd):
     """Numbers inside a pickle: equal files are the same; in others only shapes are compared, and it is said."""
     a = FIXTURES / "formats/pickle_plain/good/tensors.pkl"
@@ -852,4 +793,5 @@ def test_what_other_commands_trust_is_no_matter(command: str, tmp_path: Path) ->
     (file := tmp_path / "step_1.pt").write_bytes(saved({"w": tensor(1)}))
     words = [command, *[str(file)] * (1 + (command == "diff"))]
     plain, told = run_helpers.ckpt(*words), run_helpers.ckpt(*words, env={"CKPT_TRUST": "global=foo.*"})
-    assert (told.returncode, told.stdout) == (plain.returncode, plain.stdout) and plain.returncode == 0
+    said = [re.sub(r"in [\d.]+ s( \(.*?\))?", "", done.stdout) for done in (plain, told)]
+    assert plain.returncode == told.returncode == 0 and said[0] == said[1]
