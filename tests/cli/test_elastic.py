@@ -21,6 +21,7 @@ import warm
 from hypothesis import given
 from hypothesis import strategies as st
 from places import DOCS, ROOT
+from run_helpers import torchrun_env
 
 from ckpt_tools import elastic
 from ckpt_tools.elastic import ExceptionCheckpoint, Terminated
@@ -62,17 +63,10 @@ def jobs(draw):
 @given(jobs(), st.integers(0, 10**9), st.integers(1, 10**6))
 def test_what_is_resumable_is_what_live_ranks_wrote(job, iteration, interval):
     world, groups, failed, replicas = job
-    checkpoint = made(
-        fault_ranks=failed,
-        world_size=world,
-        group_info=groups,
-        partial_save=replicas is not None,
-        replicas=replicas or 1,
-    )
-    state = {
-        rank: next((f"group {i}" for i, g in enumerate(groups) if rank in g), f"alone {rank}")
-        for rank in range(world)
-    }
+    saving = {"partial_save": replicas is not None, "replicas": replicas or 1}
+    checkpoint = made(fault_ranks=failed, world_size=world, group_info=groups, **saving)
+    state = {rank: f"alone {rank}" for rank in range(world)}
+    state |= {rank: f"group {i}" for i, group in enumerate(groups) for rank in group}
     idle = {rank for g in groups if replicas for rank in g[replicas:]}
     disk = {rank: state[rank] for rank in range(world) if rank not in failed and rank not in idle}
 
@@ -116,47 +110,39 @@ def test_pipeline_stages_do_not_mix():
     """
     checkpoint = made(fault_ranks=[4], world_size=8, group_info=[[0, 2], [1, 3], [4, 6], [5, 7]])
     assert checkpoint.source(4) == 6
-    assert (
-        checkpoint.get_checkpoint_names("/c", 7, False, tensor_rank=0, pipeline_rank=1, rank=4)[0]
-        == "/c/iter_0000007/mp_rank_00_001/model_optim_rng_6.pt"
-    )
+    model, _ = checkpoint.get_checkpoint_names("/c", 7, False, tensor_rank=0, pipeline_rank=1, rank=4)
+    assert model == "/c/iter_0000007/mp_rank_00_001/model_optim_rng_6.pt"
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("faults", "given", "names"),
     [
-        ({"tensor_rank": 1}, ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2),
-        ({"tensor_rank": 1, "pipeline_rank": 2}, ("iter_0000012/mp_rank_01_002/model_optim_rng_3.pt",) * 2),
+        ("1", {"tensor_rank": 1}, "mp_rank_01/model_optim_rng_3.pt"),
+        ("1", {"tensor_rank": 1, "pipeline_rank": 2}, "mp_rank_01_002/model_optim_rng_3.pt"),
+        ("1", {"tensor_rank": 1, "pipeline_rank": 0, "pipeline_parallel": False}, "mp_rank_01/model_optim_rng_3.pt"),
+        ("1", {"tensor_rank": 1, "rank": 1}, "mp_rank_01/model_optim_rng_3.pt"),
+        ("1", {"tensor_rank": 1, "release": True}, "mp_rank_01/model_optim_rng_3.pt"),
+        ("1,3", {"tensor_rank": 1, "release": True}, "mp_rank_01/model_optim_rng_3.pt"),  # of no dying job
+        ("1", {"tensor_rank": 1, "sharded": True}, "mp_rank_01/model_rng.pt mp_rank_01_001/optim.pt"),
         (
-            {"tensor_rank": 1, "pipeline_rank": 0, "pipeline_parallel": False},
-            ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2,
-        ),
-        # rank 1 failed
-        ({"tensor_rank": 1, "rank": 1}, ("iter_0000012/mp_rank_01/model_optim_rng_3.pt",) * 2),
-        ({"tensor_rank": 1, "release": True}, ("release/mp_rank_01/model_optim_rng_3.pt",) * 2),
-        (
-            {"tensor_rank": 1, "use_distributed_optimizer": True},
-            ("iter_0000012/mp_rank_01/model_rng.pt", "iter_0000012/mp_rank_01_001/optim.pt"),
-        ),
-        (
-            {
-                "tensor_rank": 0,
-                "pipeline_rank": 1,
-                "use_distributed_optimizer": True,
-                "rank": 9,
-                "data_parallel_rank": 4,
-            },
-            ("iter_0000012/mp_rank_00_001/model_rng.pt", "iter_0000012/mp_rank_00_001_004/optim.pt"),
+            "1",
+            {"tensor_rank": 0, "pipeline_rank": 1, "sharded": True, "rank": 9, "data_parallel_rank": 4},
+            "mp_rank_00_001/model_rng.pt mp_rank_00_001_004/optim.pt",
         ),
         (
-            {"tensor_rank": 1, "use_distributed_optimizer": True, "rank": 1, "periodic": True},
-            ("iter_0000012/mp_rank_01/model_rng.pt", "iter_0000012/mp_rank_01_000/optim.pt"),
+            "1",
+            {"tensor_rank": 1, "sharded": True, "rank": 1, "periodic": True},
+            "mp_rank_01/model_rng.pt mp_rank_01_000/optim.pt",
         ),
     ],
-)
-def test_names(given, names):
-    checkpoint = made(fault_ranks="1", rank=3, group_info=PAIRS)
-    assert checkpoint.get_checkpoint_names("/c", 12, **given) == tuple(f"/c/{name}" for name in names)
+)  # fmt: skip
+def test_names(faults, given, names):
+    """That of the model and, where the optimizer is distributed, that of its state."""
+    checkpoint = made(fault_ranks=faults, rank=3, group_info=PAIRS)
+    asked = {name: value for name, value in given.items() if name != "sharded"}
+    home = "/c/release" if asked.get("release") else "/c/iter_0000012"
+    found = checkpoint.get_checkpoint_names("/c", 12, **asked, use_distributed_optimizer="sharded" in given)
+    assert found == tuple(f"{home}/{name}" for name in (names.split() * 2)[:2])
 
 
 @pytest.mark.parametrize(
@@ -176,33 +162,20 @@ def test_a_name_that_cannot_be_known_is_not_guessed(given, says):
     assert e.value.hint and e.value.exit_code == 2
 
 
-def test_a_release_was_not_written_by_a_dying_job():
-    checkpoint = made(fault_ranks=[1, 3], group_info=PAIRS)
-    assert (
-        checkpoint.get_checkpoint_names("/c", 0, release=True, tensor_rank=1, rank=3)[0]
-        == "/c/release/mp_rank_01/model_optim_rng_3.pt"
-    )
-
-
 def test_one_group_has_no_model_parallelism_and_no_rank_no_file():
-    assert made(rank=1, group_info=[[0, 1]]).get_checkpoint_names("c", 0)[0] == os.path.join(
-        "c", "iter_0000000", "mp_rank_00", "model_optim_rng_1.pt"
-    )
+    names = made(rank=1, group_info=[[0, 1]]).get_checkpoint_names("c", 0)
+    assert names[0] == "c/iter_0000000/mp_rank_00/model_optim_rng_1.pt"
     with pytest.raises(UsageError, match="rank is not known"):
         made(group_info=[[0, 1]]).get_checkpoint_names("c", 0)
 
 
 def test_nobody_stands_in_for_a_distributed_optimizer():
+    assert made().check_resumable_model() and not made(fault_ranks=[0]).check_resumable_model()
     assert made(fault_ranks=[2], group_info=PAIRS).check_resumable_model()
     sharded = made(fault_ranks=[2], group_info=PAIRS, distributed=True, partial_save=True, rank=2)
     assert not sharded.check_resumable_model()
     assert sharded.resume_iteration(17, 5) == 15
     assert sharded.save()  # although it is not the first of its group
-
-
-def test_no_fault_resumes_and_unknown_groups_do_not():
-    assert made().check_resumable_model()
-    assert not made(fault_ranks=[0]).check_resumable_model()
 
 
 @pytest.mark.parametrize(
@@ -220,12 +193,9 @@ def test_resume_iteration_takes_steps_only(iteration, interval, says):
 @pytest.fixture
 def fault_file(tmp_path):
     def write(content):
+        text = content if isinstance(content, str | bytes) else json.dumps(content)
         path = tmp_path / "faults.json"
-        path.write_bytes(
-            content
-            if isinstance(content, bytes)
-            else (content if isinstance(content, str) else json.dumps(content)).encode()
-        )
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return str(path)
 
     return write
@@ -239,14 +209,7 @@ def fault_file(tmp_path):
         ({"version": 1, "fault_ranks": [3, 5, 3], "time": "2026-01-02T03:04:05Z", "else": None}, {3, 5}),
         ({"fault_ranks": [], "fault_nodes": ["a"]}, set()),
         ({"fault_ranks": [1], "fault_nodes": ["b"], "node_ranks": {"a": [2], "b": [4, 5]}}, {1, 4, 5}),
-        (
-            {
-                "version": 1,
-                "fault_nodes": ["a", "b"],
-                "node_ranks": {"a": [2], "b": [4, 5], "c": "not asked"},
-            },
-            {2, 4, 5},
-        ),
+        ({"fault_nodes": ["a", "b"], "node_ranks": {"a": [2], "b": [4, 5], "c": "not asked"}}, {2, 4, 5}),
         ({"FaultRankIds": ["0", "12"], "CreatTime": 1700000000}, {0, 12}),
         ({"FaultRankIds": "['0', '12']"}, {0, 12}),
         ({"FaultRankIds": "[]"}, set()),
@@ -304,11 +267,9 @@ def test_bad_fault_files(fault_file, content, says):
     assert says in str(e.value) and "--fault-file" in e.value.hint
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("none.json", "cannot be read"), (".", "cannot be read"), ("\0", "cannot be read")]
-)
-def test_a_fault_file_that_cannot_be_read(tmp_path, name, why):
-    with pytest.raises(UsageError, match=why):
+@pytest.mark.parametrize("name", ["none.json", ".", "\0"], ids=repr)
+def test_a_fault_file_that_cannot_be_read(tmp_path, name):
+    with pytest.raises(UsageError, match="cannot be read"):
         made(fault_file=tmp_path / name)
 
 
@@ -349,14 +310,7 @@ def test_arguments_come_before_variables_and_both_kinds_add_up(fault_file):
     found = ExceptionCheckpoint(fault_ranks=(), rank=0, env=env)
     assert (found.fault_ranks, found.rank) == ({5}, 0)
     assert ExceptionCheckpoint(fault_ranks="0", fault_file=fault_file("[7]"), env=env).fault_ranks == {0, 7}
-    torchrun = {
-        "TORCHELASTIC_RUN_ID": "x",
-        "RANK": "3",
-        "LOCAL_RANK": "3",
-        "WORLD_SIZE": "4",
-        "CKPT_RANK": "",
-    }
-    assert ExceptionCheckpoint(env=torchrun).rank == 3
+    assert ExceptionCheckpoint(env={**torchrun_env(3, 4, job="x"), "CKPT_RANK": ""}).rank == 3
 
 
 @pytest.mark.parametrize(
@@ -399,46 +353,30 @@ def test_mistakes_in_the_configuration(given, says):
 
 
 def test_the_flag_adds_to_the_other_flag(fault_file, tmp_path):
+    def ranks(env=None, cwd="/", **flags):
+        given = {**dict.fromkeys(resolve.BY_KEY), "root": "/x", **flags}
+        return resolve.resolve(given, env=env or {}, cwd=cwd).selection().fault_ranks
+
     path = fault_file([5])
-    keys = dict.fromkeys(resolve.BY_KEY)
-    assert resolve.resolve(
-        {**keys, "root": "/x", "fault-ranks": "1", "fault-file": path}, env={}, cwd="/"
-    ).selection().fault_ranks == {1, 5}
-    assert resolve.resolve(
-        {**keys, "root": "/x", "fault-file": path}, env={"CKPT_FAULT_RANKS": "2"}, cwd="/"
-    ).selection().fault_ranks == {2, 5}
-    assert resolve.resolve(
-        {**keys, "root": "/x"}, env={"CKPT_FAULT_FILE": path}, cwd="/"
-    ).selection().fault_ranks == {5}
+    assert ranks(**{"fault-ranks": "1", "fault-file": path}) == {1, 5}
+    assert ranks({"CKPT_FAULT_RANKS": "2"}, **{"fault-file": path}) == {2, 5}
+    assert ranks({"CKPT_FAULT_FILE": path}) == {5}
     (tmp_path / "deep").mkdir()
     (tmp_path / "ckpt.toml").write_text('fault-file = "faults.json"\n')
-    assert resolve.resolve(
-        {**keys, "root": "/x"}, env={}, cwd=str(tmp_path / "deep")
-    ).selection().fault_ranks == {5}
+    assert ranks(cwd=str(tmp_path / "deep")) == {5}
 
 
 def test_the_schema_on_the_page_is_the_one_that_is_read(fault_file):
-    page = (DOCS / "elastic.md").read_text()
-    examples = [
-        _fault_file.fault_file(fault_file(block))
-        for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-    ]
-    assert len(examples) >= 3 and all(examples)
+    blocks = re.findall(r"```json\n(.*?)```", (DOCS / "elastic.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 3 and all(_fault_file.fault_file(fault_file(block)) for block in blocks)
 
 
 def test_the_example_on_the_page_runs(tmp_path):
     page = (DOCS / "elastic.md").read_text()
     trained, args = [], argparse.Namespace(iteration=12, save_interval=10, load=str(tmp_path))
-    names = {
-        "rank": 2,
-        "world_size": 4,
-        "data_parallel_groups": PAIRS,
-        "args": args,
-        "iteration": 12,
-        "tensor_rank": 0,
-        "train": trained.append,
-    }
-    names |= dict.fromkeys(("save_checkpoint", "model", "optimizer", "scheduler"))
+    names = dict.fromkeys(("save_checkpoint", "model", "optimizer", "scheduler"))
+    names |= {"rank": 2, "world_size": 4, "data_parallel_groups": PAIRS, "tensor_rank": 0}
+    names |= {"args": args, "iteration": 12, "train": trained.append}
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(block, names)
     assert trained == [12]
@@ -463,6 +401,7 @@ def job():
 
 def test_the_exception_is_saved_for_once_and_goes_on_unchanged(job):
     checkpoint, saved = job
+    assert checkpoint.wrap(lambda: 3)() == 3 and not saved and not checkpoint.saved
     error = Lost("peer")
 
     @checkpoint.wrap
@@ -486,12 +425,6 @@ def test_what_counts_as_a_fault(job, error, saves):
     with pytest.raises(type(error)), checkpoint:
         raise error
     assert bool(saved) is saves
-
-
-def test_success_saves_nothing_and_returns_the_value(job):
-    checkpoint, saved = job
-    assert checkpoint.wrap(lambda: 3)() == 3
-    assert not saved and not checkpoint.saved
 
 
 @pytest.mark.parametrize("failure", [OSError("disk full"), KeyboardInterrupt(), SystemExit(0)])
@@ -535,16 +468,11 @@ def test_partial_save_is_by_the_first_of_each_group(rank, replicas, saves):
     assert made(rank=rank, group_info=[[0, 2, 4], [1, 3]], replicas=replicas).save()
 
 
-def test_signals_are_left_alone_unless_asked_for(job):
-    checkpoint, _ = job
-    before = signal.getsignal(signal.SIGTERM)
-    with checkpoint:
-        assert signal.getsignal(signal.SIGTERM) is before
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_sigterm_saves_once_undisturbed_and_is_then_as_before(first):
     before, saved = signal.getsignal(signal.SIGTERM), []
+    with made():  # who did not ask for signals
+        assert signal.getsignal(signal.SIGTERM) is before
 
     def save() -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # the scheduler is impatient
@@ -698,26 +626,11 @@ def test_a_job_that_died_resumes_as_the_plan_says(tmp_path, died, which):
         assert torch.equal(content["weight"], torch.full((8,), float(step * (rank % 2 + 1))))
         loaded[rank] = model
 
-    flags = [
-        "--fault-ranks",
-        str(min(dying)),
-        "--fault-file",
-        str(faults),
-        "--replica-groups",
-        "0,2;1,3",
-        "--save-interval",
-        "5",
-        "--world-size",
-        "4",
-    ]
-    plan = warm.completed(["plan", str(root), *flags, "--json"], os.environ)
+    words = f"--fault-ranks {min(dying)} --replica-groups 0,2;1,3 --save-interval 5 --world-size 4 --json"
+    plan = warm.completed(["plan", str(root), "--fault-file", str(faults), *words.split()], os.environ)
     assert plan.returncode == 0, plan.stderr
     answer = json.loads(plan.stdout)
     assert answer["resume_step"] == step
-    assert {r["rank"]: [f["path"] for f in r["files"]] for r in answer["ranks"]} == {
-        rank: [path] for rank, path in loaded.items()
-    }
-    rollback = answer["rollback"] and {
-        key: answer["rollback"][key] for key in ("from", "to", "save_interval")
-    }
-    assert rollback == (None if step == 7 else {"from": 7, "to": 5, "save_interval": 5})
+    assert {r["rank"]: r["files"][0]["path"] for r in answer["ranks"] if len(r["files"]) == 1} == loaded
+    rollback = answer["rollback"] and [answer["rollback"][key] for key in ("from", "to", "save_interval")]
+    assert rollback == (None if step == 7 else [7, 5, 5])
