@@ -11,8 +11,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import own_plugins
 import pytest
@@ -21,7 +22,7 @@ from hypothesis import strategies as st
 from large_runs import settle
 from own_plugins import BOTH, FORMAT, LAYOUT, install, saved
 from places import DOCS, FORMAT_FILES, ROOT
-from run_helpers import megatron
+from run_helpers import flip, megatron
 
 from ckpt_tools import Selection, cli, errors, formats, job, layouts, plan, verify
 from ckpt_tools.job.decider import digest
@@ -78,8 +79,11 @@ class Done(NamedTuple):
     stderr: str
 
 
+Here = Callable[..., Done]
+
+
 @pytest.fixture
-def here(ckpt: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+def here(ckpt: Run, monkeypatch: pytest.MonkeyPatch) -> Here:
     """As ``process`` below, in this process, where it is not about a new one: starting that is most of a command."""
     monkeypatch.chdir("/")
     for name in not_for_them():
@@ -119,30 +123,21 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_the_example_is_planned_and_verified(
-    here: Callable[..., Done], example: Path, tmp_path: Path
-) -> None:
+def test_the_example_is_planned_and_verified(here: Here, example: Path, tmp_path: Path) -> None:
     run = own_plugins.acme(tmp_path / "run")
     done = process(example, "plan", run, "--json", "--no-cache")
     answer = json.loads(done.stdout)
     assert (done.returncode, answer["checkpoint"]["step"], answer["checkpoint"]["layout"]) == (0, 20, "acme")
     assert answer["resume"]["args"] == ["--resume", str(run / "save-20")]
     path = run / "save-20/part-1-of-2.acme"
-    data = bytearray(path.read_bytes())
-    data[25] ^= 4
-    path.write_bytes(data)
+    assert here(example, "latest", run, ACME_RANK="1", ACME_SIZE="2").stdout == f"{path}\n"
+    assert here(example, "latest", run).returncode == 2  # which rank asks?
+    flip(path, 25, 4)
     done = process(example, "verify", run, "--json", "--no-cache")
     found = {f["path"]: [x["code"] for x in f["findings"]] for f in json.loads(done.stdout)["files"]}
     assert (done.returncode, found[str(path)]) == (1, ["crc-mismatch"])
     done = here(example, "plan", run, "--json", "--no-cache", "--settle", "0")
     assert json.loads(done.stdout)["checkpoint"]["step"] == 10
-
-
-def test_the_example_says_which_rank_asks(here: Callable[..., Done], example: Path, tmp_path: Path) -> None:
-    run = own_plugins.acme(tmp_path / "run")
-    done = here(example, "latest", run, ACME_RANK="1", ACME_SIZE="2")
-    assert done.stdout == f"{run}/save-20/part-1-of-2.acme\n"
-    assert here(example, "latest", run).returncode == 2  # the test can fail
 
 
 @pytest.mark.parametrize("view", [(), ("--view", "view")])
@@ -161,9 +156,7 @@ def test_a_job_is_started_from_it(example: Path, tmp_path: Path, view: tuple[str
     assert path.startswith(str(tmp_path / "view")) is bool(view)
 
 
-def test_the_example_answers_in_its_own_words(
-    here: Callable[..., Done], example: Path, tmp_path: Path
-) -> None:
+def test_the_example_answers_in_its_own_words(here: Here, example: Path, tmp_path: Path) -> None:
     run = own_plugins.acme(tmp_path / "run\x1b")
     said = ("--format", "acmeboard")
     assert here(example, "verify", run, *said).stdout == f"ok: 6 files in {tmp_path}/run\\x1b\n"
@@ -182,20 +175,17 @@ O = Output("own", "-", {"verification": "own_parts:nothing", "plan": lambda docu
 """
 
 
-def test_an_output_that_fails_names_its_package(place: Path, tmp_path: Path, ckpt: Run) -> None:
+def test_an_output_that_is_broken_or_fails_is_said_where_it_is_asked_for(
+    place: Path, tmp_path: Path, ckpt: Run
+) -> None:
     run = megatron(tmp_path / "run")
-    install(place, {"outputs": {"own": "own_parts:O"}}, OUTPUT)
+    install(place, {"outputs": {"own": "own_parts:O", "gone": "own_parts:P"}}, OUTPUT)
     for command, said in (("verify", "AttributeError"), ("plan", "ZeroDivisionError")):
         code, out, err = ckpt(command, run, "--format", "own")
         assert (code, out, said in err, "own-parts 1.0" in err) == (5, "", True, True), err
     assert ckpt("plan", run)[0] == 0
-
-
-def test_a_broken_output_is_said_where_it_is_asked_for(place: Path, tmp_path: Path, ckpt: Run) -> None:
-    run = megatron(tmp_path / "run")
-    install(place, {"outputs": {"own": "own_parts:P"}}, OUTPUT)
-    code, _, err = ckpt("plan", run, "--format", "own")
-    assert (code, "the output plug-in 'own' of the package own-parts 1.0 cannot be used" in err) == (2, True)
+    code, _, err = ckpt("plan", run, "--format", "gone")
+    assert (code, "the output plug-in 'gone' of the package own-parts 1.0 cannot be used" in err) == (2, True)
     code, out, err = ckpt("verify", run, "--strict", "--format", "markdown")
     assert (code, "own-parts" in out, err) == (0, False, "")  # it decides nothing
 
@@ -203,18 +193,15 @@ def test_a_broken_output_is_said_where_it_is_asked_for(place: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("listing", "name"), [("formats", "acme_tensors"), ("layouts", "acme"), ("launchers", "acmerun")]
 )
-def test_a_list_names_the_package(here: Callable[..., Done], example: Path, listing: str, name: str) -> None:
-    rows = {
-        row["name"]: row["package"] for row in json.loads(here(example, listing, "--json").stdout)[listing]
-    }
+def test_a_list_names_the_package(here: Here, example: Path, listing: str, name: str) -> None:
+    listed = json.loads(here(example, listing, "--json").stdout)[listing]
+    rows = {row["name"]: row["package"] for row in listed}
     assert rows.pop(name) == "ckpt-acme 1.0.0"
     assert set(rows.values()) == {None}
     assert "ckpt-acme 1.0.0" in here(example, listing).stdout
 
 
-def test_without_plugins_the_example_is_not_there(
-    here: Callable[..., Done], example: Path, tmp_path: Path
-) -> None:
+def test_without_plugins_the_example_is_not_there(here: Here, example: Path, tmp_path: Path) -> None:
     run = own_plugins.acme(tmp_path / "run")
     for words, env in ((("--no-plugins",), {}), ((), {"CKPT_NO_PLUGINS": "1"})):
         done = here(example, "plan", run, *words, **env)
@@ -321,18 +308,15 @@ def test_a_layout_whose_format_is_broken_never_leads_to_an_older_checkpoint(
     assert ckpt("verify", tmp_path / "run")[0] == 5
 
 
-def test_prune_removes_nothing_beside_a_broken_one(place: Path, tmp_path: Path, ckpt: Run) -> None:
+def test_what_other_commands_do_beside_a_broken_one(place: Path, tmp_path: Path, ckpt: Run) -> None:
+    """Nothing is removed, and a list says what it lacks."""
     install(place, *reversed(BROKEN["no such package"][:2]))
     code, _, err = ckpt("prune", megatron(tmp_path / "run"), "--keep", "1")
     assert (code, "so nothing is removed" in err) == (5, True)
-
-
-@pytest.mark.parametrize("listing", ["formats", "layouts"])
-def test_a_list_says_what_it_lacks(place: Path, ckpt: Run, listing: str) -> None:
-    install(place, *reversed(BROKEN["no such package"][:2]))
-    code, out, err = ckpt(listing, "--json")
-    assert (code, json.loads(out)["schema"]) == (0, f"ckpt-tools/{listing}/v1")
-    assert "of the package own-parts 1.0 cannot be used" in err
+    for listing in ("formats", "layouts"):
+        code, out, err = ckpt(listing, "--json")
+        assert (code, json.loads(out)["schema"]) == (0, f"ckpt-tools/{listing}/v1")
+        assert "of the package own-parts 1.0 cannot be used" in err
 
 
 def test_a_check_that_fails_leaves_its_file_unknown(place: Path, tmp_path: Path, ckpt: Run) -> None:
@@ -342,10 +326,8 @@ def test_a_check_that_fails_leaves_its_file_unknown(place: Path, tmp_path: Path,
     code, out, _ = ckpt("verify", run, "--json")
     said = {f["path"].removeprefix(f"{run}/"): f for f in json.loads(out)["files"]}
     assert (code, said["save-10/rank-0.own"]["verdict"], said[WEIGHTS]["verdict"]) == (5, "ok", "unknown")
-    assert (
-        "the format plug-in 'own' of the package own-parts 1.0 failed"
-        in said[WEIGHTS]["findings"][0]["message"]
-    )
+    why = said[WEIGHTS]["findings"][0]["message"]
+    assert "the format plug-in 'own' of the package own-parts 1.0 failed" in why
     assert ckpt("plan", run)[0] == 5
 
 
@@ -391,26 +373,17 @@ def test_a_hostile_version_does_not_steer_the_terminal(place: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("entry_points", "said"),
-    [
-        ({"formats": {"safetensors": "own_parts:FORMAT"}}, "the format plug-in 'safetensors' of the package own-parts 1.0"),
-        ({"layouts": {"megatron": "own_parts:LAYOUT"}}, "the layout plug-in 'megatron' of the package own-parts 1.0"),
-        ({"launchers": {"slurm": "own_parts:L"}}, "the launcher plug-in 'slurm' of the package own-parts 1.0"),
-        ({"outputs": {"json": "own_parts:O"}}, "the output plug-in 'json' of the package own-parts 1.0"),
-        ({"manifests": {"dcp": "own_parts:M"}}, "the manifest plug-in 'dcp' of the package own-parts 1.0"),
-    ],
+    ("listing", "name"),
+    [("formats", "safetensors"), ("layouts", "megatron"), ("launchers", "slurm"), ("outputs", "json"), ("manifests", "dcp")],
 )  # fmt: skip
 def test_no_name_of_ckpt_is_exchanged(
-    place: Path, tmp_path: Path, ckpt: Run, entry_points: Any, said: str
+    place: Path, tmp_path: Path, ckpt: Run, listing: str, name: str
 ) -> None:
-    install(place, entry_points)
-    asked = (
-        ("plan", saved(tmp_path / "run"), "--format", "nonsense")
-        if "outputs" in entry_points
-        else ("latest", saved(tmp_path / "run"))
-    )
-    code, _, err = ckpt(*asked)
-    assert (code, f"{said} cannot have that name" in err) == (2, True), err
+    install(place, {listing: {name: "own_parts:P"}})
+    asked = ("plan", "--format", "nonsense") if listing == "outputs" else ("latest",)
+    code, _, err = ckpt(*asked, saved(tmp_path / "run"))
+    said = f"the {listing[:-1]} plug-in '{name}' of the package own-parts 1.0 cannot have that name"
+    assert (code, said in err) == (2, True), err
     assert ckpt("ls", tmp_path / "run", "--no-plugins")[0] == 3
 
 
@@ -444,20 +417,13 @@ def entries(monkeypatch: pytest.MonkeyPatch, *places: Path | str) -> list[tuple[
     return [tuple(e) for e in found.entries] + [("broken", *b) for b in found.broken]
 
 
-def test_of_a_package_that_is_installed_twice_the_first_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_packages_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that is installed twice the first counts; relative places and those that are not there, never."""
     first, second = install(tmp_path / "a", version="2.0"), install(tmp_path / "b", version="1.0")
     assert {package for *_, package in entries(monkeypatch, first, second)} == {"own-parts 2.0"}
-
-
-def test_relative_places_and_places_that_are_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = install(tmp_path / "a")
-    monkeypatch.chdir(place)
-    assert entries(monkeypatch, "", ".", tmp_path / "none", place / "own_parts.py") == []
-    assert len(entries(monkeypatch, place)) == 2
+    monkeypatch.chdir(first)
+    assert entries(monkeypatch, "", ".", tmp_path / "none", first / "own_parts.py") == []
+    assert len(entries(monkeypatch, first)) == 2
 
 
 @given(st.binary(max_size=200), st.binary(max_size=80))
@@ -478,7 +444,7 @@ def test_no_metadata_ends_a_command(
 
 
 def test_a_verdict_of_another_version_is_not_used(
-    here: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
     run = saved(tmp_path / "run")
@@ -513,15 +479,18 @@ def test_processes_with_other_plugins_do_not_share_a_decision(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, options = megatron(tmp_path / "run"), job.Options(worker=True, plan_dir=str(tmp_path / "plans"))
-    for name, value in {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
+
+    def of_rank(rank: int) -> None:
+        for name, value in {"RANK": rank, "SIZE": 2, "LOCAL_RANK": rank, "LOCAL_SIZE": 2}.items():
+            monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", str(value))
+
+    of_rank(0)
     alike = digest(Selection())
     job.decide(str(run), Selection(), options)
     install(place)
     plugins.forget()
     assert digest(Selection()) != alike
-    monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "1")
-    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_RANK", "1")
+    of_rank(1)
     with pytest.raises(errors.UsageError, match="with other options, or other plug-ins"):
         job.decide(str(run), Selection(), options)
     plugins.switch(True)
@@ -619,32 +588,19 @@ def promised() -> dict[str, str]:
     return {name: module for module, names in rows for name in re.findall(r"`(\w+)`", names)}
 
 
-def test_every_promised_name_is_there() -> None:
-    from importlib import import_module
-
+def test_every_promised_name_is_there_and_the_example_uses_no_other() -> None:
     names = promised()
     assert len(names) > 20
     for name, module in names.items():
         assert hasattr(import_module(module), name), (module, name)
-
-
-def test_the_example_uses_only_what_is_promised() -> None:
-    names = promised()
-    used = {
-        (module, name.strip())
-        for path in (ROOT / "examples/plugin/src").rglob("*.py")
-        for module, imported in re.findall(
-            r"^from (ckpt_tools[\w.]*) import (.+)$", path.read_text(), re.MULTILINE
-        )
-        for name in imported.split(",")
-    }
-    assert used
-    assert {(names.get(name), name) for _, name in used} == used
+    text = "\n".join(path.read_text() for path in (ROOT / "examples/plugin/src").rglob("*.py"))
+    imported = re.findall(r"^from (ckpt_tools[\w.]*) import (.+)$", text, re.MULTILINE)
+    used = {(module, name.strip()) for module, some in imported for name in some.split(",")}
+    assert used and {(names.get(name), name) for _, name in used} == used
 
 
 def test_the_page_says_which_version_of_the_interface_this_is() -> None:
-    page = (DOCS / "plugins.md").read_text()
-    assert f"`CKPT_API = {plugins.API_VERSION}`" in page
+    assert f"`CKPT_API = {plugins.API_VERSION}`" in (DOCS / "plugins.md").read_text()
     assert all(1 <= oldest <= plugins.API_VERSION for oldest in plugins.OLDEST_API.values())
 
 

@@ -118,7 +118,7 @@ E1
   test_working_directory.py: test_the_load_child_imports_nothing_from_the_working_directory |
     test_python_m_imports_nothing_from_where_it_was_started |
     test_pages_start_ckpt_where_nobody_can_plant_a_module | test_the_training_is_not_told_how_to_import
-  test_plugins.py: test_relative_places_and_places_that_are_not_there |
+  test_plugins.py: test_where_packages_are_looked_for |
     test_without_plugins_the_example_is_not_there
   attack: modules in the working directory: ckpt, load level
 L1
