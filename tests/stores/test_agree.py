@@ -8,7 +8,7 @@ from pathlib import Path
 
 from run_helpers import SAY, ckpt, megatron
 from stores.bucket import Bucket
-from stores.environment import of_s3
+from stores.environment import of_user
 
 
 def test_two_nodes_come_to_one_checkpoint(s3: Bucket, tmp_path: Path) -> None:
@@ -17,8 +17,8 @@ def test_two_nodes_come_to_one_checkpoint(s3: Bucket, tmp_path: Path) -> None:
     def node(n: int) -> tuple[int, str, str]:
         nodes = ("--agree", "--nodes", "2", "--node", str(n), "--world-size", "4", "--timeout", "1000")
         words = ("run", f"{s3.url}/run", "--order", "step", *nodes, "--job", "j")
-        own = {"XDG_STATE_HOME": str(tmp_path / f"state-{n}"), "CKPT_CACHE_DIR": str(tmp_path / f"cache-{n}")}
-        done = ckpt(*words, "--plan-dir", str(tmp_path / "shared"), "--", *SAY, env={**of_s3(s3), **own})
+        env = {**of_user(s3, tmp_path / f"{n}")}
+        done = ckpt(*words, "--plan-dir", str(tmp_path / "shared"), "--", *SAY, env=env)
         return done.returncode, done.stdout, done.stderr
 
     with ThreadPoolExecutor(2) as pool:

@@ -15,14 +15,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from places import FIXTURES
-from stores.asking import as_user, ask, variables
+from stores.asking import NEWEST as FILE
+from stores.asking import TREE, as_user, ask, variables
 from stores.bucket import Bucket
 from stores.proxy import Proxy
-from stores.serving import Handler, serving
+from stores.s3_contents import options
+from stores.serving import Handler, Server, serving
 
-TREE = FIXTURES / "layouts/megatron/tp/tree"
 SHARDED = FIXTURES / "layouts/hf-trainer/sharded/tree"
-FILE = "iter_0000030/mp_rank_00/model_optim_rng.pt"
 
 
 @pytest.fixture
@@ -99,11 +99,9 @@ def test_what_lies_below_an_odd_name_is_read(gcs: Bucket, name: str, tmp_path: P
 
 def test_a_key_that_is_a_file_and_a_directory_is_both(tree: Bucket) -> None:
     tree.put(f"run/{FILE}/other.pt", (TREE / FILE).read_bytes()[:1000])
-    said = ask("verify", f"{tree.url}/run", "--json")
-    rows = {row["path"].partition("/run/")[2]: row["verdict"] for row in said.json["files"]}
-    assert rows.pop(f"{FILE}/other.pt") == "broken"
-    assert set(rows.values()) == {"ok"}
-    assert FILE in rows
+    verdicts = ask("verify", f"{tree.url}/run", "--json").verdicts
+    assert verdicts.pop(f"{FILE}/other.pt") == "broken"
+    assert set(verdicts.values()) == {"ok"} and FILE in verdicts
 
 
 @pytest.mark.share(4)
@@ -208,59 +206,51 @@ def test_a_web_server_without_ranges_says_nothing_of_a_file(
 # ---- very many keys
 
 
-class Counting(Handler):
+class Pages(Handler):
     """A bucket of S3 with ``state`` keys below ``run/data/``, which it makes up as they are asked for."""
 
     def answer(self) -> None:
-        target = urlsplit(self.path)
-        query = {k: v[0] for k, v in parse_qs(target.query).items()}
+        query = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
         if "list-type" not in query:
             self.reply(404, body=b"<Error><Code>NoSuchKey</Code></Error>")
             return
         after = query.get("continuation-token") or query.get("start-after") or "-1"
-        first = int(after.rpartition("/")[2]) + 1
-        last = min(first + 1000, self.server.state)
+        first, last, more = self.page(int(after.rpartition("/")[2]) + 1)
         rows = "".join(
             f"<Contents><Key>run/data/{i:07}</Key><LastModified>2025-01-01T00:00:00.000Z</LastModified>"
             f'<ETag>"{i}"</ETag><Size>7</Size></Contents>'
             for i in range(first, last)
         )
-        more = (
-            f"<NextContinuationToken>{last - 1}</NextContinuationToken>" if last < self.server.state else ""
-        )
-        truncated = "true" if more else "false"
-        text = f"<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{more}{rows}</ListBucketResult>"
-        self.reply(200, body=text.encode())
+        cut = f"<IsTruncated>{'true' if more else 'false'}</IsTruncated>"
+        self.reply(200, body=f"<ListBucketResult>{cut}{more}{rows}</ListBucketResult>".encode())
+
+    def page(self, first: int) -> tuple[int, int, str]:
+        """The first number of a page, the one behind its last, and where the next one begins."""
+        last = min(first + 1000, self.server.state)
+        token = f"<NextContinuationToken>{last - 1}</NextContinuationToken>"
+        return first, last, token * (last < self.server.state)
 
 
-class OnlyTheFirstPage(Handler):
+class OnlyTheFirstPage(Pages):
     """A server that knows ListObjects alone, and does not see what ListObjectsV2 asks for beyond it: that more
     would follow, it says in words of its own.
     """
 
-    def answer(self) -> None:
-        if "list-type" not in parse_qs(urlsplit(self.path).query):
-            self.reply(404, body=b"<Error><Code>NoSuchKey</Code></Error>")
-            return
-        rows = "".join(
-            f"<Contents><Key>run/data/{i:07}</Key><LastModified>2025-01-01T00:00:00.000Z</LastModified>"
-            f'<ETag>"{i}"</ETag><Size>7</Size></Contents>'
-            for i in range(self.server.state)
-        )
-        more = "<IsTruncated>true</IsTruncated><NextMarker>run/data/0000999</NextMarker>"
-        self.reply(200, body=f"<ListBucketResult>{more}{rows}</ListBucketResult>".encode())
+    def page(self, first: int) -> tuple[int, int, str]:
+        return 0, self.server.state, "<NextMarker>run/data/0000999</NextMarker>"
+
+
+def bucket_of(server: Server) -> Bucket:
+    return Bucket("s3://bucket", server.endpoint, options(server.endpoint), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("page", [1000, 100])
 def test_the_first_page_of_a_list_is_not_taken_for_all_of_it(page: int, tmp_path: Path) -> None:
-    with serving(OnlyTheFirstPage, page) as server:
-        options = {"endpoint": server.endpoint, "access_key_id": "a", "secret_access_key": "b"}
-        bucket = Bucket("s3://bucket", server.endpoint, {**options, "region": "us-east-1"}, None)  # type: ignore[arg-type]
-        with as_user(tmp_path, bucket):
-            for words in ("ls", "verify", "plan --allow none", "prune --keep-last 1"):
-                said = ask(*words.split(), "s3://bucket/run")
-                assert said.code == 5, said.text
-                assert "its list begins again in the middle" in said.text
+    with serving(OnlyTheFirstPage, page) as server, as_user(tmp_path, bucket_of(server)):
+        for words in ("ls", "verify", "plan --allow none", "prune --keep-last 1"):
+            said = ask(*words.split(), "s3://bucket/run")
+            assert said.code == 5, said.text
+            assert "its list begins again in the middle" in said.text
 
 
 @pytest.mark.parametrize(
@@ -278,10 +268,9 @@ def test_very_many_keys(count: int, mebibytes: int, tmp_path: Path) -> None:
         # not ru_maxrss, which begins with that of whoever started it
         "print(re.search(r'VmHWM: *\\s*([0-9]+) kB', open('/proc/self/status').read())[1], file=sys.stderr)"
     )
-    with serving(Counting, count) as server:
-        options = {"endpoint": server.endpoint, "access_key_id": "a", "secret_access_key": "b"}
-        bucket = Bucket("s3://bucket", server.endpoint, {**options, "region": "us-east-1"}, None)  # type: ignore[arg-type]
-        env = {**os.environ, **variables(bucket), "HOME": str(tmp_path), "CKPT_NO_CACHE": "1"}
+    with serving(Pages, count) as server:
+        own = {"HOME": str(tmp_path), "CKPT_NO_CACHE": "1"}
+        env = {**os.environ, **variables(bucket_of(server)), **own}
         done = subprocess.run(
             [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True, cwd=tmp_path
         )

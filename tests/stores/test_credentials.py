@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from places import FIXTURES
+from stores.asking import TREE
 from stores.azure_contents import ACCOUNT
 from stores.azure_contents import KEY as AZURE_KEY
 from stores.bucket import Bucket
@@ -25,7 +25,6 @@ from stores.serving import Handler, Server, serving
 from ckpt_tools import cli
 from ckpt_tools.storage import attempts
 
-TREE = FIXTURES / "layouts/megatron/tp/tree"
 LATER = "2099-01-01T00:00:00Z"
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
 WRONG = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": "wrong-secret"}
@@ -41,14 +40,11 @@ class Authority(Handler):
         self.server.state.append(asked)
         if "AssumeRole" in asked:
             kind = "AssumeRoleWithWebIdentity" if "WithWebIdentity" in asked else "AssumeRole"
-            keys = (
-                f"<AccessKeyId>{ACCESS}</AccessKeyId><SecretAccessKey>{SECRET}</SecretAccessKey>"
-                f"<SessionToken>session</SessionToken><Expiration>{LATER}</Expiration>"
-            )
+            of_all = {"AccessKeyId": ACCESS, "SecretAccessKey": SECRET, "SessionToken": "session", "Expiration": LATER}  # fmt: skip
+            keys = "".join(f"<{name}>{value}</{name}>" for name, value in of_all.items())
             inner = f"<{kind}Result><Credentials>{keys}</Credentials></{kind}Result>"
-            self.reply(
-                200, {"Content-Type": "text/xml"}, f"<{kind}Response>{inner}</{kind}Response>".encode()
-            )
+            text = f"<{kind}Response>{inner}</{kind}Response>"
+            self.reply(200, {"Content-Type": "text/xml"}, text.encode())
         elif "api/token" in asked:
             self.reply(200, {"X-aws-ec2-metadata-token-ttl-seconds": "600"}, b"token")
         elif asked.startswith("/latest/meta-data/iam/security-credentials/ "):
@@ -57,16 +53,13 @@ class Authority(Handler):
             found = {"accessKeyId": ACCESS, "secretAccessKey": SECRET, "sessionToken": "s"}
             self.json({"roleCredentials": {**found, "expiration": 4070908800000}})
         else:
-            self.json(
-                {
-                    "Code": "Success",
-                    "AccessKeyId": ACCESS,
-                    "SecretAccessKey": SECRET,
-                    "Token": "session",
-                    "Expiration": LATER,
-                    "LastUpdated": "2026-01-01T00:00:00Z",
-                }
-            )
+            found = {
+                "AccessKeyId": ACCESS,
+                "SecretAccessKey": SECRET,
+                "Token": "session",
+                "Expiration": LATER,
+            }
+            self.json({"Code": "Success", **found, "LastUpdated": "2026-01-01T00:00:00Z"})
 
     def json(self, value: object) -> None:
         self.reply(200, {"Content-Type": "application/json"}, json.dumps(value).encode())
@@ -129,10 +122,8 @@ def by_default_profile(desk: Desk) -> None:
 
 
 def by_program(desk: Desk) -> None:
-    script = desk.home / "keys.py"
-    script.write_text(
-        f"print({json.dumps({'Version': 1, 'AccessKeyId': ACCESS, 'SecretAccessKey': SECRET})!r})"
-    )
+    script, keys = desk.home / "keys.py", {"Version": 1, "AccessKeyId": ACCESS, "SecretAccessKey": SECRET}
+    script.write_text(f"print({json.dumps(keys)!r})")
     desk.aws(config=f"[profile work]\ncredential_process = {sys.executable} {script}\n")
     desk.env(AWS_PROFILE="work")
 
@@ -150,10 +141,8 @@ def by_login(desk: Desk) -> None:
 
 def _logged_in(desk: Desk, until: str) -> None:
     start = "https://example.awsapps.com/start"
-    sso = (
-        f"sso_start_url = {start}\nsso_region = us-east-1\nsso_account_id = 123456789012\nsso_role_name = r\n"
-    )
-    desk.aws(config=f"[profile work]\n{sso}region = us-east-1\n")
+    account = "sso_region = us-east-1\nsso_account_id = 123456789012\nsso_role_name = r\nregion = us-east-1\n"
+    desk.aws(config=f"[profile work]\nsso_start_url = {start}\n{account}")
     kept = desk.home / ".aws/sso/cache" / f"{sha1(start.encode()).hexdigest()}.json"
     kept.parent.mkdir(parents=True)
     # botocore looked for the home directory when it was imported
@@ -335,9 +324,8 @@ def test_a_missing_container_is_no_empty_directory(desk: Desk, azurite: Bucket) 
     desk.env(AZURE_STORAGE_ACCOUNT_NAME=ACCOUNT, AZURE_STORAGE_ACCOUNT_KEY=AZURE_KEY)
     for name in ("ls", "latest", "plan"):
         words = ["--allow=none", "--allow=missing"] if name != "ls" else []
-        code = cli.execute(
-            [name, "az://absent/run", *words, "--store-option", f"endpoint={azurite.options['endpoint']}"]
-        )
+        place = ("--store-option", f"endpoint={azurite.options['endpoint']}")
+        code = cli.execute([name, "az://absent/run", *words, *place])
         assert (code, "ContainerNotFound" in desk.capfd.readouterr().err) == (5, True), name
 
 
@@ -363,17 +351,10 @@ def test_nobody_asks_a_public_bucket_of_google(desk: Desk, gcs: Bucket) -> None:
 
 @pytest.mark.parametrize(
     ("url", "module", "extra"),
-    [
-        ("s3://bucket", "obstore", "cloud"),
-        ("sftp://host", "fsspec", "fsspec"),
-        ("s3://bucket", "botocore", "cloud"),
-    ],
-)
+    [("s3://bucket", "obstore", "cloud"), ("sftp://host", "fsspec", "fsspec"), ("s3://bucket", "botocore", "cloud")],
+)  # fmt: skip
 def test_what_is_not_installed_is_named(url: str, module: str, extra: str, desk: Desk) -> None:
-    if module == "botocore":
-        desk.env(AWS_PROFILE="work")
-    else:
-        desk.env(**KEYS)
+    desk.env(**({"AWS_PROFILE": "work"} if module == "botocore" else KEYS))
     for name in [n for n in sys.modules if n == module or n.startswith(f"{module}.")]:
         desk.patch.delitem(sys.modules, name)
     desk.patch.setitem(sys.modules, module, None)  # an import of it fails

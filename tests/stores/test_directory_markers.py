@@ -10,13 +10,12 @@ import shutil
 from pathlib import Path, PurePosixPath
 
 import pytest
-from fixture_trees import CASES
-from stores.asking import as_user, ask
+from fixture_trees import NAMED
+from stores.asking import TREE, as_user, ask
 from stores.bucket import Bucket
 
-SOME = {"megatron/tp", "torchsnapshot/steps", "hf-trainer/sharded"}
 ASKED = (("ls",), ("verify",), ("plan", "--order", "step"))
-TREES = [c.parent / "tree" for c in CASES if f"{c.parent.parent.name}/{c.parent.name}" in SOME]
+TREES = [NAMED[name].parent / "tree" for name in ("hf-trainer/sharded", "megatron/tp", "torchsnapshot/steps")]
 
 
 def answers(bucket: Bucket, home: Path) -> list[str]:
@@ -67,7 +66,7 @@ def test_what_stands_alone_is_an_empty_directory(
     """Mounts write one for each mkdir: several without a file are no first launch, as on a disk."""
     run = tmp_path / "run"
     if beside:
-        shutil.copytree(next(t for t in TREES if t.parent.name == "tp"), run)
+        shutil.copytree(TREE, run)
         gcs.upload(run, "run")
     for mark in marks:
         gcs.put(f"run/{mark}{ending}", b"")
@@ -82,10 +81,9 @@ def test_what_stands_alone_is_an_empty_directory(
 @pytest.mark.slow
 def test_older_versions_and_delete_markers_are_nothing(versioned_s3: Bucket, tmp_path: Path) -> None:
     """A newer save that was deleted, and what each object was before, are not there."""
-    tree = next(t for t in TREES if t.parent.name == "tp")
     for older in (True, False):
-        for path in sorted(p for p in tree.rglob("*") if p.is_file()):
-            name = path.relative_to(tree).as_posix()
+        for path in sorted(p for p in TREE.rglob("*") if p.is_file()):
+            name = path.relative_to(TREE).as_posix()
             versioned_s3.put(f"run/{name}", b"31" if older else path.read_bytes())
             if older and "0000030" in name:
                 versioned_s3.put(f"run/{name.replace('0000030', '0000040')}", path.read_bytes())

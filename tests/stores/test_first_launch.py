@@ -11,11 +11,8 @@ from stores.bucket import Bucket
 SERVERS = ["s3", "rclone_s3", "gcs", "azurite"]
 
 
-@pytest.mark.parametrize("server", SERVERS)
-def test_a_directory_is_made_before_the_first_launch(
-    server: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    bucket: Bucket = request.getfixturevalue(server)
+@pytest.mark.parametrize("bucket", SERVERS, indirect=True)
+def test_a_directory_is_made_before_the_first_launch(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("runs/other/model.pt", b"x")
     with as_user(tmp_path, bucket):
         before = ask("latest", f"{bucket.url}/runs/new", "--allow=none")
@@ -28,12 +25,9 @@ def test_a_directory_is_made_before_the_first_launch(
         assert ask("latest", f"{bucket.url}no/runs/new", "--allow=none", "--allow=missing").code == 5
 
 
-@pytest.mark.parametrize("server", ["s3", "gcs"])
-def test_a_folder_made_by_a_console_is_a_directory(
-    server: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("bucket", ["s3", "gcs"], indirect=True)
+def test_a_folder_made_by_a_console_is_a_directory(bucket: Bucket, tmp_path: Path) -> None:
     """An empty object whose name ends with a slash; obstore does not tell it of Azure."""
-    bucket: Bucket = request.getfixturevalue(server)
     bucket.put("runs/new/", b"")
     with as_user(tmp_path, bucket):
         after = ask("latest", f"{bucket.url}/runs/new", "--allow=none")

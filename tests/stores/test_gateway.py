@@ -6,19 +6,17 @@ sealed, staged or deleted, and no verdict is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
-from places import FIXTURES
-from stores.asking import Said, ask
+from stores.asking import NEWEST, TREE, Said, ask
 from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
 from stores.faults import Corrupt
 from stores.proxy import Proxy, Rule
-from stores.s3_contents import S3Contents
+from stores.s3_contents import s3_of
 
-TREE = FIXTURES / "layouts/megatron/tp/tree"
-NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
 TRACKER = "latest_checkpointed_iteration.txt"
 SIZE = (TREE / NEWEST).stat().st_size
 PLACES = {
@@ -41,21 +39,16 @@ COMMANDS = {
 }
 KEEPS = {"crc": {}, "etag": {"ServerSideEncryption": "AES256"}}
 """What the store keeps: a CRC-32 of each object, or an ETag alone, and that it is an MD5."""
+EVERYDAY = {("crc", "content", "plan"), ("etag", "end", "structure"), ("etag", "tracker", "tracker")}
 ROWS = [
-    pytest.param(keeps, place, command, marks=() if (keeps, place, command) in EVERYDAY else pytest.mark.slow)
-    for keeps in KEEPS
-    for place in PLACES
-    for command in COMMANDS
-    for EVERYDAY in [
-        {("crc", "content", "plan"), ("etag", "end", "structure"), ("etag", "tracker", "tracker")}
-    ]
+    pytest.param(*row, marks=() if row in EVERYDAY else pytest.mark.slow)
+    for row in product(KEEPS, PLACES, COMMANDS)
 ]
 
 
 @pytest.fixture
 def user(keeps: str, s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Behind]:
-    assert isinstance(s3.contents, S3Contents)
-    s3.contents.upload(TREE, "run", **KEEPS[keeps])
+    s3_of(s3).upload(TREE, "run", **KEEPS[keeps])
     with behind_proxy(s3, proxy_of, tmp_path) as behind:
         yield behind
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from places import FIXTURES
+from stores.asking import NEWEST as RANK_0
+from stores.asking import TREE as MEGATRON
 from stores.asking import as_user, ask
 from stores.bucket import Bucket
 
@@ -18,8 +20,6 @@ from ckpt_tools.job.staging import fetching
 
 TREE = FIXTURES / "layouts/hf-trainer/trainer/tree/checkpoint-20"
 FLAT = FIXTURES / "layouts/sharded-safetensors/consolidated/tree/step-1000"
-MEGATRON = FIXTURES / "layouts/megatron/tp/tree"
-RANK_0 = "iter_0000030/mp_rank_00/model_optim_rng.pt"
 TOLD_APART = (
     *("ü", "u\u0308", "A", "a", "Config.json", "x?y#z", "%41", "a%2Fb", "..%2F..%2Fx", " ", "a\\b", "..\\x"),
     *("-rf", "~", "..a", "...", "s3:", "$(id)", "`id`", "'\"<>", "\u202etxt.exe", "\u200b", "\u2028", "\x85"),

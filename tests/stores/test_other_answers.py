@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from places import FIXTURES
-from stores.asking import Said, ask
+from stores.asking import NEWEST, TREE, Said, ask
 from stores.behind_proxy import behind_proxy
 from stores.bucket import Bucket
 from stores.faults import Cut, Otherwise, Short, ShortLength, Status, expired_token, unavailable
@@ -24,8 +23,6 @@ from stores.proxy import Fault, Proxy, Rule
 
 from ckpt_tools.storage import stalls
 
-TREE = FIXTURES / "layouts/megatron/tp/tree"
-NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
 COMMANDS = {
     "ls": "ls @ --json",
     "verify": "verify @ --level content --json",
@@ -63,53 +60,51 @@ def error(status: int, code: str, to: str = "") -> Status:
     return Status(status, headers, f"<Error><Code>{code}</Code></Error>".encode())
 
 
-END = rb"<IsTruncated>false</IsTruncated>"
-ON = b"<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
-OBJECTS: dict[str, Fault] = {
-    "range ignored": Status(
-        200, (("ETag", '"x"'), ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")), WHOLE
-    ),
-    "another range": Otherwise(headers=(("Content-Range", f"bytes 7-{len(WHOLE) + 6}/{len(WHOLE) + 7}"),)),
-    "no range": Otherwise(headers=(("Content-Range", None),)),
-    "another ETag": Otherwise(headers=(("ETag", '"0123456789abcdef0123456789abcdef"'),)),
-    "no ETag": Otherwise(headers=(("ETag", None),)),
-    "packed": Otherwise(headers=(("Content-Encoding", "gzip"),), body=gzip.compress),
-    "said to be packed": Otherwise(headers=(("Content-Encoding", "gzip"),)),
-    "packed in secret": Otherwise(body=gzip.compress),
-    "more than was asked for": Otherwise(body=lambda data: data + b"x"),
-    "moved": Status(302, (("Location", "http://127.0.0.1:9/elsewhere"),)),
-    "cut": Cut(100),
-    "short": Short(100),
-    "short and said to be so": ShortLength(100),
-    "busy": unavailable("3600"),
-    "expired": expired_token(),
-}
-LISTS: dict[str, Fault] = {
-    "every row twice": Otherwise(body=rows(lambda found: [row for row in found for _ in "12"])),
-    "backwards": Otherwise(body=rows(lambda found: found[::-1])),
-    "cut": Cut(300),
-    "no end": Otherwise(body=lambda data: data.replace(b"<IsTruncated>false", b"<IsTruncated>true")),
-    "packed": Otherwise(headers=(("Content-Encoding", "gzip"),), body=gzip.compress),
-    "busy": unavailable("3600"),
-    "expired": expired_token(),
-}
-REFUSED: dict[str, Fault] = {
-    "archived": error(403, "InvalidObjectState"),
-    "in the archive tier": error(409, "BlobArchived"),
-    "of another key": error(400, "InvalidRequest"),
+ELSEWHERE: dict[str, Fault] = {
     "not paid for": error(403, "AccessDenied"),
     "of another time": error(403, "RequestTimeTooSkewed"),
     "in another region": error(301, "PermanentRedirect"),
     "in another region for now": error(307, "TemporaryRedirect", "http://127.0.0.1:9/elsewhere"),
 }
 """What is refused is refused each time."""
+PACKED = (("Content-Encoding", "gzip"),)
+END = rb"<IsTruncated>false</IsTruncated>"
+ON = b"<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
+LATE: dict[str, Fault] = {"busy": unavailable("3600"), "expired": expired_token()}
+OBJECTS: dict[str, Fault] = {
+    "range ignored": Status(200, (("ETag", '"x"'), ("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")), WHOLE),
+    "another range": Otherwise(headers=(("Content-Range", f"bytes 7-{len(WHOLE) + 6}/{len(WHOLE) + 7}"),)),
+    "no range": Otherwise(headers=(("Content-Range", None),)),
+    "another ETag": Otherwise(headers=(("ETag", '"0123456789abcdef0123456789abcdef"'),)),
+    "no ETag": Otherwise(headers=(("ETag", None),)),
+    "packed": Otherwise(headers=PACKED, body=gzip.compress),
+    "said to be packed": Otherwise(headers=PACKED),
+    "packed in secret": Otherwise(body=gzip.compress),
+    "more than was asked for": Otherwise(body=lambda data: data + b"x"),
+    "moved": Status(302, (("Location", "http://127.0.0.1:9/elsewhere"),)),
+    "cut": Cut(100),
+    "short": Short(100),
+    "short and said to be so": ShortLength(100),
+    **LATE,
+}  # fmt: skip
+LISTS: dict[str, Fault] = {
+    "every row twice": Otherwise(body=rows(lambda found: [row for row in found for _ in "12"])),
+    "backwards": Otherwise(body=rows(lambda found: found[::-1])),
+    "cut": Cut(300),
+    "no end": Otherwise(body=lambda data: data.replace(b"<IsTruncated>false", b"<IsTruncated>true")),
+    "packed": Otherwise(headers=PACKED, body=gzip.compress),
+    **LATE,
+}
+REFUSED: dict[str, Fault] = {
+    "archived": error(403, "InvalidObjectState"),
+    "in the archive tier": error(409, "BlobArchived"),
+    "of another key": error(400, "InvalidRequest"),
+    **ELSEWHERE,
+}
 OTHER_LISTS: dict[str, Fault] = {
     "without ETags": Otherwise(body=partial(re.sub, rb"<ETag>[^<]*</ETag>", b"")),
     "of one time": Otherwise(body=partial(re.sub, rb"(?<=<LastModified>)[^<]*", b"2026-01-01T00:00:00.000Z")),
-    "not paid for": error(403, "AccessDenied"),
-    "of another time": error(403, "RequestTimeTooSkewed"),
-    "in another region": error(301, "PermanentRedirect"),
-    "in another region for now": error(307, "TemporaryRedirect", "http://127.0.0.1:9/elsewhere"),
+    **ELSEWHERE,
 }
 OBJECT, LIST = f"/run/{NEWEST}", "list-type=2"
 FAULTS = {

@@ -111,10 +111,8 @@ def uploaded(bucket: Bucket, root: Path) -> None:
     for path in files:
         key = f"{root.name}/{path.relative_to(root).as_posix()}"
         if isinstance(contents, S3Contents):
-            times = {"mtime": f"{path.stat().st_mtime_ns / 1e9:.3f}"}
-            contents.client.put_object(
-                Bucket=contents.bucket, Key=key, Body=path.read_bytes(), Metadata=times
-            )
+            told = {"Key": key, "Metadata": {"mtime": f"{path.stat().st_mtime_ns / 1e9:.3f}"}}
+            contents.client.put_object(Bucket=contents.bucket, Body=path.read_bytes(), **told)
         else:
             bucket.put(key, path.read_bytes())
     rows = (row for page in bucket.store().list(root.name) for row in page)
@@ -161,9 +159,8 @@ def test_a_tree_is_judged_alike(case: Path, rclone_bucket: Bucket, tmp_path: Pat
 def damages(case: Path) -> Iterator[dict[str, Any]]:
     """A loss, a flipped bit in one file and a cut in another; then both once more."""
     tree = case.parent / "tree"
-    names = sorted(
-        p.relative_to(tree).as_posix() for p in tree.rglob("*") if p.is_file() and p.stat().st_size
-    )
+    files = (p for p in tree.rglob("*") if p.is_file() and p.stat().st_size)
+    names = sorted(p.relative_to(tree).as_posix() for p in files)
     chosen = random.Random(subject_of(case))
     yield {"remove": [chosen.choice(names)]}
     one, other = chosen.sample(names, 2) if len(names) > 1 else names * 2
@@ -172,18 +169,15 @@ def damages(case: Path) -> Iterator[dict[str, Any]]:
         yield {"truncate": {cut: chosen.randrange((tree / cut).stat().st_size)}}
 
 
-def some_damage() -> Iterator[Any]:
-    """A quarter of the trees, one kind after the other; all of them with all their damage every night."""
-    yield from (
-        pytest.param(*row.values, range(i % 5, i % 5 + 1), id=row.id) for i, row in enumerate(TREES[::8])
-    )
-    yield from (
-        pytest.param(*row.values, range(5), id=f"{row.id}-all", marks=pytest.mark.exhaustive) for row in TREES
-    )
+DAMAGED = [
+    *(pytest.param(*row.values, range(i % 5, i % 5 + 1), id=row.id) for i, row in enumerate(TREES[::8])),
+    *(pytest.param(*row.values, range(5), id=f"{row.id}-all", marks=pytest.mark.exhaustive) for row in TREES),
+]
+"""A quarter of the trees, one kind after the other; all of them with all their damage every night."""
 
 
 @pytest.mark.share(12)
-@pytest.mark.parametrize(("case", "kinds"), list(some_damage()))
+@pytest.mark.parametrize(("case", "kinds"), DAMAGED)
 def test_damage_is_found_alike(
     case: Path, kinds: range, rclone_bucket: Bucket, tmp_path: Path, asker: Path
 ) -> None:
@@ -212,11 +206,8 @@ def test_every_recorded_question_is_answered_alike(
     assert wrong == []
 
 
-SOME = [
-    p
-    for p in TREES
-    if p.id in {"dcp-two", "deepspeed-zero2", "megatron-tp", "orbax-steps", "hf-trainer-sharded"}
-]
+OF_ALL = {"dcp-two", "deepspeed-zero2", "megatron-tp", "orbax-steps", "hf-trainer-sharded"}
+SOME = [p for p in TREES if p.id in OF_ALL]
 
 
 @pytest.mark.share(12)

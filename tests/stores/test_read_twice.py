@@ -5,21 +5,18 @@ gives orders is read so that a flip shows, and what looks damaged is read once m
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from places import FIXTURES
 from scheduled import Threads
-from stores.asking import as_user, ask
-from stores.bucket import Bucket
-from stores.calls import URL, Call, Calls, Fault
+from stores.asking import NEWEST, ask
+from stores.calls import URL, Call, Desk, Fault, desk_of
 
 from ckpt_tools import api
 from ckpt_tools.model.report import Level
 from ckpt_tools.reading.engines import Engine
-from ckpt_tools.storage import attempts
-from ckpt_tools.storage.stores import mounts
 
 ROOT = f"{URL}/run"
 STATES = (".pt", ".pth", ".bin", ".safetensors", ".distcp")
@@ -33,20 +30,10 @@ TREES = {
 
 
 @pytest.fixture
-def behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Fault | None], Calls]]:
-    """Makes the bucket whose calls meet a fault: a directory of this machine, whose ETags prove nothing."""
-    for name in ("user", "top"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(attempts, "pause", lambda _seconds: None)
-    now = [Calls(tmp_path / "top")]
-    monkeypatch.setattr(mounts, "opened", lambda *_: now[0])
-
-    def made(fault: Fault | None) -> Calls:
-        now[0] = Calls(tmp_path / "top", fault)
-        mounts.forget()
-        return now[0]
-
-    with as_user(tmp_path / "user", Bucket(URL, "", {}, None)):  # type: ignore[arg-type]
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+    """Its bucket is a directory of this machine, whose ETags prove nothing."""
+    with desk_of(FIXTURES / f"layouts/{request.param}/tree", tmp_path) as made:
+        made.fresh()
         yield made
 
 
@@ -60,43 +47,38 @@ def flips(calls: list[Call], keys: tuple[str, ...] = ()) -> Iterator[Fault]:
 
 
 @pytest.mark.share(3)
-@pytest.mark.parametrize("case", TREES)
-def test_what_gives_orders(case: str, tmp_path: Path, behind: Callable[[Fault | None], Calls]) -> None:
-    tree = FIXTURES / f"layouts/{case}/tree"
-    shutil.copytree(tree, tmp_path / "top/run")
-    words = ("plan", ROOT, "--json", "--level", "structure", *TREES[case])
-    orders = tuple(
-        f"run/{path.relative_to(tree)}"
-        for path in tree.rglob("*")
-        if path.is_file() and path.suffix not in STATES
-    )
-    calls = behind(None).calls
+@pytest.mark.parametrize(("desk", "more"), TREES.items(), ids=TREES, indirect=["desk"])
+def test_what_gives_orders(desk: Desk, more: tuple[str, ...]) -> None:
+    words = ("plan", ROOT, "--json", "--level", "structure", *more)
+    files = (path for path in desk.tree.rglob("*") if path.is_file() and path.suffix not in STATES)
+    orders = tuple(f"run/{path.relative_to(desk.tree)}" for path in files)
+    calls = desk.behind(None).calls
     usual = ask(*words)
     assert usual.code == 0
     tried = list(flips(calls, orders))
     assert tried
     for fault in tried:
-        behind(fault)
+        desk.behind(fault)
         said = ask(*words)
         assert fault.met or fault.call.number > 1, fault
         same = said.code == 0 and said.json["fingerprint"] == usual.json["fingerprint"]
         assert same or said.code == 5, (fault, said.text)
 
 
-def test_what_workers_read(tmp_path: Path, behind: Callable[[Fault | None], Calls]) -> None:
-    shutil.copytree(FIXTURES / "layouts/megatron/tp/tree/iter_0000030", tmp_path / "top/run/iter_0000030")
-    calls = behind(None).calls
-    key = "run/iter_0000030/mp_rank_00/model_optim_rng.pt"
+@pytest.mark.parametrize("desk", ["megatron/tp"], indirect=True)
+def test_what_workers_read(desk: Desk) -> None:
+    for save in ("iter_0000010", "iter_0000020"):
+        shutil.rmtree(desk.top / "run" / save)
+    calls, key = desk.behind(None).calls, f"run/{NEWEST}"
     with Threads() as threads:
         engine = Engine(threads, "threads")
         api.verify([ROOT], Level.CONTENT, engine=engine)
         numbers = [c.number for c in calls if c.kind == "read" and c.key == key]
         for number in numbers[:: max(1, len(numbers) // 4)]:
             fault = Fault("garbled", Call("read", key, number), stays=False)
-            behind(fault)
+            desk.behind(fault)
             done = api.verify([ROOT], Level.CONTENT, engine=engine)
-            verdicts = {
-                row.report.path.rpartition("/run/")[2]: row.report.verdict.value for row in done.files
-            }
-            assert fault.met and verdicts.pop(key[4:]) in ("ok", "unknown"), (fault, done)
+            reports = (row.report for row in done.files)
+            verdicts = {r.path.rpartition("/run/")[2]: r.verdict.value for r in reports}
+            assert fault.met and verdicts.pop(NEWEST) in ("ok", "unknown"), (fault, done)
             assert set(verdicts.values()) == {"ok"}

@@ -4,57 +4,30 @@ is the same, or that nobody could look.
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixture_trees import CASES
-from obstore.store import LocalStore
+from stores.calls import URL, Call, Calls, Fault
 
 from ckpt_tools import api
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.storage import attempts
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.object_store import ObjectStore
-from ckpt_tools.storage.stores.store import Object, Replaced
 from ckpt_tools.storage.stores.tree import Tree
 
-URL = "refusing://bucket"
-FAULTS: dict[str, Callable[[str], OSError]] = {
-    "denied": lambda url: PermissionError(errno.EACCES, "denied", url),
-    "gone": lambda url: FileNotFoundError(errno.ENOENT, "there is no such object", url),
-    "replaced": Replaced,
-    "broken off": lambda url: OSError(errno.ECONNRESET, "it broke off", url),
-}
+FAULTS = ("denied", "gone", "replaced", "broken off")
 CASES_OF = {case.parent.parent.name: case for case in reversed(CASES)}
 
 
-class Refusing(ObjectStore):
-    """A directory as obstore serves it: all but one of its objects can be read."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(URL, LocalStore(str(directory)))
-        self.fault: tuple[str, Callable[[str], OSError]] | None = None
-        self.asked: dict[str, None] = {}
-
-    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
-        self.asked[of.key] = None
-        if self.fault is not None and self.fault[0] == of.key:
-            raise self.fault[1](f"{URL}/{of.key}")
-        return super().read(of, start, length)
-
-    def _prove(self, prefix: str) -> None:
-        """A directory is a store."""
-
-
 @pytest.fixture
-def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Refusing:
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
     monkeypatch.setattr(attempts, "pause", lambda _seconds: None)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    refusing = Refusing(request.param.parent)
+    refusing = Calls(request.param.parent)
     monkeypatch.setitem(mounts._trees, (URL, ()), Tree(refusing))
     return refusing
 
@@ -79,7 +52,7 @@ def rows() -> Iterator[Any]:
     of the other faults in turn, which differ in their words alone.
     """
     for number, (layout, case) in enumerate(CASES_OF.items()):
-        yield pytest.param(case, list(FAULTS)[number % len(FAULTS)], number, id=layout)
+        yield pytest.param(case, FAULTS[number % len(FAULTS)], number, id=layout)
     for case in CASES:
         name = f"{case.parent.parent.name}-{case.parent.name}"
         yield pytest.param(case, "", None, id=name, marks=pytest.mark.exhaustive)
@@ -99,11 +72,12 @@ def faults(keys: list[str], fault: str, which: int | None) -> Iterator[tuple[str
 @pytest.mark.share(12)
 @pytest.mark.parametrize(("store", "fault", "which"), list(rows()), indirect=["store"])
 def test_no_object_that_cannot_be_read_makes_another_plan(
-    store: Refusing, fault: str, which: int | None
+    store: Calls, fault: str, which: int | None
 ) -> None:
     usual = planned()
-    for key, what in faults(list(store.asked), fault, which):
-        store.fault = key, FAULTS[what]
+    asked = dict.fromkeys(call.key for call in store.calls if call.kind == "read")
+    for key, what in faults(list(asked), fault, which):
+        store.fault = Fault(what, Call("read", key, 0), stays=True)
         now = planned()
         if isinstance(now, CannotLook):
             continue

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 from fsspec.config import conf
-from places import FIXTURES
-from stores.asking import as_user, ask
+from stores.asking import TREE, as_user, ask
 from stores.bucket import Bucket
 from stores.directory import Directory
 
@@ -20,7 +19,6 @@ from ckpt_tools.storage.stores.filesystem import FileSystem, _object
 from ckpt_tools.storage.stores.mounts import tree_of
 from ckpt_tools.storage.stores.store import Object, other_than
 
-TREE = FIXTURES / "layouts/megatron/tp/tree"
 NEWEST = "run/iter_0000030/mp_rank_00/model_optim_rng.pt"
 TRACKER = "run/latest_checkpointed_iteration.txt"
 Read = Callable[[FileSystem, Object, int, int], tuple[memoryview, Object]]
@@ -80,7 +78,7 @@ def test_what_was_replaced_while_it_was_read_makes_no_older_one_the_choice(
 def test_it_is_in_use(run: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_at(monkeypatch, run, NEWEST, bytes((TREE / NEWEST[4:]).stat().st_size), 0)
     said = ask("verify", f"{run.url}/run", "--json")
-    verdicts = {row["path"].partition("/run/")[2]: row["verdict"] for row in said.json["files"]}
+    verdicts = said.verdicts
     assert verdicts.pop(NEWEST.removeprefix("run/")) == "unknown"
     assert said.code == 5 and "in-use" in said.codes
     assert set(verdicts.values()) == {"ok"}
@@ -109,9 +107,8 @@ def test_who_cannot_ask_says_nothing_of_the_file(
     monkeypatch.setattr(FileSystem, "head", head)
     for damage in (0, 1):
         said = ask("verify", f"{run.url}/run", "--json")
-        rows = {row["path"].partition("/run/")[2]: row["verdict"] for row in said.json["files"]}
-        assert {v for k, v in rows.items() if "mp_rank_00" in k} == {"unknown"}
-        assert {v for k, v in rows.items() if "mp_rank_00" not in k} == {"ok"}
+        assert {v for k, v in said.verdicts.items() if "mp_rank_00" in k} == {"unknown"}
+        assert {v for k, v in said.verdicts.items() if "mp_rank_00" not in k} == {"ok"}
         assert said.code == 5
         for question in QUESTIONS:
             said = ask(*question.split(), f"{run.url}/run", "--json")

@@ -8,42 +8,31 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import MemoryStore
+from places import FIXTURES
+from stores.asking import TREE
+from stores.calls import Counted
 
 from ckpt_tools import api
 from ckpt_tools.model.report import Level, Verdict
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.stores import mounts, source
-from ckpt_tools.storage.stores.object_store import ObjectStore
-from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.stores.tree import Tree
 
 URL = "counted://bucket"
-FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
-class Counted(ObjectStore):
-    """A directory of this machine as obstore serves it, with the bytes of each request."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(URL, LocalStore(str(directory)))
-        self.gets: list[tuple[str, int, int]] = []
-
-    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
-        self.gets.append((of.key, start, length))
-        return super().read(of, start, length)
-
-    @property
-    def bytes(self) -> int:
-        return sum(length for _, _, length in self.gets)
+def read_of(store: Counted) -> int:
+    return sum(length for _, _, length in store.gets)
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "objects").mkdir()
-    counted = Counted(tmp_path / "objects")
+    counted = Counted(URL, tmp_path / "objects")
     monkeypatch.setitem(mounts._trees, (URL, ()), Tree(counted))
+    return counted
     return counted
 
 
@@ -98,7 +87,7 @@ def test_the_structure_of_a_large_file_takes_four_requests(
     assert [r.report.verdict for r in reports] == [Verdict.OK]
     assert reports[0].report.size > tensors * one
     assert len(store.gets) <= 4
-    assert store.bytes < 1 << 20
+    assert read_of(store) < 1 << 20
 
 
 @pytest.mark.torch
@@ -111,16 +100,15 @@ def test_content_is_asked_for_once(store: Counted, tmp_path: Path) -> None:
     assert file.report.verdict is Verdict.OK
     content = [(start, length) for _, start, length in store.gets if length > source.WINDOW]
     assert sum(length for _, length in content) <= 1.5 * size
-    assert size <= store.bytes <= 1.6 * size
+    assert size <= read_of(store) <= 1.6 * size
 
 
 @pytest.mark.parametrize("others", [0, 1100])
 def test_one_file_costs_a_list_for_each_directory_above(store: Counted, tmp_path: Path, others: int) -> None:
     """Seals may lie in any of these, and what a large bucket has beside them is not listed for that."""
     store.client = memory = MemoryStore()  # which lists in the order of keys, as clouds do
-    tree = FIXTURES / "layouts/megatron/tp/tree"
-    for path in tree.rglob("*.*"):
-        memory.put(f"team/run/{path.relative_to(tree)}", path.read_bytes())
+    for path in TREE.rglob("*.*"):
+        memory.put(f"team/run/{path.relative_to(TREE)}", path.read_bytes())
     for directory in ("", "team/", "team/run/") if others else ():
         for number in range(others):
             memory.put(f"{directory}z/{number}", b"")
@@ -162,9 +150,12 @@ def test_a_store_is_not_told_to_copy_with_times(store: Counted, tmp_path: Path) 
     megatron(tmp_path / "objects/run", 2, range(10, 31, 10))
     for path in (tmp_path / "objects").rglob("*"):
         os.utime(path, (1_700_000_000, 1_700_000_000))
-    hints = [
-        {f.code: f.hint for f in api.plan(root, Selection(level=Level.PRESENCE, world_size=2)).warnings}
-        for root in (f"{URL}/run", str(tmp_path / "objects/run"))
-    ]
-    assert "--order step" in hints[0]["mtime-not-kept"] and "cp -a" not in hints[0]["mtime-not-kept"]
-    assert "cp -a" in hints[1]["mtime-not-kept"]
+    roots, asked = (
+        (f"{URL}/run", str(tmp_path / "objects/run")),
+        Selection(level=Level.PRESENCE, world_size=2),
+    )
+    there, here = (
+        {f.code: f.hint for f in api.plan(root, asked).warnings}["mtime-not-kept"] for root in roots
+    )
+    assert "--order step" in there and "cp -a" not in there
+    assert "cp -a" in here

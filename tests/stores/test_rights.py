@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from places import FIXTURES
-from stores.asking import Said, ask
+from stores.asking import NEWEST, TREE, Said, ask
 from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
 from stores.policy import READ, Policy, right_of
 from stores.proxy import Proxy, Rule
 
-TREE = FIXTURES / "layouts/megatron/tp/tree"
-NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
 READERS = {
     "ls": "ls @ --json",
     "verify": "verify @ --json",
@@ -69,9 +66,7 @@ class User:
 
 @pytest.fixture(params=["s3"])
 def user(
-    request: pytest.FixtureRequest,
-    proxy_of: Callable[[Bucket], Proxy],
-    tmp_path: Path,
+    request: pytest.FixtureRequest, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path
 ) -> Iterator[User]:
     bucket: Bucket = request.getfixturevalue(request.param)
     bucket.upload(TREE, "run")

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import flipped
 from run_helpers import SAY, ckpt, megatron
 from stores.asking import as_user, ask
 from stores.bucket import Bucket
-from stores.environment import of_s3
-from stores.s3_contents import S3Contents
+from stores.environment import of_user as env
+from stores.s3_contents import s3_of
 
 from ckpt_tools.storage.stores import mounts
 
@@ -34,9 +35,10 @@ def uploaded(bucket: Bucket, tmp_path: Path) -> str:
     return f"{bucket.url}/run"
 
 
-def env(bucket: Bucket, tmp_path: Path, **more: str) -> dict[str, str]:
-    own = {"XDG_STATE_HOME": str(tmp_path / "state"), "CKPT_CACHE_DIR": str(tmp_path / "cache")}
-    return {**of_s3(bucket), **own, **more}
+def another(path: Path) -> bytes:
+    """Its bytes, but for the last one."""
+    data = path.read_bytes()
+    return flipped(data, 8 * (len(data) - 1))
 
 
 def planned(bucket: Bucket, tmp_path: Path, *words: str) -> dict[str, Any]:
@@ -68,9 +70,8 @@ def test_the_plan_names_the_version_that_was_judged(
     if known:
         planned(versioned_s3, tmp_path)
     rows = {row["path"]: row for row in files(planned(versioned_s3, tmp_path))}
-    assert isinstance(versioned_s3.contents, S3Contents)
-    bucket = versioned_s3.url.removeprefix("s3://")
-    head = versioned_s3.contents.client.head_object(Bucket=bucket, Key=LAST)
+    there = s3_of(versioned_s3)
+    head = there.client.head_object(Bucket=there.bucket, Key=LAST)
     row = rows[f"{versioned_s3.url}/{LAST}"]
     assert (row["version"], row["etag"]) == (head["VersionId"], head["ETag"])
     assert all(row["version"] for row in rows.values())
@@ -92,9 +93,7 @@ def test_a_decision_to_stage_names_the_version_of_each_file(versioned_s3: Bucket
 def test_the_fingerprint_tells_another_object_of_the_same_size(s3: Bucket, tmp_path: Path) -> None:
     uploaded(s3, tmp_path)
     before = planned(s3, tmp_path, "--level", "presence")
-    data = bytearray((tmp_path / LAST).read_bytes())
-    data[-1] ^= 1
-    s3.put(LAST, bytes(data))
+    s3.put(LAST, another(tmp_path / LAST))
     after = planned(s3, tmp_path, "--level", "presence")
     assert before["fingerprint"] != after["fingerprint"]
 
@@ -115,12 +114,9 @@ def test_run_starts_a_command_with_urls(s3: Bucket, tmp_path: Path, home: Path) 
     assert not os.listdir(home)
 
 
-@pytest.mark.parametrize("server", ["gcs", "rclone_s3"])
-def test_another_process_follows_the_decision(
-    server: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("bucket", ["gcs", "rclone_s3"], indirect=True)
+def test_another_process_follows_the_decision(bucket: Bucket, tmp_path: Path) -> None:
     """It asks for single objects where the one that decided had a list, in which times have more digits."""
-    bucket: Bucket = request.getfixturevalue(server)
     bucket.upload(megatron(tmp_path / "run", steps=STEPS), "run")
     with as_user(tmp_path, bucket):
         said = ask("hook", f"{bucket.url}/run", "--order", "step", "--json")
@@ -137,9 +133,7 @@ def test_an_object_replaced_after_the_decision_is_not_loaded(s3: Bucket, tmp_pat
     told = json.loads(hook.stdout)["env"]
     reads = env(s3, tmp_path, CKPT_PLAN=told["CKPT_PLAN"])
     assert ckpt("hook", "--read", "--rank", "1", env=reads).returncode == 0
-    data = bytearray((tmp_path / LAST).read_bytes())
-    data[-1] ^= 1
-    s3.put(LAST, bytes(data))
+    s3.put(LAST, another(tmp_path / LAST))
     for words in (("latest", "--rank", "1"), ("hook", "--read", "--rank", "1")):
         done = ckpt(*words, env=reads)
         assert done.returncode == 5 and "has changed since it was chosen" in done.stderr, words

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from places import FIXTURES
-from stores.asking import Said, as_user, ask
+from helpers import flipped
+from stores.asking import TREE, Said, as_user, ask
 from stores.behind_proxy import behind_proxy
 from stores.bucket import Bucket
 from stores.exchange import Answer, Exchange
@@ -22,7 +22,6 @@ from stores.proxy import Fault, Proxy, Rule
 
 from ckpt_tools.storage.stores import mounts
 
-TREE = FIXTURES / "layouts/megatron/tp/tree"
 NEWEST = "iter_0000030"
 FILES = [f"{NEWEST}/mp_rank_{rank:02}/model_optim_rng.pt" for rank in (0, 1)]
 LIST = "list-type=2"
@@ -205,19 +204,14 @@ def test_a_fault_that_begins_while_files_are_brought(asker: Asker, fault: str) -
         assert asker.staged() == whole
 
 
+ONE, OTHER = FILES
 TWO = {
-    "503, then a cut": (Rule(unavailable("0"), path=LIST, times=1), Rule(Cut(100), path=FILES[0], times=1)),
-    "cut, and another is denied": (Rule(Cut(100), path=FILES[0], times=1), Rule(denied(), path=FILES[1])),
-    "a list that lacks a rank, and 503": (
-        Rule(Without(FILES[1]), path=LIST, times=1),
-        Rule(unavailable("0"), path=LIST, first=2),
-    ),
-    "429, and a token that expires": (Rule(too_many(), times=1), Rule(expired_token(), path=FILES[1])),
-    "a bit, and another file is denied": (
-        Rule(Corrupt(70_000), path=FILES[0], times=1),
-        Rule(denied(), path=FILES[1]),
-    ),
-}
+    "503, then a cut": (Rule(unavailable("0"), path=LIST, times=1), Rule(Cut(100), path=ONE, times=1)),
+    "cut, and another is denied": (Rule(Cut(100), path=ONE, times=1), Rule(denied(), path=OTHER)),
+    "a list that lacks a rank, and 503": (Rule(Without(OTHER), path=LIST, times=1), Rule(unavailable("0"), path=LIST, first=2)),
+    "429, and a token that expires": (Rule(too_many(), times=1), Rule(expired_token(), path=OTHER)),
+    "a bit, and another file is denied": (Rule(Corrupt(70_000), path=ONE, times=1), Rule(denied(), path=OTHER)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TWO)
@@ -238,11 +232,10 @@ def test_an_object_replaced_while_another_is_tried_again(asker: Asker) -> None:
 
 def test_an_object_of_the_same_size_and_second_between_plan_and_copy(asker: Asker) -> None:
     """Its ETag tells."""
-    data = bytearray((TREE / FILES[1]).read_bytes())
-    data[70_000] ^= 1
+    data = flipped((TREE / FILES[1]).read_bytes(), 8 * 70_000)
 
     def swap() -> None:
-        asker.bucket.put(f"run/{FILES[1]}", bytes(data))
+        asker.bucket.put(f"run/{FILES[1]}", data)
         age(asker.bucket)
 
     assert asker.stage().code == 0

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from run_helpers import ckpt, megatron
 from stores.bucket import Bucket
-from stores.environment import of_s3
-from stores.exchange import Exchange
-from stores.faults import Corrupt, Status
+from stores.environment import of_user
+from stores.faults import Before, Corrupt, Status
 from stores.proxy import Proxy, Rule
-from stores.s3_contents import S3Contents
+from stores.s3_contents import s3_of
 
 from ckpt_tools import guard
 
@@ -22,13 +21,8 @@ SEAL = "run/iter_0000020/.ckpt-seal.json"
 FILE = "run/iter_0000020/mp_rank_01/model_optim_rng.pt"
 
 
-def env(bucket: Bucket, tmp_path: Path) -> dict[str, str]:
-    own = {"XDG_STATE_HOME": str(tmp_path / "state"), "CKPT_CACHE_DIR": str(tmp_path / "cache")}
-    return {**of_s3(bucket), **own}
-
-
 def sealed(bucket: Bucket, tmp_path: Path, *words: str, code: int = 0) -> dict[str, Any]:
-    done = ckpt("seal", f"{bucket.url}/run", "--json", *words, env=env(bucket, tmp_path))
+    done = ckpt("seal", f"{bucket.url}/run", "--json", *words, env=of_user(bucket, tmp_path))
     assert done.returncode == code, (done.stdout, done.stderr)
     body: dict[str, Any] = json.loads(done.stdout)
     return body
@@ -39,7 +33,7 @@ def states(body: dict[str, Any]) -> dict[str, str]:
 
 
 def verified(bucket: Bucket, tmp_path: Path, *words: str) -> tuple[int, set[str]]:
-    done = ckpt("verify", f"{bucket.url}/run", "--json", *words, env=env(bucket, tmp_path))
+    done = ckpt("verify", f"{bucket.url}/run", "--json", *words, env=of_user(bucket, tmp_path))
     body = json.loads(done.stdout)
     found = [f for row in body["files"] for f in row["findings"]] + body["findings"]
     return done.returncode, {f["code"] for f in found if f["severity"] != "note"}
@@ -88,17 +82,6 @@ def test_nothing_is_written_with_dry_run_and_away_with_seal_dir(s3: Bucket, tmp_
     assert verified(s3, tmp_path, "--seal-dir", str(away))[0] == 1
 
 
-class Before:
-    """Something is done before a request reaches the server."""
-
-    def __init__(self, do: Callable[[], object]) -> None:
-        self.do = do
-
-    def meet(self, exchange: Exchange) -> None:
-        self.do()
-        exchange.send(exchange.ask())
-
-
 def test_the_seal_of_somebody_else_is_not_replaced(
     s3: Bucket, tmp_path: Path, proxy_of: Callable[[Bucket], Proxy]
 ) -> None:
@@ -106,10 +89,9 @@ def test_the_seal_of_somebody_else_is_not_replaced(
     s3.upload(megatron(tmp_path / "run", steps=(20,)), "run")
     proxy = proxy_of(s3)
     proxy.add(Rule(Before(lambda: s3.put(SEAL, b"theirs")), method="PUT", path=SEAL))
-    done = ckpt("seal", f"{s3.url}/run", env=env(s3.through(proxy.endpoint), tmp_path))
+    done = ckpt("seal", f"{s3.url}/run", env=of_user(s3.through(proxy.endpoint), tmp_path))
     assert done.returncode == 5 and "somebody else" in done.stderr, done.stderr
-    assert isinstance(s3.contents, S3Contents)
-    there = s3.contents.client.get_object(Bucket=s3.contents.bucket, Key=SEAL)
+    there = s3_of(s3).client.get_object(Bucket=s3_of(s3).bucket, Key=SEAL)
     assert there["Body"].read() == b"theirs"
     assert proxy.count("PUT") == 1
 
@@ -120,7 +102,7 @@ def test_without_the_right_to_write_it_says_what_can_be_done(
     s3.upload(megatron(tmp_path / "run", steps=(20,)), "run")
     proxy, before = proxy_of(s3), s3.keys()
     proxy.add(Rule(Status(403), method="PUT"))
-    done = ckpt("seal", f"{s3.url}/run", env=env(s3.through(proxy.endpoint), tmp_path))
+    done = ckpt("seal", f"{s3.url}/run", env=of_user(s3.through(proxy.endpoint), tmp_path))
     assert done.returncode == 5 and "CKPT_SEAL_DIR" in done.stderr and s3.keys() == before
 
 
@@ -145,8 +127,7 @@ def test_a_file_replaced_while_it_is_sealed_is_in_use(
 ) -> None:
     """After it was read: what is sworn to is looked at again when all of it was."""
     s3.upload(megatron(tmp_path / "run", steps=(20,)), "run")
-    proxy, done = proxy_of(s3), list[bool]()
-    first = FILE.replace("rank_01", "rank_00")
+    proxy, first, done = proxy_of(s3), FILE.replace("rank_01", "rank_00"), list[bool]()
 
     def replace() -> None:
         if not done:
@@ -155,7 +136,7 @@ def test_a_file_replaced_while_it_is_sealed_is_in_use(
 
     # the listing of both directories is the last thing that is asked before the seal
     proxy.add(Rule(Before(replace), method="GET", path=FILE, first=2))
-    asked = ckpt("seal", f"{s3.url}/run", "--json", env=env(s3.through(proxy.endpoint), tmp_path))
+    asked = ckpt("seal", f"{s3.url}/run", "--json", env=of_user(s3.through(proxy.endpoint), tmp_path))
     keys = s3.keys()
     assert done and SEAL not in keys, asked.stderr
     assert json.loads(asked.stdout)["summary"]["in-use"] == 1
@@ -174,12 +155,11 @@ def test_what_is_not_what_the_store_has_is_not_sworn_to(
     s3.put(f"run/checkpoint-20/{name}", data)
     proxy = proxy_of(s3)
     proxy.add(Rule(Corrupt(50_000), method="GET", path=name))
-    through = env(s3.through(proxy.endpoint), tmp_path)
-    done = ckpt("seal", f"{s3.url}/run", "--json", env=through)
+    done = ckpt("seal", f"{s3.url}/run", "--json", env=of_user(s3.through(proxy.endpoint), tmp_path))
     assert done.returncode == 5, (done.stdout, done.stderr)
     assert "not those that the store says it has" in done.stdout and "seal" not in " ".join(s3.keys())
     proxy.clear()
-    assert ckpt("seal", f"{s3.url}/run", env=env(s3, tmp_path)).returncode == 0
+    sealed(s3, tmp_path)
     assert "seal" in " ".join(s3.keys())
 
 
@@ -228,7 +208,9 @@ def test_without_the_right_to_merge_no_seal_is_lost(
     """
     before, proxy = set(by_ranks.keys()), proxy_of(by_ranks)
     proxy.add(Rule(Status(403), method=method))
-    done = ckpt("seal", f"{by_ranks.url}/run", "--merge", env=env(by_ranks.through(proxy.endpoint), tmp_path))
+    done = ckpt(
+        "seal", f"{by_ranks.url}/run", "--merge", env=of_user(by_ranks.through(proxy.endpoint), tmp_path)
+    )
     assert done.returncode == code, done.stderr
     assert proxy.count(method) > 0
     assert set(by_ranks.keys()) == before | ({SEAL} if code == 0 else set())

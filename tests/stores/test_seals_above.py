@@ -11,14 +11,12 @@ from typing import Any
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
-from places import FIXTURES
-from stores.asking import as_user, ask
+from stores.asking import NEWEST, TREE, as_user, ask
 from stores.bucket import Bucket
 from stores.faults import denied, unavailable
 from stores.proxy import Proxy, Rule
 
-TREE = FIXTURES / "layouts/megatron/tp/tree"
-FILE = "team/run/iter_0000030/mp_rank_00/model_optim_rng.pt"
+FILE = f"team/run/{NEWEST}"
 ELSEWHERE = r"^/[^/]+/?\?(?!.*prefix=team%2Frun)|^/[^/]+/(?!team/run/)[^?]"
 """Requests for what does not lie below team/run, which the policy of docs/stores.md does not allow."""
 
@@ -82,7 +80,7 @@ def test_what_holds_the_repositories_of_a_hub_has_no_seals(
 ) -> None:
     monkeypatch.setattr(Hub, "error", error)
     fsspec.register_implementation("hub", Hub, clobber=True)
-    Hub().pipe_file("hub://org/model/model.pt", (TREE / FILE.removeprefix("team/run/")).read_bytes())
+    Hub().pipe_file("hub://org/model/model.pt", (TREE / NEWEST).read_bytes())
     with as_user(tmp_path, Bucket("hub://org", "", {}, None)):  # type: ignore[arg-type]
         said = ask("verify", "hub://org/model/model.pt", "--json")
         assert (said.code, said.json["verdict"]) == (0, "ok"), said.text

@@ -20,6 +20,7 @@ from run_helpers import CKPT, CLEAN, SAY, broken_body, ckpt, megatron, torchrun_
 from small_files import deepspeed_model, deepspeed_zero
 from stores.asking import variables
 from stores.bucket import Bucket
+from stores.environment import of_s3
 from stores.faults import Corrupt, Cut, Hook, Short
 from stores.proxy import Proxy, Rule
 
@@ -27,17 +28,7 @@ BODY = "model_optim_rng"
 NEWEST = "iter_0000020"
 ORDER = ("--order", "step", "--no-cache")  # all objects are uploaded in one second
 NOTE = ".ckpt-stage.json"
-
-
-def environment(bucket: Bucket) -> dict[str, str]:
-    options = bucket.options
-    return {
-        "AWS_ENDPOINT_URL": options["endpoint"],
-        "AWS_ACCESS_KEY_ID": options["access_key_id"],
-        "AWS_SECRET_ACCESS_KEY": options["secret_access_key"],
-        "AWS_REGION": options["region"],
-        "AWS_ALLOW_HTTP": "true",
-    }
+Done = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
@@ -56,31 +47,35 @@ def proxy(uploaded: Bucket, proxy_of: Callable[[Bucket], Proxy]) -> Proxy:
     return proxy_of(uploaded)
 
 
-def stage(
-    bucket: Bucket, home: Path, *words: object, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    line = ("stage", f"{bucket.url}/run", home, *ORDER, *words)
-    return ckpt(*line, env={**environment(bucket), **(env or {})})
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "ssd"
 
 
-def start(
-    bucket: Bucket, home: Path, *words: object, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
+def stage(bucket: Bucket, home: Path, *words: object) -> Done:
+    return ckpt("stage", f"{bucket.url}/run", home, *ORDER, *words, env=of_s3(bucket))
+
+
+def start(bucket: Bucket, home: Path, *words: object) -> Done:
     """A job that prints its words and variables."""
     line = ("run", f"{bucket.url}/run", *ORDER, "--stage", home, *words, "--", *SAY)
-    return ckpt(*line, env={**environment(bucket), **(env or {})})
+    return ckpt(*line, env=of_s3(bucket))
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
+def told(done: Done) -> dict[str, str]:
     """The variables that the job sees."""
     assert done.returncode == 0, done.stderr
     _, variables = json.loads(done.stdout)
     return dict(variables)
 
 
-def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+def answer(done: Done) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
+
+
+def staged(bucket: Bucket, home: Path, *words: object) -> dict[str, Any]:
+    return answer(stage(bucket, home, "--json", *words))
 
 
 def only(home: Path) -> Path:
@@ -91,11 +86,13 @@ def only(home: Path) -> Path:
 
 
 def files_of(directory: Path) -> dict[str, bytes]:
-    return {
-        str(p.relative_to(directory)): p.read_bytes()
-        for p in directory.rglob("*")
-        if p.is_file() and not p.name.startswith(NOTE)
-    }
+    files = (p for p in directory.rglob("*") if p.is_file() and not p.name.startswith(NOTE))
+    return {str(p.relative_to(directory)): p.read_bytes() for p in files}
+
+
+def asked_for(proxy: Proxy, path: str) -> int:
+    """How often a part of a file was."""
+    return sum(s.method == "GET" and path in s.path for s in proxy.seen)
 
 
 def newest_of(run: Path) -> dict[str, bytes]:
@@ -107,31 +104,27 @@ def newest_of(run: Path) -> dict[str, bytes]:
 # -- what a job gets -----------------------------------------------------------------------------------------
 
 
-def test_a_job_starts_by_copies(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
+def test_a_job_starts_by_copies(uploaded: Bucket, run: Path, home: Path) -> None:
     keys = uploaded.keys()
-    seen = told(start(uploaded, tmp_path / "ssd"))
-    staged = only(tmp_path / "ssd")
-    assert seen["CKPT_PATH"] == str(staged)
-    assert seen["CKPT_ARGS"] == f"--load {staged} --ckpt-step 20"
-    assert files_of(staged) == newest_of(run)
+    seen = told(start(uploaded, home))
+    copy = only(home)
+    assert (seen["CKPT_PATH"], seen["CKPT_ARGS"]) == (str(copy), f"--load {copy} --ckpt-step 20")
+    assert files_of(copy) == newest_of(run)
     assert uploaded.keys() == keys
     decision = json.loads(Path(seen["CKPT_PLAN"]).read_text())
     rows = {row["url"]: row for row in decision["stage"]["files"]}
     assert set(rows) == {f["path"] for r in decision["ranks"] for f in r["files"]}
-    assert all(row["etag"] and row["path"].startswith(f"{staged}/") for row in rows.values())
-    assert decision["view"]["ranks"]["1"] == [f"{staged}/{NEWEST}/mp_rank_01/{BODY}.pt"]
-    again = ckpt("latest", "--rank", "1", env={**environment(uploaded), "CKPT_PLAN": seen["CKPT_PLAN"]})
-    assert again.stdout == f"{staged}/{NEWEST}/mp_rank_01/{BODY}.pt\n"
+    assert all(row["etag"] and row["path"].startswith(f"{copy}/") for row in rows.values())
+    assert decision["view"]["ranks"]["1"] == [f"{copy}/{NEWEST}/mp_rank_01/{BODY}.pt"]
+    again = ckpt("latest", "--rank", "1", env={**of_s3(uploaded), "CKPT_PLAN": seen["CKPT_PLAN"]})
+    assert again.stdout == f"{copy}/{NEWEST}/mp_rank_01/{BODY}.pt\n"
 
 
 @pytest.mark.share(3)
-@pytest.mark.parametrize("server", ["rclone_s3", "azurite", "gcs"])
-def test_every_store_is_brought_whole(
-    server: str, request: pytest.FixtureRequest, run: Path, tmp_path: Path
-) -> None:
-    bucket: Bucket = request.getfixturevalue(server)
+@pytest.mark.parametrize("bucket", ["rclone_s3", "azurite", "gcs"], indirect=True)
+def test_every_store_is_brought_whole(bucket: Bucket, run: Path, home: Path) -> None:
     bucket.upload(run, "run")
-    line, home = ("stage", f"{bucket.url}/run", tmp_path / "ssd", *ORDER, "--json"), tmp_path / "ssd"
+    line = ("stage", f"{bucket.url}/run", home, *ORDER, "--json")
     first = answer(ckpt(*line, env=variables(bucket)))
     assert {row["level"] for row in first["files"]} == {"content"}
     assert files_of(only(home)) == newest_of(run)
@@ -140,44 +133,38 @@ def test_every_store_is_brought_whole(
     assert files_of(only(home)) == newest_of(run)
 
 
-def test_the_words_of_a_command_name_the_copies(uploaded: Bucket, tmp_path: Path) -> None:
-    home = tmp_path / "ssd"
+def test_the_words_of_a_command_name_the_copies(uploaded: Bucket, home: Path) -> None:
     line = ("run", f"{uploaded.url}/run", *ORDER, "--stage", home, "--", "echo", "{ckpt.path}", "{ckpt.args}")
-    done = ckpt(*line, env=environment(uploaded))
+    done = ckpt(*line, env=of_s3(uploaded))
     assert done.stdout.split() == [str(only(home)), "--load", str(only(home)), "--ckpt-step", "20"]
 
 
-def test_what_is_there_is_not_fetched_again(uploaded: Bucket, proxy: Proxy, tmp_path: Path) -> None:
-    bucket, home = uploaded.through(proxy.endpoint), tmp_path / "ssd"
-    assert answer(stage(bucket, home, "--json"))["fetched"]["files"] == 2
+def test_what_is_there_is_not_fetched_again(uploaded: Bucket, home: Path) -> None:
+    assert staged(uploaded, home)["fetched"]["files"] == 2
     inode = (only(home) / NEWEST / f"mp_rank_00/{BODY}.pt").stat().st_ino
-    proxy.clear()
-    assert answer(stage(bucket, home, "--json"))["fetched"] == {"files": 0, "bytes": 0}
+    assert staged(uploaded, home)["fetched"] == {"files": 0, "bytes": 0}
     assert (only(home) / NEWEST / f"mp_rank_00/{BODY}.pt").stat().st_ino == inode
 
 
-def test_each_byte_comes_once(uploaded: Bucket, proxy: Proxy, tmp_path: Path) -> None:
+def test_each_byte_comes_once(uploaded: Bucket, proxy: Proxy, home: Path) -> None:
     """The bodies are verified on their way: what is planned first is their structure alone."""
-    staged = answer(stage(uploaded.through(proxy.endpoint), tmp_path / "ssd", "--json"))
-    whole = [s for s in proxy.seen if s.method == "GET" and f"{NEWEST}/mp_rank_00" in s.path]
-    assert {row["level"] for row in staged["files"]} == {"content"}
-    assert len(whole) <= 3  # its end and its beginning for the plan, then all of it
+    copied = staged(uploaded.through(proxy.endpoint), home)
+    assert {row["level"] for row in copied["files"]} == {"content"}
+    # its end and its beginning for the plan, then all of it
+    assert asked_for(proxy, f"{NEWEST}/mp_rank_00") <= 3
 
 
-def test_a_script_is_told(uploaded: Bucket, tmp_path: Path) -> None:
-    done = stage(uploaded, tmp_path / "ssd", "--format", "shell")
-    assert f"CKPT_PATH={only(tmp_path / 'ssd')} CKPT_STEP=20 " in done.stdout
+def test_a_script_is_told(uploaded: Bucket, home: Path) -> None:
+    done = stage(uploaded, home, "--format", "shell")
+    assert f"CKPT_PATH={only(home)} CKPT_STEP=20 " in done.stdout
 
 
-def test_the_hook_tells_a_script_the_same(uploaded: Bucket, tmp_path: Path) -> None:
+def test_the_hook_tells_a_script_the_same(uploaded: Bucket, home: Path) -> None:
     """The job that it starts reads its copies; what is gone from them stops it."""
-    home, line = tmp_path / "ssd", ("hook", f"{uploaded.url}/run", *ORDER, "--stage", tmp_path / "ssd")
-    env = environment(uploaded)
+    line, env = ("hook", f"{uploaded.url}/run", *ORDER, "--stage", home), of_s3(uploaded)
     hooked = answer(ckpt(*line, "--json", env=env))["env"]
     seen = told(start(uploaded, home))
-    assert {k: hooked[k] for k in ("CKPT_PATH", "CKPT_ARGS", "CKPT_STEP")} == {
-        k: seen[k] for k in ("CKPT_PATH", "CKPT_ARGS", "CKPT_STEP")
-    }
+    assert all(hooked[k] == seen[k] for k in ("CKPT_PATH", "CKPT_ARGS", "CKPT_STEP"))
     assert hooked["CKPT_PATH"] == str(only(home))
     env["CKPT_PLAN"] = hooked["CKPT_PLAN"]
     asked = ("latest", "--rank", "1")
@@ -189,58 +176,54 @@ def test_the_hook_tells_a_script_the_same(uploaded: Bucket, tmp_path: Path) -> N
 
 def test_a_relative_directory_is_below_the_current_one(uploaded: Bucket, tmp_path: Path) -> None:
     line = ("run", f"{uploaded.url}/run", *ORDER, "--stage", "ssd", "--", *SAY)
-    seen = told(ckpt(*line, env=environment(uploaded), cwd=tmp_path))
+    seen = told(ckpt(*line, env=of_s3(uploaded), cwd=tmp_path))
     assert seen["CKPT_PATH"] == str(only(tmp_path / "ssd"))
 
 
-def test_a_first_launch_stages_nothing(s3: Bucket, tmp_path: Path) -> None:
+def test_a_first_launch_stages_nothing(s3: Bucket, home: Path) -> None:
     s3.put("run/readme.txt", b"hello")
-    seen = told(start(s3, tmp_path / "ssd", "--allow=none"))
+    seen = told(start(s3, home, "--allow=none"))
     assert (seen["CKPT_RESUME"], seen["CKPT_PATH"]) == ("0", "")
-    assert not (tmp_path / "ssd").exists()
-    done = stage(s3, tmp_path / "ssd", "--allow=none", "--json")
-    assert answer(done)["checkpoint"] is None
-    assert stage(s3, tmp_path / "ssd").returncode == 3
+    assert not home.exists()
+    assert staged(s3, home, "--allow=none")["checkpoint"] is None
+    assert stage(s3, home).returncode == 3
 
 
 # -- ranks of this node --------------------------------------------------------------------------------------
 
 
-def test_a_node_stages_what_its_ranks_load(s3: Bucket, tmp_path: Path) -> None:
+def test_a_node_stages_what_its_ranks_load(s3: Bucket, tmp_path: Path, home: Path) -> None:
     """Rank 0's file is asked for by every rank of Megatron-LM."""
     s3.upload(megatron(tmp_path / "run", world=4), "run")
-    first = answer(stage(s3, tmp_path / "ssd", "--ranks", "2", "--json"))
+    first = staged(s3, home, "--ranks", "2")
     assert [Path(row["path"]).parent.name for row in first["files"]] == ["mp_rank_00", "mp_rank_02"]
     assert [row["rank"] for row in first["ranks"]] == [0, 2]
-    more = answer(stage(s3, tmp_path / "ssd", "--ranks", "2-3", "--json"))
-    assert more["fetched"]["files"] == 1
-    assert more["directory"] == first["directory"]
-    assert len(answer(stage(s3, tmp_path / "ssd", "--json"))["files"]) == 4
+    more = staged(s3, home, "--ranks", "2-3")
+    assert (more["fetched"]["files"], more["directory"]) == (1, first["directory"])
+    assert len(staged(s3, home)["files"]) == 4
 
 
-def test_a_layout_whose_ranks_look_for_all_files_is_staged_whole(s3: Bucket, tmp_path: Path) -> None:
+def test_a_layout_whose_ranks_look_for_all_files_is_staged_whole(s3: Bucket, home: Path) -> None:
     """DeepSpeed goes on without any optimizer's state where one of its files is not there."""
     for rank in range(2):
         name = f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
         s3.put(f"run/global_step20/{name}", deepspeed_zero(20, 2, rank))
     s3.put("run/global_step20/mp_rank_00_model_states.pt", deepspeed_model(20, 2, 1, 0))
     s3.put("run/latest", b"global_step20")
-    staged = answer(stage(s3, tmp_path / "ssd", "--ranks", "1", "--json"))
-    assert len(staged["files"]) == 3
-    assert (only(tmp_path / "ssd") / "latest").read_bytes() == b"global_step20"
+    assert len(staged(s3, home, "--ranks", "1")["files"]) == 3
+    assert (only(home) / "latest").read_bytes() == b"global_step20"
 
 
-def test_workers_of_a_node_stage_once(uploaded: Bucket, proxy: Proxy, tmp_path: Path) -> None:
-    bucket, home = uploaded.through(proxy.endpoint), tmp_path / "ssd"
+def test_workers_of_a_node_stage_once(uploaded: Bucket, proxy: Proxy, home: Path) -> None:
+    bucket = uploaded.through(proxy.endpoint)
     line = [*CKPT, "run", f"{bucket.url}/run", *ORDER, "--stage", str(home), "--worker", "--", *SAY]
-    envs = [{**CLEAN, **environment(bucket), **torchrun_env(rank, 2)} for rank in range(2)]
+    envs = [{**CLEAN, **of_s3(bucket), **torchrun_env(rank, 2)} for rank in range(2)]
     piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     workers = [subprocess.Popen(line, env=env, **piped) for env in envs]
     ended = [w.communicate() for w in workers]
     assert [w.returncode for w in workers] == [0, 0], ended
     assert {json.loads(out)[1]["CKPT_PATH"] for out, _ in ended} == {str(only(home))}
-    whole = [s for s in proxy.seen if s.method == "GET" and f"{NEWEST}/mp_rank_01" in s.path]
-    assert len(whole) <= 3, whole
+    assert asked_for(proxy, f"{NEWEST}/mp_rank_01") <= 3, proxy.seen
 
 
 # -- what goes wrong on the way ------------------------------------------------------------------------------
@@ -258,20 +241,19 @@ def middle_of(path: Path) -> int:
 @pytest.mark.share(3)
 @pytest.mark.parametrize("fault", ["corrupt", "cut", "short"])
 def test_what_is_damaged_on_the_way_comes_again(
-    uploaded: Bucket, proxy: Proxy, run: Path, tmp_path: Path, fault: str
+    uploaded: Bucket, proxy: Proxy, run: Path, home: Path, fault: str
 ) -> None:
     at = middle_of(run / NEWEST / f"mp_rank_00/{BODY}.pt")
     faults = {"corrupt": Corrupt(at), "cut": Cut(at), "short": Short(at)}
     # the plan reads a file's structure first, in one request or two; the next one asks for its content
-    answer(stage(uploaded.through(proxy.endpoint), tmp_path / "first", "--json"))
-    path = f"{NEWEST}/mp_rank_00"
-    reads = sum(s.method == "GET" and path in s.path for s in proxy.seen)
+    bucket, path = uploaded.through(proxy.endpoint), f"{NEWEST}/mp_rank_00"
+    staged(bucket, home.with_name("first"))
+    reads = asked_for(proxy, path)
     proxy.clear()
     proxy.add(Rule(faults[fault], "GET", path, first=reads, times=1))
-    done = stage(uploaded.through(proxy.endpoint), tmp_path / "ssd", "--json")
-    assert answer(done)["resume_step"] == 20
-    assert files_of(only(tmp_path / "ssd")) == newest_of(run)
-    assert sum(s.method == "GET" and path in s.path for s in proxy.seen) > reads
+    assert staged(bucket, home)["resume_step"] == 20
+    assert files_of(only(home)) == newest_of(run)
+    assert asked_for(proxy, path) > reads
 
 
 def test_damage_in_the_store_is_never_a_silent_fallback(s3: Bucket, run: Path, tmp_path: Path) -> None:
@@ -290,21 +272,21 @@ def test_damage_in_the_store_is_never_a_silent_fallback(s3: Bucket, run: Path, t
     assert stage(s3, tmp_path / "other", "--no-fallback").returncode == 6
 
 
-def test_nothing_starts_where_nothing_is_whole(s3: Bucket, tmp_path: Path) -> None:
+def test_nothing_starts_where_nothing_is_whole(s3: Bucket, tmp_path: Path, home: Path) -> None:
     run = megatron(tmp_path / "run", steps=(20,))
     broken_body(run)
     s3.upload(run, "run")
-    done = start(s3, tmp_path / "ssd")
+    done = start(s3, home)
     assert (done.returncode, done.stdout) == (4, "")
 
 
 def test_what_always_comes_damaged_stops_the_start(
-    uploaded: Bucket, proxy: Proxy, run: Path, tmp_path: Path
+    uploaded: Bucket, proxy: Proxy, run: Path, home: Path
 ) -> None:
     """The store's own checksum says that it has it whole."""
-    bucket, path = uploaded.through(proxy.endpoint), run / NEWEST / f"mp_rank_00/{BODY}.pt"
+    path = run / NEWEST / f"mp_rank_00/{BODY}.pt"
     proxy.add(Rule(Corrupt(middle_of(path)), "GET", f"{NEWEST}/mp_rank_00"))
-    done = start(bucket, tmp_path / "ssd")
+    done = start(uploaded.through(proxy.endpoint), home)
     assert (done.returncode, done.stdout) == (5, ""), done.stderr
     assert "the store says" in done.stderr
 
@@ -321,41 +303,37 @@ def test_an_object_replaced_between_two_nodes_stops_the_second(uploaded: Bucket,
 
 
 def test_an_object_replaced_in_mid_read_stops_the_start(
-    uploaded: Bucket, proxy: Proxy, run: Path, tmp_path: Path
+    uploaded: Bucket, proxy: Proxy, run: Path, home: Path
 ) -> None:
-    key = f"run/{NEWEST}/mp_rank_01/{BODY}.pt"
+    key, bucket = f"run/{NEWEST}/mp_rank_01/{BODY}.pt", uploaded.through(proxy.endpoint)
     other = (run / f"{NEWEST}/mp_rank_00/{BODY}.pt").read_bytes()
-    answer(stage(uploaded.through(proxy.endpoint), tmp_path / "first", "--json"))
-    reads = sum(s.method == "GET" and key in s.path for s in proxy.seen)
+    staged(bucket, home.with_name("first"))
+    reads = asked_for(proxy, key)
     proxy.clear()
     # before the read of its content is answered
-    replace = Rule(Hook(lambda: uploaded.put(key, other)), "GET", key, first=reads - 1, times=1)
-    proxy.add(replace)
-    done = start(uploaded.through(proxy.endpoint), tmp_path / "ssd")
+    proxy.add(Rule(Hook(lambda: uploaded.put(key, other)), "GET", key, first=reads - 1, times=1))
+    done = start(bucket, home)
     assert (done.returncode, done.stdout) == (5, ""), done.stderr
-    assert (
-        "it was replaced" in done.stderr or "it has changed since" in done.stderr
-    )  # by the moment it comes at
-    assert not [p for p in (tmp_path / "ssd").glob("iter_*") if (p / NOTE).exists()]
+    said = ("it was replaced", "it has changed since")  # by the moment it comes at
+    assert any(words in done.stderr for words in said)
+    assert not [p for p in home.glob("iter_*") if (p / NOTE).exists()]
 
 
 # -- what stays, and what goes -------------------------------------------------------------------------------
 
 
-def test_a_changed_copy_is_brought_again(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
-    home = tmp_path / "ssd"
-    answer(stage(uploaded, home, "--json"))
+def test_a_changed_copy_is_brought_again(uploaded: Bucket, run: Path, home: Path) -> None:
+    staged(uploaded, home)
     path = only(home) / NEWEST / f"mp_rank_00/{BODY}.pt"
     path.write_bytes(b"x" * path.stat().st_size)
     (only(home) / "latest_checkpointed_iteration.txt").write_text("99")
-    assert answer(stage(uploaded, home, "--json"))["fetched"]["files"] == 1
+    assert staged(uploaded, home)["fetched"]["files"] == 1
     assert files_of(only(home)) == newest_of(run)
 
 
-def test_a_bit_that_flipped_on_the_disk(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
+def test_a_bit_that_flipped_on_the_disk(uploaded: Bucket, run: Path, home: Path) -> None:
     """Nothing but its bytes shows it: they are read again with --no-cache, which no test's clock can fake."""
-    home = tmp_path / "ssd"
-    answer(stage(uploaded, home, "--json"))
+    staged(uploaded, home)
     note, path = only(home) / NOTE, only(home) / NEWEST / f"mp_rank_01/{BODY}.pt"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     rows = json.loads(note.read_text())
@@ -363,66 +341,56 @@ def test_a_bit_that_flipped_on_the_disk(uploaded: Bucket, run: Path, tmp_path: P
     row["seen"] = [(st := path.stat()).st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_ino]
     note.write_text(json.dumps(rows))
     words = ("stage", f"{uploaded.url}/run", home, "--order", "step", "--json")
-    by_times = answer(ckpt(*words, env=environment(uploaded)))
-    by_bytes = answer(ckpt(*words, "--no-cache", env=environment(uploaded)))
+    by_times = answer(ckpt(*words, env=of_s3(uploaded)))
+    by_bytes = answer(ckpt(*words, "--no-cache", env=of_s3(uploaded)))
     assert [one["fetched"]["files"] for one in (by_times, by_bytes)] == [0, 1]
     assert files_of(only(home)) == newest_of(run)
 
 
 @pytest.mark.exhaustive
-def test_after_another_boot_the_bytes_are_looked_at(uploaded: Bucket, run: Path, tmp_path: Path) -> None:
+def test_after_another_boot_the_bytes_are_looked_at(uploaded: Bucket, run: Path, home: Path) -> None:
     """What was not on the disk yet may be lost with the power, whatever its times say."""
-    home = tmp_path / "ssd"
-    answer(stage(uploaded, home, "--json"))
+    staged(uploaded, home)
     note = only(home) / NOTE
     note.write_text(re_hosted := note.read_text().replace('"boot": "', '"boot": "before-'))
-    assert answer(stage(uploaded, home, "--json"))["fetched"]["files"] == 0
+    assert staged(uploaded, home)["fetched"]["files"] == 0
     assert "before-" not in note.read_text()
     note.write_text(re_hosted)
     path = only(home) / NEWEST / f"mp_rank_01/{BODY}.pt"
-    st, data = path.stat(), bytearray(path.read_bytes())
-    data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
-    path.write_bytes(data)
+    st, data = path.stat(), path.read_bytes()
+    path.write_bytes(data[: len(data) // 2].ljust(len(data), b"\0"))
     os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
-    assert answer(stage(uploaded, home, "--json"))["fetched"]["files"] == 1
+    assert staged(uploaded, home)["fetched"]["files"] == 1
     assert files_of(only(home)) == newest_of(run)
 
 
-def test_the_least_recently_used_go(uploaded: Bucket, tmp_path: Path) -> None:
-    home = tmp_path / "ssd"
-    first = answer(stage(uploaded, home, "--max-step", "10", "--json"))["directory"]
-    answer(stage(uploaded, home, "--json", "--keep", "2"))
-    assert Path(first).exists()
-    with open(home / ".ckpt-stage" / f"{Path(first).name}.use", "rb") as used:
+def test_the_least_recently_used_go(uploaded: Bucket, home: Path) -> None:
+    first = Path(staged(uploaded, home, "--max-step", "10")["directory"])
+    staged(uploaded, home, "--keep", "2")
+    assert first.exists()
+    with open(home / ".ckpt-stage" / f"{first.name}.use", "rb") as used:
         fcntl.flock(used, fcntl.LOCK_SH)  # as a job that runs has it
-        assert answer(stage(uploaded, home, "--json", "--keep", "1"))["removed"] == []
-        assert Path(first).exists()
-    assert answer(stage(uploaded, home, "--json", "--keep", "1"))["removed"] == [Path(first).name]
+        assert staged(uploaded, home, "--keep", "1")["removed"] == []
+        assert first.exists()
+    assert staged(uploaded, home, "--keep", "1")["removed"] == [first.name]
     assert only(home).name.startswith(NEWEST)
 
 
-def test_a_running_job_keeps_its_copies(uploaded: Bucket, tmp_path: Path) -> None:
-    home = tmp_path / "ssd"
+def test_a_running_job_keeps_its_copies(uploaded: Bucket, home: Path) -> None:
     line = ["run", f"{uploaded.url}/run", *ORDER, "--max-step", "10", "--stage", str(home)]
-    job = subprocess.Popen(
-        [*CKPT, *line, "--", "sh", "-c", "echo started; read line"],
-        env={**CLEAN, **environment(uploaded)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert job.stdout is not None
+    line = [*CKPT, *line, "--", "sh", "-c", "echo started; read line"]
+    piped: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    job = subprocess.Popen(line, env={**CLEAN, **of_s3(uploaded)}, **piped)
     assert job.stdout.readline() == "started\n"
-    assert answer(stage(uploaded, home, "--keep", "1", "--json"))["removed"] == []
+    assert staged(uploaded, home, "--keep", "1")["removed"] == []
     job.communicate("go\n")
-    assert len(answer(stage(uploaded, home, "--keep", "1", "--json"))["removed"]) == 1
+    assert len(staged(uploaded, home, "--keep", "1")["removed"]) == 1
 
 
-def test_a_file_of_somebody_else_is_not_removed(uploaded: Bucket, tmp_path: Path) -> None:
-    home = tmp_path / "ssd"
-    first = Path(answer(stage(uploaded, home, "--max-step", "10", "--json"))["directory"])
+def test_a_file_of_somebody_else_is_not_removed(uploaded: Bucket, tmp_path: Path, home: Path) -> None:
+    first = Path(staged(uploaded, home, "--max-step", "10")["directory"])
     (first / "saved").symlink_to(tmp_path)
-    assert answer(stage(uploaded, home, "--keep", "1", "--json"))["removed"] == []
+    assert staged(uploaded, home, "--keep", "1")["removed"] == []
     done = stage(uploaded, home, "--max-step", "10")
     assert done.returncode == 2
     assert "saved was not put there by ckpt" in done.stderr
@@ -430,9 +398,8 @@ def test_a_file_of_somebody_else_is_not_removed(uploaded: Bucket, tmp_path: Path
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("what", ["home", "checkpoint"])
-def test_a_directory_that_others_can_write_is_refused(uploaded: Bucket, tmp_path: Path, what: str) -> None:
-    home = tmp_path / "ssd"
-    answer(stage(uploaded, home, "--json"))
+def test_a_directory_that_others_can_write_is_refused(uploaded: Bucket, home: Path, what: str) -> None:
+    staged(uploaded, home)
     (home if what == "home" else only(home)).chmod(0o777)
     done = start(uploaded, home)
     assert (done.returncode, done.stdout) == (2, "")
@@ -441,7 +408,7 @@ def test_a_directory_that_others_can_write_is_refused(uploaded: Bucket, tmp_path
 
 def test_it_lies_on_any_file_system(uploaded: Bucket, run: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as home:
-        answer(stage(uploaded, Path(home), "--json"))
+        staged(uploaded, Path(home))
         assert files_of(only(Path(home))) == newest_of(run)
 
 
@@ -455,9 +422,7 @@ def test_room_is_looked_for_before(
     monkeypatch.chdir(tmp_path)
     assert execute(["stage", "local://run", "ssd", *ORDER]) == 5
     err = capsys.readouterr().err
-    assert "are to be staged" in err
-    assert "4.0 KiB free" in err
-    assert "--keep N" in err
+    assert all(words in err for words in ("are to be staged", "4.0 KiB free", "--keep N"))
     assert not list((tmp_path / "ssd").glob("*/*.pt"))
 
 
@@ -495,28 +460,18 @@ def test_it_asks_what_plan_asks(
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--view", "v"), "--stage and --view"),
-        (("--agree", "--nodes", "1"), "--stage and --agree"),
-    ],
-)
-def test_what_contradicts_it_is_refused(
-    uploaded: Bucket, tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
-    done = start(uploaded, tmp_path / "ssd", *words)
+@pytest.mark.parametrize("words", ["--view v", "--agree --nodes 1"])
+def test_what_contradicts_it_is_refused(uploaded: Bucket, home: Path, words: str) -> None:
+    done = start(uploaded, home, *words.split())
     assert done.returncode == 2
-    assert said in done.stderr
+    assert f"--stage and {words.split(maxsplit=1)[0]}" in done.stderr
 
 
 def test_a_local_root_is_refused(run: Path, tmp_path: Path) -> None:
     for line in (("stage", run, tmp_path / "ssd"), ("run", run, "--stage", tmp_path / "ssd", "--", "true")):
         done = ckpt(*line)
-        assert done.returncode == 2
-        assert "--stage is for a ROOT in a store" in done.stderr
-    done = ckpt("stage", run, "s3://bucket/there")
-    assert done.returncode == 2
+        assert done.returncode == 2 and "--stage is for a ROOT in a store" in done.stderr
+    assert ckpt("stage", run, "s3://bucket/there").returncode == 2
 
 
 # -- killed, or out of room, anywhere ------------------------------------------------------------------------
@@ -531,23 +486,20 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Comman
 
 
 EVERY = pytest.mark.exhaustive
+STEPS = [
+    pytest.param(0, 4, id="kill"),
+    pytest.param(ENOSPC, 4, id="ENOSPC"),
+    pytest.param(0, 1, id="kill at each call", marks=EVERY),
+    pytest.param(ENOSPC, 1, id="ENOSPC at each call", marks=EVERY),
+]
 
 
 @pytest.mark.share(2)
-@pytest.mark.parametrize(
-    ("errno", "step"),
-    [
-        pytest.param(0, 4, id="kill"),
-        pytest.param(ENOSPC, 4, id="ENOSPC"),
-        pytest.param(0, 1, id="kill at each call", marks=EVERY),
-        pytest.param(ENOSPC, 1, id="ENOSPC at each call", marks=EVERY),
-    ],
-)
+@pytest.mark.parametrize(("errno", "step"), STEPS)
 @pytest.mark.exhaustive
 def test_stopped_anywhere_it_is_never_taken_for_whole(
-    tmp_path: Path, run: Path, commands: Commands, errno: int, step: int
+    home: Path, run: Path, commands: Commands, errno: int, step: int
 ) -> None:
-    home = tmp_path / "ssd"
     line = ["stage", "local://run", str(home), *ORDER, "--json"]
     calls = commands.run(line, home).calls
     expected = files_of(only(home))
@@ -565,15 +517,13 @@ def test_stopped_anywhere_it_is_never_taken_for_whole(
 
 
 def test_what_came_before_it_was_killed_is_not_fetched_again(
-    tmp_path: Path, run: Path, commands: Commands
+    home: Path, run: Path, commands: Commands
 ) -> None:
-    home = tmp_path / "ssd"
     line = ["stage", "local://run", str(home), *ORDER, "--json"]
     calls = commands.run(line, home).calls
     shutil.rmtree(home)
-    note = max(
-        i for i, call in enumerate(calls, 1) if call.startswith("open") and NOTE in call and ".tmp" in call
-    )
+    opens = (i for i, call in enumerate(calls, 1) if call.startswith("open") and NOTE in call)
+    note = max(i for i in opens if ".tmp" in calls[i - 1])
     assert commands.run(line, home, note).code == -9
     (part,) = home.glob("*.part")
     other = commands.run(["stage", "local://run", str(home), *ORDER, "--max-step", "10", "--keep", "1"], home)

@@ -12,16 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from places import FIXTURES
-from stores.asking import as_user, ask
-from stores.bucket import Bucket
-from stores.calls import URL, Calls, contents
+from stores.asking import TREE, ask
+from stores.calls import URL, contents, desk_of
 
 from ckpt_tools.job.staging import records
-from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.trust import OURS
 
-TREE = FIXTURES / "layouts/megatron/tp/tree"
 NEWEST, OLDER = "iter_0000030", "iter_0000010"
 FILE = f"{NEWEST}/mp_rank_00/model_optim_rng.pt"
 Put = Callable[[Path, Path], object]
@@ -73,13 +69,10 @@ REPLACED: dict[str, Put] = {
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def home(tmp_path: Path) -> Iterator[Path]:
     """Where it is staged; the store is a directory of this machine."""
-    shutil.copytree(TREE, tmp_path / "top/run")
-    store = Calls(tmp_path / "top")
-    monkeypatch.setattr(mounts, "opened", lambda *_: store)
-    (tmp_path / "user").mkdir()
-    with as_user(tmp_path / "user", Bucket(URL, "", {}, None)):  # type: ignore[arg-type]
+    with desk_of(TREE, tmp_path) as desk:
+        desk.fresh()
         yield tmp_path / "ssd"
 
 
@@ -129,11 +122,7 @@ def test_what_is_not_the_copy_any_more_is_brought_again(home: Path, what: str, t
     assert contents(tmp_path / "other") == before
 
 
-PUTS: dict[str, Put] = {
-    "file": STRANGE["file"],
-    "link": STRANGE["link for all of it"],
-    "nothing": lambda _directory, _other: None,
-}
+PUTS: dict[str, Put] = {"file": STRANGE["file"], "link": STRANGE["link for all of it"], "nothing": lambda _at, _other: None}  # fmt: skip
 
 
 @pytest.fixture

@@ -11,16 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from msgspec.structs import replace
-from obstore.store import LocalStore
+from stores.calls import Counted
 
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.job.decision import StagedFile
 from ckpt_tools.job.staging.fetching import Fetch
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.storage.stores import mounts
-from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.source import CHUNK
-from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.stores.tree import Tree
 
 URL = "cells://bucket"
@@ -29,27 +27,19 @@ CELLS = 16
 """Many more than are under way at a time."""
 
 
-class Counted(ObjectStore):
-    """A directory as obstore serves it; ``cells`` are the numbers of those that were asked for."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(URL, LocalStore(str(directory)))
-        self.cells: list[int] = []
-
-    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
-        if length > CHUNK // 2:
-            self.cells.append(start // CHUNK)
-        return super().read(of, start, length)
-
-
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     path = tmp_path / "objects" / KEY
     path.parent.mkdir(parents=True)
     torch.save({"w": torch.arange(CELLS * CHUNK // 4 + 1000, dtype=torch.int32)}, path)
-    counted = Counted(tmp_path / "objects")
+    counted = Counted(URL, tmp_path / "objects")
     monkeypatch.setitem(mounts._trees, (URL, ()), Tree(counted))
     return counted
+
+
+def cells(store: Counted) -> list[int]:
+    """The numbers of those that were asked for."""
+    return sorted(start // CHUNK for _, start, length in store.gets if length > CHUNK // 2)
 
 
 def fetch(part: Path, *names: str, progress: Callable[[int, int], object] | None = None) -> list[str]:
@@ -74,24 +64,24 @@ def test_what_was_not_whole_comes_anew(store: Counted, tmp_path: Path) -> None:
     with pytest.raises((CannotLook, OSError), match="this is the end"):
         fetch(part, "model.pt", progress=progress)
     assert not (part / "model.pt").exists()
-    store.cells.clear()
+    store.gets.clear()
     fetch(part, "model.pt")
     assert (part / "model.pt").read_bytes() == whole
-    assert sorted(store.cells) == list(range(CELLS))
+    assert cells(store) == list(range(CELLS))
 
 
 def test_what_was_whole_is_read_from_the_disk(store: Counted, tmp_path: Path) -> None:
     part, path, seen = tmp_path / "part", tmp_path / "objects" / KEY, list[tuple[int, int]]()
     fetch(part, "model.pt")
-    store.cells.clear()
+    store.gets.clear()
     fetch(part, "model.pt", progress=lambda *n: seen.append(n))
-    assert store.cells == [] and seen == [(size := path.stat().st_size, size)]
+    assert cells(store) == [] and seen == [(size := path.stat().st_size, size)]
     with (part / "model.pt").open("r+b") as file:
         file.seek(CHUNK + 77)
         file.write(b"\xff\xfe\xfd\xfc")
     fetch(part, "model.pt")
     assert (part / "model.pt").read_bytes() == path.read_bytes()
-    assert sorted(store.cells) == list(range(CELLS))
+    assert cells(store) == list(range(CELLS))
     assert [p.name for p in part.iterdir() if p.is_dir()] == []
 
 
@@ -100,4 +90,4 @@ def test_what_has_two_names_comes_once(store: Counted, tmp_path: Path) -> None:
     assert fetch(part, "a/model.pt", "b/model.pt") == ["a/model.pt", "b/model.pt"]
     data = (tmp_path / "objects" / KEY).read_bytes()
     assert all((part / name).read_bytes() == data for name in ("a/model.pt", "b/model.pt"))
-    assert sorted(store.cells) == list(range(CELLS))
+    assert cells(store) == list(range(CELLS))

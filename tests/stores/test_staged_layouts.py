@@ -8,7 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fixture_trees import CASES, materialise
+from fixture_trees import CASES, NAMED, materialise
+from helpers import flipped
 
 from ckpt_tools import api
 from ckpt_tools.errors import CkptError, UsageError
@@ -54,8 +55,7 @@ def test_copies_are_planned_as_the_store_is(
 
 
 UNIVERSAL, SLURM = (
-    next(c.parent / "tree" for c in CASES if f"{c.parent.parent.name}/{c.parent.name}" == name)
-    for name in ("deepspeed-universal/converted", "lightning/slurm")
+    NAMED[name].parent / "tree" for name in ("deepspeed-universal/converted", "lightning/slurm")
 )
 
 
@@ -94,9 +94,8 @@ def flip_stored(path: Path) -> None:
     """One bit of a tensor, which the checksum of its archive covers."""
     with zipfile.ZipFile(path) as archive:
         stored = max((archive.read(name) for name in archive.namelist() if "/data/" in name), key=len)
-    data = bytearray(path.read_bytes())
-    data[data.index(stored)] ^= 1
-    path.write_bytes(data)
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, 8 * data.index(stored)))
 
 
 def test_the_only_copy_lies_where_its_rank_looks_for_it(
@@ -114,10 +113,8 @@ def test_the_only_copy_lies_where_its_rank_looks_for_it(
     (path,) = Path(copied.directory).rglob("iter_0000020_1_local.pt")
     assert path.parent.name == "1"
     here = wanted_of(copied.decision.said.stage, [1])
-    assert [name.split("/")[-2:] for name in here] == [
-        ["0", "iter_0000020_0_local.pt"],
-        ["1", "iter_0000020_1_local.pt"],
-    ]
+    files = [["0", "iter_0000020_0_local.pt"], ["1", "iter_0000020_1_local.pt"]]
+    assert [name.split("/")[-2:] for name in here] == files
 
 
 def test_layouts_whose_ranks_open_their_own_files_alone() -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from places import FIXTURES
 from run_helpers import ckpt
-from stores.asking import variables
+from stores.asking import TREE, variables
 from stores.bucket import Bucket
-
-TREE = FIXTURES / "layouts/megatron/tp/tree"
 
 
 def test_steps_of_a_url_are_offered(gcs: Bucket, tmp_path: Path) -> None:

@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from in_process import executed
+from places import LAYOUT_TREES
 
 from ckpt_tools.storage.stores import mounts
 from stores.bucket import Bucket
 
+TREE = LAYOUT_TREES / "megatron/tp/tree"
+"""What most tests of stores upload."""
+NEWEST = "iter_0000030/mp_rank_00/model_optim_rng.pt"
 PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_STORAGE_"}
 COMMON = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "COVERAGE_PROCESS_START")
 
@@ -61,6 +65,11 @@ class Said:
     @property
     def codes(self) -> set[str]:
         return {code for code, _, _ in self.findings}
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """By the paths of files below ``run``."""
+        return {row["path"].partition("/run/")[2]: row["verdict"] for row in self.json["files"]}
 
 
 def variables(bucket: Bucket) -> dict[str, str]:

@@ -6,14 +6,23 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
+from helpers import flipped
+
+from ckpt_tools.storage import attempts
 from ckpt_tools.storage.stalls import Stalled
+from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.object_store import ObjectStore
 from ckpt_tools.storage.stores.store import Object, Replaced
+from stores.asking import Said, as_user, ask
+from stores.bucket import Bucket
 
 URL = "calls://bucket"
 
@@ -74,13 +83,25 @@ class Fault:
         return taken
 
 
-class Calls(ObjectStore):
+class Counted(ObjectStore):
+    """A directory of this machine as obstore serves it; ``gets`` are key, start and length of each read."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        from obstore.store import LocalStore
+
+        super().__init__(url, LocalStore(str(directory)))
+        self.gets: list[tuple[str, int, int]] = []
+
+    def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
+        self.gets.append((of.key, start, length))
+        return super().read(of, start, length)
+
+
+class Calls(Counted):
     """``calls`` are all that were made, in their order."""
 
     def __init__(self, directory: Path, fault: Fault | None = None) -> None:
-        from obstore.store import LocalStore
-
-        super().__init__(URL, LocalStore(str(directory)))
+        super().__init__(URL, directory)
         self.fault, self.calls = fault, list[Call]()
         self._numbers: dict[tuple[str, str], int] = {}
 
@@ -106,9 +127,7 @@ class Calls(ObjectStore):
         if what == "short":
             return done[0][: len(done[0]) // 2], done[1]
         if what == "flipped":
-            data = bytearray(done[0])
-            data[len(data) // 2] ^= 16
-            return memoryview(bytes(data)), done[1]
+            return memoryview(flipped(bytes(done[0]), 8 * (len(done[0]) // 2) + 4)), done[1]
         if what == "garbled":
             return memoryview(bytes(done[0]).translate(_OTHERS)), done[1]
         raise REFUSALS["refused"](url)  # though it was done
@@ -118,35 +137,27 @@ class Calls(ObjectStore):
         yield from self._call("list", prefix, lambda: iter(sorted(super(Calls, self).objects(prefix))))
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:
-        found: tuple[list[Object], list[str]] = self._call(
-            "directory", prefix, lambda: super(Calls, self).directory(prefix)
-        )
-        return found
+        return self._call("directory", prefix, lambda: super(Calls, self).directory(prefix))
 
     def head(self, key: str) -> Object:
-        found: Object = self._call("head", key, lambda: super(Calls, self).head(key))
-        return found
+        return self._call("head", key, lambda: super(Calls, self).head(key))
 
     def read(self, of: Object, start: int, length: int) -> tuple[memoryview, Object]:
         met = 0 if self.fault is None else self.fault.met
-        found: tuple[memoryview, Object] = self._call(
-            "read", of.key, lambda: super(Calls, self).read(of, start, length)
-        )
+        found = self._call("read", of.key, lambda: super(Calls, self).read(of, start, length))
         if self.fault is not None and self.fault.met > met:
             self.fault.came = start, bytes(found[0])
         return found
 
     def put(self, key: str, data: bytes, replacing: Object | None = None) -> Object:
-        found: Object = self._call("put", key, lambda: super(Calls, self).put(key, data, replacing))
-        return found
+        return self._call("put", key, lambda: super(Calls, self).put(key, data, replacing))
 
     def delete(self, keys: Sequence[str]) -> dict[str, OSError]:
         """Which never raises: it says of each key what was wrong."""
         try:
-            done: dict[str, OSError] = self._call("delete", keys[0], lambda: super(Calls, self).delete(keys))
+            return self._call("delete", keys[0], lambda: super(Calls, self).delete(keys))
         except OSError as e:
             return dict.fromkeys(keys, e)
-        return done
 
 
 _OTHERS = bytes(byte ^ 16 for byte in range(256))
@@ -161,3 +172,42 @@ def contents(directory: Path) -> dict[str, bytes]:
     """All files below a directory."""
     files = (Path(home) / name for home, _, names in os.walk(directory) for name in names)
     return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
+
+
+class Desk:
+    """A user in ``home`` whose bucket is the directory ``top``: ``tree`` is what was uploaded, below run/."""
+
+    def __init__(self, tree: Path, place: Path) -> None:
+        self.tree, self.top, self.home = tree, place / "top", place / "user"
+        for directory in (self.top, self.home):
+            directory.mkdir()
+        self.store, self.words = Calls(self.top), dict[str, str]()
+
+    def fresh(self) -> None:
+        """As it was before the first command."""
+        for directory in (self.top, *self.home.iterdir()):  # what is known of another file of an inode, too
+            shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(self.tree, self.top / "run")
+        (self.home / "home").mkdir()
+
+    def behind(self, fault: Fault | None) -> Calls:
+        """The store from now on, whose calls meet this fault."""
+        self.store = Calls(self.top, fault)
+        mounts.forget()
+        return self.store
+
+    def ask(self, line: str, fault: Fault | None = None) -> Said:
+        self.behind(fault)
+        return ask(*line.replace("@", f"{URL}/run").split())
+
+
+@contextmanager
+def desk_of(tree: Path, place: Path) -> Iterator[Desk]:
+    """This process is that user's meanwhile, and never waits before it asks again."""
+    made = Desk(tree, place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attempts, "pause", lambda _seconds: None)
+        patch.setattr(mounts, "opened", lambda *_: made.store)
+        with as_user(made.home, Bucket(URL, "", {}, None)), pytest.MonkeyPatch.context() as own:  # type: ignore[arg-type]
+            own.setenv("CKPT_JOBS", "1")
+            yield made

@@ -14,21 +14,22 @@ from stores.s3_contents import ACCESS, REGION, SECRET
 
 
 def of_s3(bucket: Bucket) -> dict[str, str]:
-    return {
-        "AWS_ENDPOINT_URL": bucket.endpoint,
-        "AWS_ACCESS_KEY_ID": ACCESS,
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_REGION": REGION,
-        "AWS_ALLOW_HTTP": "true",
-    }
+    keys = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": REGION}
+    return {"AWS_ENDPOINT_URL": bucket.endpoint, **keys, "AWS_ALLOW_HTTP": "true"}
+
+
+def of_user(bucket: Bucket, home: Path, **more: str) -> dict[str, str]:
+    """The same for a user who keeps what ckpt knows below ``home``."""
+    own = {"XDG_STATE_HOME": str(home / "state"), "CKPT_CACHE_DIR": str(home / "cache")}
+    return {**of_s3(bucket), **own, **more}
 
 
 @contextmanager
 def reached(bucket: Bucket, home: Path) -> Iterator[None]:
     """This process asks for the bucket as a command would, and keeps what it knows in ``home``."""
-    own = {"XDG_STATE_HOME": str(home / "state"), "CKPT_CACHE_DIR": str(home / "cache")}
-    before = {name: os.environ.get(name) for name in (*own, *of_s3(bucket))}
-    os.environ.update({**own, **of_s3(bucket)})
+    own = of_user(bucket, home)
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
     mounts.configure(StoreOptions(flags=(("endpoint", bucket.endpoint), ("max_retries", "0"))))
     try:
         yield

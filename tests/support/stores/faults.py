@@ -9,14 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from stores.exchange import Answer, Exchange
 
-EXPIRED = (
-    b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>ExpiredToken</Code>'
-    b"<Message>The provided token has expired.</Message></Error>"
-)
-DENIED = (
-    b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>AccessDenied</Code>'
-    b"<Message>Access Denied</Message></Error>"
-)
+ERROR = b'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>%b</Code><Message>%b</Message></Error>'
+EXPIRED = ERROR % (b"ExpiredToken", b"The provided token has expired.")
+DENIED = ERROR % (b"AccessDenied", b"Access Denied")
 
 
 @dataclass(frozen=True)
@@ -139,6 +134,17 @@ class CorruptElsewhere:
     def meet(self, exchange: Exchange) -> None:
         self.times += 1
         Corrupt(self.at + self.times % 16, 0x10).meet(exchange)
+
+
+@dataclass(frozen=True)
+class Before:
+    """Something is done before a request reaches the server."""
+
+    call: Callable[[], object]
+
+    def meet(self, exchange: Exchange) -> None:
+        self.call()
+        exchange.send(exchange.ask())
 
 
 @dataclass(frozen=True)

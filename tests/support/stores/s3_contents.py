@@ -7,9 +7,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from stores.bucket import Bucket
 
 ACCESS, SECRET, REGION = "ckpt-tests-access", "ckpt-tests-secret", "us-east-1"
+KEYS = {"aws_access_key_id": ACCESS, "aws_secret_access_key": SECRET, "region_name": REGION}
 
 
 @cache
@@ -27,30 +31,18 @@ def client(endpoint: str, checksums: Literal["when_supported", "when_required"] 
     from botocore.config import Config
 
     _describe_once()
-    return boto3.client(
-        "s3",
-        endpoint_url=endpoint,
-        aws_access_key_id=ACCESS,
-        aws_secret_access_key=SECRET,
-        region_name=REGION,
-        config=Config(
-            s3={"addressing_style": "path"},
-            retries={"max_attempts": 1},
-            request_checksum_calculation=checksums,
-        ),
+    how = Config(
+        s3={"addressing_style": "path"},
+        retries={"max_attempts": 1},
+        request_checksum_calculation=checksums,
     )
+    return boto3.client("s3", endpoint_url=endpoint, config=how, **KEYS)
 
 
 def options(endpoint: str) -> dict[str, str]:
     """Those of obstore for such a server."""
-    return {
-        "endpoint": endpoint,
-        "access_key_id": ACCESS,
-        "secret_access_key": SECRET,
-        "region": REGION,
-        "virtual_hosted_style_request": "false",
-        "allow_http": "true",
-    }
+    keys = {"access_key_id": ACCESS, "secret_access_key": SECRET, "region": REGION}
+    return {"endpoint": endpoint, **keys, "virtual_hosted_style_request": "false", "allow_http": "true"}
 
 
 @dataclass(frozen=True)
@@ -93,3 +85,9 @@ class S3Contents:
             sent.append({"PartNumber": number, "ETag": told["ETag"], **sums})
         done: dict[str, Any] = self.client.complete_multipart_upload(**at, MultipartUpload={"Parts": sent})
         return done
+
+
+def s3_of(bucket: Bucket) -> S3Contents:
+    """The objects of a bucket that is one of S3."""
+    assert isinstance(bucket.contents, S3Contents)
+    return bucket.contents
