@@ -125,10 +125,13 @@ TREES = table(
         cp run/step100/train/rank1.pt run/step200/train/rank1.pt -> run/step100 -mixed-attempts -step-mismatch
         mv run/step200 run/step200-tmp -> run/step100 +unfinished-save   # it never got its name
     espnet/epochs/exp
-        flip checkpoint.pth -> exit 4 choice/none-usable -crc-mismatch -missing-part   # no flipped bit leads to the weights
+        # No flipped bit leads to the weights.
+        flip checkpoint.pth -> exit 4 choice/none-usable -crc-mismatch -missing-part
         only checkpoint.pth -> is files periodic epoch 4   # beside no weights it is a bare file
-        only valid.loss.ave_2best.pth -> is espnet release valid.loss.ave_2best.pth   # an average without a trace of training is an export
-        mv checkpoint.pth 5epoch.pth; only 5epoch.pth -> is files periodic epoch 5   # a loop that saves all of its state so goes on
+        # An average without a trace of training is an export.
+        only valid.loss.ave_2best.pth -> is espnet release valid.loss.ave_2best.pth
+        # A loop that saves all of its state so goes on.
+        mv checkpoint.pth 5epoch.pth; only 5epoch.pth -> is files periodic epoch 5
     espnet/epochs/exp/3epoch.pth
         as it is -> loads .   # weights that are named are asked for
     nanochat/base/base_checkpoints/d1
@@ -139,7 +142,8 @@ TREES = table(
     basicsr/gan/experiments/small
         cp training_states/10.state training_states/30.state -> step 20 -step-mismatch
     basicsr/finished/experiments/small
-        empty training_states/* -> exit 4 choice/none-usable -empty-file -missing-part   # the networks of the end never stand in for a state
+        # The networks of the end never stand in for a state.
+        empty training_states/* -> exit 4 choice/none-usable -empty-file -missing-part
         then as it is | kind=release -> loads models/net_g_latest.pth
     fairseq2/sharded/checkpoints slow
         rm step_30/data_reader/{dp_00,dp_01}.pt -> step_20 -missing-part
@@ -151,18 +155,27 @@ TREES = table(
         rm step_30/{data_reader,model,optimizer,trainer} -> step_20 -missing-part
         cp step_10/optimizer/pp_00/tp_00/{sdp_00,sdp_01}.pt step_30/ -> step_20 -step-mismatch
         cp step_10/trainer/{rank_00,rank_01}.pt step_30/ -> step_20 -step-mismatch
-        rm step_30/trainer; rm step_30/optimizer; rm step_30/data_reader -> step_20 -missing-part   # delete_checkpoint(keep_model=True)
+        # Delete_checkpoint(keep_model=True).
+        rm step_30/trainer; rm step_30/optimizer; rm step_30/data_reader -> step_20 -missing-part
         mv step_30 step_30.tmp -> step_20 +unfinished-save
     mindformers/ranks
         rm iteration_00000030/{common,metadata}.json -> iteration_00000020 -missing-part +dangling-tracker
-        rm iteration_00000030/{model,opt}-000000{0,1}-0000002.safetensors -> iteration_00000020 -missing-part +dangling-tracker
-        only iteration_00000030; rm iteration_00000030/{common,metadata}.json -> exit 4 choice/none-usable -missing-part
-        only iteration_00000030; rm iteration_00000030/{model,opt}-000000{0,1}-0000002.safetensors -> exit 4 choice/none-usable -missing-part
-        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/metadata.json -> iteration_00000020 +unfinished-save
-        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json -> iteration_00000020 +unfinished-save
-        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json; rm iteration_00000030/opt-0000001-* -> iteration_00000020 +unfinished-save
-        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json; rm iteration_00000030/opt-* -> iteration_00000020 +unfinished-save
-        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*; touch iteration_00000030/x -> iteration_00000020 +unfinished-save
+        rm iteration_00000030/{model,opt}-000000{0,1}-0000002.safetensors
+            -> iteration_00000020 -missing-part +dangling-tracker
+        only iteration_00000030; rm iteration_00000030/{common,metadata}.json
+            -> exit 4 choice/none-usable -missing-part
+        only iteration_00000030; rm iteration_00000030/{model,opt}-000000{0,1}-0000002.safetensors
+            -> exit 4 choice/none-usable -missing-part
+        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/metadata.json
+            -> iteration_00000020 +unfinished-save
+        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json
+            -> iteration_00000020 +unfinished-save
+        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json;
+            rm iteration_00000030/opt-0000001-* -> iteration_00000020 +unfinished-save
+        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*.json; rm iteration_00000030/opt-*
+            -> iteration_00000020 +unfinished-save
+        put latest_checkpointed_iteration.txt 20; rm iteration_00000030/*; touch iteration_00000030/x
+            -> iteration_00000020 +unfinished-save
     ms-swift/exported slow
         rm checkpoint-20/latest_checkpointed_iteration.txt -> checkpoint-10 +unfinished-save
         rm checkpoint-20/iter_0000020/{.metadata,metadata.json} -> checkpoint-10 -missing-part
@@ -170,32 +183,46 @@ TREES = table(
         empty checkpoint-20/latest_checkpointed_iteration.txt -> checkpoint-10 -empty-file
         put checkpoint-20/latest_checkpointed_iteration.txt {2o,done 20} -> checkpoint-10 -bad-tracker
         put checkpoint-20/latest_checkpointed_iteration.txt release -> checkpoint-20
-        cp checkpoint-20/args.json checkpoint-20-merged/; cp checkpoint-20/model.safetensors checkpoint-20-merged/ -> checkpoint-20
+        cp checkpoint-20/args.json checkpoint-20-merged/;
+            cp checkpoint-20/model.safetensors checkpoint-20-merged/ -> checkpoint-20
     megatron-core/bridge slow
         rm latest_checkpointed_iteration.txt -> iter_0000020 => ok
         then as it is | resume_from=tracker -> iter_0000020
-        rm latest_{checkpointed_iteration.txt,train_state.pt}; rm iter_0000020 -> iter_0000010 -missing-part +dangling-tracker
-        put latest_checkpointed_iteration.txt 30 -> iter_0000020 -missing-part +dangling-tracker   # a job of Megatron-LM went on, and what it saved is gone
+        rm latest_{checkpointed_iteration.txt,train_state.pt}; rm iter_0000020
+            -> iter_0000010 -missing-part +dangling-tracker
+        # A job of Megatron-LM went on, and what it saved is gone.
+        put latest_checkpointed_iteration.txt 30 -> iter_0000020 -missing-part +dangling-tracker
         cp iter_0000010/train_state.pt latest_train_state.pt -> iter_0000020 +stale-tracker
         cut latest_train_state.pt -> iter_0000020 +bad-tracker
-        cp iter_0000010/train_state.pt iter_0000020/ -> iter_0000010 -step-mismatch +dangling-tracker => broken step-mismatch
-        plant latest_train_state.pt:whole30@9999999 -> exit 2 choice/unplaced-newer   # of a loop of one's own, whole and saved last
+        cp iter_0000010/train_state.pt iter_0000020/
+            -> iter_0000010 -step-mismatch +dangling-tracker => broken step-mismatch
+        # Of a loop of one's own, whole and saved last.
+        plant latest_train_state.pt:whole30@9999999 -> exit 2 choice/unplaced-newer
     megatron-core/bridge
-        rm iter_*; rm latest_checkpointed_iteration.txt | allow_none=yes -> exit 4 choice/none-usable -missing-part
+        rm iter_*; rm latest_checkpointed_iteration.txt | allow_none=yes
+            -> exit 4 choice/none-usable -missing-part
     torch-checkpointing/ranks slow
-        rm global_step_30/{model_0,model_1,optimizer_1,dataloader_0,*_1}.pt -> global_step_20 -missing-rank +world-size-inferred
+        rm global_step_30/{model_0,model_1,optimizer_1,dataloader_0,*_1}.pt
+            -> global_step_20 -missing-rank +world-size-inferred
         rm global_step_30/step_*.pt -> global_step_20 -missing-part +world-size-inferred
-        rm global_step_30/optimizer_* -> global_step_20 +unfinished-save +world-size-inferred   # a model without its optimizer
-        mv global_step_10 step-10; mv global_step_20 step-20; mv global_step_30 step-30 -> is torch-checkpointing periodic step 30
-        mv global_step_10 iter0000010; mv global_step_20 iter0000020; mv global_step_30 iter0000030 -> is torch-checkpointing periodic step 30
-        mv global_step_10 10; mv global_step_20 20; mv global_step_30 30 -> is torch-checkpointing periodic step 30
-        mv global_step_10 epoch_10; mv global_step_20 epoch_20; mv global_step_30 epoch_30 -> is torch-checkpointing periodic epoch 30
-        mv global_step_10 checkpoint_10; mv global_step_20 checkpoint_20; mv global_step_30 checkpoint_30 -> is torch-checkpointing periodic step 30
+        # A model without its optimizer.
+        rm global_step_30/optimizer_* -> global_step_20 +unfinished-save +world-size-inferred
+        mv global_step_10 step-10; mv global_step_20 step-20; mv global_step_30 step-30
+            -> is torch-checkpointing periodic step 30
+        mv global_step_10 iter0000010; mv global_step_20 iter0000020; mv global_step_30 iter0000030
+            -> is torch-checkpointing periodic step 30
+        mv global_step_10 10; mv global_step_20 20; mv global_step_30 30
+            -> is torch-checkpointing periodic step 30
+        mv global_step_10 epoch_10; mv global_step_20 epoch_20; mv global_step_30 epoch_30
+            -> is torch-checkpointing periodic epoch 30
+        mv global_step_10 checkpoint_10; mv global_step_20 checkpoint_20; mv global_step_30 checkpoint_30
+            -> is torch-checkpointing periodic step 30
     torch-checkpointing/ranks
         only global_step_10 -> global_step_10   # its metadata tell how many ranks it has
         then rm global_step_10/*_1.pt -> exit 4 choice/none-usable -missing-rank
         mv global_step_30 tmp_global_step_30 -> global_step_20 +unfinished-save +world-size-inferred
-        rm */optimizer_*; rm */step_*; rm */dataloader_*; rm */metadata.pkl -> exit 2 save/mixed-counters   # models that are counted are no ranks
+        # Models that are counted are no ranks.
+        rm */optimizer_*; rm */step_*; rm */dataloader_*; rm */metadata.pkl -> exit 2 save/mixed-counters
     speechbrain/epochs/save
         cp *+00 CKPT+kept -> CKPT+2026-11-24+08-31-47+00 => ok
         at * 0 -> CKPT+2026-11-24+08-31-47+00 +mtime-not-kept   # the steps of the optimizer tell
@@ -212,13 +239,17 @@ TREES = table(
         then as it is | no_fallback=yes -> exit 6 choice/none-usable
         cp epoch_0_step_10/step_scheduler.pt epoch_1_step_20/ -> epoch_0_step_10 -step-mismatch
         # A copy that stopped early has the model, and not yet the optimizer by which the save is known.
-        rm epoch_1_step_20/optim; rm epoch_1_step_20/rng; rm epoch_1_step_20/step_scheduler.pt -> epoch_0_step_10 ~passed-over
+        rm epoch_1_step_20/optim; rm epoch_1_step_20/rng; rm epoch_1_step_20/step_scheduler.pt
+            -> epoch_0_step_10 ~passed-over
     dcp-set/lm-engine slow
-        put latest_checkpointed_iteration.json {"latest_checkpointed_iteration": 30} -> global_step20 -missing-part +dangling-tracker
+        put latest_checkpointed_iteration.json {"latest_checkpointed_iteration": 30}
+            -> global_step20 -missing-part +dangling-tracker
         put latest_checkpointed_iteration.json {"lat -> global_step20 +bad-tracker
-        cp global_step10/optimizer/__0_0.distcp global_step20/ -> global_step10 -step-mismatch +dangling-tracker
+        cp global_step10/optimizer/__0_0.distcp global_step20/
+            -> global_step10 -step-mismatch +dangling-tracker
         # What a first save of Accelerate's with FSDP has left, which was killed before it wrote the rest.
-        mv global_step10/model x/checkpoint_0/pytorch_model_fsdp_0; mv global_step10/optimizer x/checkpoint_0/optimizer_0; only x -> exit 2 order/times-mute
+        mv global_step10/model x/checkpoint_0/pytorch_model_fsdp_0;
+            mv global_step10/optimizer x/checkpoint_0/optimizer_0; only x -> exit 2 order/times-mute
         then rm x/checkpoint_0/optimizer_0 -> x/checkpoint_0/pytorch_model_fsdp_0 +missing-part
     latest slow
         as it is -> epoch_1_step_20
@@ -229,42 +260,59 @@ TREES = table(
         rm checkpoint-20/{CHECKPOINT_COMPLETE,scheduler.pt,model/.metadata} -> checkpoint-10 -missing-part
         only checkpoint-10 -> checkpoint-10
         then rm checkpoint-10/CHECKPOINT_COMPLETE -> exit 4 choice/none-usable -missing-part
-        then rm checkpoint-10/rng_state; rm checkpoint-10/dataloader -> exit 4 choice/none-usable -missing-part
+        then rm checkpoint-10/rng_state; rm checkpoint-10/dataloader
+            -> exit 4 choice/none-usable -missing-part
         then rm checkpoint-10/scheduler.pt -> exit 4 choice/none-usable -missing-part
-        put checkpoint-30/metadata.json {"global_step": 30, "num_training_steps": 100} -> checkpoint-20 +unfinished-save   # it has been begun
+        # It has been begun.
+        put checkpoint-30/metadata.json {"global_step": 30, "num_training_steps": 100}
+            -> checkpoint-20 +unfinished-save
     roll slow
         as it is -> checkpoint-20
-        rm checkpoint-20/{critic/dcp,actor_train/dcp/.metadata,pipeline/rng_state_pipeline.pth} -> checkpoint-10 -missing-part
+        rm checkpoint-20/{critic/dcp,actor_train/dcp/.metadata,pipeline/rng_state_pipeline.pth}
+            -> checkpoint-10 -missing-part
     skyrl slow
         # Its directory alone may be anybody's: the run's other saves, or what else is in it, tell whose it is.
         rm global_step_20/policy/metadata.json -> global_step_10 -missing-part
         then rm global_step_10 -> exit 4 choice/none-usable -missing-part
-        rm global_step_20/policy/metadata.json; rm global_step_20/policy/common.pt; rm global_step_20/trainer_state.pt -> global_step_10 +unfinished-save
-        only global_step_20; put global_step_20/policy/metadata.json {"sharded_backend": "torch_dist", "common_backend": "torch"} -> global_step_20
+        rm global_step_20/policy/metadata.json; rm global_step_20/policy/common.pt;
+            rm global_step_20/trainer_state.pt -> global_step_10 +unfinished-save
+        only global_step_20;
+            put global_step_20/policy/metadata.json {"sharded_backend": "torch_dist", "common_backend":;
+            "torch"} -> global_step_20
         then rm global_step_20/policy/common.pt -> exit 4 choice/none-usable -missing-part
     t5x/steps slow
-        rm checkpoint_20/{target.decoder.bias,target.decoder.kernel/0.0} -> checkpoint_10 -missing-part => broken missing-part
-        rm checkpoint_20/state.param_states.decoder.kernel/0.0 -> checkpoint_20 +missing-part => suspect missing-part
-        rm checkpoint_*/target.decoder.kernel/0.0 -> checkpoint_20 => ok   # tensorstore writes no chunk of zeros alone
+        rm checkpoint_20/{target.decoder.bias,target.decoder.kernel/0.0}
+            -> checkpoint_10 -missing-part => broken missing-part
+        rm checkpoint_20/state.param_states.decoder.kernel/0.0
+            -> checkpoint_20 +missing-part => suspect missing-part
+        # Tensorstore writes no chunk of zeros alone.
+        rm checkpoint_*/target.decoder.kernel/0.0 -> checkpoint_20 => ok
     levanter/steps slow
         rm step-20/{model/decoder/kernel/0.0,_step/0} -> step-10 -missing-part => broken missing-part
         rm step-20/opt_state/0/mu/decoder/kernel/0.0 -> step-20 +missing-part => suspect missing-part
         rm step-20/{_step/.zarray,model,opt_state} -> step-10 -missing-part
-        only step-20; rm step-20/_step/.zarray | order=step -> exit 4 choice/none-usable -missing-part => broken missing-part
+        only step-20; rm step-20/_step/.zarray | order=step
+            -> exit 4 choice/none-usable -missing-part => broken missing-part
     axlearn/steps slow
         rm step_00000020/gda/model/decoder/kernel -> step_00000010 -missing-part => broken missing-part
         rm step_00000010 -> step_00000020 => ok
         then rm step_00000020/gda/learner/optimizer/0/mu -> exit 4 choice/none-usable -missing-part
-        cp step_00000010/gda/model/decoder/kernel/.zarray step_00000020/gda/model/decoder/bias/.zarray -> step_00000010 -missing-part
+        cp step_00000010/gda/model/decoder/kernel/.zarray step_00000020/gda/model/decoder/bias/.zarray
+            -> step_00000010 -missing-part
     big-vision/kept slow
-        rm checkpoint.bv-000000020-tmp/params~decoder~bias -> checkpoint.bv-000000010 -missing-part +dangling-tracker => broken dangling-tracker missing-part
-        only *-tmp; rm checkpoint.bv-000000020-tmp/params~decoder~kernel/.zarray | order=step -> exit 4 choice/none-usable -missing-part => broken missing-part missing-tracker
+        rm checkpoint.bv-000000020-tmp/params~decoder~bias
+            -> checkpoint.bv-000000010 -missing-part +dangling-tracker => broken dangling-tracker missing-part
+        only *-tmp; rm checkpoint.bv-000000020-tmp/params~decoder~kernel/.zarray | order=step
+            -> exit 4 choice/none-usable -missing-part => broken missing-part missing-tracker
         # big_vision's next save removes ...-tmp; the file beside it tells that it is whole.
-        put checkpoint.bv-LAST 000000010; at checkpoint.bv-LAST -99999999 -> checkpoint.bv-000000020-tmp +stale-tracker
+        put checkpoint.bv-LAST 000000010; at checkpoint.bv-LAST -99999999
+            -> checkpoint.bv-000000020-tmp +stale-tracker
     megatron-core/zarr slow
-        only iter_0000020; rm iter_0000020/model.bias/.zarray | order=step -> exit 4 choice/none-usable -missing-part => broken missing-part missing-tracker
+        only iter_0000020; rm iter_0000020/model.bias/.zarray | order=step
+            -> exit 4 choice/none-usable -missing-part => broken missing-part missing-tracker
     megatron-core/zarr
-        rm iter_0000020/{common.pt,metadata.json,model.weight,model.weight/0.0} -> iter_0000010 -missing-part +dangling-tracker
+        rm iter_0000020/{common.pt,metadata.json,model.weight,model.weight/0.0}
+            -> iter_0000010 -missing-part +dangling-tracker
     orbax/items slow
         rm 30/{loader/metadata,loader,state/manifest.ocdbt} -> 20 -missing-part => broken missing-part
         rm 30/state/{_sharding,array_metadatas/process_0} -> 30 +missing-part => suspect missing-part
@@ -275,13 +323,16 @@ TREES = table(
         rm 30/numpy/np_random_key_metadata -> 20 -missing-part
         rm 30/numpy/np_random_key/_strings.json -> 20 -missing-part
     verl/grpo slow
-        rm global_step_20/actor/{model_world_size_2_rank_1,optim_world_size_2_rank_0}.pt -> global_step_10 -missing-rank +dangling-tracker => broken dangling-tracker missing-rank
+        rm global_step_20/actor/{model_world_size_2_rank_1,optim_world_size_2_rank_0}.pt
+            -> global_step_10 -missing-rank +dangling-tracker => broken dangling-tracker missing-rank
     rank-files/directories slow
-        rm epoch_3_step_30/rank_1/model.pt -> epoch_2_step_20 -missing-rank +world-size-inferred => broken missing-rank
+        rm epoch_3_step_30/rank_1/model.pt
+            -> epoch_2_step_20 -missing-rank +world-size-inferred => broken missing-rank
     files/npy-directories slow
         rm step_300/w.adam_m.npy -> step_200 -missing-part => broken missing-part
     accelerate/two_models slow
-        rm checkpoint-30/{model.safetensors,model_1.safetensors,optimizer.bin,optimizer_1.bin} -> checkpoint-20 -missing-part => broken missing-part
+        rm checkpoint-30/{model.safetensors,model_1.safetensors,optimizer.bin,optimizer_1.bin}
+            -> checkpoint-20 -missing-part => broken missing-part
     accelerate/two_models
         only checkpoint-30 -> checkpoint-30
         then rm checkpoint-30/model.safetensors -> exit 4 choice/none-usable -missing-part
@@ -291,7 +342,8 @@ TREES = table(
     megatron-core/sync slow
         # metadata.json says whether a file holds what ranks have in common, whatever the directory is called.
         only iter_0000020 -> iter_0000020 +missing-tracker
-        then rm iter_0000020/common.pt -> exit 4 choice/none-usable -missing-part => broken missing-part missing-tracker
+        then rm iter_0000020/common.pt
+            -> exit 4 choice/none-usable -missing-part => broken missing-part missing-tracker
         only iter_0000020; mv iter_0000020 final -> final
         then rm final/common.pt -> exit 4 choice/none-usable -missing-part => broken missing-part
     megatron-core/common_state slow
@@ -300,11 +352,13 @@ TREES = table(
         then rm iter_0000020/__0_0.distcp -> exit 4 choice/none-usable -missing-part
         only iter_0000020; mv iter_0000020 final -> final => ok
         then rm final/__0_0.distcp -> exit 4 choice/none-usable -missing-part
-        mv iter_0000020 iter_0000030; put latest_checkpointed_iteration.txt 30 -> iter_0000010 -step-mismatch +dangling-tracker
+        mv iter_0000020 iter_0000030; put latest_checkpointed_iteration.txt 30
+            -> iter_0000010 -step-mismatch +dangling-tracker
         rm iter_*/metadata.json -> exit 4 choice/none-usable -missing-part => broken missing-part
         then rm iter_0000010 -> exit 4 choice/none-usable -missing-part
         # A run that is called as a save of ms-swift.
-        mv iter_0000010 checkpoint-5/iter_0000010; mv iter_0000020 checkpoint-5/iter_0000020 -> is megatron-core periodic step 20
+        mv iter_0000010 checkpoint-5/iter_0000010; mv iter_0000020 checkpoint-5/iter_0000020
+            -> is megatron-core periodic step 20
     accelerate/diffusers slow
         # from_pretrained reads config.json before the weights.
         rm checkpoint-10/unet/config.json -> checkpoint-5 -missing-part => broken missing-part
@@ -317,12 +371,15 @@ TREES = table(
         zero run-4/0/model/{bias,weight_0_0} -> run-2 -zero-filled => broken zero-filled
         zero run-4/0/optim/state/1/exp_avg -> run-4 +zero-filled => suspect zero-filled
         zero run-*/0/model/bias -> run-4 => ok
-        rm run-4/.snapshot_metadata -> run-2 +unfinished-save => suspect unfinished-save   # its data files bear no name of a framework
+        # Its data files bear no name of a framework.
+        rm run-4/.snapshot_metadata -> run-2 +unfinished-save => suspect unfinished-save
         then as it is | exclude=run-4 -> run-2
     saved-model/named
-        zero export/assets/vocab.json -> exit 4 choice/none-usable -zero-filled => broken zero-filled   # nothing tells its size, but its pages were never written
+        # Nothing tells its size, but its pages were never written.
+        zero export/assets/vocab.json -> exit 4 choice/none-usable -zero-filled => broken zero-filled
     deepspeed-universal/beside
-        rm global_step8_universal/mp_rank_00_model_states.pt | layout=deepspeed-universal -> exit 4 choice/none-usable -missing-part
+        rm global_step8_universal/mp_rank_00_model_states.pt | layout=deepspeed-universal
+            -> exit 4 choice/none-usable -missing-part
     files/npz
         rm ckpt_300.npz; mkdir ckpt_300.npz -> ckpt_200.npz +unfinished-save
         rm ckpt_200.npz; mkdir ckpt_200.npz -> ckpt_300.npz
@@ -332,17 +389,22 @@ TREES = table(
         rm run-20/metadata.json -> run-10 +unfinished-save
     lightning/slurm
         cut hpc_ckpt_1.ckpt -> checkpoints/epoch=0-step=4.ckpt -truncated
-        cp hpc_ckpt_1.ckpt checkpoints/epoch=0-step=5.ckpt -> checkpoints/epoch=0-step=5.ckpt ~dangling-tracker   # a regular save of the same step goes before it
+        # A regular save of the same step goes before it.
+        cp hpc_ckpt_1.ckpt checkpoints/epoch=0-step=5.ckpt
+            -> checkpoints/epoch=0-step=5.ckpt ~dangling-tracker
         # The gasp of several runs is asked about.
         cp checkpoints lightning_logs/version_3/checkpoints -> exit 2 tree/several-runs
-        cp hpc_ckpt_1.ckpt hpc_ckpt_2.ckpt -> hpc_ckpt_1.ckpt ~dangling-tracker   # of two requeued at one step either will do
+        # Of two requeued at one step either will do.
+        cp hpc_ckpt_1.ckpt hpc_ckpt_2.ckpt -> hpc_ckpt_1.ckpt ~dangling-tracker
         then cut hpc_ckpt_{1.ckpt,2.ckpt} -> hpc_ckpt_1.ckpt ~dangling-tracker
     lightning/exception
         cut checkpoints/on_exception.ckpt -> checkpoints/epoch=0-step=4.ckpt -truncated
-        cp checkpoints/on_exception.ckpt checkpoints/epoch=0-step=5.ckpt -> checkpoints/epoch=0-step=5.ckpt ~dangling-tracker
+        cp checkpoints/on_exception.ckpt checkpoints/epoch=0-step=5.ckpt
+            -> checkpoints/epoch=0-step=5.ckpt ~dangling-tracker
     hf-trainer/epochs slow
         # The Trainer marks a directory while it saves on SIGTERM (enable_jit_checkpoint), and resumes from it.
-        put checkpoint-8/checkpoint-is-incomplete.txt Checkpoint started at step 8 and in progress... -> checkpoint-8
+        put checkpoint-8/checkpoint-is-incomplete.txt Checkpoint started at step 8 and in progress...
+            -> checkpoint-8
         then cut checkpoint-8/model.safetensors -> checkpoint-6 -truncated
     hf-trainer/epochs
         touch checkpoint-4/.checkpoint_done -> checkpoint-8   # a mark that no other save has
@@ -351,14 +413,16 @@ TREES = table(
         then rm checkpoint-10/.checkpoint_done -> checkpoint-10 +unfinished-save => suspect unfinished-save
     hf-trainer/paddlenlp-unified slow
         touch checkpoint-5/saved_signal_1 -> checkpoint-10 +unfinished-save => suspect unfinished-save
-        touch checkpoint-5/.optimizer_weight.done.0 -> checkpoint-10 +unfinished-save => suspect unfinished-save
+        touch checkpoint-5/.optimizer_weight.done.0
+            -> checkpoint-10 +unfinished-save => suspect unfinished-save
     hf-trainer/sharded
         # Of the highest rank the run's other saves tell; with fewer ranks that save may have had no such file.
         rm checkpoint-20/rng_state_0.pth -> checkpoint-20 +missing-rank
         rm checkpoint-20/rng_state_1.pth -> checkpoint-20 ~missing-rank
         rm checkpoint-20/rng_state_* -> checkpoint-20 +missing-part
     hf-trainer/trainer
-        touch checkpoint-20/model.safetensors.aria2 -> checkpoint-15 -unfinished-save   # it is being downloaded
+        # It is being downloaded.
+        touch checkpoint-20/model.safetensors.aria2 -> checkpoint-15 -unfinished-save
     dcp/model_only slow
         # A model alone is passed over among whole states, whatever its step.
         as it is -> step-4 +passed-over
@@ -393,59 +457,84 @@ TREES = table(
         as it is -> iter_0000020 => ok
         rm latest_* -> iter_0000020 +missing-tracker => suspect missing-tracker
     megatron/tp slow
-        flip iter_0000030/mp_rank_01/model_optim_rng.pt -> iter_0000020 -crc-mismatch -missing-rank +dangling-tracker
+        flip iter_0000030/mp_rank_01/model_optim_rng.pt
+            -> iter_0000020 -crc-mismatch -missing-rank +dangling-tracker
         then as it is | no_fallback=yes -> exit 6 choice/none-usable -crc-mismatch -missing-rank
         cut iter_*/mp_rank_00/*.pt | allow_none=yes -> exit 4 choice/none-usable -missing-rank -truncated
         then as it is | max_step=5 -> exit 4 tree/filters-hide-all
-        flip iter_*/mp_rank_00/*.pt | max_attempts=2 -> exit 4 choice/none-usable -crc-mismatch -missing-rank +attempts-exhausted
+        flip iter_*/mp_rank_00/*.pt | max_attempts=2
+            -> exit 4 choice/none-usable -crc-mismatch -missing-rank +attempts-exhausted
         # Trackers are hints.
-        empty latest_checkpointed_iteration.txt; at latest_checkpointed_iteration.txt -99999999 -> iter_0000030 +bad-tracker => suspect bad-tracker
-        zero latest_checkpointed_iteration.txt; at latest_checkpointed_iteration.txt -99999999 -> iter_0000030 +bad-tracker => suspect bad-tracker
-        put latest_checkpointed_iteration.txt 20; at latest_checkpointed_iteration.txt -99999999 -> iter_0000030 +stale-tracker => suspect stale-tracker
-        put latest_checkpointed_iteration.txt 9999999; at latest_checkpointed_iteration.txt -99999999 -> iter_0000030 -missing-part +dangling-tracker => suspect dangling-tracker
-        put latest_checkpointed_iteration.txt 30; at latest_checkpointed_iteration.txt -99999999 -> iter_0000030 => ok
+        empty latest_checkpointed_iteration.txt; at latest_checkpointed_iteration.txt -99999999
+            -> iter_0000030 +bad-tracker => suspect bad-tracker
+        zero latest_checkpointed_iteration.txt; at latest_checkpointed_iteration.txt -99999999
+            -> iter_0000030 +bad-tracker => suspect bad-tracker
+        put latest_checkpointed_iteration.txt 20; at latest_checkpointed_iteration.txt -99999999
+            -> iter_0000030 +stale-tracker => suspect stale-tracker
+        put latest_checkpointed_iteration.txt 9999999; at latest_checkpointed_iteration.txt -99999999
+            -> iter_0000030 -missing-part +dangling-tracker => suspect dangling-tracker
+        put latest_checkpointed_iteration.txt 30; at latest_checkpointed_iteration.txt -99999999
+            -> iter_0000030 => ok
         rm latest_checkpointed_iteration.txt -> iter_0000030 +missing-tracker => suspect missing-tracker
         # Beyond the tracker: the job has not said that it is finished.
-        cp iter_0000030/mp_rank_01 iter_0000040/mp_rank_01 -> iter_0000030 -missing-rank => broken step-mismatch unfinished-save
+        cp iter_0000030/mp_rank_01 iter_0000040/mp_rank_01
+            -> iter_0000030 -missing-rank => broken step-mismatch unfinished-save
         # Time against step.
         at iter_0000010 100000 -> exit 2 order/times-contradict-steps
         then as it is | order=mtime -> iter_0000010
         then as it is | order=step -> iter_0000030
-        at iter_0000010 999999999 -> iter_0000030 +mtime-in-future +mtime-not-kept   # a clock that is ahead says nothing: by step
+        # A clock that is ahead says nothing: by step.
+        at iter_0000010 999999999 -> iter_0000030 +mtime-in-future +mtime-not-kept
         # A tracker that was written after the choice and names another is a question.
-        put latest_checkpointed_iteration.txt 20; at latest_checkpointed_iteration.txt 10 -> exit 2 order/times-contradict-steps
+        put latest_checkpointed_iteration.txt 20; at latest_checkpointed_iteration.txt 10
+            -> exit 2 order/times-contradict-steps
         then as it is | resume_from=tracker -> iter_0000020 +stale-tracker
         then as it is | order=mtime -> iter_0000030 +stale-tracker
     megatron/tp
         # MindIO writes a dying gasp into iter_N_tmp and renames that when all ranks have written.
-        mv iter_0000030 iter_0000030_tmp; put latest_checkpointed_iteration.txt 20 -> iter_0000020 +unfinished-save => suspect unfinished-save
+        mv iter_0000030 iter_0000030_tmp; put latest_checkpointed_iteration.txt 20
+            -> iter_0000020 +unfinished-save => suspect unfinished-save
         then rm iter_0000030_tmp/mp_rank_01 -> iter_0000020 +unfinished-save => suspect unfinished-save
     megatron/ascend slow
         cp iter_0000010/mp_rank_01/model_optim_rng_3.pt iter_0000020/ -> iter_0000020 => broken step-mismatch
-        cp iter_0000020/mp_rank_01/model_optim_rng_1.pt iter_0000020/mp_rank_01/model_optim_rng_3.pt -> iter_0000020 => broken rank-mismatch
+        cp iter_0000020/mp_rank_01/model_optim_rng_1.pt iter_0000020/mp_rank_01/model_optim_rng_3.pt
+            -> iter_0000020 => broken rank-mismatch
     mindspore/pangu slow
-        cp rank_1/pangu1-2_1.ckpt rank_1/pangu1-2_3.ckpt -> step 6 -missing-rank -mixed-attempts -step-mismatch +world-size-inferred => broken missing-rank step-mismatch
-        cp rank_0/pangu0-1_4.ckpt rank_0/pangu0-2_1.ckpt -> step 8 -missing-rank +world-size-inferred => broken epoch-mismatch missing-rank
+        cp rank_1/pangu1-2_1.ckpt rank_1/pangu1-2_3.ckpt
+            -> step 6 -missing-rank -mixed-attempts -step-mismatch +world-size-inferred => broken missing-rank step-mismatch
+        cp rank_0/pangu0-1_4.ckpt rank_0/pangu0-2_1.ckpt
+            -> step 8 -missing-rank +world-size-inferred => broken epoch-mismatch missing-rank
         rm rank_3/pangu3-2_3.ckpt -> step 6 -missing-rank +world-size-inferred => broken missing-rank
-        rm rank_3/pangu3-1_4.ckpt -> step 8 -missing-rank +same-content +world-size-inferred => suspect missing-rank same-content   # of the oldest
+        # Of the oldest.
+        rm rank_3/pangu3-1_4.ckpt
+            -> step 8 -missing-rank +same-content +world-size-inferred => suspect missing-rank same-content
     mindspore/flat
         ln . again; ln .. up -> resnet-2_5.ckpt => ok   # loops of directories end
-        rm resnet-2_5.ckpt; mkdir resnet-2_5.ckpt -> resnet-2_4.ckpt -missing-rank -not-a-file +unfinished-save => broken not-a-file unfinished-save
-        rm resnet-2_5.ckpt; ln gone resnet-2_5.ckpt -> resnet-2_4.ckpt -dangling-link -missing-rank => broken dangling-link
-        rm resnet-2_5.ckpt; ln resnet-2_5.ckpt resnet-2_5.ckpt -> resnet-2_4.ckpt -missing-rank -symlink-loop => broken symlink-loop
-        rm resnet-2_5.ckpt; ln other resnet-2_5.ckpt; ln resnet-2_5.ckpt other -> resnet-2_4.ckpt -missing-rank -symlink-loop +dangling-link => broken symlink-loop
+        rm resnet-2_5.ckpt; mkdir resnet-2_5.ckpt
+            -> resnet-2_4.ckpt -missing-rank -not-a-file +unfinished-save => broken not-a-file unfinished-save
+        rm resnet-2_5.ckpt; ln gone resnet-2_5.ckpt
+            -> resnet-2_4.ckpt -dangling-link -missing-rank => broken dangling-link
+        rm resnet-2_5.ckpt; ln resnet-2_5.ckpt resnet-2_5.ckpt
+            -> resnet-2_4.ckpt -missing-rank -symlink-loop => broken symlink-loop
+        rm resnet-2_5.ckpt; ln other resnet-2_5.ckpt; ln resnet-2_5.ckpt other
+            -> resnet-2_4.ckpt -missing-rank -symlink-loop +dangling-link => broken symlink-loop
         empty resnet-2_5.ckpt -> resnet-2_4.ckpt -empty-file -missing-rank => broken empty-file
         zero resnet-2_5.ckpt -> resnet-2_4.ckpt -missing-rank -zero-filled => broken zero-filled
         rm resnet-2_5.ckpt -> resnet-2_4.ckpt => ok
-        cp //megatron/tp/tree/iter_0000010/mp_rank_00/model_optim_rng.pt resnet-2_5.ckpt -> resnet-2_4.ckpt -missing-rank -wrong-format => broken wrong-format
+        cp //megatron/tp/tree/iter_0000010/mp_rank_00/model_optim_rng.pt resnet-2_5.ckpt
+            -> resnet-2_4.ckpt -missing-rank -wrong-format => broken wrong-format
     mindio-ttp/tft
         # A second file of a rank is named.
-        cp tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-3_1.ckpt tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-4_1.ckpt | world_size=4 replica_groups=0,2/1,3 -> tft_saved_checkpoints-step_11 +unfinished-save ~replica-unproven => broken epoch-mismatch extra-file step-mismatch unfinished-save
+        cp tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-3_1.ckpt;
+            tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-4_1.ckpt | world_size=4 replica_groups=0,2/1,3
+            -> tft_saved_checkpoints-step_11 +unfinished-save ~replica-unproven => broken epoch-mismatch extra-file step-mismatch unfinished-save
     deepspeed/zero2
         # MMEngine gives DeepSpeed's directories the names of its files, and notes them in last_checkpoint.
         rm latest -> global_step8 +missing-tracker => suspect missing-tracker
-        then mv global_step4 iter_4.pth; mv global_step8 iter_8.pth; put last_checkpoint /elsewhere/iter_8.pth -> iter_8.pth => ok
-        then put last_checkpoint /elsewhere/iter_99.pth -> iter_8.pth +missing-tracker => suspect missing-tracker
+        then mv global_step4 iter_4.pth; mv global_step8 iter_8.pth; put last_checkpoint /elsewhere/iter_8.pth
+            -> iter_8.pth => ok
+        then put last_checkpoint /elsewhere/iter_99.pth
+            -> iter_8.pth +missing-tracker => suspect missing-tracker
     deepspeed/zero1
         put latest global_step4; at latest -99999999 -> global_step8 +stale-tracker
         then at latest 99999999 -> exit 2 order/times-contradict-steps
@@ -455,14 +544,17 @@ TREES = table(
         # OpenRLHF loads of its actor and of its critic what each one's latest names, whatever it is told.
         as it is -> step 20
         put _critic/latest global_step{10,2} -> exit 2 choice/tracker-stale
-        then rm _critic/global_step20 -> exit 2 choice/tracker-stale   # the job died before the critic was saved
+        # The job died before the critic was saved.
+        then rm _critic/global_step20 -> exit 2 choice/tracker-stale
         then put _critic/latest global_step10; put _actor/latest global_step10 -> step 10 -missing-part
     keras-backup/double slow
         cp latest.weights.h5.bkp latest.weights.h5 -> step 12 +step-mismatch
     keras/hdf5 slow
-        cp weights.02-3.70.hdf5 weights.03-3.70.hdf5 -> exit 2 pair/same-content   # bytes that differ between the pages that are read of large files
+        # Bytes that differ between the pages that are read of large files.
+        cp weights.02-3.70.hdf5 weights.03-3.70.hdf5 -> exit 2 pair/same-content
     files/paddle-ocr slow
-        cp iter_epoch_2.pdparams iter_epoch_4.pdopt -> loads iter_epoch_4.pdparams iter_epoch_4.states latest.pdopt
+        cp iter_epoch_2.pdparams iter_epoch_4.pdopt
+            -> loads iter_epoch_4.pdparams iter_epoch_4.states latest.pdopt
     dcp/two slow
         put {latest,_actor/latest} global_step30 -> step-20 -missing-part
         put LATEST.txt epoch_2_step_30 -> step-20 -missing-part
@@ -473,9 +565,11 @@ TREES = table(
         put checkpoint model_checkpoint_path: "model.ckpt-20" -> step-20
         put checkpoint_latest model_checkpoint_path:20 -> step-20
     orbax/pytree slow
-        mv 15 15_broken; at 15_broken 60; at 5 1 -> exit 2 order/times-mute   # a copy that tells no step beside one that does
+        # A copy that tells no step beside one that does.
+        mv 15 15_broken; at 15_broken 60; at 5 1 -> exit 2 order/times-mute
     orbax/items
-        only 30; rm 30/{loader,loader/metadata} -> exit 4 choice/none-usable -missing-part   # _CHECKPOINT_METADATA lists its items
+        # _CHECKPOINT_METADATA lists its items.
+        only 30; rm 30/{loader,loader/metadata} -> exit 4 choice/none-usable -missing-part
         only 30; mkdir 30/extra -> 30
     orbax/parts/latest
         rm _CHECKPOINT_METADATA -> exit 2 order/times-mute   # items without what says that they are one
@@ -490,31 +584,41 @@ TREES = table(
         rm checkpoint_000002/extra.pt -> checkpoint_000001 -missing-part
     xtuner slow
         as it is -> 20260102/checkpoints/ckpt-step-20
-        then rm 20260102/checkpoints/ckpt-step-20 -> 20260102/checkpoints/ckpt-step-10 -missing-part +dangling-tracker
-        then rm 20260102/checkpoints/ckpt-step-10 | allow_none=yes -> exit 4 tree/first-launch-leftovers +dangling-tracker
+        then rm 20260102/checkpoints/ckpt-step-20
+            -> 20260102/checkpoints/ckpt-step-10 -missing-part +dangling-tracker
+        then rm 20260102/checkpoints/ckpt-step-10 | allow_none=yes
+            -> exit 4 tree/first-launch-leftovers +dangling-tracker
         # Models exported beside the saves are no runs.
-        cp //sharded-safetensors/steps/tree/step-1000 20260102/hf-{10,20,30} -> 20260102/checkpoints/ckpt-step-20 ~passed-over
+        cp //sharded-safetensors/steps/tree/step-1000 20260102/hf-{10,20,30}
+            -> 20260102/checkpoints/ckpt-step-20 ~passed-over
     planted
-        mkdir 20260101/checkpoints; put .xtuner {"exps": [{"exp_dir": "/data/20260101", "checkpoint_list": []}]} | allow_none=yes -> nothing
+        mkdir 20260101/checkpoints;
+            put .xtuner {"exps": [{"exp_dir": "/data/20260101", "checkpoint_list": []}]} | allow_none=yes
+            -> nothing
         # Nerogar/OneTrainer#498: meta.json is written last, and the job died before it.
-        plant step_1/a.pt step_1/meta.json= step_2/a.pt step_2/meta.json= step_3/a.pt step_3/meta.json= -> step_3
+        plant step_1/a.pt step_1/meta.json= step_2/a.pt step_2/meta.json= step_3/a.pt step_3/meta.json=
+            -> step_3
         then rm step_3/meta.json -> step_3 +missing-part => suspect missing-part
         as it is -> exit 3 tree/nothing-there
         then as it is | allow_none=yes -> nothing
         rm ../run | allow_none=yes -> exit 5 tree/could-not-look
     sentence-transformers slow
         as it is -> checkpoint-20
-        rm checkpoint-20/{modules.json,1_Pooling/config.json,2_Dense/config.json} -> checkpoint-15 -missing-part
+        rm checkpoint-20/{modules.json,1_Pooling/config.json,2_Dense/config.json}
+            -> checkpoint-15 -missing-part
         cut checkpoint-20/{modules.json,1_Pooling/config.json,2_Dense/config.json} -> checkpoint-15 -truncated
         rm checkpoint-20/2_Dense/model.safetensors -> checkpoint-15 -missing-part
         cut checkpoint-20/2_Dense/model.safetensors -> checkpoint-15 -truncated
     universal
         as it is -> is deepspeed-universal periodic step 8
-        rm global_step8_universal/zero_pp_rank_0_mp_rank_00_model_states.pt | layout=deepspeed-universal -> global_step4_universal -missing-part +dangling-tracker
-        rm global_step8_universal/zero_pp_rank_1_mp_rank_00_model_states.pt | layout=deepspeed-universal -> global_step8_universal
+        rm global_step8_universal/zero_pp_rank_0_mp_rank_00_model_states.pt | layout=deepspeed-universal
+            -> global_step4_universal -missing-part +dangling-tracker
+        rm global_step8_universal/zero_pp_rank_1_mp_rank_00_model_states.pt | layout=deepspeed-universal
+            -> global_step8_universal
     levanter/steps slow
         # A chunk is written once it is no longer zeros: that it was not before is no loss.
-        cp step-20 step-30; rm step-30/opt_state/0/count/0; rm step-10/opt_state/0/count/0 -> step-20 -step-mismatch => broken step-mismatch
+        cp step-20 step-30; rm step-30/opt_state/0/count/0; rm step-10/opt_state/0/count/0
+            -> step-20 -step-mismatch => broken step-mismatch
     megatron-core/sync slow
         # A run that went on with a newer framework lacks nothing.
         rm iter_0000020; cp //megatron-core/common_state/tree/iter_0000020 iter_0000020 -> iter_0000020 => ok

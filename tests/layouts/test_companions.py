@@ -7,13 +7,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
 from mindspore_writer import record
-from safetensors.torch import save as safetensors_save
-from small_files import adam, payload, saved, tensor
+from small_files import payload
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import NoneUsable
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 
@@ -36,52 +33,6 @@ def loaded(made: LoadPlan) -> list[str]:
 def named(made: LoadPlan) -> set[str]:
     """The files that a warning is about."""
     return {(f.path or "").rpartition("/")[2] for f in made.warnings if f.severity is not Severity.NOTE}
-
-
-def lora(root: Path, *steps: int, optimizer: int) -> Path:
-    """AI Toolkit's saves: a LoRA with its number, and then one optimizer.pt that is written over."""
-    for step in steps:
-        put(root / f"lora_{step:09d}.safetensors", safetensors_save({"a.weight": tensor(step)}), step)
-    put(root / "optimizer.pt", saved(adam(optimizer)), optimizer)
-    return root
-
-
-def test_older_saves_never_had_what_each_save_writes_over(tmp_path: Path) -> None:
-    made = plan(lora(tmp_path, 250, 500, 750, optimizer=750))
-    assert loaded(made) == ["lora_000000750.safetensors", "optimizer.pt"]
-    assert named(made) == set()
-    assert verify(tmp_path).verdict is Verdict.OK
-
-
-def test_a_job_that_was_killed_between_the_two_goes_on_from_the_save_before(tmp_path: Path) -> None:
-    made = plan(lora(tmp_path, 250, 500, 750, optimizer=500))
-    assert loaded(made) == ["lora_000000500.safetensors", "optimizer.pt"]
-    assert [r.checkpoint.step for r in made.rejected] == [750]
-
-
-def test_an_optimizer_of_a_save_that_is_damaged_is_loaded_with_no_other(tmp_path: Path) -> None:
-    lora(tmp_path, 250, 500, 750, optimizer=750)
-    newest = tmp_path / "lora_000000750.safetensors"
-    put(newest, newest.read_bytes()[:-20], 750)
-    with pytest.raises(NoneUsable) as e:
-        plan(tmp_path)
-    assert e.value.plan is not None
-    said = " ".join(f.message for r in e.value.plan.rejected for f in r.findings)
-    assert "which optimizer.pt beside it holds" in said
-
-
-def test_a_healthy_loop_has_no_warning(tmp_path: Path) -> None:
-    for epoch in range(1, 5):
-        weights = saved({"w": tensor(epoch)})
-        put(tmp_path / f"model_epoch{epoch}.pt", weights, 600 * epoch)
-        put(tmp_path / f"opt_epoch{epoch}.pt", saved(adam(epoch)), 600 * epoch)
-        put(tmp_path / "last.pt", weights, 600 * epoch)
-        if epoch == 2:
-            put(tmp_path / "best.pt", weights, 600 * epoch)
-    assert verify(tmp_path).verdict is Verdict.OK
-    made = plan(tmp_path)
-    assert loaded(made) == ["model_epoch4.pt", "opt_epoch4.pt"]
-    assert named(made) == set()
 
 
 def mindcv(root: Path, *epochs: int, average: bool = False) -> Path:

@@ -273,19 +273,3 @@ def test_a_link_to_a_directory_that_the_root_lies_in_is_a_loop(
     link.symlink_to(to if absolute else os.path.relpath(to, os.path.realpath(link.parent)))
     assert asked(root) == plain
     assert len(verify([str(root)]).files) == 1
-
-
-LINKED = ["checkpoint-20", "last", "iter_0000020", "checkpoint-010", "run_20"]
-
-
-@pytest.mark.parametrize("name", LINKED)
-def test_a_later_save_s_name_that_leads_to_an_earlier_save_is_told(name: str, tmp_path: Path) -> None:
-    for file, data in small_files.trainer(10).items():
-        (tmp_path / "checkpoint-10").mkdir(exist_ok=True)
-        (tmp_path / "checkpoint-10" / file).write_bytes(data)
-    plain = [f.code for f in plan(str(tmp_path)).warnings]
-    (tmp_path / name).symlink_to("checkpoint-10")
-    made = plan(str(tmp_path))
-    assert made.checkpoint is not None and made.checkpoint.step == 10
-    told = [(f.code, f.path) for f in made.warnings if f.code not in plain]
-    assert told == [("step-mismatch", str(tmp_path / name))] * (name == "checkpoint-20")

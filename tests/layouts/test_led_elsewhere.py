@@ -39,35 +39,6 @@ def told(root: Path) -> list[tuple[str, str]]:
     return [(f.code, os.path.relpath(str(f.path), root)) for f in plan(str(root)).warnings]
 
 
-FILES = [
-    ("step_20.pt", "step_10.pt", True),
-    ("ckpt-20.pth", "ckpt-10.pth", True),
-    ("20/model.pt", "../10/model.pt", True),
-    ("epoch_2.pt", "epoch_1.pt", True),
-    ("step_0010.pt", "step_10.pt", False),
-    ("step_20.pt", "../4f2a.pt", False),
-]
-
-
-@pytest.mark.parametrize(("name", "to", "wrong"), FILES)
-def test_a_file_of_a_later_name_that_leads_to_an_earlier_one_is_told(
-    name: str, to: str, wrong: bool, tmp_path: Path
-) -> None:
-    root = tmp_path / "run"
-    link = root / name
-    link.parent.mkdir(parents=True)
-    put(link.parent, to, 10)
-    link.symlink_to(to)
-    if "/" in name:
-        put(root, "10/optimizer.pt", 10)
-        put(root, "20/optimizer.pt", 20)
-    found = [row for row in told(root) if row[0] != "mtime-not-kept"]
-    assert found == [("step-mismatch", name)] * wrong
-    if wrong:
-        with pytest.raises(errors.NotNewest):
-            plan(str(root), Selection(no_fallback=True))
-
-
 def test_a_link_called_as_the_choice_is_but_for_its_number_that_leads_nowhere_is_told(tmp_path: Path) -> None:
     name = "cat-000003-state"
     for step in (10, 20):
@@ -76,15 +47,6 @@ def test_a_link_called_as_the_choice_is_but_for_its_number_that_leads_nowhere_is
     assert told(tmp_path) == [("dangling-link", name)]
     with pytest.raises(errors.NotNewest):
         plan(str(tmp_path), Selection(no_fallback=True))
-
-
-def test_a_link_to_the_newest_is_the_newest_where_nothing_tells_a_step(tmp_path: Path) -> None:
-    name = "ckpt_2026-01-03.pt"
-    put(tmp_path, "ckpt_2026-01-02.pt", 5)
-    put(tmp_path, name, 100)
-    assert plan(str(tmp_path)).resume.path == str(tmp_path / name)
-    (tmp_path / "last.pt").symlink_to(name)
-    assert os.path.realpath(str(plan(str(tmp_path)).resume.path)) == str(tmp_path / name)
 
 
 @pytest.mark.parametrize("called", ["step_30.tmp", "tmp-step_30"])

@@ -20,7 +20,6 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.layouts.common.piece import Claim
 from ckpt_tools.layouts.files import loops, numbers_named
-from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
 
 START = 1_700_000_000
@@ -103,114 +102,6 @@ def test_what_a_name_fits(path: str, loop: str | None, step: int | None, epoch: 
     assert numbers == [step, epoch]
 
 
-@pytest.mark.parametrize(
-    ("files", "wanted", "step", "epoch"),
-    [
-        ({f"step_{n}.pt": full(n) for n in (100, 200)}, ["step_200.pt"], 200, None),
-        (
-            {
-                f"{of}_{n}.pt": make(n)
-                for n in (1, 2)
-                for of, make in (("model", weights), ("opt", optimizer))
-            },
-            ["model_2.pt", "opt_2.pt"],
-            2,
-            None,
-        ),
-        ({f"checkpoint_{n}.pt": full(70 * n, epoch=n) for n in (1, 2)}, ["checkpoint_2.pt"], None, 2),
-        (
-            {f"model-{n}.pt": full(1000 * n, step=1000 * n) for n in (1, 2, 3)},
-            ["model-3.pt"],
-            3000,
-            None,
-        ),
-        (
-            {f"net{of}_epoch_{n}.pth": weights(n) for n in (1, 2) for of in "GD"},
-            ["netD_epoch_2.pth", "netG_epoch_2.pth"],
-            None,
-            2,
-        ),
-        (
-            {f"step_{n}/{of}.pt": weights(n + i) for n in (1, 2) for i, of in ((10, "unet"), (20, "vae"))},
-            ["step_2/unet.pt", "step_2/vae.pt"],
-            2,
-            None,
-        ),
-        (
-            {
-                f"{of}{n:06d}.pt": make(n)
-                for n in (100, 200)
-                for of, make in (
-                    ("model", weights),
-                    ("ema_0.9999_", lambda n: weights(n - 1)),
-                    ("opt", optimizer),
-                )
-            },
-            ["ema_0.9999_000200.pt", "model000200.pt", "opt000200.pt"],
-            200,
-            None,
-        ),
-        ({"best.pt": full(200, step=200), "last.pt": full(300, step=300)}, ["last.pt"], 300, None),
-        ({f"{n}/state.pt": full(n, step=n) for n in (100, 200)}, ["200/state.pt"], 200, None),
-        ({f"2026-11-0{n}.pt": full(n) for n in (1, 2)}, ["2026-11-02.pt"], None, None),
-    ],
-)
-def test_the_newest_save_is_chosen_with_all_its_files(
-    files: Mapping[str, bytes], wanted: Sequence[str], step: int | None, epoch: int | None, tmp_path: Path
-) -> None:
-    root = put(tmp_path, files)
-    made = plan(root)
-    assert made.checkpoint is not None and not made.warnings
-    assert sorted(os.path.relpath(f.path, root) for f in made.shared) == wanted
-    assert (made.checkpoint.step, made.checkpoint.epoch) == (step, epoch)
-
-
-@pytest.mark.parametrize("minutes", [0, 10])
-@pytest.mark.parametrize("home", ["", "last/"])
-def test_two_halves_that_are_written_over_are_a_warning_unless_written_together(
-    home: str, minutes: int, tmp_path: Path
-) -> None:
-    root = put(tmp_path, {f"{home}model.pt": weights(3), f"{home}optimizer.pt": optimizer(3)})
-    for name, at in (("model.pt", START + 60 * minutes), ("optimizer.pt", START)):
-        os.utime(tmp_path / home / name, (at, at))
-    made = plan(root)
-    assert [os.path.basename(f.path) for f in made.shared] == ["model.pt", "optimizer.pt"]
-    assert [f.code for f in made.warnings] == ["mixed-attempts"] * bool(minutes)
-
-
-def test_what_is_written_over_is_a_copy_of_the_save_whose_step_it_tells(tmp_path: Path) -> None:
-    root = put(tmp_path, {"step_100.pt": full(100, step=100), "last.pt": full(100, step=100)})
-    made = plan(root)
-    assert [os.path.basename(f.path) for f in made.shared] == ["step_100.pt"]
-    (tmp_path / "step_100.pt").write_bytes(full(100, step=100)[:-300])
-    made = plan(root)
-    assert [os.path.basename(f.path) for f in made.shared] == ["last.pt"]
-
-
-@pytest.mark.parametrize("lost", ["model_200.pt", "optimizer_200.pt"])
-def test_a_save_lacks_what_all_others_of_its_run_have(lost: str, tmp_path: Path) -> None:
-    files = {f"model_{n}.pt": weights(n) for n in (100, 200)}
-    files |= {f"optimizer_{n}.pt": optimizer(n) for n in (100, 200)}
-    del files[lost]
-    made = plan(put(tmp_path, dict(sorted(files.items(), key=lambda row: row[0][-6:]))))
-    assert made.checkpoint is not None and made.resume_step == 100
-    assert [f.code for r in made.rejected for f in r.findings] == ["missing-part"]
-
-
-def test_directories_of_numbers_that_do_not_grow_with_training_are_no_saves(tmp_path: Path) -> None:
-    root = put(tmp_path, {f"{seed}/state.pt": full(5000, step=5000) for seed in (100, 200)})
-    assert asked(root)[0] != 0
-
-
-def test_the_last_is_of_the_epoch_whose_step_it_tells(tmp_path: Path) -> None:
-    """Copied without times, it and the epoch that it is a copy of were a question."""
-    root = put(tmp_path, {f"epoch_{n}.pt": full(n, step=100 * n) for n in (9, 10)})
-    put(tmp_path, {"last.pt": full(10, step=1000)})
-    for path in tmp_path.iterdir():
-        os.utime(path, (START,) * 2)
-    assert (plan(root).resume_step, plan(root).warnings[0].code) == (1000, "mtime-not-kept")
-
-
 @pytest.mark.parametrize("name", ["42", "20261128", "e4", "step_5", "epoch_1", "run"])
 def test_the_own_name_of_the_root_says_nothing(name: str, tmp_path: Path) -> None:
     """The directory of a job is called by its number: what lay below was one save of that step."""
@@ -232,28 +123,6 @@ def test_a_save_with_a_word_in_its_name_may_be_the_root(home: str, tmp_path: Pat
     )
     made = plan(root)
     assert made.checkpoint is not None and len(made.shared) == 2
-
-
-@pytest.mark.parametrize("names", [("ckpt_100.pt", "ckpt_200.pt"), ("best.pt", "last.pt")])
-def test_directories_called_by_a_number_are_runs_where_files_say_more(
-    names: Sequence[str], tmp_path: Path
-) -> None:
-    files = {
-        f"{seed}/{name}": full(n, step=n)
-        for seed in (41, 42)
-        for n, name in zip((100, 200), names, strict=True)
-    }
-    root = put(tmp_path, files)
-    with pytest.raises(UsageError, match=r"several runs: 41 .*, 42 "):
-        plan(root)
-    assert plan(f"{root}/41").resume_step == 200
-
-
-@pytest.mark.parametrize("home", ["42", "step_5"])
-def test_runs_below_a_number_are_no_save_of_it(home: str, tmp_path: Path) -> None:
-    root = put(tmp_path, {f"{home}/{run}/model.pt": full(n) for n, run in ((100, "a"), (200, "b"))})
-    with pytest.raises(UsageError, match="no layout places them"):
-        plan(root)
 
 
 def asked(root: str) -> tuple[int, Any]:
@@ -283,13 +152,6 @@ def test_a_name_outside_the_conventions_means_the_same_whatever_the_word(
         for number in ("", "_300")
     }
     assert len(answers) == 1 and answers.pop()[0] != 0
-
-
-def test_the_kind_is_told_by_the_convention(tmp_path: Path) -> None:
-    put(tmp_path, {"best/step_50.pt": full(50), "step_100.pt": full(100)})
-    made = plan(str(tmp_path))
-    assert made.checkpoint is not None and made.checkpoint.kind is Kind.PERIODIC
-    assert made.checkpoint.step == 100
 
 
 def test_a_list_of_files_that_no_layout_places_is_a_list(tmp_path: Path) -> None:

@@ -6,102 +6,17 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from examples import examples
 from fixture_trees import CASES, materialise, one_of_each
-from hypothesis import given
-from hypothesis import strategies as st
 from places import FIXTURES
 from recorded import TREES
 from small_files import adam, saved, tensor
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import CkptError, NoneUsable, UsageError
+from ckpt_tools.errors import NoneUsable, UsageError
 from ckpt_tools.model.finding import Verdict
-
-HOMES = (
-    "step_{}",
-    "step-{}",
-    "step{:07d}",
-    "global_step_{}",
-    "iter_{:07d}",
-    "ckpt-{}",
-    "run-1/step={}",
-    "draft-step{}",
-    "eagle3_step_{}",
-    "epoch_{}",
-)
-RANKS = ("rank_{}", "rank{}", "rank-{:05d}", "rank_{}_of_{}")
-FORMS = ("{role}_{rank}", "{rank}_{role}", "{role}.{rank}", "{rank}/{role}", "{role}/{rank}")
-ROLES = ("model", "optim", "rng", "trainer_state")
-
-
-class Made(NamedTuple):
-    """The files of each save, oldest first, and the directory of the newest."""
-
-    saves: tuple[tuple[str, ...], ...]
-    newest: str
-    older: str
-
-
-@st.composite
-def trees(draw: st.DrawFn) -> Made:
-    home = draw(st.sampled_from(HOMES))
-    rank, world = draw(st.sampled_from(RANKS)), draw(st.integers(2, 4))
-    end = draw(st.sampled_from((".pt", ".pth", ".bin", ".ckpt")))
-    roles = ("model", *sorted(draw(st.sets(st.sampled_from(ROLES[1:])))))
-    alone = len(roles) == 1 and draw(st.booleans())
-    form = "{rank}" if alone else draw(st.sampled_from(FORMS))
-    homes = [home.format(n) for n in (10, 20, 30)]
-    saves = tuple(
-        tuple(
-            f"{at}/{form.format(role=role, rank=rank.format(r, world))}{end}"
-            for r, role in itertools.product(range(world), roles)
-        )
-        for at in homes
-    )
-    return Made(saves, homes[-1], homes[-2])
-
-
-def write(root: Path, made: Made) -> None:
-    for n, save in enumerate(made.saves):
-        for i, name in enumerate(save):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_bytes(saved({"w": tensor(n, i)}))
-            os.utime(root / name, (1_700_000_000 + 600 * n,) * 2)
-
-
-@pytest.mark.slow
-@examples(40)
-@given(trees(), st.data())
-def test_the_newest_save_that_has_a_file_of_every_rank(made: Made, data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        write(root, made)
-        whole = plan(str(root))
-        assert whole.checkpoint is not None and whole.checkpoint.path == f"{root}/{made.newest}"
-        assert sorted(f.path for r in whole.by_rank for f in r.files) == sorted(
-            f"{root}/{path}" for path in made.saves[-1]
-        )
-        (root / data.draw(st.sampled_from(made.saves[-1]))).unlink()
-        older = plan(str(root))
-        assert older.checkpoint is not None and older.checkpoint.path == f"{root}/{made.older}"
-        assert {f.code for r in older.rejected for f in r.findings} <= {"missing-rank", "missing-part"}
-
-
-def test_one_save_alone_has_no_gap_in_its_ranks(tmp_path: Path) -> None:
-    for rank in (0, 1, 3):
-        path = tmp_path / f"step_10/rank_{rank}.pt"
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(saved({"w": tensor(rank)}))
-    with pytest.raises(CkptError) as caught:
-        plan(str(tmp_path))
-    assert caught.value.exit_code == 4 and "missing-rank" in str(caught.value)
-
 
 NAMED = [
     case
@@ -183,16 +98,6 @@ def test_a_model_for_all_beside_the_optimizers_of_ranks(model: str, optimizer: s
     assert loads(tmp_path) == {r: sorted((model.format(n=10), optimizer.format(n=10, r=r))) for r in (0, 1)}
 
 
-@pytest.mark.parametrize("optimizer", ["optim_10_rank{}.pt", "step_10/optim_rank{}.pt"])
-def test_optimizers_alone_are_no_checkpoint(optimizer: str, tmp_path: Path) -> None:
-    for r in (0, 1):
-        put(tmp_path, optimizer.format(r), saved(adam(10)), 10)
-    put(tmp_path, "net_10.pth", saved({"w": tensor(10)}), 10)
-    with pytest.raises(CkptError, match="missing-part") as caught:
-        plan(str(tmp_path))
-    assert caught.value.exit_code == 4
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("home", ["draft-step{}", "run_a_step_{}"])
 def test_the_name_of_a_run_may_stand_before_the_step(home: str, tmp_path: Path) -> None:
@@ -209,29 +114,6 @@ def test_the_name_of_a_run_may_stand_before_the_step(home: str, tmp_path: Path) 
     made = plan(str(tmp_path))
     assert made.checkpoint is not None and made.checkpoint.step == 8
     assert {f.code for r in made.rejected for f in r.findings} == {"missing-part"}
-
-
-def test_files_that_are_written_over_are_of_one_step_or_none(tmp_path: Path) -> None:
-    for r in range(3):
-        put(tmp_path, f"state_rank{r}.pt", state(20, r), 20)
-    assert loads(tmp_path) == {r: [f"state_rank{r}.pt"] for r in range(3)}
-    put(tmp_path, "state_rank1.pt", state(10, 1), 10)
-    with pytest.raises(CkptError, match="missing-rank") as caught:
-        plan(str(tmp_path))
-    assert caught.value.exit_code == 4
-
-
-@pytest.mark.parametrize("names", ["step_{0}/checkpoint_{0}.pt"])
-def test_numbers_of_whole_files_are_no_ranks(names: str, tmp_path: Path) -> None:
-    """``torch.distributed.checkpoint._experimental`` calls those of ranks so."""
-    for n in (10, 20):
-        path = tmp_path / names.format(n)
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(saved({"model": {"w": tensor(n)}, "optimizer": adam(n)}))
-        os.utime(path, (1_700_000_000 + 60 * n, 1_700_000_000 + 60 * n))
-    made = plan(str(tmp_path))
-    assert made.checkpoint is not None
-    assert made.checkpoint.step == 20
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -267,11 +149,3 @@ def test_directories_of_ranks_and_files_of_a_grid_are_one_save(names: str, tmp_p
     assert planned(tmp_path) == {name for name in every if "20" in name}
     (tmp_path / names.format(20, 0)).unlink()
     assert planned(tmp_path) == {name for name in every if "20" not in name}
-
-
-@pytest.mark.parametrize("name", [PICOTRON.format(10, 1), "step_10/checkpoint_1.pt"])
-def test_a_lone_file_that_says_there_are_others_is_no_state(name: str, tmp_path: Path) -> None:
-    put(tmp_path, name, state(10, 0), 10)
-    with pytest.raises(CkptError, match="missing-") as caught:
-        plan(str(tmp_path))
-    assert caught.value.exit_code == 4

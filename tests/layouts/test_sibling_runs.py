@@ -7,101 +7,17 @@ import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from places import LAYOUT_TREES
-from safetensors.torch import save as safetensors_save
-from small_files import dcp, lightning, saved, tensor
+from small_files import lightning, saved, tensor
 
 from ckpt_tools.api import plan, scan
-from ckpt_tools.errors import CkptError, NoneUsable
+from ckpt_tools.errors import NoneUsable
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.checkpoint import Checkpoint
 
 FIRST, PACE = 1_790_000_000, 600
-
-
-@cache
-def weights(epoch: int, step: int) -> bytes:
-    """What Lightning's callback saves with ``save_weights_only``."""
-    return saved(
-        {
-            "epoch": epoch,
-            "global_step": step,
-            "pytorch-lightning_version": "2.6.6",
-            "state_dict": {"w": tensor(step)},
-            "loops": {},
-        }
-    )
-
-
-def exported(step: int) -> dict[str, bytes]:
-    """torchtitan's last_save_in_hf: a model as sharded safetensors, where its other saves are DCP's."""
-    shard = "model-00001-of-00001.safetensors"
-    index = f'{{"metadata": {{"total_size": 48}}, "weight_map": {{"w": "{shard}"}}}}'
-    made = {shard: safetensors_save({"w": tensor(step)}), "model.safetensors.index.json": index.encode()}
-    return {f"step-{step}/{name}": data for name, data in made.items()}
-
-
-def states(*steps: int) -> dict[str, bytes]:
-    return {f"step-{step}/{name}": data for step in steps for name, data in dcp(step).items()}
-
-
-def name(epoch: int, step: int) -> str:
-    return f"epoch={epoch}-step={step}.ckpt"
-
-
-class Case(NamedTuple):
-    """Files in the order in which they are saved; what a job resumes from, None for a question; a warning."""
-
-    files: Mapping[str, bytes]
-    newest: str | None
-    warned: str = ""
-
-
-BEFORE = {f"steps/{name(0, 10)}": lightning(0, 10), f"steps/{name(0, 20)}": lightning(0, 20)}
-CASES = {
-    "an export after states": Case({**states(4, 6), **exported(7)}, "step-6", "passed-over"),
-    "an export in another place": Case(
-        {**states(4, 6), **{f"hf/{k}": v for k, v in exported(7).items()}}, "step-6", "passed-over"
-    ),
-    "the best is weights alone": Case(
-        {**BEFORE, f"best/{name(0, 25)}": weights(0, 25)}, f"steps/{name(0, 20)}", "passed-over"
-    ),
-    "one callback's names have a word": Case(
-        {
-            name(0, 10): lightning(0, 10),
-            f"end-{name(0, 15)}": lightning(0, 15),
-            name(1, 20): lightning(1, 20),
-        },
-        name(1, 20),
-    ),
-    "the best is a run of its own": Case(
-        {f"best/{name(0, 15)}": lightning(0, 15), **BEFORE, f"steps/{name(1, 30)}": lightning(1, 30)}, None
-    ),
-    "two runs of their own": Case(
-        {f"a/{name(0, 10)}": lightning(0, 10), f"b/{name(0, 20)}": lightning(0, 20)}, None
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_what_is_saved_apart_is_one_run_where_names_say_so(tmp_path: Path, case: Case) -> None:
-    homes = list(dict.fromkeys(path.rpartition("/")[0] if "step-" in path else path for path in case.files))
-    for path, data in case.files.items():
-        file = tmp_path / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data)
-        at = FIRST + PACE * homes.index(path if path in homes else path.rpartition("/")[0])
-        os.utime(file, (at, at))
-    if case.newest is None:
-        with pytest.raises(CkptError, match="holds several runs"):
-            plan(str(tmp_path))
-        return
-    made = plan(str(tmp_path))
-    assert made.resume.path == str(tmp_path / case.newest)
-    assert [w.code for w in made.warnings] == [case.warned] * bool(case.warned)
 
 
 @cache

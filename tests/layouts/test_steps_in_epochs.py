@@ -37,24 +37,6 @@ def test_saves_of_colossalais_examples_are_whole_ones(gone: str, tmp_path: Path)
     assert {f.role for f in made.shared} == roles
 
 
-NAMES = ["epoch_{}_step_{}.pt", "epoch_{}_step_{}/model.pt", "model-epoch{}-iter{}.pth"]
-
-
-@pytest.mark.parametrize("kept", [True, False], ids=["times", "times lost"])
-@pytest.mark.parametrize("name", NAMES)
-def test_the_later_epoch_is_the_newest_whatever_its_step(name: str, kept: bool, tmp_path: Path) -> None:
-    saves = [(1, 10), (1, 20), (2, 10)]
-    for n, (epoch, step) in enumerate(saves):
-        path = tmp_path / name.format(epoch, step)
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(saved({"model": {"w": tensor(epoch, step)}, "optimizer": adam(20 * epoch + step)}))
-        os.utime(path, (1_735_700_000 + 100 * n * kept,) * 2)
-    made = plan(str(tmp_path))
-    newest = tmp_path / name.format(2, 10)
-    assert [f.path for f in made.shared] == [str(newest)]
-    assert [f.code for f in made.warnings] == ["mtime-not-kept"] * (not kept)
-
-
 @pytest.mark.parametrize(
     ("saves", "kept", "newest"),
     [

@@ -15,10 +15,11 @@ is that of :func:`answer`, or ``loads`` that of :func:`loaded`, or ``is`` the la
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
@@ -29,7 +30,7 @@ import torch
 from fixture_trees import below, overwrite, selection, tree_of
 from places import LAYOUT_TREES
 from safetensors.torch import save as safetensors_save
-from small_files import adam, saved, tensor
+from small_files import adam, dcp, lightning, megatron, mindspore, saved, tensor, trainer
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError
@@ -47,6 +48,14 @@ def weights(n: int) -> dict[str, torch.Tensor]:
     return {"w": tensor(n), "b": tensor(n, 1)}
 
 
+def shards(n: int) -> Mapping[str, bytes]:
+    """A model in two files and their index, as ``save_pretrained`` writes them."""
+    names = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    index = {"metadata": {"total_size": 96}, "weight_map": {f"w{i}": name for i, name in enumerate(names)}}
+    files = {name: safetensors_save({f"w{i}": tensor(n, i)}) for i, name in enumerate(names)}
+    return {**files, "model.safetensors.index.json": json.dumps(index).encode(), "config.json": b"{}"}
+
+
 KINDS: dict[str, Callable[[int], bytes]] = {
     "whole": lambda n: saved({"model": weights(n), "optimizer": adam(n), "step": n}),
     "epoch": lambda n: saved({"model": weights(n), "optimizer": adam(n), "epoch": n}),
@@ -54,26 +63,44 @@ KINDS: dict[str, Callable[[int], bytes]] = {
     "uncounted": lambda n: saved(
         {"model": {"w": tensor(n)}, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}
     ),
+    "stepped": lambda n: saved({"model": {"w": tensor(n)}, "step": n}),
     "model": lambda n: saved(weights(n)),
     "optimizer": lambda n: saved(adam(n)),
+    "counted": lambda n: saved({**adam(n), "step": n}),
+    "sgd": lambda n: saved({"state": {}, "param_groups": [{"lr": 1 / n}]}),
     "scheduler": lambda n: saved({"base_lrs": [0.1], "last_epoch": n, "_step_count": n + 1}),
     "rng": lambda n: saved({"cpu": torch.full((16,), n % 251, dtype=torch.uint8)}),
+    "nothing": lambda n: saved({}),
     "tensors": lambda n: safetensors_save(weights(n), {"format": "pt"}),
+    "lightning": lambda n: lightning(n // 10, n),
+    "lightmodel": lambda n: saved(
+        {
+            "epoch": n // 10,
+            "global_step": n,
+            "pytorch-lightning_version": "2.6.6",
+            "state_dict": weights(n),
+            "loops": {},
+        }
+    ),
+    "mindspore": lambda n: mindspore(True, 0, epoch_num=1, step_num=n),
     "text": lambda n: b"words\n",
     "json": lambda n: b"{}",
     "zeros": lambda n: bytes(2000),
     "empty": lambda n: b"",
 }
 """What a planted file holds: ``whole`` where nothing is said, ``tensors`` in safetensors, words in a text."""
-ENDINGS = {
-    "safetensors": "tensors",
-    "json": "json",
-    "txt": "text",
-    "log": "text",
-    "yaml": "text",
-    "md": "text",
+SETS: dict[str, Callable[[int], Mapping[str, bytes]]] = {
+    "dcp": dcp,
+    "trainer": trainer,
+    "halves": lambda n: {"model.pt": content("model", n), "optimizer.pt": content("optimizer", n)},
+    "megatron": lambda n: {f"mp_rank_{r:02d}/model_optim_rng.pt": megatron(n, r, 2, 1, 2) for r in range(2)},
+    "shards": shards,
 }
-WORD = re.compile(r"([^:@=]+)(?::([a-z]+)(\d*)(!?))?(?:@(\d+))?(=?)")
+"""What is planted into a directory (``step-10/:dcp``)."""
+ENDINGS = {"safetensors": "tensors"} | dict.fromkeys(
+    ("json", "txt", "log", "yaml", "md", "py", "png"), "text"
+)
+WORD = re.compile(r"([^:@=]+(?:=[^:@=]+)*)(?::([a-z]+)(\d*)(!?))?(?:@(\d+))?(=?)")
 
 
 @cache
@@ -82,23 +109,28 @@ def content(kind: str, number: int) -> bytes:
 
 
 def plant(root: Path, words: str) -> None:
-    """Files in the order in which they are written, a minute apart: ``=`` at the time of the one before, ``@30``
-    half an hour after the first. ``:model7`` holds the weights of 7 and not what its name tells, ``:cut`` and
-    ``:model!`` lack their second half.
+    """Files in the order in which they are written, a minute apart and after what is there: ``=`` at the time of the
+    one before, ``@30`` half an hour after the first. ``:model7`` holds the weights of 7 and not what its name tells,
+    ``:cut`` and ``:model!`` lack their second half.
     """
-    now = FIRST
+    now = max((path.stat().st_mtime for path in below(root)), default=float(FIRST))
     for word in words.split():
-        found = WORD.fullmatch(word)
-        assert found, word
-        name, kind, number, cut, minute, same = found.groups()
+        told = WORD.fullmatch(word)
+        assert told, word
+        name, kind, number, cut, minute, same = told.groups()
         now = FIRST + 60 * int(minute) if minute else now + (0 if same else 60)
-        digits = re.findall(r"\d+", name.rpartition("/")[2]) or re.findall(r"\d+", name) or ["0"]
-        kind = {None: ENDINGS.get(name.rpartition(".")[2], "whole"), "cut": "whole"}.get(kind, kind)
-        data = content(kind, int(number or digits[0]))
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data[: len(data) // 2] if cut or ":cut" in word else data)
-        os.utime(path, (now, now))
+        stem = name.rstrip("/").rpartition("/")[2].partition(".pt")[0]
+        digits = re.findall(r"\d+", stem.rpartition(".")[0] or stem) or re.findall(r"\d+", name) or ["0"]
+        n = int(number or digits[-1])
+        if kind in SETS:
+            files = {f"{name}{file}": data for file, data in SETS[kind](n).items()}
+        else:
+            as_named = ENDINGS.get(name.rpartition(".")[2], "whole")
+            files = {name: content({None: as_named, "cut": as_named}.get(kind, kind), n)}
+        for file, data in files.items():
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            (root / file).write_bytes(data[: len(data) // 2] if cut or kind == "cut" else data)
+            os.utime(root / file, (now, now))
 
 
 # --- what happens to it
