@@ -7,10 +7,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from one_question import COMMANDS, Asker
 from owners import SOMEBODY, Owners
 from run_helpers import megatron, one_file_per_rank
@@ -57,8 +58,8 @@ def of_somebody(asker: Asker, argv: Sequence[object], flag: str) -> None:
     refused(asker, argv, f"belongs to uid {SOMEBODY}", flag, f"--trust owner={SOMEBODY}")
 
 
-def of_everybody(asker: Asker, argv: Sequence[object], flag: str) -> None:
-    refused(asker, argv, "may be written by everybody", flag)
+def of_everybody(asker: Asker, argv: Sequence[object], flag: str, say: str = "--trust dir=") -> None:
+    refused(asker, argv, "may be written by everybody", flag, say)
 
 
 def started(asker: Asker, *argv: object) -> str:
@@ -76,9 +77,8 @@ def test_a_directory_of_decisions_that_everybody_may_write(
 ) -> None:
     plans.chmod(0o777)
     asked = ("hook", root, "--plan-dir", plans)
-    refused(
-        asker, asked, f"{plans} may be written by everybody (mode 0777)", "--plan-dir", f"--trust dir={plans}"
-    )
+    why = f"{plans} may be written by everybody (mode 0777)"
+    refused(asker, asked, why, "--plan-dir", f"--trust dir={plans}")
     assert list(plans.rglob("*.json")) == []  # nothing was decided
     started(asker, *asked, "--trust-dir", plans)
     monkeypatch.setenv("CKPT_TRUST_DIR", str(plans))
@@ -108,13 +108,11 @@ def test_a_planted_note_of_an_earlier_start(asker: Asker, empty: Path, plans: Pa
     asked = ("plan", empty, "--plan-dir", plans, "--allow=none")
     of_somebody(asker, asked, "--plan-dir")
     assert asker.execute(*asked, "--trust-owner", SOMEBODY)[0] == 4
+    selection = Selection(plan_dir=str(plans), allow_none=True)
     with pytest.raises(Untrusted):
-        latest(str(empty), Selection(plan_dir=str(plans), allow_none=True))
+        latest(str(empty), selection)
     with pytest.raises(Exception, match="an earlier start resumed from step 20"):
-        latest(
-            str(empty),
-            Selection(plan_dir=str(plans), allow_none=True, trust=Trust(owners=frozenset({SOMEBODY}))),
-        )
+        latest(str(empty), replace(selection, trust=Trust(owners=frozenset({SOMEBODY}))))
 
 
 def decided(asker: Asker, root: Path, plans: Path) -> Path:
@@ -131,16 +129,11 @@ def test_a_decision_that_somebody_planted_in_a_sticky_directory(
     body = json.loads(decision.read_text())
     decision.write_text(json.dumps({**body, "resume": {**body["resume"], "env": {"LD_PRELOAD": "/evil.so"}}}))
     plans.chmod(0o1777)
-    for path in (*plans.rglob("*"),):
-        owners.give(path)
     asked = ("hook", root, "--plan-dir", plans, "--job", "j")
+    started(asker, *asked)  # such a directory does for many users
+    for path in plans.rglob("*"):
+        owners.give(path)
     of_somebody(asker, asked, "--plan-dir")
-
-
-def test_a_sticky_directory_of_decisions_does_for_many_users(asker: Asker, root: Path, plans: Path) -> None:
-    plans.chmod(0o1777)
-    decided(asker, root, plans)
-    started(asker, "hook", root, "--plan-dir", plans, "--job", "j", "--node", "0", "--nodes", "1")
 
 
 @pytest.mark.slow
@@ -154,9 +147,7 @@ def test_what_is_made_is_for_us_to_write_whatever_the_umask(asker: Asker, root: 
         finally:
             os.umask(before)
         found = {stat.S_IMODE(p.lstat().st_mode) for p in place.rglob("*") if not p.is_symlink()}
-        assert found <= modes | {0o755, 0o644} and not any(mode & 0o002 for mode in found), [
-            oct(m) for m in found
-        ]
+        assert found <= modes | {0o755, 0o644}, [*map(oct, found)]
 
 
 # ---- CKPT_PLAN
@@ -215,8 +206,13 @@ def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owner
     name, data = FILES[flag]
     (tmp_path / "conf").mkdir()
     file = tmp_path / "conf" / name
-    file.write_bytes(data)
-    file.chmod(0o600)
+
+    def write() -> None:
+        file.unlink(missing_ok=True)
+        file.write_bytes(data)
+        file.chmod(0o600)
+
+    write()
     asked = ("plan", root, flag, file, "--save-interval", "10")
     started(asker, *asked)
     file.chmod(0o622)
@@ -224,13 +220,10 @@ def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owner
     file.unlink()
     os.mkfifo(file)
     refused(asker, asked, "no regular file", flag, "file of your own")
-    file.unlink()
-    file.touch()
-    file.chmod(0o600)
+    write()
     os.truncate(file, 1 << 40)
     refused(asker, asked, "is larger than", flag, "file that was meant")
-    os.truncate(file, 0)
-    file.write_bytes(data)
+    write()
     owners.give(file)
     of_somebody(asker, asked, flag)
     started(asker, *asked, "--trust-owner", f"7,{SOMEBODY}")
@@ -245,19 +238,15 @@ def test_strategy_files_beside_the_checkpoints_and_elsewhere(
     for place in (elsewhere, root):
         (place / "src_strategy_0.ckpt").write_bytes(b"no strategy")
     elsewhere.chmod(0o777)
-    said = "--strategy-dir"
+    asked = ("plan", root, "--strategy-dir")
     refused(
-        asker,
-        ("plan", root, said, elsewhere),
-        "may be written by everybody",
-        f"{said}: ",
-        f"--trust dir={elsewhere}",
+        asker, (*asked, elsewhere), "written by everybody", "--strategy-dir: ", f"--trust dir={elsewhere}"
     )
     elsewhere.chmod(0o755)
     owners.give(elsewhere / "src_strategy_0.ckpt")
-    of_somebody(asker, ("plan", root, said, elsewhere), f"{said}: ")
+    of_somebody(asker, (*asked, elsewhere), "--strategy-dir: ")
     for words in ((elsewhere, "--trust-owner", SOMEBODY), (root,)):
-        assert "damaged or no strategy file" in asker.execute("plan", root, said, *words)[2]
+        assert "damaged or no strategy file" in asker.execute(*asked, *words)[2]
 
 
 @pytest.mark.parametrize(
@@ -277,19 +266,10 @@ def test_a_key_that_others_can_read(asker: Asker, root: Path, tmp_path: Path) ->
     key = tmp_path / "key"
     key.write_bytes(b"k" * 16)
     key.chmod(0o640)
-    for command in (
-        ("verify", root),
-        ("plan", root),
-        ("diff", root, root),
-        ("show", next(root.rglob("*.pt"))),
-    ):
-        refused(
-            asker,
-            (*command, "--key-file", key),
-            "may be used by others than its owner (mode 0640)",
-            "--key-file",
-            f"chmod 600 {key}",
-        )
+    why = "may be used by others than its owner (mode 0640)"
+    file = next(root.rglob("*.pt"))
+    for command in (("verify", root), ("plan", root), ("diff", root, root), ("show", file)):
+        refused(asker, (*command, "--key-file", key), why, "--key-file", f"chmod 600 {key}")
 
 
 def test_the_fault_file_of_a_training(tmp_path: Path) -> None:
@@ -325,21 +305,20 @@ def test_trust_is_never_read_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
         ({"CKPT_TRUST_DIR": "/a b\n/c"}, Trust(directories=("/a b", "/c"))),
     ],
 )
-def test_variables_of_trust_count_in_every_command(tmp_path: Path, env: dict[str, str], means: Trust) -> None:
+def test_variables_of_trust_count_in_every_command_behind_flags(
+    tmp_path: Path, env: dict[str, str], means: Trust
+) -> None:
     assert resolve.resolve({}, env=env, cwd=str(tmp_path)).trust == means
     assert resolve.resolve({"rank": None}, env=env, cwd=str(tmp_path)).selection().trust == means
+    flags = {"trust-owner": ["2", "3,4"], "trust-dir": ["/b"]}
+    found = resolve.resolve(flags, env=env, cwd=str(tmp_path)).trust
+    assert (found.owners, found.directories) == ({2, 3, 4}, ("/b",))
 
 
 @pytest.mark.parametrize("wrong", ["root", "-1", "1.5", "4294967296", "1;2", True, [1]])
 def test_owners_are_numbers(wrong: object, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--trust-owner: .* is not a number of a user"):
         resolve.resolve({"trust-owner": wrong}, env={}, cwd=str(tmp_path))
-
-
-def test_flags_of_trust_come_before_variables(tmp_path: Path) -> None:
-    env = {"CKPT_TRUST_OWNER": "1", "CKPT_TRUST_DIR": "/a"}
-    found = resolve.resolve({"trust-owner": ["2", "3,4"], "trust-dir": ["/b"]}, env=env, cwd=str(tmp_path))
-    assert found.trust == Trust(owners=frozenset({2, 3, 4}), directories=("/b",))
 
 
 # ---- ckpt.toml
@@ -366,12 +345,10 @@ def test_the_search_ends_at_a_directory_that_others_write(project: Path) -> None
     assert searched(project / "b/c").values == {"world-size": 8}
     (project / "b").chmod(0o777)
     found = searched(project / "b/c")
-    assert found.values == {} and found.refused and "b may be written by everybody" in str(found.refused)
-    assert (
-        f"{project}/ckpt.toml is not read" in str(found.refused)
-        and "--config" in found.refused.hint
-        and "--trust dir=" in found.refused.hint
-    )
+    assert found.values == {} and found.refused
+    said = f"{found.refused}\n{found.refused.hint}"
+    wanted = ("b may be written by everybody", f"{project}/ckpt.toml is not read", "--config", "--trust dir=")
+    assert all(words in said for words in wanted)
     assert searched(project / "b/c", trust_dir=[str(project / "b")]).values["world-size"] == 8
     (project / "ckpt.toml").unlink()
     assert searched(project / "b/c").refused is None  # nobody is warned of a file that is not there
@@ -399,13 +376,7 @@ def test_the_warning_is_on_stderr_and_the_command_goes_on(
     monkeypatch.chdir(project / "b")
     code, _, err = asker.execute("plan", root)
     assert code == 0 and err.count("ckpt: warning: ") == 1 and "ckpt.toml is not read" in err
-    refused(
-        asker,
-        ("plan", root, "--config", project / "ckpt.toml"),
-        "may be written by everybody",
-        "--config",
-        "chmod o-w",
-    )
+    of_everybody(asker, ("plan", root, "--config", project / "ckpt.toml"), "--config", "chmod o-w")
 
 
 def test_a_start_without_a_configuration_asks_about_no_directory(
@@ -419,35 +390,16 @@ def test_a_start_without_a_configuration_asks_about_no_directory(
 # ---- the cache of verdicts
 
 
-def spoiled(home: Path, how: str, owners: Owners) -> None:
-    cache, database = home.parent, home
-    if how == "directory of somebody":
-        owners.give(cache)
-    elif how == "directory for everybody":
-        cache.chmod(0o777)
-    elif how == "file of somebody":
-        owners.give(database)
-    elif how == "file for everybody":
-        database.chmod(0o666)
-    elif how == "second name":
-        os.link(database, cache / "second")
-    elif how == "too large":
-        os.truncate(database, 1 << 40)
-    else:
-        database.unlink()
-        database.symlink_to("/etc/passwd") if how == "link" else os.mkfifo(database)
-
-
-SPOILED = (
-    "directory of somebody",
-    "directory for everybody",
-    "file of somebody",
-    "file for everybody",
-    "second name",
-    "link",
-    "fifo",
-    "too large",
-)
+SPOILED: dict[str, Callable[[Path, Owners], object]] = {
+    "directory of somebody": lambda database, owners: owners.give(database.parent),
+    "directory for everybody": lambda database, _: database.parent.chmod(0o777),
+    "file of somebody": lambda database, owners: owners.give(database),
+    "file for everybody": lambda database, _: database.chmod(0o666),
+    "second name": lambda database, _: os.link(database, database.parent / "second"),
+    "too large": lambda database, _: os.truncate(database, 1 << 40),
+    "link": lambda database, _: (database.unlink(), database.symlink_to("/etc/passwd")),
+    "fifo": lambda database, _: (database.unlink(), os.mkfifo(database)),
+}
 
 
 @pytest.mark.parametrize("how", SPOILED)
@@ -457,7 +409,7 @@ def test_a_cache_of_others_is_not_used(
     monkeypatch.setenv("CKPT_CACHE_DIR", str(tmp_path / "cache"))
     started(asker, "plan", root)
     home = next((tmp_path / "cache").glob("*/verdicts.sqlite"))
-    spoiled(home, how, owners)
+    SPOILED[how](home, owners)
     before = sorted(home.parent.iterdir())
     code, out, err = asker.execute("plan", root, "--json")
     assert code == 0 and err.count("ckpt: warning: no verdicts are used") == 1, err
@@ -525,10 +477,7 @@ def test_a_configmap_and_a_secret(asker: Asker, root: Path, tmp_path: Path, owne
         ({"path": "{root}/../elsewhere"}, "resume.path"),
         ({"path": "/"}, "resume.path"),
         ({"args": ["--load", "/elsewhere"]}, "resume.args: /elsewhere"),
-        (
-            {"args": ["--load", "{root}", "--trust-remote-code"]},
-            "'--trust-remote-code', which no layout says",
-        ),
+        ({"args": ["--load", "{root}", "--evil"]}, "'--evil', which no layout says"),
         ({"env": {"CKPT_LOAD_DIR": "/elsewhere"}}, "resume.env.CKPT_LOAD_DIR"),
         ({"env": {"LD_PRELOAD": "/elsewhere.so"}}, "resume.env"),
     ],

@@ -5,7 +5,7 @@ directory. No file is read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from ckpt_tools.layouts.common.rank_grid import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
-from ckpt_tools.model.plan import Resume
+from ckpt_tools.model.plan import Assignment, Resume
 from ckpt_tools.model.report import Level, Report, Unlisted
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.model.tensor import Box
@@ -40,7 +40,9 @@ UNREAD = finding("unreadable", "Permission denied")
 NOTE = finding("not-needed", "holds no state")
 LOST = finding("missing-part", "a chunk is gone")
 COPY = finding("same-content", "byte for byte an older one")
+WRONG_STEP = finding("step-mismatch", "of step 10", severity=Severity.ERROR)
 EVERYTHING = Level.CONTENT
+SHARED = Readers(replicated_over=("dp",))
 
 
 class World:
@@ -56,13 +58,7 @@ class World:
             name="toy",
             title="",
             pieces=(
-                Piece(
-                    "model",
-                    "model",
-                    "{step}/model_{rank}.pt",
-                    readers=Readers(replicated_over=("dp",)),
-                    formats=("toy",),
-                ),
+                Piece("model", "model", "{step}/model_{rank}.pt", readers=SHARED, formats=("toy",)),
                 Piece("optim", "optimizer", "{step}/optim_{rank}.pt", readers=OWN, required=False),
                 Piece("set", "model", "{step}/set"),
             ),
@@ -173,12 +169,9 @@ def test_sound_files_are_loaded_by_their_ranks_and_were_read(world: World) -> No
     assert made.usable and made.read and not made.findings
     assert loads(made) == {0: ["model_0"], 1: ["model_1"]}
     assert world.session.bytes_total == 0  # all that was to be read is in the reports
-
-
-def test_at_structure_nothing_was_read(world: World) -> None:
     changed(world, selection=Selection(order="step", level=Level.STRUCTURE))
     made = world.judgement()
-    assert made.usable and not made.read
+    assert made.usable and not made.read, "at structure nothing was read"
 
 
 @pytest.mark.parametrize("world_size", [LEAST - 1, LEAST])
@@ -205,22 +198,17 @@ def test_many_files_are_read_ahead_and_of_the_damaged_no_contents(
 def test_progress_is_measured_by_what_is_left_to_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     _known, shallow = world.judged.parts
     world.report(shallow, level=Level.STRUCTURE)
-    expected_: list[str] = []
-    monkeypatch.setattr(world.session, "expect", lambda parts: expected_.extend(p.name for p in parts))
-    deepen(world, monkeypatch)
-    assert world.judgement().usable and expected_ == [shallow.name]
-
-
-def deepen(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contents are sound wherever they are asked for."""
-    have = world.session.report
+    expected_, have = list[str](), world.session.report
 
     def report(p: Part, level: Level) -> Report:
+        """Contents are sound wherever they are asked for."""
         if world.session.reports[p.path].level < level:
             world.report(p)
         return have(p, level)
 
+    monkeypatch.setattr(world.session, "expect", lambda parts: expected_.extend(p.name for p in parts))
     monkeypatch.setattr(world.session, "report", report)
+    assert world.judgement().usable and expected_ == [shallow.name]
 
 
 # ---- complete
@@ -297,18 +285,11 @@ def test_what_its_directory_hides_rejects_it_only_where_leave_was_given_to_pass_
     assert world.judgement().usable
     world.selection = replace(world.selection, skip_unreadable=True)
     made = world.judgement()
-    assert not made.usable and [(f.code, f.path, f.severity) for f in made.findings] == [
-        ("unreadable", unseen[0].path, Severity.ERROR)
-    ]
-
-
-@pytest.mark.slow
-def test_files_without_a_directory_of_their_own_hide_nothing(world: World) -> None:
-    world.selection = replace(world.selection, skip_unreadable=True)
-    world.session.found.unseen.append(Unseen("/elsewhere", "Permission denied"))
-    lone = tuple(p._replace(home="") for p in world.judged.parts)
-    alone = replace(world.judged, parts=lone)
-    assert world.judge().judge(alone).usable
+    (hidden,) = made.findings
+    assert (made.usable, hidden.code, hidden.path) == (False, "unreadable", unseen[0].path)
+    assert hidden.severity is Severity.ERROR
+    lone = tuple(p._replace(home="") for p in world.judged.parts)  # without a directory of their own
+    assert world.judge().judge(replace(world.judged, parts=lone)).usable
 
 
 # ---- sound, and consistent
@@ -324,19 +305,15 @@ def test_a_damaged_file_is_replaced_and_where_none_is_left_it_loses(world: World
     assert not made.usable and {"missing-rank", "crc-mismatch"} <= {*codes(made)}
 
 
-def test_a_warning_of_a_file_is_an_error_where_it_keeps_it_from_being_loaded(world: World) -> None:
+def test_what_is_said_of_a_file_that_is_not_loaded(world: World) -> None:
+    """A warning is an error where it keeps the file from being loaded, and contents of one whose structure is
+    damaged are not asked for.
+    """
     changed(world, names=("optim_0",), world=1)
-    part = world.judged.parts[0]
-    world.report(part, IN_USE, NOTE, verdict=Verdict.BROKEN)
+    world.report(world.judged.parts[0], IN_USE, NOTE, verdict=Verdict.BROKEN)
     made = world.judgement()
-    assert not made.usable
-    assert [(f.code, f.severity) for f in made.findings if f.code != "missing-rank"] == [
-        ("in-use", Severity.ERROR)
-    ]
-
-
-def test_contents_of_a_file_whose_structure_is_damaged_are_not_asked_for(world: World) -> None:
-    changed(world, names=("optim_0",), world=1)
+    told = [(f.code, f.severity) for f in made.findings if f.code != "missing-rank"]
+    assert not made.usable and told == [("in-use", Severity.ERROR)]
     world.report(world.judged.parts[0], CRC, verdict=Verdict.BROKEN, level=Level.STRUCTURE)
     made = world.judgement()
     assert not made.usable and not made.read
@@ -370,57 +347,42 @@ def test_a_file_that_only_an_index_names_may_be_in_any_format(world: World) -> N
 
 
 def test_contradictions_are_asked_about_what_would_be_loaded_until_nothing_is_wrong(world: World) -> None:
-    wrong = finding("step-mismatch", "of step 10", severity=Severity.ERROR)
-    world.found = [Contradiction(world.path("model_1"), wrong)]
+    world.found = [Contradiction(world.path("model_1"), WRONG_STEP)]
     made = world.judgement()
     assert made.usable and loads(made) == {0: ["model_0"], 1: ["model_0"]}
     assert [[p.name for p in planned] for planned in world.asked] == [["model_0", "model_1"], ["model_0"]]
 
 
-def test_a_warning_of_a_contradiction_is_said_of_its_file(world: World) -> None:
-    warning = finding("same-content", "as at step 10", severity=Severity.WARNING)
-    world.found = [Contradiction(world.path("model_1"), warning)]
+def test_a_contradiction_is_said_of_its_file_beside_what_else_is_wrong(world: World) -> None:
+    path = world.path("model_1")
+    world.found = [Contradiction(path, replace(COPY, severity=Severity.WARNING))]
     made = world.judgement()
-    assert made.usable and [(f.code, f.path) for f in made.findings] == [
-        ("same-content", world.path("model_1"))
-    ]
-
-
-def test_what_is_wrong_twice_is_said_twice(world: World) -> None:
+    assert made.usable and [(f.code, f.path) for f in made.findings] == [("same-content", path)]
     changed(world, names=("optim_0",), world=1)
     world.broken("optim_0")
-    wrong = finding("step-mismatch", "of step 10", severity=Severity.ERROR)
-    world.found = [Contradiction(world.path("optim_0"), wrong)]
+    world.found = [Contradiction(world.path("optim_0"), WRONG_STEP)]
     made = world.judgement()
     assert not made.usable and {"crc-mismatch", "step-mismatch"} <= {*codes(made)}
-
-
-def zero_filled(severity: Severity, path: str | None) -> Callable[..., Iterable[Finding]]:
-    return lambda _s, _c, _beside: [finding("zero-filled", "all zeros", path=path, severity=severity)]
 
 
 def test_a_file_of_zeros_is_not_loaded_and_one_that_may_be_is_a_warning(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = "ckpt_tools.planning.judge.find_zeroed"
-    monkeypatch.setattr(target, zero_filled(Severity.WARNING, world.path("model_1")))
-    made = world.judgement()
+    beside, path = list[int | None](), world.path("model_1")
+
+    def zeroed(severity: Severity, path: str | None) -> Judgement:
+        def find(_s: object, _c: object, others: Sequence[Checkpoint]) -> Sequence[Finding]:
+            beside[:] = [other.step for other in others]
+            return [finding("zero-filled", "all zeros", path=path, severity=severity)]
+
+        monkeypatch.setattr("ckpt_tools.planning.judge.find_zeroed", find)
+        return world.judgement()
+
+    made = zeroed(Severity.WARNING, path)
     assert made.usable and codes(made) == ["zero-filled"] and loads(made)[1] == ["model_1"]
-    monkeypatch.setattr(target, zero_filled(Severity.ERROR, world.path("model_1")))
-    assert loads(world.judgement())[1] == ["model_0"]
-    monkeypatch.setattr(target, zero_filled(Severity.ERROR, None))
-    assert loads(world.judgement())[1] == ["model_1"]  # of no file
-
-
-def test_zeros_are_compared_with_the_saves_before_and_after(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    beside: list[int | None] = []
-    monkeypatch.setattr(
-        "ckpt_tools.planning.judge.find_zeroed",
-        lambda _s, _c, others: beside.extend(o.step for o in others) or [],
-    )
-    assert world.judgement().usable and beside == [10, 30]
+    assert beside == [10, 30], "compared with the saves before and after"
+    assert loads(zeroed(Severity.ERROR, path))[1] == ["model_0"]
+    assert loads(zeroed(Severity.ERROR, None))[1] == ["model_1"]  # of no file
 
 
 def test_tensors_whose_pieces_leave_holes_reject_it(world: World) -> None:
@@ -431,20 +393,12 @@ def test_tensors_whose_pieces_leave_holes_reject_it(world: World) -> None:
     assert not made.usable and made.read
     assert [(f.code, f.path) for f in made.findings] == [("bad-header", home)]
     world.session.places[home][world.path("model_1")] = {"w": Box((2,), (4,))}
+    world.session.places[f"{world.root}/10"] = {"/a": {"w": Box((1,), (2,))}}  # of another directory
     assert world.judgement().usable
-
-
-@pytest.mark.slow
-def test_a_hole_is_not_told_where_a_file_is_wrong_that_would_fill_it(world: World) -> None:
-    world.session.places[f"{world.root}/20"] = {world.path("model_0"): {"w": Box((1,), (2,))}}
-    world.broken("model_0", "model_1")
+    world.session.places[home][world.path("model_1")] = {"w": other}
+    world.broken("model_0", "model_1")  # of which one would fill the hole
     made = world.judgement()
     assert not made.usable and "bad-header" not in codes(made) and "crc-mismatch" in codes(made)
-
-
-def test_the_pieces_of_another_directory_do_not_count(world: World) -> None:
-    world.session.places[f"{world.root}/10"] = {"/a": {"w": Box((1,), (2,))}}
-    assert world.judgement().usable
 
 
 # ---- what the caller must say
@@ -468,32 +422,27 @@ def test_ranks_without_a_group_are_asked_about_unless_another_node_may_have_thei
     assert world.judgement().usable
 
 
-def test_another_world_is_asked_about_before_anything_is_found_wrong(world: World) -> None:
-    changed(world, names=("optim_0", "optim_1"), world=1)
-    judge = world.judge()
-    judge.run = replace(judge.run, saved=2)
-    with pytest.raises(UsageError, match="saved by 2 ranks, to be loaded by 1"):
-        judge.judge(world.judged)
-
-
-def test_another_world_is_not_asked_about_where_files_are_wrong(world: World) -> None:
+def test_another_world_is_asked_about_before_anything_is_found_wrong(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The files that a replica stands in for are not what this job leaves unread."""
     judge = world.judge()
     judge.run = replace(judge.run, saved=3)
     world.broken("model_1")
     asked: list[bool] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "ckpt_tools.planning.rules.save.topology_mismatch.check",
-            lambda _c, made, *_: [asked.append(any(x.substituted for x in loads_of(made)))][:0],
-        )
-        assert judge.judge(world.judged).usable
-    assert asked == [False]
 
+    def check(_c: object, made: Assignment, *_: object) -> list[Finding]:
+        asked.append(any(load.substituted for some in made.loads.values() for load in some))
+        return []
 
-def loads_of(assigned: Any) -> Iterator[Any]:
-    for some in assigned.loads.values():
-        yield from some
+    with monkeypatch.context() as patch:
+        patch.setattr("ckpt_tools.planning.rules.save.topology_mismatch.check", check)
+        assert judge.judge(world.judged).usable and asked == [False]
+    changed(world, names=("optim_0", "optim_1"), world=1)
+    judge = world.judge()
+    judge.run = replace(judge.run, saved=2)
+    with pytest.raises(UsageError, match="saved by 2 ranks, to be loaded by 1"):
+        judge.judge(world.judged)
 
 
 def test_code_that_no_list_has_is_asked_about_before_it_is_loaded(world: World) -> None:
@@ -512,22 +461,26 @@ def copied(world: World, severity: Severity, name: str = "model_1") -> None:
     world.found = [Contradiction(world.path(name), replace(COPY, severity=severity), twin)]
 
 
-def test_which_of_two_equal_files_is_the_copy_is_asked_where_it_would_be_loaded(world: World) -> None:
-    copied(world, Severity.NOTE)
+@pytest.mark.parametrize(
+    ("severity", "name", "max_step", "asked"),
+    [
+        (Severity.NOTE, "model_1", None, True),
+        (Severity.NOTE, "model_1", 20, False),  # taken as it is
+        (Severity.NOTE, "model_1", 25, True),
+        (Severity.NOTE, "elsewhere", None, False),  # nobody loads it
+        (Severity.WARNING, "model_1", None, False),
+    ],
+)
+def test_which_of_two_equal_files_is_the_copy_is_asked_where_it_would_be_loaded(
+    world: World, severity: Severity, name: str, max_step: int | None, asked: bool
+) -> None:
+    copied(world, severity, name)
+    world.selection = replace(world.selection, max_step=max_step)
+    if not asked:
+        assert world.judgement().usable
+        return
     with pytest.raises(UsageError, match="byte for byte the same"):
         world.judgement()
-    world.selection = replace(world.selection, max_step=20)  # taken as it is
-    assert world.judgement().usable
-    world.selection = replace(world.selection, max_step=25)
-    with pytest.raises(UsageError, match="byte for byte the same"):
-        world.judgement()
-
-
-def test_it_is_not_asked_of_a_file_that_nobody_loads_nor_of_what_is_no_note(world: World) -> None:
-    copied(world, Severity.NOTE, "elsewhere")
-    assert world.judgement().usable
-    copied(world, Severity.WARNING)
-    assert world.judgement().usable
 
 
 @pytest.mark.slow
@@ -560,20 +513,10 @@ def test_a_file_that_cannot_be_read_is_no_reason_to_go_back(world: World) -> Non
     assert (made := raised.value.plan) is not None and made.root == world.session.root
     assert [r.checkpoint.step for r in made.rejected] == [20] and made.rejected[0].findings
     assert made.checkpoint is None and made.bytes_verified == world.session.reader.bytes_verified
-
-
-def test_with_leave_to_pass_over_it_is_a_reason(world: World) -> None:
-    changed(world, names=("optim_0", "optim_1"))
-    unreadable(world, "optim_1")
-    world.selection = replace(world.selection, skip_unreadable=True)
+    world.selection = replace(world.selection, skip_unreadable=True)  # with leave to pass over it
     assert not world.judgement().usable
-
-
-@pytest.mark.slow
-def test_a_candidate_that_loses_in_any_case_is_not_asked_about(world: World) -> None:
-    changed(world, names=("optim_0", "optim_1"))
-    unreadable(world, "optim_1")
-    world.broken("optim_0")
+    world.selection = replace(world.selection, skip_unreadable=False)
+    world.broken("optim_0")  # it loses in any case
     assert not world.judgement().usable
 
 
@@ -583,8 +526,7 @@ def test_what_was_concluded_beside_others_may_be_so_for_want_of_what_cannot_be_r
     """
     changed(world, names=("optim_0", "optim_1"))
     unreadable(world, "optim_1")
-    wrong = finding("step-mismatch", "of step 10", severity=Severity.ERROR)
-    world.found = [Contradiction(world.path("optim_0"), wrong)]
+    world.found = [Contradiction(world.path("optim_0"), WRONG_STEP)]
     with pytest.raises(CannotLook):
         world.judgement()
     world.broken("optim_0")
