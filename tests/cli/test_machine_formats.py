@@ -12,6 +12,7 @@ from pathlib import Path
 import machine_readers as read
 import pytest
 import sample_results as sample
+import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -143,19 +144,15 @@ def test_promtool_takes_what_is_hostile() -> None:
 
 def test_junit_has_a_case_for_each_file_and_says_what_is_wrong() -> None:
     suite = read.junit(shown("junit", sample.verification()))
-    cases = {case.get("name"): case for case in suite}
     [good, bad, across] = suite
     assert good.get("name") == "out/rank_0/net-3_40.ckpt" and len(good) == 0
     assert bad.get("name") == printable(sample.NASTY.removeprefix("/data/"))
     assert bad[0].tag == "failure" and bad[0].get("type") == "truncated" and "at byte 12" in bad[0].text
     assert across.get("name") == "out" and across[0].get("type") == "missing-rank"
-    assert len(cases) == 3
     suspect = verification("/d/x", "w")
-    assert read.junit(shown("junit", suspect)).findall("testcase/error[@type='unreadable']")
-    counts = [
-        read.junit(shown("junit", suspect, warnings_fail=strict)).get("failures") for strict in (False, True)
-    ]
-    assert counts == ["1", "2"]
+    lax, strict = (read.junit(shown("junit", suspect, warnings_fail=fail)) for fail in (False, True))
+    assert lax.findall("testcase/error[@type='unreadable']")
+    assert (lax.get("failures"), strict.get("failures")) == ("1", "2")
 
 
 def test_junit_of_nothing_is_no_success() -> None:
@@ -171,9 +168,8 @@ def test_what_was_not_looked_at_is_an_error_whatever_its_severity(asker: Asker, 
     for paths, code in ((["notes"], 3), (["run", "notes"], 5)):
         got, out, _ = asker.execute("verify", *paths, "--format", "junit")
         assert got == code and read.junit(out).get("errors") == "1"
-        assert "error" in [
-            level for level, *_ in read.github(asker.execute("verify", *paths, "--format", "github")[1])
-        ]
+        _, out, _ = asker.execute("verify", *paths, "--format", "github")
+        assert "error" in [level for level, *_ in read.github(out)]
 
 
 def test_junit_of_a_plan() -> None:
@@ -196,19 +192,16 @@ def test_sarif_names_files_by_their_bytes(monkeypatch: pytest.MonkeyPatch, tmp_p
         home = run["originalUriBaseIds"]["%SRCROOT%"]["uri"].removeprefix("file://").rstrip("/")
         files = {read.file_of(r, os.fsencode(home)) for r in run["results"]}
         assert os.fsencode(path) in files
-        assert all(
-            "uriBaseId" in r["locations"][0]["physicalLocation"]["artifactLocation"] for r in run["results"]
-        ) == (path == here)
+        places = [r["locations"][0]["physicalLocation"]["artifactLocation"] for r in run["results"]]
+        assert all("uriBaseId" in place for place in places) == (path == here)
     levels = [r["level"] for r in run["results"]]
     assert levels == sorted(levels) and set(levels) == {"error", "warning"}
-    assert "note" in {
-        r["level"] for r in read.sarif(shown("sarif", verification(here, "w"), verbose=True))["results"]
-    }
+    verbose = read.sarif(shown("sarif", verification(here, "w"), verbose=True))
+    assert "note" in {r["level"] for r in verbose["results"]}
     assert run["results"][0]["properties"] == {"offset": 7}
-    prints = [r["partialFingerprints"]["ckptFinding/v1"] for r in run["results"]]
-    assert len(set(prints)) == len(
-        {(r["ruleId"], str(r["locations"]), str(r.get("properties"))) for r in run["results"]}
-    )
+    prints = {r["partialFingerprints"]["ckptFinding/v1"] for r in run["results"]}
+    told = {(r["ruleId"], str(r["locations"]), str(r.get("properties"))) for r in run["results"]}
+    assert len(prints) == len(told)
 
 
 def test_sarif_says_that_there_is_no_answer() -> None:
@@ -233,7 +226,7 @@ def test_many_findings_are_bounded_and_what_is_left_out_is_said() -> None:
     assert len(shown("prometheus", many)) < 20_000
 
 
-def test_github_annotations() -> None:
+def test_github_annotations(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commands = read.github(shown("github", verification("/d/a\nb,c:d%e", "50 % off: a, b")))
     level, properties, message = commands[0]
     assert (level, properties) == ("error", {"file": "/d/a\nb,c:d%e", "title": "ckpt: crc-mismatch"})
@@ -242,10 +235,7 @@ def test_github_annotations() -> None:
     assert {c[0] for c in read.github(shown("github", sample.plan()))} == {"error", "warning"}
     assert "notice" in {c[0] for c in read.github(shown("github", verification("/d/a", "b"), verbose=True))}
     assert read.github(shown("github", failure("/d/x", "why")))[-1][::2] == ("error", "why. why")
-
-
-def test_github_paths_are_those_of_the_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)  # paths are those of the repository
     text = shown("github", verification(f"{tmp_path}/runs/a.pt", "w"))
     assert read.github(text)[0][1]["file"] == "runs/a.pt"
 
@@ -261,19 +251,11 @@ def test_markdown_shows_every_name_as_it_is() -> None:
 def test_csv_comes_back_from_the_csv_module() -> None:
     for path in HOSTILE:
         [first, *_] = read.rows(shown("csv", verification(path, "=1+1")))
-        assert first["path"] == printable(path)
-        assert (first["message"], first["offset"], first["codes"]) == (
-            "'=1+1",
-            "7",
-            "crc-mismatch unreadable",
-        )
+        told = (printable(path), "'=1+1", "7", "crc-mismatch unreadable")
+        assert tuple(first[name] for name in ("path", "message", "offset", "codes")) == told
     planned = read.rows(shown("csv", sample.plan()))
-    assert [(r["rank"], r["outcome"]) for r in planned] == [
-        ("", "load"),
-        ("0", "load"),
-        ("1", "load"),
-        ("", "rejected"),
-    ]
+    outcomes = [("", "load"), ("0", "load"), ("1", "load"), ("", "rejected")]
+    assert [(r["rank"], r["outcome"]) for r in planned] == outcomes
     assert planned[2]["substituted"] == "true" and planned[3]["codes"] == "missing-rank"
 
 
@@ -288,15 +270,10 @@ def test_prometheus_has_the_numbers() -> None:
     assert damaged == [(root, ("path", printable(sample.NASTY)), ("verdict", "broken"))]
     got = read.samples(shown("prometheus", sample.plan()))
     assert got["ckpt_resume_step", (root,)] == 120 and got["ckpt_resume_substituted_files", (root,)] == 1
-    assert not [
-        name
-        for name, _ in read.samples(shown("prometheus", sample.empty_plan()))
-        if name == "ckpt_resume_step"
-    ]
-    assert (
-        read.samples(shown("prometheus", failure("/d/x", "w")))["ckpt_plan_failure_code", (("root", "/d"),)]
-        == 4
-    )
+    none = read.samples(shown("prometheus", sample.empty_plan()))
+    assert "ckpt_resume_step" not in {name for name, _ in none}
+    failed = read.samples(shown("prometheus", failure("/d/x", "w")))
+    assert failed["ckpt_plan_failure_code", (("root", "/d"),)] == 4
 
 
 # -- as commands ---------------------------------------------------------------------------------------------
@@ -325,10 +302,9 @@ def test_every_real_tree_in_every_format(asker: Asker) -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_failure_is_told_in_the_format_that_was_asked_for(asker: Asker, tmp_path: Path, name: str) -> None:
     lost(tmp_path)
-    for words, code in (
-        (["verify", "nowhere"], 5), (["verify", "run", "--level", "none"], 2), (["plan", "run"], 4), (["plan", "nowhere"], 5), (["verify", "run", "--jobs", "no"], 2),
-    ):  # fmt: skip
-        got, out, err = asker.execute(*words, "--format", name)
+    failing = {"verify nowhere": 5, "verify run --level none": 2, "plan run": 4, "plan nowhere": 5, "verify run --jobs no": 2}  # fmt: skip
+    for line, code in failing.items():
+        got, out, err = asker.execute(*line.split(), "--format", name)
         assert got == code and ("hint: " in err or "Usage" in err)
         check(name, sample.plan(), out)
     assert name != "junit" or read.junit(out).get("errors") == "1"
@@ -336,44 +312,30 @@ def test_a_failure_is_told_in_the_format_that_was_asked_for(asker: Asker, tmp_pa
 
 def test_other_commands_have_their_own_formats(asker: Asker, tmp_path: Path) -> None:
     plain(tmp_path)
-    for words in (
-        ["ls", "run"],
-        ["latest", "run"],
-        ["plan", "run", "--format", "jsonl"],
-        ["verify", "run", "--format", "shell"],
-    ):
-        given = words if "--format" in words else [*words, "--format", "junit"]
-        code, out, err = asker.execute(*given)
-        assert code == 2 and "--format" in err
-        assert not out.startswith("<?xml")
+    for line in ("ls run junit", "latest run junit", "plan run jsonl", "verify run shell"):
+        *words, name = line.split()
+        code, out, err = asker.execute(*words, "--format", name)
+        assert code == 2 and "--format" in err and not out.startswith("<?xml")
     _, _, err = asker.execute("verify", "run", "--format", "nonsense")
     assert all(name in err for name in MACHINES)
 
 
 def test_a_missing_package_is_said_before_anything_is_read() -> None:
-    page = registry.Output(
-        "page", "t", {"plan": "nowhere.at.all:render"}, needs="nowhere_at_all", extra="page"
-    )
+    renders = {"plan": "nowhere.at.all:render"}
+    page = registry.Output("page", "t", renders, needs="nowhere_at_all", extra="page")
     with pytest.raises(UsageError, match="needs nowhere_at_all") as e:
         page.require()
     assert e.value.hint == "pip install 'ckpt-tools[page]'"
-    assert (
-        registry.Output("own", "t", {"plan": lambda d, v: f"{d.root} {v.now}\n"}).render(sample.plan())
-        == "/data 0.0\n"
-    )
+    own = registry.Output("own", "t", {"plan": lambda d, v: f"{d.root} {v.now}\n"})
+    assert own.render(sample.plan()) == "/data 0.0\n"
 
 
 def test_nothing_of_it_is_loaded_for_the_usual_formats(tmp_path: Path) -> None:
     broken(plain(tmp_path), 20)
     code = "import sys; from ckpt_tools import cli; cli.execute(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
-    for words in (
-        ["latest", "run", "--rank", "0"],
-        ["plan", "run", "--format", "shell"],
-        ["plan", "run", "--json"],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words], cwd=tmp_path, env=CLEAN, capture_output=True, text=True
-        )
+    for line in ("latest run --rank 0", "plan run --format shell", "plan run --json"):
+        words = [sys.executable, "-c", code, *line.split()]
+        done = subprocess.run(words, cwd=tmp_path, env=CLEAN, capture_output=True, text=True)
         loaded = set(done.stderr.splitlines()[-1].split())
         assert "ckpt_tools.cli.output" in loaded
         assert not loaded & {f"ckpt_tools.output.{name}" for name in (*MACHINES, "observed")}
@@ -389,35 +351,22 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_of_the_page_runs(block: str, tmp_path: Path) -> None:
     megatron(tmp_path / "run")
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckpt_tools "$@"\n')
-    (tmp_path / "bin/ckpt").chmod(0o755)
-    env = {
-        **CLEAN,
-        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-        "GITHUB_STEP_SUMMARY": f"{tmp_path}/summary.md",
-    }
-    env["CKPT_CACHE_DIR"] = os.environ["CKPT_CACHE_DIR"]
-    done = subprocess.run(["sh", "-euc", block], cwd=tmp_path, env=env, capture_output=True, text=True)
+    env = {"PATH": f"{warm.commands()}:{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": f"{tmp_path}/summary.md"}
+    env |= {"CKPT_CACHE_DIR": os.environ["CKPT_CACHE_DIR"]}
+    done = subprocess.run(
+        ["sh", "-euc", block], cwd=tmp_path, env=CLEAN | env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
-    readers = {
-        ".xml": read.junit,
-        ".sarif": read.sarif,
-        ".prom": read.samples,
-        ".csv": read.rows,
-        ".md": read.markdown,
-    }
+    readers = {".xml": read.junit, ".sarif": read.sarif, ".prom": read.samples, ".csv": read.rows}
+    readers[".md"] = read.markdown
     for made in tmp_path.iterdir():
         if made.suffix in readers:
             assert len(readers[made.suffix](made.read_text()))
 
 
 def test_the_page_lists_the_formats_and_the_metrics() -> None:
-    listed = {
-        name
-        for row in re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE)
-        for name in re.findall(r"`([a-z_]+)`", row)
-    }
+    rows = " ".join(re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE))
+    listed = set(re.findall(r"`([a-z_]+)`", rows))
     formats = {o.name for o in registry.OUTPUTS} - {"table"} | set(FIELDS)
     texts = [shown("prometheus", d) for d in (sample.verification(), sample.plan())]
     metrics = {name for text in texts for name, _ in read.samples(text)}
