@@ -97,7 +97,7 @@ def test_of_two_copies_the_one_that_is_loaded_is_named(asker: Asker, tmp_path: P
     root = materialise(case, tmp_path)
     broken, whole = root / "epoch=1-step=16.ckpt", root / "last.ckpt"
     overwrite(broken, broken.read_bytes()[:-200], 0)
-    made = json.loads(asker.execute("report", root, "--json")[1])
+    made = report(asker, root)
     (start,) = made["starts"]
     assert start["path"] == made["checkpoints"][start["checkpoint"]]["path"] == str(whole)
     assert "(last.ckpt)" in start["sentence"] == made["next"]["sentence"]
@@ -117,32 +117,24 @@ def test_a_tracker_and_its_truth(asker: Asker, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_several_runs_have_an_answer_each(asker: Asker, tmp_path: Path) -> None:
+def test_several_runs_have_an_answer_each(
+    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("a", "b"):
         megatron(tmp_path / "runs" / name)
     for step in (10, 20):
         broken(tmp_path / "runs/b", step)
     said = report(asker, tmp_path / "runs")
-    assert [(s["run"], s["resume_step"], s["verdict"]) for s in said["starts"]] == [
-        ("a", 20, "ok"),
-        ("b", None, "broken"),
-    ]
-    assert said["next"]["verdict"] == "broken" and said["next"]["sentence"].startswith(
-        "1 of 2 runs can resume. Look at b"
-    )
+    starts = [(s["run"], s["resume_step"], s["verdict"]) for s in said["starts"]]
+    assert starts == [("a", 20, "ok"), ("b", None, "broken")]
+    assert said["next"]["verdict"] == "broken"
+    assert said["next"]["sentence"].startswith("1 of 2 runs can resume. Look at b")
     for command in said["next"]["commands"]:
         assert asker.execute(*command["command"].split()[1:])[0] in (0, 1, 4)
-
-
-@pytest.mark.slow
-def test_runs_that_nobody_asked_about_are_counted(
-    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a", "b", "c"):
-        megatron(tmp_path / "runs" / name, steps=(10,))
+    megatron(tmp_path / "runs/c", steps=(10,))
     assert report(asker, tmp_path / "runs")["starts_omitted"] == 0
     monkeypatch.setattr("ckpt_tools.cli.report.RUNS", 2)
-    said = report(asker, tmp_path / "runs")
+    said = report(asker, tmp_path / "runs")  # those that nobody asked about are counted
     assert ([s["run"] for s in said["starts"]], said["starts_omitted"]) == (["a", "b"], 1)
 
 
@@ -155,12 +147,9 @@ def test_rollbacks_and_gaps(asker: Asker, tmp_path: Path) -> None:
             os.utime(path, (1_700_000_000 + at,) * 2)
     said = report(asker, root)
     steps = [c["step"] for c in said["checkpoints"]]
-    assert [(steps[b["from"]], steps[b["to"]], b["steps"]) for b in said["timeline"]["rollbacks"]] == [
-        (40, 30, 10)
-    ]
-    assert [(steps[g["from"]], steps[g["to"]], g["seconds"]) for g in said["timeline"]["gaps"]] == [
-        (50, 60, 1000)
-    ]
+    (back,), (gap,) = said["timeline"]["rollbacks"], said["timeline"]["gaps"]
+    assert (steps[back["from"]], steps[back["to"]], back["steps"]) == (40, 30, 10)
+    assert (steps[gap["from"]], steps[gap["to"]], gap["seconds"]) == (50, 60, 1000)
 
 
 # -- bad input -----------------------------------------------------------------------------------------------
@@ -181,17 +170,12 @@ def test_a_report_of_nothing_is_a_whole_one(asker: Asker, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_pipe_gets_it_as_it_is(asker: Asker, tmp_path: Path) -> None:
-    megatron(tmp_path / "run")
-    code, out, _ = asker.execute("report", "run", "-o", "-")
-    assert code == 0 and out.startswith("<!doctype html>") and out.rstrip().endswith("</html>")
-
-
-@pytest.mark.slow
-def test_without_jinja_it_says_what_to_install(
+def test_a_pipe_gets_it_as_it_is_and_without_jinja_it_says_what_to_install(
     asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     megatron(tmp_path / "run")
+    code, out, _ = asker.execute("report", "run", "-o", "-")
+    assert code == 0 and out.startswith("<!doctype html>") and out.rstrip().endswith("</html>")
     monkeypatch.setitem(sys.modules, "jinja2", None)
     code, _, err = asker.execute("report", "run", "-o", "r.html")
     assert code == 2 and "ckpt-tools[report]" in err and not (tmp_path / "r.html").exists()
@@ -202,55 +186,28 @@ def test_without_jinja_it_says_what_to_install(
 def test_the_worst_of_a_large_job_is_a_bounded_page() -> None:
     """Every file is damaged in many places and has many tensors."""
     good = synthetic_reports.gathered(ranks=512, saves=10, broken=())
-    told = tuple(
-        finding("crc-mismatch", f"archive/data/{i}: CRC-32 df808ef4, stored 7111c588", offset=i)
-        for i in range(20)
-    )
-    regions = tuple(
-        Region(i * 9_000_000, 9_000_000, f"archive/data/{i} of a torch archive", Guard.CHECKSUM)
-        for i in range(160)
-    )
-    numbers = tuple(
-        Stats(
-            f"model.layers.{i}.mlp.dense_h_to_4h.weight",
-            "bfloat16",
-            9**9,
-            1,
-            0,
-            0,
-            0,
-            0,
-            -0.12345678,
-            0.12345678,
-            tuple((p, 12345) for p in range(-30, 34)),
-        )
-        for i in range(2)
-    )
+    words, size = "archive/data/{}: CRC-32 df808ef4, stored 7111c588", 9_000_000
+    found = [finding("crc-mismatch", words.format(i), offset=i) for i in range(20)]
+    what = "archive/data/{} of a torch archive"
+    regions = [Region(i * size, size, what.format(i), Guard.CHECKSUM) for i in range(160)]
+    counts, bars = (9**9, 1, 0, 0, 0, 0, -0.12345678, 0.12345678), tuple((p, 12345) for p in range(-30, 34))
+    names = [f"model.layers.{i}.mlp.dense_h_to_4h.weight" for i in range(2)]
+    told: dict[str, Any] = {"verdict": data.Verdict.BROKEN, "findings": tuple(found)}
+    told |= {"regions": tuple(regions)}
+    told |= {"stats": tuple(Stats(name, "bfloat16", *counts, bars) for name in names)}
     assert good.verification
-    entries = tuple(
-        replace(
-            f,
-            report=replace(
-                f.report, verdict=data.Verdict.BROKEN, findings=told, regions=regions, stats=numbers
-            ),
-        )
-        for f in good.verification.files
-    )
-    said = data.document(
-        replace(good, verification=replace(good.verification, files=entries, verdict=data.Verdict.BROKEN))
-    )
-    assert (len(said["findings"]), len(said["damage"]), len(said["tensors"]["listed"])) == (
-        data.FINDINGS,
-        data.STRIPS,
-        data.TENSORS,
-    )
+    entries = tuple(replace(f, report=replace(f.report, **told)) for f in good.verification.files)
+    worst = replace(good.verification, files=entries, verdict=data.Verdict.BROKEN)
+    said = data.document(replace(good, verification=worst))
+    lengths = (len(said["findings"]), len(said["damage"]), len(said["tensors"]["listed"]))
+    assert lengths == (data.FINDINGS, data.STRIPS, data.TENSORS)
     assert sum(c["count"] for c in said["codes"]) == 20 * len(entries)
     assert len(page.render(said)) < 5 * MEGABYTES - 16 * 80_000  # as much room as so many more files take
 
 
 def test_a_map_of_many_ranges_is_bounded_and_tiles_the_file() -> None:
     regions = tuple(Region(i * 10, 10, f"tensor {i}", Guard.CHECKSUM) for i in range(5_000))
-    joined = data._join((Region(0, 0, "", Guard.CHECKSUM)._replace(length=0), *regions)[1:], 50_000)
+    joined = data._join(regions, 50_000)
     assert len(joined) <= data.REGIONS
     assert [r.offset for r in joined[1:]] == [r.offset + r.length for r in joined[:-1]]
     assert joined[0].offset == 0 and joined[-1].offset + joined[-1].length == 50_000
@@ -259,18 +216,9 @@ def test_a_map_of_many_ranges_is_bounded_and_tiles_the_file() -> None:
 # -- hostile names -------------------------------------------------------------------------------------------
 
 NASTY = [
-    "</script><script>alert(1)</script>",
-    "<img src=x onerror=alert(1)>",
-    '"><svg onload=alert(1)>',
-    "<!--",
-    "a\nb\tc",
-    "\u202egnp.exe",
-    "\udcff\udc80",
-    "{{ 7*7 }}",
-    "'; alert(1); '",
-    "]]>",
-    "\u2028\x00\x1b[2J",
-]
+    "</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", '"><svg onload=alert(1)>', "<!--",
+    "a\nb\tc", "\u202egnp.exe", "\udcff\udc80", "{{ 7*7 }}", "'; alert(1); '", "]]>", "\u2028\x00\x1b[2J",
+]  # fmt: skip
 
 
 def hostile(name: str) -> Gathered:
@@ -320,11 +268,9 @@ def test_only_its_own_scripts_run_and_nothing_is_fetched() -> None:
     parsed = Elements(text)
     assert "default-src 'none'" in parsed.policy
     assert "unsafe" not in parsed.policy and "http" not in parsed.policy
-    bodies = re.findall(r"<script>(.*?)</script>", text, re.DOTALL) + re.findall(
-        r"<style>(.*?)</style>", text, re.DOTALL
-    )
+    bodies = re.findall(r"<(script|style)>(.*?)</\1>", text, re.DOTALL)
     assert len(bodies) == 3
-    for body in bodies:
+    for _, body in bodies:
         assert f"'sha256-{b64encode(hashlib.sha256(body.encode()).digest()).decode()}'" in parsed.policy
     for tag, attrs in parsed.found:
         assert not {"src", "srcset", "style", "onclick", "onload"} & set(attrs), (tag, attrs)
@@ -368,7 +314,7 @@ TEXT = [
 """Words and what they stand on: at least 4.5 to 1 (WCAG AA)."""
 SHAPES = [
     ("strong-line", "card"),
-    *((f"{verdict}-fill", "absent-fill") for verdict in ("broken",)),
+    ("broken-fill", "absent-fill"),
     ("broken-fill", "card"),
     ("accent", "page"),
 ]
@@ -399,17 +345,13 @@ NAMES = [
     "name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])]
 )
 def test_files_take_little_room(name: str) -> None:
-    few, many = (
-        len(page.render(data.document(synthetic_reports.gathered(ranks, 10, (), name))).encode())
-        for ranks in (128, 1024)
-    )
+    of = [data.document(synthetic_reports.gathered(ranks, 10, (), name)) for ranks in (128, 1024)]
+    few, many = (len(page.render(document).encode()) for document in of)
     assert many - few < 20 * 896 * 10  # twenty bytes for each further file
 
 
 def test_notes_do_not_fill_a_report() -> None:
-    notes = tuple(
-        finding("not-checksummed", "no checksum", path="/x", severity=Severity.NOTE) for _ in range(100)
-    )
-    said = data.document(Gathered(("/data",), 0.0, sample.verification(findings=notes)))
+    note = finding("not-checksummed", "no checksum", path="/x", severity=Severity.NOTE)
+    said = data.document(Gathered(("/data",), 0.0, sample.verification(findings=(note,) * 100)))
     assert all(f["severity"] != "note" for f in said["findings"])
     assert sum(c["count"] for c in said["codes"] if c["code"] == "not-checksummed") == 100
