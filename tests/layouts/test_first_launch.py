@@ -18,6 +18,7 @@ import small_files
 from fixture_trees import CASES, TREES, materialise
 from places import FORMAT_FILES
 from run_helpers import SAY, broken, ckpt, megatron, sparse
+from told_trees import KINDS, Question, hold, table
 
 from ckpt_tools import cli, errors, layouts
 from ckpt_tools.api import plan, scan
@@ -174,27 +175,6 @@ def test_the_rules_of_first_launches_need_no_files() -> None:
     assert ask(several_runs.find_no_run("/runs", Selection(), ())) == [errors.UsageError]
     many = ask(leftovers.find_links("/runs", [f"/runs/x/{i}" for i in range(20)]))
     assert many.count("dangling-link") == 17
-
-
-def test_a_commit_mark_says_that_a_save_was_finished(tmp_path: Path) -> None:
-    mark = tmp_path / "run/100/commit_success.txt"
-    mark.parent.mkdir(parents=True)
-    mark.write_bytes(b"")
-    with pytest.raises(errors.NotRecognised, match="as Orbax writes them, without the rest"):
-        plan(str(tmp_path), FIRST)
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_job_dies_in_one_first_save_and_not_in_two(count: int, tmp_path: Path) -> None:
-    for step in (10, 20)[:count]:
-        (tmp_path / f"step-{step}").mkdir()  # .metadata, which comes last, is not there
-        (tmp_path / f"step-{step}" / "__0_0.distcp").write_bytes(small_files.PAYLOAD)
-    if count == 1:
-        assert fresh(tmp_path)
-    else:
-        for asked in (FIRST, Selection()):
-            with pytest.raises(errors.NotRecognised, match="2 saves of which none is whole"):
-                plan(str(tmp_path), asked)
 
 
 @pytest.mark.exhaustive
@@ -363,48 +343,6 @@ def test_all_commands_answer_alike(tmp_path: Path, capfd: pytest.CaptureFixture[
                 assert ckpt(*words, "--allow=fresh", *tail).returncode == 0
 
 
-# -- a run that is not there ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    for name in ("llm", "vision"):
-        megatron(tmp_path / name, (10,))
-    return tmp_path
-
-
-def test_a_misspelt_run_is_a_question(runs: Path) -> None:
-    for selection in (
-        Selection(run="lmm"),
-        Selection(run="lmm", allow_none=True),
-        Selection(run="lmm", allow_fresh=True),
-        Selection(prefix="x"),
-    ):
-        with pytest.raises(errors.UsageError, match=r"several runs: llm \(megatron\), vision \(megatron\)"):
-            plan(str(runs), selection)
-    made = plan(str(runs), Selection(run="lmm", allow_none=True, allow_missing=True))
-    assert made.checkpoint is None and [f.code for f in made.warnings] == ["missing-run"]
-    assert plan(str(runs), Selection(run="llm", allow_none=True, allow_missing=True)).resume_step == 10
-    with pytest.raises(errors.NoneUsable, match="none of layout dcp"):
-        plan(str(runs), Selection(run="llm", layout="dcp", allow_none=True, allow_missing=True))
-
-
-def test_a_run_that_lost_its_checkpoints_is_not_new(runs: Path) -> None:
-    shutil.rmtree(runs / "llm/iter_0000010")
-    with pytest.raises(errors.NoneUsable, match="names 10, which is not there"):
-        plan(str(runs), Selection(run="llm", allow_none=True, allow_missing=True))
-    (runs / "new").mkdir()
-    # what others lost is not its business
-    assert plan(str(runs), Selection(run="new", allow_none=True, allow_missing=True)).checkpoint is None
-
-
-def test_the_first_run_of_a_root_is_a_first_launch(tmp_path: Path) -> None:
-    """Nothing is there that could have been meant."""
-    assert plan(str(tmp_path), Selection(run="llm", allow_none=True)).checkpoint is None
-    with pytest.raises(errors.NoCheckpoint):
-        plan(str(tmp_path), Selection(run="llm"))
-
-
 @pytest.mark.slow
 def test_the_list_of_runs_is_whole(tmp_path: Path) -> None:
     for i in range(40):
@@ -423,45 +361,6 @@ def test_a_save_under_way_excuses_nothing_beside_it(tmp_path: Path) -> None:
     assert not fresh(kept)
 
 
-@pytest.mark.parametrize("name", ["state", "weights.bin", "model.custom", "agent_300.bin"])
-def test_a_small_file_whose_content_is_a_checkpoint(name: str, tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / name).write_bytes(small_files.megatron(5, 0, 1, 1, 1))
-    assert not fresh(tmp_path)
-    (tmp_path / "old" / name).write_bytes(b"no checkpoint")
-    assert fresh(tmp_path)
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-@pytest.mark.parametrize("name", ["w2v.model", "model_60.d3", "vectors.kv", "checkpoint_300.pickle", "state"])
-def test_a_pickle_of_any_name_is_no_first_launch(name: str, protocol: int, tmp_path: Path) -> None:
-    """As gensim, d3rlpy and loops of one's own save: two bytes mark it, the opcodes behind them prove it."""
-    saved = pickle.dumps({"step": 300, "weights": [0.5] * 2000}, protocol)
-    (tmp_path / name).write_bytes(saved)
-    with pytest.raises(errors.NotRecognised, match=name):
-        plan(str(tmp_path), FIRST)
-    (tmp_path / name).write_bytes(saved[:2] + b"\xff" + saved[3:])
-    assert name.endswith(".pickle") or name == "state" or fresh(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "resnet50",
-        "sample_100",
-        "model-last/config.json",
-        "model_20.log",
-        "data/100",
-        "checkpoints/100.png",
-        "logs/version_0/hparams.yaml",
-    ],
-)
-def test_what_is_called_otherwise_is_still_a_first_launch(name: str, tmp_path: Path) -> None:
-    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / name).write_bytes(b"{}" if name.endswith("json") else b"\x01\xff\x00own" * 50)
-    assert plan(str(tmp_path), FIRST).checkpoint is None
-
-
 @pytest.mark.parametrize("packed", ["policy.pth", "run/step_300.safetensors"])
 def test_an_archive_with_a_state_in_it_is_no_first_launch(packed: str, tmp_path: Path) -> None:
     """As ``model.save("ppo_cartpole")`` of Stable-Baselines3 writes it, whatever else comes first in it."""
@@ -473,63 +372,9 @@ def test_an_archive_with_a_state_in_it_is_no_first_launch(packed: str, tmp_path:
         assert fresh(tmp_path) == (name != packed)
 
 
-@pytest.mark.parametrize("suffix", [".pdparams", ".pdopt", ".pdckpt", ".pdstates", ".msgpack"])
-def test_what_paddle_or_flax_saved_is_never_taken_for_nothing(tmp_path: Path, suffix: str) -> None:
-    (tmp_path / f"model{suffix}").write_bytes(pickle.dumps({"step": 4, "epoch": 2}, 4))
-    with pytest.raises((errors.NotRecognised, errors.NoneUsable)):
-        plan(str(tmp_path), FIRST)
-
-
-@pytest.mark.parametrize("data", [b"\x93NUMPY\1\0", b"\x80\x04whatever\0\1", b"x\x9cwhatever"])
-@pytest.mark.parametrize("name", ["a.eqx", "model_10.joblib", "model.joblib.gz"])
-def test_what_may_be_a_model_is_never_taken_for_nothing(tmp_path: Path, name: str, data: bytes) -> None:
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises((errors.NotRecognised, errors.NoneUsable)):
-        plan(str(tmp_path), FIRST)
-
-
 def test_a_model_of_nemo_alone_is_no_first_launch(tmp_path: Path) -> None:
     (tmp_path / "asr.nemo").write_bytes((FORMAT_FILES / "nemo/good/asr.nemo").read_bytes())
     with pytest.raises(errors.NotRecognised):
-        plan(str(tmp_path), FIRST)
-
-
-def _in_its_place(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".memmap":  # as TensorDict has it
-        (path.parent / "meta.json").write_text("{}")
-
-
-@pytest.mark.parametrize("size", [0, 64])
-def test_what_was_played_before_the_first_save_is_no_checkpoint(size: int, tmp_path: Path) -> None:
-    """SheepRL's replay buffer."""
-    home = tmp_path / "version_0/memmap_buffer/rank_0/env_0"
-    home.mkdir(parents=True)
-    (home / "observations.memmap").write_bytes(bytes(size))
-    assert plan(str(tmp_path), FIRST).checkpoint is None
-
-
-_TREES = b"tree\nversion=v4\nnum_class=1\n"
-_UNREAD = [
-    *("booster_100.ubj", "booster.xgb", "m.bst", "model.lgb", "m.cbm", "model.txt.snapshot_iter_3"),
-    *("policy.tdz", "policy.tdc", "net_iter_100.solverstate"),
-    *("model-1.mpk", "m.mpk.gz", "state.dill"),
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        *((name, content) for name in _UNREAD for content in (b"\x80\x04whatever\0\1", _TREES)),
-        ("experiment.cbsnapshot", b"CPU\0\1"),
-    ],
-)
-def test_a_state_in_a_format_that_is_not_read_is_no_first_launch(
-    name: str, content: bytes, tmp_path: Path
-) -> None:
-    _in_its_place(tmp_path / name)
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(errors.UsageError, match="no layout places them"):
         plan(str(tmp_path), FIRST)
 
 
@@ -583,18 +428,95 @@ def test_a_lone_save_that_lost_what_is_written_first_is_no_first_launch(case: Pa
         plan(str(root), FIRST)
 
 
-@pytest.mark.parametrize("left", [1.0, 0.5, 0.0], ids=["whole", "cut", "empty"])
-def test_a_first_save_that_was_not_renamed_is_a_question(left: float, tmp_path: Path) -> None:
-    """Of any framework: only the caller knows whether more was there."""
-    data = small_files.saved({"model": {"w": small_files.tensor(10)}, "optimizer": small_files.adam(10)})
-    (tmp_path / "step_10.tmp").mkdir()
-    (tmp_path / "step_10.tmp/state.pt").write_bytes(data[: int(len(data) * left)])
-    assert not fresh(tmp_path)
+def _pickled(protocol: int) -> bytes:
+    return pickle.dumps({"step": 300, "weights": [0.5] * 2000}, protocol)
 
 
-@pytest.mark.parametrize("left", [1.0, 0.5, 0.0], ids=["whole", "cut", "empty"])
-def test_so_is_a_file_that_has_only_kept_its_temporary_name(left: float, tmp_path: Path) -> None:
-    """TorchRL's Trainer writes ``trainer.pt.tmp``."""
-    data = small_files.saved({"model": {"w": small_files.tensor(10)}, "optimizer": small_files.adam(10)})
-    (tmp_path / "trainer.pt.tmp").write_bytes(data[: int(len(data) * left)])
-    assert fresh(tmp_path) is (left < 1)
+KINDS |= {
+    "saved": lambda n: small_files.megatron(5, 0, 1, 1, 1),
+    "pickle": _pickled,
+    "nopickle": lambda n: _pickled(n)[:2] + b"\xff" + _pickled(n)[3:],
+    "own": lambda n: b"\x01\xff\x00own" * 50,
+    "counts": lambda n: pickle.dumps({"step": 4, "epoch": 2}, 4),
+    "head": lambda n: (
+        b"\x93NUMPY\1\0",
+        b"\x80\x04whatever\0\1",
+        b"x\x9cwhatever",
+        b"tree\nversion=v4\nnum_class=1\n",
+    )[n],
+    "catboost": lambda n: b"CPU\0\1",
+    "payload": lambda n: small_files.PAYLOAD,
+}
+
+
+def two_runs(root: Path) -> Path:
+    for name in ("llm", "vision"):
+        megatron(root / name, (10,))
+    return root
+
+
+MADE = {"runs": two_runs}
+FLAGS = "allow_none=yes level=structure"
+TREES_OF_FIRST = table(
+    """
+    planted
+        # A mark says that a save was finished.
+        run/100/commit_success.txt:empty -> exit 2 tree/first-launch-leftovers
+        # A job dies in one first save, and not in two.
+        step-10/__0_0.distcp:payload -> nothing +unfinished-save
+        step-10/__0_0.distcp:payload step-20/__0_0.distcp:payload
+            -> exit 2 tree/first-launch-leftovers +unfinished-save
+        as it is | run=llm -> nothing   # the first run of a root
+        # Contents tell, whatever the name: of gensim, d3rlpy, and of loops of one's own.
+        old/{state,model.custom,agent_300.bin}:saved -> exit 2 choice/unplaced-newer +no-layout
+        old/weights.bin:saved -> old/weights.bin
+        old/{state,weights.bin,model.custom,agent_300.bin}:text -> nothing
+        {w2v.model,model_60.d3,vectors.kv,checkpoint_300.pickle,state}:pickle{2,3,4,5}
+            -> exit 2 choice/unplaced-newer +no-layout
+        {w2v.model,model_60.d3,vectors.kv}:nopickle{2,3,4,5} -> nothing
+        {resnet50,sample_100,model_20.log,data/100,checkpoints/100.png,logs/version_0/hparams.yaml}:own
+            -> nothing
+        model-last/config.json -> nothing
+        # What Paddle or Flax saved, and what may be a model, is never taken for nothing.
+        model.{pdparams,pdopt,pdstates}:counts -> exit 4 choice/none-usable -missing-part
+        model.{pdckpt,msgpack}:counts -> exit 2 choice/unplaced-newer +no-layout
+        a.eqx:head{0,1,2} -> exit 4 choice/unplaced-newer +no-layout
+        model_10.joblib:head0 -> exit 4 choice/none-usable -truncated -wrong-format
+        model_10.joblib:head1 -> exit 4 choice/none-usable -bad-pickle
+        model_10.joblib:head2 -> exit 4 choice/none-usable -bad-compression -wrong-format
+        model.joblib.gz:head{0,1,2} -> exit 2 choice/unplaced-newer +no-layout
+        # SheepRL's replay buffer.
+        version_0/memmap_buffer/rank_0/env_0/observations.memmap:{empty,zeros} -> nothing
+        # A state in a format that is not read.
+        {booster_100.ubj,booster.xgb,m.bst,model.lgb,m.cbm,model.txt.snapshot_iter_3}:head{1,3}
+            -> exit 2 choice/unplaced-newer +no-layout
+        {policy.tdz,policy.tdc,net_iter_100.solverstate,model-1.mpk,m.mpk.gz,state.dill}:head{1,3}
+            -> exit 2 choice/unplaced-newer +no-layout
+        experiment.cbsnapshot:catboost -> exit 2 choice/unplaced-newer +no-layout
+        # A first save that was not renamed, of any framework: only the caller knows whether more was there.
+        step_10.tmp/state.pt:state10 -> step_10.tmp/state.pt
+        step_10.tmp/state.pt:state10! -> exit 4 choice/none-usable -truncated
+        step_10.tmp/state.pt:empty -> exit 4 choice/none-usable -empty-file
+        # TorchRL's Trainer.
+        trainer.pt.tmp:state10 -> exit 2 tree/first-launch-leftovers +unfinished-save
+        trainer.pt.tmp:{state10!,empty} -> nothing +unfinished-save
+    runs
+        as it is | run=lmm -> exit 2 tree/several-runs   # a misspelt run is a question
+        as it is | run=lmm allow_fresh=yes -> exit 2 tree/several-runs
+        as it is | prefix=x -> exit 2 tree/several-runs
+        as it is | run=lmm allow_missing=yes -> nothing +missing-run
+        as it is | run=llm allow_missing=yes -> llm/iter_0000010
+        as it is | run=llm layout=dcp allow_missing=yes -> exit 4 tree/filters-hide-all
+        # A run that lost its checkpoints is not new, and what others lost is not its business.
+        rm llm/iter_0000010 | run=llm allow_missing=yes
+            -> exit 4 tree/first-launch-leftovers +dangling-tracker
+        then mkdir new | run=new allow_missing=yes -> nothing +missing-run
+    """,
+    FLAGS,
+    **MADE,
+)
+
+
+@pytest.mark.parametrize(("tree", "asked"), TREES_OF_FIRST)
+def test_what_is_a_first_launch(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)

@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import DOCS
 from small_files import saved, tensor
+from told_trees import SETS, Made, Question, hold, table
 
 from ckpt_tools import cli
 from ckpt_tools.api import latest, plan, scan, verify
-from ckpt_tools.errors import NoneUsable, NotRecognised, UsageError
+from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import LAYOUTS, Layout, Piece, active, use, user
 from ckpt_tools.layouts.common.templates import FIELDS, METRIC, NUMBERS, RANKS
@@ -93,72 +94,6 @@ def test_the_template_of_the_example(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4)])
-def test_every_checkpoint_needs_the_ranks_that_its_own_names_tell(
-    tmp_path: Path, before: int, after: int
-) -> None:
-    """A job may grow or shrink between two saves."""
-    taught()
-    step(tmp_path, 10, before)
-    step(tmp_path, 20, after)
-    made = plan(str(tmp_path))
-    assert (made.resume_step, made.world_size, made.saved_world_size, made.rejected) == (20, after, after, ())
-    assert verify([str(tmp_path)]).verdict is Verdict.OK
-    older = plan(str(tmp_path), Selection(max_step=10))
-    assert (older.resume_step, older.world_size) == (10, before)
-    next((tmp_path / "run" / "step=20").iterdir()).unlink()
-    (gap,) = verify([str(tmp_path)]).findings
-    assert gap.code == "missing-rank"
-
-
-@pytest.mark.slow
-def test_what_another_number_of_ranks_saved_is_never_loaded_in_part(tmp_path: Path) -> None:
-    taught()
-    step(tmp_path, 10, 4)
-    put(step(tmp_path, 20, 2) / "shard-00001-of-2.pt", b"cut", 20)
-    with pytest.raises(UsageError, match="saved by 4 ranks, to be loaded by 2"):
-        plan(str(tmp_path))
-    with pytest.raises(UsageError, match="saved by 4 ranks, to be loaded by 8"):
-        plan(str(tmp_path), Selection(world_size=8, max_step=10))
-    for all_alike in (False, True):  # nobody is told to say what he has said
-        with pytest.raises(UsageError, match="saved by 4 ranks") as raised:
-            plan(str(tmp_path), Selection(world_size=2, max_step=10, replicas_all=all_alike))
-        assert ("--replica-groups" in raised.value.hint) is not all_alike
-
-
-def test_a_template_without_the_world_infers_it_and_says_so(tmp_path: Path) -> None:
-    taught({"template": "step={step}/r{rank}.pt"})
-    for rank in range(3):
-        put(tmp_path / "step=5" / f"r{rank}.pt", saved({"w": tensor(rank)}))
-    made = plan(str(tmp_path))
-    assert (made.world_size, codes(made)) == (3, {"world-size-inferred"})
-
-
-def test_a_reshardable_set_asks_for_no_number_of_ranks(tmp_path: Path) -> None:
-    taught({"template": "step={step}/part-{shard}.pt", "shared": True}, reshardable=True)
-    for shard in range(3):
-        put(tmp_path / "step=5" / f"part-{shard}.pt", saved({"w": tensor(shard)}))
-    made = plan(str(tmp_path))
-    assert (made.world_size, made.by_rank, len(made.shared), codes(made)) == (None, (), 3, set())
-    odd = Selection(world_size=7, sizes={"tp": 2})
-    assert plan(str(tmp_path), odd).world_size == 7
-    taught({"template": "step={step}/part-{shard}.pt", "shared": True})
-    with pytest.raises(UsageError, match="to be loaded by 7"):
-        plan(str(tmp_path), odd)
-
-
-@pytest.mark.slow
-def test_directories_above_the_template_name_the_run(tmp_path: Path) -> None:
-    taught()
-    step(tmp_path, 10, run="a/deep")
-    step(tmp_path, 20, run="b")
-    assert {c.run for c in scan(str(tmp_path)).checkpoints} == {"a/deep", "b"}
-    with pytest.raises(UsageError, match="several runs"):
-        plan(str(tmp_path))
-    assert plan(str(tmp_path), Selection(run="b")).resume_step == 20
-
-
-@pytest.mark.slow
 def test_the_users_own_templates_go_first(tmp_path: Path) -> None:
     put(tmp_path / "iter_0000007" / "mp_rank_00" / "model_optim_rng.pt", saved({"w": tensor(1)}))
     assert [c.layout for c in scan(str(tmp_path)).checkpoints] == ["megatron"]
@@ -166,19 +101,6 @@ def test_the_users_own_templates_go_first(tmp_path: Path) -> None:
     assert [(c.layout, c.step) for c in scan(str(tmp_path)).checkpoints] == [("mine", 7)]
     use(())
     assert [c.layout for c in scan(str(tmp_path)).checkpoints] == ["megatron"]
-
-
-def test_a_directory_of_one_step_with_files_of_another(tmp_path: Path) -> None:
-    taught({"template": "step={step}/m-{step}.pt", "shared": True})
-    for number in (10, 20):
-        put(tmp_path / f"step={number}" / f"m-{number}.pt", saved({"w": tensor(number)}), number)
-    shutil.move(tmp_path / "step=20" / "m-20.pt", tmp_path / "step=10" / "m-20.pt")
-    broken = {f.report.path: {x.code for x in f.report.findings} for f in verify([str(tmp_path)]).files}
-    assert broken == {
-        str(tmp_path / "step=10" / "m-10.pt"): set(),
-        str(tmp_path / "step=10" / "m-20.pt"): {"step-mismatch"},
-    }
-    assert plan(str(tmp_path)).resume_step == 10
 
 
 # --- what the keys do
@@ -235,22 +157,6 @@ def committing(tmp_path: Path) -> None:
         put(step(tmp_path, number) / "_SUCCESS", b"")
 
 
-@pytest.mark.slow
-def test_without_its_commit_file_a_save_is_unfinished(tmp_path: Path) -> None:
-    committing(tmp_path)
-    made = plan(str(tmp_path))
-    assert made.resume_step == 20
-    assert all(f.endswith(".pt") for rank in files(made).values() for f in rank)
-    assert verify([str(tmp_path)]).verdict is Verdict.OK
-    (tmp_path / "run" / "step=20" / "_SUCCESS").unlink()
-    made = plan(str(tmp_path))
-    assert (made.resume_step, made.rejected) == (10, ())
-    assert [f.code for f in verify([str(tmp_path)]).findings] == ["unfinished-save"]
-    (tmp_path / "run" / "step=10" / "_SUCCESS").unlink()
-    with pytest.raises(NotRecognised, match="2 saves of which none is whole"):
-        plan(str(tmp_path))
-
-
 def test_a_mark_may_be_empty_but_a_file_that_is_loaded_may_not(tmp_path: Path) -> None:
     committing(tmp_path)
     for level in (Level.PRESENCE, Level.STRUCTURE, Level.CONTENT, Level.VALUES):
@@ -267,20 +173,6 @@ def test_a_mark_may_be_empty_but_a_file_that_is_loaded_may_not(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_what_is_needed(tmp_path: Path) -> None:
-    pieces = ({"template": TEMPLATE}, {"template": "step={step}/args.json", "role": "args", "shared": True})
-    step(tmp_path, 10)
-    step(tmp_path, 20)
-    taught(*pieces)
-    assert plan(str(tmp_path)).resume_step == 20
-    taught(*pieces, needs=["args"])
-    with pytest.raises(NoneUsable, match="missing-part"):
-        plan(str(tmp_path))
-    put(tmp_path / "run" / "step=10" / "args.json", "{}")
-    assert plan(str(tmp_path)).resume_step == 10
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("keys", [["done"], ["nowhere", "done"]])
 def test_step_keys_contradict_the_name(tmp_path: Path, keys: list[str]) -> None:
     step(tmp_path, 10, step=0, done=10)
@@ -293,70 +185,6 @@ def test_step_keys_contradict_the_name(tmp_path: Path, keys: list[str]) -> None:
     assert made.resume_step == 10
     found = {os.path.basename(f.path): f for f in made.rejected[0].findings}["shard-00001-of-2.pt"]
     assert (found.code, keys[-1] in found.message) == ("step-mismatch", True)
-
-
-def test_epoch_keys_contradict_the_name(tmp_path: Path) -> None:
-    taught({"template": "e{epoch}.pt", "shared": True}, epoch_keys=["epoch"])
-    for epoch in (1, 2):
-        put(tmp_path / f"e{epoch}.pt", saved({"w": tensor(epoch), "epoch": 1}), epoch)
-    made = plan(str(tmp_path)).checkpoint
-    assert made is not None
-    assert made.epoch == 1
-    assert {
-        x.code
-        for f in verify([str(tmp_path)]).files
-        for x in f.report.findings
-        if f.report.path.endswith("e2.pt")
-    } >= {"epoch-mismatch"}
-
-
-def test_step_and_epoch_from_the_content(tmp_path: Path) -> None:
-    taught({"template": "last.pt", "shared": True}, step_keys=["n"], epoch_keys=["e"], epoch_base=1)
-    put(tmp_path / "last.pt", saved({"w": tensor(1), "n": 77, "e": 3}))
-    made = plan(str(tmp_path)).checkpoint
-    assert made is not None
-    assert (made.step, made.epoch, made.epoch_base) == (77, 3, 1)
-
-
-def test_replicated_over(tmp_path: Path) -> None:
-    """Two files, tensor parallel 2; with four ranks every one finds its own."""
-    piece = {"template": "step={step}/tp{tp}.pt"}
-    for tp in range(2):
-        put(tmp_path / "step=5" / f"tp{tp}.pt", saved({"w": tensor(tp)}))
-    taught({**piece, "replicated_over": ["dp"]})
-    made = plan(str(tmp_path), Selection(world_size=4, sizes={"tp": 2}))
-    assert files(made) == {rank: [f"step=5/tp{rank % 2}.pt"] for rank in range(4)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("over", [[], ["dp"]])
-def test_a_replica_stands_in_only_where_the_layout_or_a_flag_says_so(tmp_path: Path, over: list[str]) -> None:
-    taught({"template": TEMPLATE, **({"replicated_over": over} if over else {})})
-    home = step(tmp_path, 10)
-    put(home / "shard-00001-of-2.pt", b"cut", 10)
-    if over:
-        made = plan(str(tmp_path))
-        assert files(made)[1] == ["run/step=10/shard-00000-of-2.pt"]
-        assert "the same on all dp" in made.by_rank[1].files[0].reason
-        taught({"template": TEMPLATE, "replicated_over": over, "sharded": True})
-        with pytest.raises(NoneUsable):
-            plan(str(tmp_path))
-    else:
-        with pytest.raises(NoneUsable):
-            plan(str(tmp_path))
-        assert files(plan(str(tmp_path), Selection(replicas_all=True)))[1] == [
-            "run/step=10/shard-00000-of-2.pt"
-        ]
-
-
-@pytest.mark.slow
-def test_formats(tmp_path: Path) -> None:
-    taught({"template": TEMPLATE, "formats": ["safetensors"]})
-    step(tmp_path, 10)
-    with pytest.raises(NoneUsable, match="wrong-format"):
-        plan(str(tmp_path))
-    taught({"template": TEMPLATE, "formats": ["safetensors", "torch_zip"]})
-    assert plan(str(tmp_path)).resume_step == 10
 
 
 @pytest.mark.slow
@@ -389,17 +217,6 @@ def test_kind_unfinished_loaded_required_and_single(tmp_path: Path) -> None:
     assert [os.path.relpath(f.path, tmp_path) for f in made.shared] == ["s20/b.pt"]
 
 
-@pytest.mark.slow
-def test_a_committed_layout_asks_for_groups(tmp_path: Path) -> None:
-    taught(committed=True)
-    (step(tmp_path, 10) / "shard-00001-of-2.pt").unlink()
-    with pytest.raises(UsageError, match="rank 1"):
-        plan(str(tmp_path))
-    taught()
-    with pytest.raises(NoneUsable):
-        plan(str(tmp_path))
-
-
 def test_resume_args(tmp_path: Path) -> None:
     taught(resume_args=["--from={path}", "--root", "{base}", "--at={step}", "{epoch}", "$" + "{HOME} {}"])
     home = step(tmp_path, 10)
@@ -413,6 +230,124 @@ def test_the_path_is_the_file_when_all_load_one(tmp_path: Path) -> None:
     path = put(tmp_path / "e3.pt", saved({"w": tensor(1)}))
     made = plan(str(tmp_path)).resume
     assert (made.path, made.args) == (str(path), (str(path), "3", ""))
+
+
+def test_step_and_epoch_from_the_content(tmp_path: Path) -> None:
+    taught({"template": "last.pt", "shared": True}, step_keys=["n"], epoch_keys=["e"], epoch_base=1)
+    put(tmp_path / "last.pt", saved({"w": tensor(1), "n": 77, "e": 3}))
+    made = plan(str(tmp_path)).checkpoint
+    assert made is not None
+    assert (made.step, made.epoch, made.epoch_base) == (77, 3, 1)
+
+
+SETS["pair"] = lambda n: {
+    f"shard-{r:05d}-of-2.pt": saved({"model": {"w": tensor(n, r)}, "step": n}) for r in (0, 1)
+}
+SETS["quad"] = lambda n: {f"shard-{r:05d}-of-4.pt": saved({"model": {"w": tensor(n, r)}}) for r in range(4)}
+SETS["tps"] = lambda n: {f"tp{r}.pt": saved({"w": tensor(n, r)}) for r in (0, 1)}
+ARGS = {"template": "step={step}/args.json", "role": "args", "shared": True}
+DONE = {"template": "step={step}/_SUCCESS", "role": "done", "shared": True, "loaded": False}
+PARTS = {"template": "step={step}/part-{shard}.pt", "shared": True}
+OWN = {"template": TEMPLATE}
+
+
+def of(*pieces: dict[str, Any], **more: Any) -> Made:
+    """An empty directory, and a layout that is known from then on."""
+
+    def make(root: Path) -> Path:
+        taught(*pieces, **more)
+        root.mkdir(parents=True)
+        return root
+
+    return make
+
+
+MADE = {
+    "own": of(),
+    "ranks": of({"template": "step={step}/r{rank}.pt"}),
+    "reshardable": of(PARTS, reshardable=True),
+    "parts": of(PARTS),
+    "twice": of({"template": "step={step}/m-{step}.pt", "shared": True}),
+    "done": of(OWN, DONE, commit="done"),
+    "args": of(OWN, ARGS),
+    "needed": of(OWN, ARGS, needs=["args"]),
+    "epochs": of({"template": "e{epoch}.pt", "shared": True}, epoch_keys=["epoch"]),
+    "content": of(
+        {"template": "last.pt", "shared": True}, step_keys=["step"], epoch_keys=["epoch"], epoch_base=1
+    ),
+    "replicated": of({"template": "step={step}/tp{tp}.pt", "replicated_over": ["dp"]}),
+    "over-dp": of({"template": TEMPLATE, "replicated_over": ["dp"]}),
+    "over-dp-sharded": of({"template": TEMPLATE, "replicated_over": ["dp"], "sharded": True}),
+    "safetensors": of({"template": TEMPLATE, "formats": ["safetensors"]}),
+    "both": of({"template": TEMPLATE, "formats": ["safetensors", "torch_zip"]}),
+    "committed": of(committed=True),
+}
+TREES = table(
+    """
+    own slow
+        # Every checkpoint needs the ranks that its own names tell: a job may grow or shrink between two saves.
+        run/step=10/:quad run/step=20/:pair -> run/step=20 => ok
+        then as it is | max_step=10 -> run/step=10
+        then rm run/step=20/shard-00000-of-2.pt -> exit 2 save/topology-mismatch => broken missing-rank
+        run/step=10/:pair run/step=20/:quad -> run/step=20 => ok
+        then rm run/step=20/shard-00000-of-4.pt -> exit 2 save/topology-mismatch => broken missing-rank
+        # What another number of ranks saved is never loaded in part.
+        run/step=10/:quad run/step=20/:pair; cut run/step=20/shard-00001-of-2.pt
+            -> exit 2 save/topology-mismatch
+        then as it is | world_size=8 max_step=10 -> exit 2 save/topology-mismatch
+        then as it is | world_size=2 max_step=10 replicas_all=yes -> exit 2 save/topology-mismatch
+        # Directories above the template name the run.
+        a/deep/step=10/:pair b/step=20/:pair -> exit 2 tree/several-runs
+        then as it is | run=b -> b/step=20
+        # A replica stands in only where the layout or a flag says so.
+        run/step=10/:pair; cut run/step=10/shard-00001-of-2.pt
+            -> exit 4 choice/none-usable -missing-rank -truncated
+        then as it is | replicas_all=yes -> loads run/step=10/shard-00000-of-2.pt
+        run/step=10/:pair; rm run/step=10/shard-00001-of-2.pt -> exit 4 choice/none-usable -missing-rank
+    over-dp slow
+        run/step=10/:pair; cut run/step=10/shard-00001-of-2.pt -> loads run/step=10/shard-00000-of-2.pt
+    over-dp-sharded slow
+        run/step=10/:pair; cut run/step=10/shard-00001-of-2.pt
+            -> exit 4 choice/none-usable -missing-rank -truncated
+    replicated
+        step=5/:tps | world_size=4 sizes=tp:2 -> loads step=5/tp0.pt step=5/tp1.pt
+    ranks
+        step=5/r0.pt:model50 step=5/r1.pt:model51= step=5/r2.pt:model52= -> step=5 +world-size-inferred
+    reshardable
+        step=5/part-0.pt:model50 step=5/part-1.pt:model51= step=5/part-2.pt:model52= -> step=5
+        then as it is | world_size=7 sizes=tp:2 -> step=5
+    parts
+        step=5/part-0.pt:model50 step=5/part-1.pt:model51= step=5/part-2.pt:model52= | world_size=7 sizes=tp:2
+            -> exit 2 save/topology-mismatch
+    twice
+        step=10/m-10.pt:model step=20/m-20.pt:model; mv step=20/m-20.pt step=10/m-20.pt
+            -> step=10 -step-mismatch +unfinished-save => broken step-mismatch unfinished-save
+    done slow
+        run/step=10/:pair run/step=10/_SUCCESS:empty= run/step=20/:pair run/step=20/_SUCCESS:empty=
+            -> loads run/step=20/shard-00000-of-2.pt run/step=20/shard-00001-of-2.pt => ok
+        then rm run/step=20/_SUCCESS -> run/step=10 +unfinished-save => suspect unfinished-save
+        then rm run/step=10/_SUCCESS -> exit 2 tree/first-launch-leftovers +unfinished-save
+    args slow
+        run/step=10/:pair run/step=20/:pair -> run/step=20
+    needed slow
+        run/step=10/:pair run/step=20/:pair -> exit 4 choice/none-usable -missing-part
+        then put run/step=10/args.json {} -> run/step=10 -missing-part
+    epochs
+        e1.pt:epoch1 e2.pt:epoch1 -> e1.pt -epoch-mismatch => broken epoch-mismatch
+    safetensors slow
+        run/step=10/:pair -> exit 4 choice/none-usable -missing-rank -wrong-format
+    both slow
+        run/step=10/:pair -> run/step=10
+    committed slow
+        run/step=10/:pair; rm run/step=10/shard-00001-of-2.pt -> exit 2 save/groups-needed
+    """,
+    **MADE,
+)
+
+
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_what_a_layout_of_ones_own_leads_to(tree: str | Made, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)
 
 
 # --- mistakes
@@ -709,8 +644,8 @@ def test_every_key_and_field_is_on_the_page() -> None:
     page = PAGE.read_text()
     layouts, *tables = re.split(r"\| (?:key of `\[\[layout\.piece|of a `)", page)
     kinds = (user._LAYOUT, user._PIECE, Layout.__struct_fields__, Piece.__struct_fields__)
-    for table, fields in zip((layouts.partition("| key of")[2], *tables), kinds, strict=True):
-        first = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    for rows, fields in zip((layouts.partition("| key of")[2], *tables), kinds, strict=True):
+        first = " ".join(line.split("|")[1] for line in rows.splitlines() if line.startswith("| `"))
         assert set(re.findall(r"`(\w+)`", first)) == set(fields)
     told = layouts.partition("| in a template")[2].partition("| key of")[0]
     assert set(re.findall(r"`\{(\w+)\}`", told)) == {*FIELDS} - {"run"}

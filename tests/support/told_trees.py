@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,9 +142,11 @@ def rewrite(path: Path, of: Callable[[bytes], bytes]) -> None:
     overwrite(path, of(path.read_bytes() if path.exists() else b""), max(beside, default=FIRST * 10**9))
 
 
-def flipped(data: bytes) -> bytes:
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+def flipped(data: bytes, at: int | None = None) -> bytes:
+    """One bit, in the middle where nothing else is said."""
+    changed = bytearray(data)
+    changed[len(data) // 2 if at is None else at] ^= 1
+    return bytes(changed)
 
 
 BYTES: dict[str, Callable[[bytes], bytes]] = {
@@ -194,19 +196,22 @@ def of_steps(steps: str, lines: str) -> str:
 
 def change(root: Path, changes: str) -> None:
     """``rm`` and ``cut``, ``empty``, ``zero``, ``flip``, ``touch`` of a path or glob; ``cp A B``, ``mv A B``,
-    ``ln TARGET A``, ``mkdir A``, ``put A WORDS``; of ``B/`` the rest of A's path; ``only A`` removes what else lies beside A, ``at A N`` gives it
+    ``hl A B/``, ``ln TARGET A``, ``mkdir A``, ``put A WORDS``; of ``B/`` the rest of A's path; ``only A`` removes what else lies beside A, ``at A N`` gives it
     a time N seconds after the newest file. Files that are changed keep their times, what is copied from another
     tree (``//``) has that of the newest file. Any other words are planted; ``as it is`` changes nothing.
     """
     for words in filter(None, map(str.strip, changes.replace("as it is", "").split(";"))):
         verb, *names = words.split()
-        paths = found(root, names[0]) if verb in (*BYTES, "rm", "only", "cp", "mv", "at") else []
-        if verb == "rm":
+        paths = found(root, names[0]) if verb in (*BYTES, "rm", "only", "cp", "mv", "at", "hl") else []
+        if verb == "hl":
+            os.link(paths[0], root / (names[1] + names[0].partition("/")[2]))
+        elif verb == "rm":
             for path in paths:
                 remove(path)
         elif verb in BYTES:
+            how = partial(flipped, at=int(names[1])) if names[1:] else BYTES[verb]
             for path in paths:
-                rewrite(path, BYTES[verb])
+                rewrite(path, how)
         elif verb == "only":
             for path in [p for p in paths[0].parent.iterdir() if p not in paths]:
                 remove(path)
@@ -276,6 +281,10 @@ def verified(root: Path) -> str:
 # --- tables
 
 
+Made = Callable[[Path], Path]
+"""Makes a tree at a path, and returns its root."""
+
+
 class Question(NamedTuple):
     """What happens, which flags are given, and what is answered."""
 
@@ -305,12 +314,12 @@ def ranks(said: str) -> list[int]:
     return [int(rank) for rank in said.split(",")]
 
 
-def question(line: str) -> Question:
+def question(line: str, more: str = "") -> Question:
     line = line.partition("   #")[0]
     told, _, expected = line.partition("->")
     changes, _, flags = told.partition("|")
     first, _, second = expected.partition("=>")
-    return Question(changes.strip(), asked_of(flags), first.strip(), second.strip())
+    return Question(changes.strip(), asked_of(f"{more} {flags}"), first.strip(), second.strip())
 
 
 def each(line: str) -> Iterator[str]:
@@ -322,8 +331,10 @@ def each(line: str) -> Iterator[str]:
         yield line
 
 
-def table(text: str, **made: tuple[str, str]) -> list[Any]:
-    """Parameters (tree, questions) of the lines of a table. ``made`` are trees of its own: others, changed."""
+def table(text: str, flags: str = "", **made: tuple[str, str] | Made) -> list[Any]:
+    """Parameters (tree, questions) of the lines of a table. ``made`` are trees of its own: others, changed, or what a
+    function makes; ``flags`` are those of all lines.
+    """
     rows: list[Any] = []
     tree, slow = "", False
     lines = re.sub(r"(;)\n +|\n +(->)", r"\1 \2", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)).split(
@@ -337,15 +348,16 @@ def table(text: str, **made: tuple[str, str]) -> list[Any]:
         elif not line.startswith("then "):
             further = list(takewhile(lambda one: one.startswith("then "), lines[n + 1 :]))
             for first in each(line):
-                asked = [question(one.removeprefix("then ")) for one in (first, *further)]
-                of, before = made.get(tree, (tree, ""))
+                asked = [question(one.removeprefix("then "), flags) for one in (first, *further)]
+                own = made.get(tree, (tree, ""))
+                of, before = (own, "") if callable(own) else own
                 asked[0] = asked[0]._replace(changes=f"{before};{asked[0].changes}".lstrip(";"))
                 id_ = f"{tree}: {first.partition(' ->')[0]}"
                 rows.append(pytest.param(of, asked, id=id_, marks=pytest.mark.slow if slow else ()))
     return rows
 
 
-def hold(tree: str, questions: list[Question], target: Path) -> None:
+def hold(tree: str | Made, questions: list[Question], target: Path) -> None:
     """The questions of a row have the answers that stand behind them."""
     root = of_tree(tree, target)
     for asked in questions:
@@ -366,7 +378,9 @@ def answered(root: Path, asked: Question) -> str:
     return answer(root, **asked.asked)
 
 
-def of_tree(tree: str, target: Path) -> Path:
+def of_tree(tree: str | Made, target: Path) -> Path:
+    if callable(tree):
+        return tree(target / "run")
     if tree == "planted":
         (root := target / "run").mkdir()
         return root
