@@ -5,12 +5,13 @@ and what may happen to it afterwards.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import small_files
+from helpers import flipped
 from hypothesis import strategies as st
 from oracle import File, Question, Save, Tree, there
 
@@ -46,13 +47,8 @@ def megatron(data: Draw, steps: Sequence[int], ascend: bool = False) -> Tree:
                     swap=True,
                 )
                 if optimizer:
-                    yield File(
-                        f"{home}/distrib_optim_{rank}.pt",
-                        small_files.megatron_optimizer(step, rank),
-                        "optimizer",
-                        rank,
-                        (rank,),
-                    )
+                    of = small_files.megatron_optimizer(step, rank)
+                    yield File(f"{home}/distrib_optim_{rank}.pt", of, "optimizer", rank, (rank,))
             elif d == 0:
                 yield File(f"{home}/model_optim_rng.pt", content, mine=same, tells=True, swap=True)
                 if optimizer:
@@ -63,24 +59,15 @@ def megatron(data: Draw, steps: Sequence[int], ascend: bool = False) -> Tree:
                         mine=same,
                     )
 
-    tracker = {
-        "latest_checkpointed_iteration.txt": data.draw(
-            st.sampled_from([str(max(steps)).encode(), b"10", b"999", b"x", b"", None]), label="tracker"
-        )
-    }
-    (said,) = tracker.values()
+    said = data.draw(
+        st.sampled_from([str(max(steps)).encode(), b"10", b"999", b"x", b"", None]), label="tracker"
+    )
+    others = {} if said is None else {"latest_checkpointed_iteration.txt": said}
+
     named = int(said) if said and said.isdigit() and int(said) in steps else None
     saves = [Save(s, 0, list(files(s))) for s in steps]
     holds = "" if said is None else "a name" if said.isdigit() else "garbage"
-    return Tree(
-        "megatron",
-        world,
-        saves,
-        ascend,
-        others={k: v for k, v in tracker.items() if v is not None},
-        named=named,
-        tracker=holds,
-    )
+    return Tree("megatron", world, saves, ascend, others=others, named=named, tracker=holds)
 
 
 def ascend(data: Draw, steps: Sequence[int]) -> Tree:
@@ -92,30 +79,17 @@ def deepspeed(data: Draw, steps: Sequence[int]) -> Tree:
     prefix = data.draw(st.sampled_from(["", "bf16_"]))
     saves = []
     for step in steps:
-        files = [
-            File(
-                f"global_step{step}/mp_rank_{m:02d}_model_states.pt",
-                small_files.deepspeed_model(step, dp, mp, m),
-                mine=tuple(d * mp + m for d in range(dp)),
-                tells=True,
-            )
-            for m in range(mp)
-        ]
-        files += [
-            File(
-                f"global_step{step}/{prefix}zero_pp_rank_{d}_mp_rank_{m:02d}_optim_states.pt",
-                small_files.deepspeed_zero(step, dp, d * mp + m),
-                "optimizer",
-                mine=(d * mp + m,),
-            )
-            for m in range(mp)
-            for d in range(dp)
-        ]
+        home, files = f"global_step{step}", list[File]()
+        for m in range(mp):
+            model = small_files.deepspeed_model(step, dp, mp, m)
+            mine = tuple(d * mp + m for d in range(dp))
+            files.append(File(f"{home}/mp_rank_{m:02d}_model_states.pt", model, mine=mine, tells=True))
+        for m, d in product(range(mp), range(dp)):
+            path, rank = f"{home}/{prefix}zero_pp_rank_{d}_mp_rank_{m:02d}_optim_states.pt", d * mp + m
+            files.append(File(path, small_files.deepspeed_zero(step, dp, rank), "optimizer", mine=(rank,)))
         saves.append(Save(step, 0, files))
-    tracker = data.draw(
-        st.sampled_from([f"global_step{max(steps)}".encode(), b"global_step10", b"else", b"", None]),
-        label="tracker",
-    )
+    trackers = [f"global_step{max(steps)}".encode(), b"global_step10", b"else", b"", None]
+    tracker = data.draw(st.sampled_from(trackers), label="tracker")
     named = next((s for s in steps if tracker == f"global_step{s}".encode()), None)
     holds = "" if tracker is None else "a name" if tracker else "garbage"
     others = {} if tracker is None else {"latest": tracker}
@@ -141,49 +115,21 @@ def dcp(data: Draw, steps: Sequence[int]) -> Tree:
     n = data.draw(st.integers(1, 2), label="files")
     saves = []
     for step in steps:
-        made = small_files.dcp(step, n).items()
+        made = small_files.dcp(step, n)
+        listed = {k: {"commit": k[0] == ".", "named": k[0] != ".", "flip": k[0] != "."} for k in made}
         saves.append(
-            Save(
-                step,
-                0,
-                [
-                    File(
-                        f"step-{step}/{k}",
-                        v,
-                        shared=True,
-                        commit=k[0] == ".",
-                        named=k[0] != ".",
-                        flip=k[0] != ".",
-                    )
-                    for k, v in made
-                ],
-            )
+            Save(step, 0, [File(f"step-{step}/{k}", v, shared=True, **listed[k]) for k, v in made.items()])
         )
-    stale = {
-        f"step-{s}/__7_0.distcp": b"left over from a larger job"
-        for s in steps
-        if data.draw(st.booleans(), label="stale file")
-    }
+    larger = [s for s in steps if data.draw(st.booleans(), label="stale file")]
+    stale = dict.fromkeys((f"step-{s}/__7_0.distcp" for s in larger), b"left over from a larger job")
     return Tree("dcp", 1, saves, others=stale)
 
 
 def lightning(data: Draw, steps: Sequence[int]) -> Tree:
-    saves = [
-        Save(
-            s,
-            0,
-            [
-                File(
-                    f"epoch={s // 10}-step={s}.ckpt",
-                    small_files.lightning(s // 10, s),
-                    shared=True,
-                    copy=True,
-                    swap=True,
-                )
-            ],
-        )
-        for s in steps
-    ]
+    saves = []
+    for s in steps:
+        path, content = f"epoch={s // 10}-step={s}.ckpt", small_files.lightning(s // 10, s)
+        saves.append(Save(s, 0, [File(path, content, shared=True, copy=True, swap=True)]))
     if data.draw(st.booleans(), label="last"):
         newest = saves[-1]
         newest.files.append(replace(newest.files[0], path="last.ckpt", swap=False))
@@ -202,23 +148,15 @@ def sample(data: Draw, steps: Sequence[int]) -> Tree:
             for r in nodes
         ]
 
-    return Tree(
-        "pytorch-sample",
-        world,
-        [Save(best, 0, files("model_best", best)), Save(epoch, 0, files("checkpoint", epoch))],
-    )
+    saves = [Save(best, 0, files("model_best", best)), Save(epoch, 0, files("checkpoint", epoch))]
+    return Tree("pytorch-sample", world, saves)
 
 
 def _mindspore(data: Draw, steps: Sequence[int], world: int, crc: bool) -> list[Save]:
     def file(s: int, r: int) -> File:
-        return File(
-            f"rank_{r}/net-1_{s}.ckpt",
-            small_files.mindspore(crc, r % max(1, world // 2), epoch_num=1, step_num=s),
-            owner=r,
-            mine=(r,),
-            flip=crc,
-            swap=world * len(steps) > 4,
-        )
+        content = small_files.mindspore(crc, r % max(1, world // 2), epoch_num=1, step_num=s)
+        swap = world * len(steps) > 4
+        return File(f"rank_{r}/net-1_{s}.ckpt", content, owner=r, mine=(r,), flip=crc, swap=swap)
 
     return [Save(s, 0, [file(s, r) for r in range(world)]) for s in steps]
 
@@ -236,18 +174,11 @@ def mindio(data: Draw, steps: Sequence[int]) -> Tree:
     for s in gasps:
         alive = [data.draw(st.sampled_from(pair), label="alive") for pair in ((0, 2), (1, 3))]
         tmp = "_tmp" if data.draw(st.integers(0, 3), label="unfinished") == 0 else ""
-        home, batch = f"{name}_saved_checkpoints-step_{s}{tmp}", 1000
-        files = [
-            File(
-                f"{home}/rank_{r}/ttp_rank_{r}-1_{s}.ckpt",
-                small_files.mindspore(False, r % 2, epoch_num=1, step_num=s, cur_rank=r, batch_num=batch),
-                owner=r,
-                mine=(r,),
-                flip=False,
-                swap=True,
-            )
-            for r in alive
-        ]
+        home, files = f"{name}_saved_checkpoints-step_{s}{tmp}", list[File]()
+        for r in alive:
+            content = small_files.mindspore(False, r % 2, epoch_num=1, step_num=s, cur_rank=r, batch_num=1000)
+            path = f"{home}/rank_{r}/ttp_rank_{r}-1_{s}.ckpt"
+            files.append(File(path, content, owner=r, mine=(r,), flip=False, swap=True))
         saves.append(Save(s, 0, files, dying=True, finished=not tmp, committed=True))
     return Tree("mindio-ttp", 4, sorted(saves, key=lambda s: s.step))
 
@@ -261,26 +192,14 @@ def tree(data: Draw, layout: str) -> Tree:
     """Up to four saves ten steps apart; after a rollback the newest is not the one of the highest step."""
     steps = [10 * (i + 1) for i in range(data.draw(st.integers(1, 4), label="saves"))]
     made = LAYOUTS[layout](data, steps)
-    order = (
-        data.draw(st.permutations(range(len(made.saves))), label="order")
-        if layout != "sample" and data.draw(st.booleans(), label="rollback")
-        else range(len(made.saves))
-    )
+    order: Sequence[int] = range(len(made.saves))
+    if layout != "sample" and data.draw(st.booleans(), label="rollback"):
+        order = data.draw(st.permutations(order), label="order")
     for i, s in zip(order, made.saves, strict=True):
         s.mtime = START + 600 * i + 40 * i * i  # no two gaps alike, so that none is just half of another
-    litter = data.draw(
-        st.sets(
-            st.sampled_from(
-                [
-                    "README.md",
-                    "events.out.tfevents.17",
-                    "core.4711",
-                    f"{os.path.dirname(made.saves[0].files[0].path)}/notes.txt",
-                ]
-            )
-        ),
-        label="litter",
-    )
+    beside = f"{os.path.dirname(made.saves[0].files[0].path)}/notes.txt"
+    names = st.sampled_from(["README.md", "events.out.tfevents.17", "core.4711", beside])
+    litter = data.draw(st.sets(names), label="litter")
     made.others.update((name.lstrip("/"), b"not a checkpoint") for name in litter)
     return made
 
@@ -296,29 +215,15 @@ def harm(
     if not files:
         return
     s, f = data.draw(st.sampled_from(files), label="harmed")
-    donors = [
-        g
-        for o in made.saves
-        for g in o.files
-        if o is not s
-        and g.swap
-        and not g.harm
-        and (g.role, g.owner, g.mine, o.dying) == (f.role, f.owner, f.mine, s.dying)
-    ]
-    beside = [
-        g
-        for o in made.saves
-        for g in o.files
-        if g is not f and not g.harm and (g.role, g.owner) == (f.role, f.owner)
-    ]
+    of_all = [(o, g) for o in made.saves for g in o.files if not g.harm]
+    alike = (f.role, f.owner, f.mine, s.dying)
+    donors = [g for o, g in of_all if o is not s and g.swap and (g.role, g.owner, g.mine, o.dying) == alike]
+    beside = [g for _, g in of_all if g is not f and (g.role, g.owner) == (f.role, f.owner)]
     if made.layout in ("mindspore", "mindio-ttp") and len(beside) < 2:
         # their counters count from anywhere, so of two equal files nobody knows which is the copy
         donors = []
-    can = {
-        "flip": f.flip and small_files.PAYLOAD in f.data,
-        "swap": f.swap and donors,
-        "rank": f.owner is not None,
-    }
+    flips = f.flip and small_files.PAYLOAD in f.data
+    can = {"flip": flips, "swap": f.swap and donors, "rank": f.owner is not None}
     kind = data.draw(st.sampled_from([k for k in kinds if can.get(k, True)]), label="harm")
     if kind == "rank":
         for g in s.files:
@@ -331,18 +236,14 @@ def harm(
         f.data = b""
         f.path += "\0"  # not written at all
     elif kind == "truncate":
+        # a MindSpore file cut between two records is whole but for its siblings: tests/layouts/test_pipeline.py
         n = int(len(f.data) * data.draw(st.floats(0, 0.99), label="kept"))
-        f.data = f.data[
-            : n - (n > 0 and f.data[n] == 0x0A)
-        ]  # a MindSpore file cut between two records is whole but for its siblings: tests/layouts/test_pipeline.py
+        f.data = f.data[: n - (n > 0 and f.data[n] == 0x0A)]
     elif kind == "zero":
         f.data = bytes(len(f.data))
     elif kind == "flip":
-        at, bit = (
-            f.data.index(small_files.PAYLOAD) + data.draw(st.integers(0, len(small_files.PAYLOAD) - 1)),
-            data.draw(st.integers(0, 7)),
-        )
-        f.data = f.data[:at] + bytes([f.data[at] ^ 1 << bit]) + f.data[at + 1 :]
+        at = f.data.index(small_files.PAYLOAD) + data.draw(st.integers(0, len(small_files.PAYLOAD) - 1))
+        f.data = flipped(f.data, 8 * at + data.draw(st.integers(0, 7)))
     else:
         f.data, f.swap = data.draw(st.sampled_from(donors), label="donor").data, False
         for g in beside:
@@ -362,30 +263,24 @@ def question(data: Draw, made: Tree) -> Question:
     # a whole group may fail: then nobody holds its state
     same = sorted({f.spare for s in made.saves for f in s.files if len(f.spare) > 1})
     some = st.sets(st.integers(0, made.world - 1), max_size=2)
-    faults = (
-        data.draw(st.one_of(some, *([st.sampled_from(same)] if same else [])), label="faults")
-        if data.draw(st.booleans(), label="faulty")
-        else ()
-    )
-    interval = (
-        data.draw(st.sampled_from([None, 20, 20, 10]), label="interval")
-        if made.layout in ("megatron", "mindio-ttp")
-        else None
-    )
+    faults: Collection[int] = ()
+    if data.draw(st.booleans(), label="faulty"):
+        faults = data.draw(st.one_of(some, *([st.sampled_from(same)] if same else [])), label="faults")
+    interval = None
+    if made.layout in ("megatron", "mindio-ttp"):
+        interval = data.draw(st.sampled_from([None, 20, 20, 10]), label="interval")
     world = made.world if made.layout == "mindio-ttp" or data.draw(st.booleans(), label="world") else None
     # whose steps are told in two ways
     orders = ["mtime", "step"] if made.layout == "mindio-ttp" else [None, None, "mtime", "step"]
-    return Question(
-        world, groups, frozenset(faults), interval, data.draw(st.sampled_from(orders), label="by")
-    )
+    by = data.draw(st.sampled_from(orders), label="by")
+    return Question(world, groups, frozenset(faults), interval, by)
 
 
 def write(made: Tree, root: Path, shuffle: Callable[[list[File]], None] = lambda files: None) -> None:
     """The tree on disk; ``shuffle`` changes the order of creation."""
     mtimes = {f.path: s.mtime + i for s in made.saves for i, f in enumerate(s.files)}
-    files = [f for s in made.saves for f in there(s) if not f.path.endswith("\0")] + [
-        File(k, v) for k, v in made.others.items()
-    ]
+    files = [f for s in made.saves for f in there(s) if not f.path.endswith("\0")]
+    files += [File(k, v) for k, v in made.others.items()]
     shuffle(files)
     for f in files:
         path = root / f.path

@@ -150,10 +150,9 @@ def assign(s: Save, q: Question, world: int, dying: bool) -> dict[int, dict[str,
     out: dict[int, dict[str, set[str]]] = {}
     for role in {f.role for f in there(s) if f.loaded and not f.shared}:
         for rank in range(world):
-            good = [
-                f for f in s.files if f.role == role and not f.harm and not (dying and f.owner in q.faults)
-            ]
-            own = {f.path for f in good if rank in f.mine and not (dying and rank in q.faults)}
+            failed = q.faults if dying else frozenset()
+            good = [f for f in s.files if f.role == role and not f.harm and f.owner not in failed]
+            own = {f.path for f in good if rank in f.mine and rank not in failed}
             others = [f for f in good if rank in f.spare and rank not in f.mine]
             fit = {f.path for f in others if f.owner not in q.faults} or {f.path for f in others}
             if rank in q.faults and own:  # a replica is preferred to the file of a rank that failed
@@ -168,22 +167,18 @@ def assign(s: Save, q: Question, world: int, dying: bool) -> dict[int, dict[str,
 def gasps(tree: Tree, q: Question, saves: list[Save]) -> set[int]:
     """The ``id`` of each save that a dying job wrote, as far as names show it."""
     most = {f.owner for s in saves for f in there(s)}
-    return {
-        id(s)
-        for s in saves
-        if s.dying
-        or (
-            tree.everyone and ({f.owner for f in there(s)} < most or bool(q.interval and s.step % q.interval))
-        )
-    }
+
+    def lacks(s: Save) -> bool:
+        return {f.owner for f in there(s)} < most or bool(q.interval and s.step % q.interval)
+
+    return {id(s) for s in saves if s.dying or (tree.everyone and lacks(s))}
 
 
 def finished(tree: Tree) -> list[Save]:
-    return [
-        s
-        for s in tree.saves
-        if s.finished and there(s) and not any(f.commit and f.harm == "gone" for f in s.files)
-    ]
+    def committed(s: Save) -> bool:
+        return not any(f.commit and f.harm == "gone" for f in s.files)
+
+    return [s for s in tree.saves if s.finished and there(s) and committed(s)]
 
 
 def answer(tree: Tree, q: Question) -> Answer | str:
@@ -212,18 +207,11 @@ def shrank(tree: Tree, q: Question, made: Answer | str) -> bool:
     and nothing tells that the job is not that small.
     """
     saves = sorted(finished(tree), key=lambda s: -s.mtime if q.order == "mtime" else -s.step)
-    if (
-        q.world
-        or made in ("UsageError", "NoCheckpoint", "NotRecognised")
-        or any(f.tells and not f.harm for s in saves for f in s.files)
-    ):
+    told = any(f.tells and not f.harm for s in saves for f in s.files)
+    if q.world or told or made in ("UsageError", "NoCheckpoint", "NotRecognised"):
         return False
-    named = [
-        (s, {f.owner for f in there(s) if f.owner is not None and not f.shared})
-        for s in saves
-        if not s.committed
-    ]
-    rows = [(s, owners) for s, owners in named if owners]
+    owners = {id(s): {f.owner for f in there(s) if f.owner is not None and not f.shared} for s in saves}
+    rows = [(s, owners[id(s)]) for s in saves if not s.committed and owners[id(s)]]
     newer = list(takewhile(lambda s: not isinstance(made, Answer) or s.step != made.step, saves))
     for size in range(1 + max((r for g in q.groups for r in g), default=0), world_size(tree, q, saves)):
         mine = [s for s, owners in rows if s in newer and owners == set(range(size))]

@@ -18,19 +18,8 @@ ROOTED = re.compile(r"\bgive ('(?:[^']|'\\'')*'|\S+) as ROOT")
 COMMAND = re.compile(r"(?<![\w-])ckpt (plan|layouts|repair) (.*)")
 FLAG = re.compile(r"--[a-z][a-z-]*(?:[ =](?!--|(?:or|to|and|if|for|in|on) )(?:'[^']*'|[^\s'\"]+))?")
 BLANK = re.compile(r"[A-Z][A-Z_]*|\.\.\.|…")
-TRIED = frozenset(
-    [
-        "--exclude",
-        "--run",
-        "--order",
-        "--max-step",
-        "--world-size",
-        "--layout",
-        "--kind",
-        "--parallel",
-        "--replica-groups",
-    ]
-)
+OPTIONS = "--exclude --run --order --max-step --world-size --layout --kind --parallel --replica-groups"
+TRIED = frozenset(OPTIONS.split())
 REPEATED = ("--exclude", "--parallel", "--replica-groups")
 OF_REPLICAS = ("--replica", "--world-size", "--parallel")
 NAMED = re.compile(r" to resume from (.+?)(?:,? or --|, or give |[,;]|$)")
@@ -80,9 +69,8 @@ def _of_line(line: str, root: str) -> Iterator[Paste]:
             continue
         if words[0] in TRIED and len(words) == 2 and not BLANK.fullmatch(words[1]):
             named = NAMED.match(rest, m.end())
-            yield Paste(
-                "flags", words, named[1] if named and not named[1].startswith(("it", "that", "the ")) else ""
-            )
+            leads = named[1] if named and not named[1].startswith(("it", "that", "the ")) else ""
+            yield Paste("flags", words, leads)
 
 
 def with_flags(command: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -106,11 +94,10 @@ class Tree(NamedTuple):
 
 def looked_at(root: str) -> Tree:
     found = json.loads(_run(["verify", root, "--level", "content", "--json"])[1] or "{}")
-    broken = {
-        f["path"]
-        for f in found.get("files", ())
-        if any(e["severity"] == "error" and e["code"] != "same-content" for e in f["findings"])
-    }
+    broken = set()
+    for f in found.get("files", ()):
+        if any(e["severity"] == "error" and e["code"] != "same-content" for e in f["findings"]):
+            broken.add(f["path"])
     doubted = {f["path"]: f["code"] for f in found.get("findings", ()) if f["severity"] == "error"}
     return Tree(root, frozenset(broken), doubted)
 
@@ -235,13 +222,11 @@ def _is_named(label: str, chosen: Mapping[str, Any], loaded: Collection[str], as
     if label in (f"step {step}", f"epoch {epoch}", within, f"save {chosen['generation']}"):
         return True
     told = re.compile(rf".{{,40}}[(]{re.escape(label)}[,)]")
-    paths = {chosen["path"], *loaded}
-    return any(
-        p.endswith(label) or told.match(asked, at + len(p))
-        for p in paths
-        for at in [asked.find(p)]
-        if at >= 0 or p.endswith(label)
-    )
+    for path in (chosen["path"], *loaded):
+        at = asked.find(path)
+        if path.endswith(label) or (at >= 0 and told.match(asked, at + len(path))):
+            return True
+    return False
 
 
 def _shown(tree: Tree, words: Sequence[str]) -> str:

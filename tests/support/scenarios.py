@@ -164,10 +164,8 @@ def left_out(m: Mishap, name: str, path: Path) -> None:
 
 
 def copied(m: Mishap, name: str, path: Path) -> None:
-    other = path.with_name(
-        m.chance.choice([path.name + ".bak", f"{path.stem}-copy{path.suffix}", path.name + "~"])
-    )
-    overwrite(other, path.read_bytes(), path.stat().st_mtime_ns)
+    names = [path.name + ".bak", f"{path.stem}-copy{path.suffix}", path.name + "~"]
+    overwrite(path.with_name(m.chance.choice(names)), path.read_bytes(), path.stat().st_mtime_ns)
 
 
 def half_written(m: Mishap, name: str, path: Path) -> None:
@@ -176,11 +174,8 @@ def half_written(m: Mishap, name: str, path: Path) -> None:
 
 
 def bystander(m: Mishap, name: str, path: Path) -> None:
-    overwrite(
-        path.with_name(m.chance.choice(["nohup.out", "wandb.log", "._" + path.name])),
-        b"x\n" * 9,
-        path.stat().st_mtime_ns,
-    )
+    other = path.with_name(m.chance.choice(["nohup.out", "wandb.log", "._" + path.name]))
+    overwrite(other, b"x\n" * 9, path.stat().st_mtime_ns)
 
 
 def touched(m: Mishap, name: str, path: Path) -> None:

@@ -5,7 +5,7 @@ renames are those of the frameworks (docs of each layout).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import small_files
 from simulated_job import Job, Op, Save, Streams, remove, rename, rmtree, streams, write
@@ -45,6 +45,11 @@ class Framework:
         """Files whose writers are not trusted."""
         return []
 
+    def of_faults(self, pattern: str) -> list[str]:
+        """Files in whose names a rank that failed is found."""
+        found = ((p, re.search(pattern, p)) for p in self.job.content)
+        return [p for p, m in found if m and int(m[1]) in self.faults]
+
 
 class Megatron(Framework):
     """Two tensor parallel ranks, two data parallel ones, a distributed optimizer gathered on the first of
@@ -54,31 +59,16 @@ class Megatron(Framework):
     world = 4
     tracker = "latest_checkpointed_iteration.txt"
 
+    def told(self, step: int) -> Streams:
+        return [[write(self.tracker, str(step).encode())]]
+
     def save(self, step: int) -> Save:
-        home, parts = f"iter_{step:07d}", []
+        home, parts = f"iter_{step:07d}", list[tuple[int, Op]]()
         for tp in range(2):
-            parts += [
-                (
-                    tp,
-                    write(
-                        f"{home}/mp_rank_{tp:02d}/distrib_optim.pt", small_files.megatron_optimizer(step, tp)
-                    ),
-                )
-            ]
-            parts += [
-                (
-                    tp,
-                    write(
-                        f"{home}/mp_rank_{tp:02d}/model_optim_rng.pt", small_files.megatron(step, tp, 2, 1, 4)
-                    ),
-                )
-            ]
-        return Save(
-            step,
-            [streams(parts), [[write(self.tracker, str(step).encode())]]],
-            [[op.path] for _, op in parts],
-            home,
-        )
+            place, model = f"{home}/mp_rank_{tp:02d}", small_files.megatron(step, tp, 2, 1, 4)
+            parts.append((tp, write(f"{place}/distrib_optim.pt", small_files.megatron_optimizer(step, tp))))
+            parts.append((tp, write(f"{place}/model_optim_rng.pt", model)))
+        return Save(step, [streams(parts), self.told(step)], [[op.path] for _, op in parts], home)
 
 
 class Ascend(Megatron):
@@ -87,16 +77,15 @@ class Ascend(Megatron):
     def name(self, step: int, rank: int) -> str:
         return f"iter_{step:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt"
 
+    def by(self, step: int, writers: Sequence[int]) -> tuple[Streams, list[list[str]]]:
+        """What these ranks write, and what is needed of it."""
+        parts = [(r, write(self.name(step, r), small_files.megatron(step, r, 2, 1, 4))) for r in writers]
+        needs = [[self.name(step, r) for r in (tp, tp + 2) if r in writers] for tp in range(2)]
+        return streams(parts), needs
+
     def save(self, step: int) -> Save:
-        parts = [(r, write(self.name(step, r), small_files.megatron(step, r, 2, 1, 4))) for r in range(4)]
-        needs = [[self.name(step, r) for r in (tp, tp + 2)] for tp in range(2)]
-        return Save(
-            step,
-            [streams(parts), [[write(self.tracker, str(step).encode())]]],
-            needs,
-            f"iter_{step:07d}",
-            everyone=True,
-        )
+        written, needs = self.by(step, range(4))
+        return Save(step, [written, self.told(step)], needs, f"iter_{step:07d}", everyone=True)
 
     def gasp(self, step: int) -> Save | None:
         self.faults = frozenset(self.rng.sample(range(4), self.rng.choice((1, 1, 2))))
@@ -104,62 +93,43 @@ class Ascend(Megatron):
             return None
         # one that failed may have written all the same
         writers = [r for r in range(4) if r not in self.faults or self.rng.random() < 0.5]
-        parts = [(r, write(self.name(step, r), small_files.megatron(step, r, 2, 1, 4))) for r in writers]
-        needs = [[self.name(step, r) for r in (tp, tp + 2) if r in writers] for tp in range(2)]
-        return Save(step, [streams(parts)], needs, f"iter_{step:07d}", gasp=True)
+        written, needs = self.by(step, writers)
+        return Save(step, [written], needs, f"iter_{step:07d}", gasp=True)
 
     def selection(self) -> Selection:
         return Selection(fault_ranks=self.faults, save_interval=self.every)
 
     def lost(self) -> list[str]:
-        return [
-            p
-            for p in self.job.content
-            if (m := re.search(r"_rng_(\d+)\.pt$", p)) and int(m[1]) in self.faults
-        ]
+        return self.of_faults(r"_rng_(\d+)\.pt$")
 
 
-class MegatronCore(Framework):
-    tracker = Megatron.tracker
+VERSIONS = (
+    b'{"sharded_backend": "torch_dist", "sharded_backend_version": 1,'
+    b' "common_backend": "torch", "common_backend_version": 1}'
+)
+
+
+def dcp(job: Job, home: str, made: Mapping[str, bytes]) -> list[Streams]:
+    """Each rank its own file, and then FileSystemWriter.finish: a temporary file, written through; an existing
+    index is removed before the rename.
+    """
+    files = ((name, data) for name, data in made.items() if name != ".metadata")
+    parts = ((i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(files))
+    index, temp = f"{home}/.metadata", f"{home}/.metadata.tmp"
+    old = [remove(index)] if job.exists(index) else []
+    return [streams(parts), [[write(temp, made[".metadata"], synced=True), *old, rename(temp, index)]]]
+
+
+class MegatronCore(Megatron):
+    world = 1
 
     def save(self, step: int) -> Save:
-        home, files = f"iter_{step:07d}", dict(small_files.dcp(step, 2, "iteration"))
-        index = files.pop(".metadata")
-        parts = [
-            (i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(files.items())
-        ]
-        last = [
-            write(
-                f"{home}/metadata.json",
-                b'{"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",'
-                b' "common_backend_version": 1}',
-            )
-        ]
-        phases = [
-            [[write(f"{home}/common.pt", small_files.megatron_common(step, 2))]],
-            streams(parts),
-            [dcp_index(self.job, home, index)],
-            [last],
-            [[write(self.tracker, str(step).encode())]],
-        ]
-        return Save(
-            step,
-            phases,
-            [[f"{home}/{name}"] for name in (*files, ".metadata", "common.pt", "metadata.json")],
-            home,
-        )
-
-
-def dcp_index(job: Job, home: str, data: bytes) -> list[Op]:
-    """FileSystemWriter.finish: a temporary file, written through; an existing index is removed before the
-    rename.
-    """
-    old = [remove(f"{home}/.metadata")] if job.exists(f"{home}/.metadata") else []
-    return [
-        write(f"{home}/.metadata.tmp", data, synced=True),
-        *old,
-        rename(f"{home}/.metadata.tmp", f"{home}/.metadata"),
-    ]
+        home, files = f"iter_{step:07d}", small_files.dcp(step, 2, "iteration")
+        common = write(f"{home}/common.pt", small_files.megatron_common(step, 2))
+        last = write(f"{home}/metadata.json", VERSIONS)
+        phases = [[[common]], *dcp(self.job, home, files), [[last]], self.told(step)]
+        needs = [[f"{home}/{name}"] for name in (*files, "common.pt", "metadata.json")]
+        return Save(step, phases, needs, home)
 
 
 class Dcp(Framework):
@@ -171,17 +141,8 @@ class Dcp(Framework):
         self.files = self.rng.choice((1, 2, 3))
 
     def save(self, step: int) -> Save:
-        home, made = f"checkpoint/step-{step}", dict(small_files.dcp(step, self.files))
-        index = made.pop(".metadata")
-        parts = [
-            (i, write(f"{home}/{name}", data, synced=True)) for i, (name, data) in enumerate(made.items())
-        ]
-        return Save(
-            step,
-            [streams(parts), [dcp_index(self.job, home, index)]],
-            [[f"{home}/{name}"] for name in (*made, ".metadata")],
-            home,
-        )
+        home, made = f"checkpoint/step-{step}", small_files.dcp(step, self.files)
+        return Save(step, dcp(self.job, home, made), [[f"{home}/{name}"] for name in made], home)
 
 
 class DeepSpeed(Framework):
@@ -192,16 +153,9 @@ class DeepSpeed(Framework):
     def save(self, step: int) -> Save:
         home = f"global_step{step}"
         parts = [(0, write(f"{home}/mp_rank_00_model_states.pt", small_files.deepspeed_model(step, 2, 1, 0)))]
-        parts += [
-            (
-                d,
-                write(
-                    f"{home}/bf16_zero_pp_rank_{d}_mp_rank_00_optim_states.pt",
-                    small_files.deepspeed_zero(step, 2, d),
-                ),
-            )
-            for d in range(2)
-        ]
+        for d in range(2):
+            path = f"{home}/bf16_zero_pp_rank_{d}_mp_rank_00_optim_states.pt"
+            parts.append((d, write(path, small_files.deepspeed_zero(step, 2, d))))
         needs = [[op.path] for _, op in parts]
         return Save(step, [streams([*parts, (0, write("latest", home.encode()))])], needs, home)
 
@@ -211,13 +165,8 @@ class Trainer(Framework):
         home, files = f"checkpoint-{step}", small_files.trainer(step)
         aside = ("config.json", "training_args.bin")
         phases = [[[write(f"{home}/{name}", data) for name, data in files.items()]]]
-        return Save(
-            step,
-            phases,
-            [[f"{home}/{n}"] for n in files if n not in aside],
-            home,
-            others=[f"{home}/{n}" for n in aside],
-        )
+        needs = [[f"{home}/{n}"] for n in files if n not in aside]
+        return Save(step, phases, needs, home, others=[f"{home}/{n}" for n in aside])
 
 
 class Lightning(Framework):
@@ -230,21 +179,16 @@ class Lightning(Framework):
         self.copied = self.rng.random() < 0.5
 
     def put(self, path: str, data: bytes) -> list[Op]:
-        return (
-            [write(path, data)]
-            if self.copied
-            else [write(f"{path}.part", data), rename(f"{path}.part", path)]
-        )
+        if self.copied:
+            return [write(path, data)]
+        return [write(f"{path}.part", data), rename(f"{path}.part", path)]
 
     def save(self, step: int) -> Save:
-        name = f"epoch={step // 50}-step={step}"
-        version = next(
-            v for v in ("", *(f"-v{i}" for i in range(1, 99))) if not self.job.exists(f"{name}{v}.ckpt")
-        )
-        path, data = f"{name}{version}.ckpt", small_files.lightning(step // 50, step)
-        return Save(
-            step, [[[*self.put(path, data), *self.put("last.ckpt", data)]]], [[path, "last.ckpt"]], path
-        )
+        name, versions = f"epoch={step // 50}-step={step}", ("", *(f"-v{i}" for i in range(1, 99)))
+        path = next(f"{name}{v}.ckpt" for v in versions if not self.job.exists(f"{name}{v}.ckpt"))
+        data = small_files.lightning(step // 50, step)
+        ops = [*self.put(path, data), *self.put("last.ckpt", data)]
+        return Save(step, [[ops]], [[path, "last.ckpt"]], path)
 
     def prune(self) -> Streams:
         files = [s.home for s in reversed(self.job.saves) if s.home in self.job.content]
@@ -266,12 +210,9 @@ class MindSpore(Framework):
 
     def restart(self) -> None:
         for r in range(self.world):
-            have = [
-                m[1]
-                for p in self.job.content
-                if (m := re.match(rf"rank_{r}/net((?:_\d+)?)-\d+_\d+\.ckpt$", p))
-            ]
-            self.prefix[r] = f"net_{max(int(k[1:] or 0) if k else 0 for k in have) + 1}" if have else "net"
+            names = (re.match(rf"rank_{r}/net((?:_\d+)?)-\d+_\d+\.ckpt$", p) for p in self.job.content)
+            have = [int(m[1][1:] or 0) for m in names if m]
+            self.prefix[r] = f"net_{max(have) + 1}" if have else "net"
 
     def selection(self) -> Selection:
         return Selection(world_size=self.world)
@@ -284,19 +225,13 @@ class MindSpore(Framework):
         parts = list[tuple[int, Op]]()
         for r in range(self.world):
             path = f"rank_{r}/{self.prefix[r]}-{epoch}_{inside}.ckpt"
+            temp = path.replace(".ckpt", ".tmp")
             data = small_files.mindspore(self.crc, r % len(self.groups), epoch_num=epoch, step_num=step)
             old = [remove(path)] if self.job.exists(path) else []
-            ops = [
-                *old,
-                write(path.replace(".ckpt", ".tmp"), data),
-                rename(path.replace(".ckpt", ".tmp"), path),
-                Op("chmod", path),
-            ]
-            mine = [
-                p
-                for p, (save, _) in sorted(self.job.content.items(), key=lambda row: row[1][0])
-                if p.startswith(f"rank_{r}/{self.prefix[r]}-") and p.endswith(".ckpt")
-            ]
+            ops = [*old, write(temp, data), rename(temp, path), Op("chmod", path)]
+            by_save = sorted(self.job.content.items(), key=lambda row: row[1][0])
+            begins = f"rank_{r}/{self.prefix[r]}-"
+            mine = [p for p, _ in by_save if p.startswith(begins) and p.endswith(".ckpt")]
             ops += map(remove, mine[: max(0, len(mine) + 1 - self.keep)])
             parts += ((r, op) for op in ops)
         needs = [[f"rank_{r}/{self.prefix[r]}-{epoch}_{inside}.ckpt" for r in group] for group in self.groups]
@@ -319,25 +254,13 @@ class MindIO(MindSpore):
             return None
         (epoch, inside), home = self.at(step), f"tft_saved_checkpoints-step_{step}"
         names = {r: f"rank_{r}/ttp_rank_{r}-{epoch}_{inside}.ckpt" for r in alive if r is not None}
+        told = {"epoch_num": epoch, "step_num": step, "batch_num": 40}
         parts = [
-            (
-                r,
-                write(
-                    f"{home}_tmp/{name}",
-                    small_files.mindspore(
-                        False, r % 2, epoch_num=epoch, step_num=step, cur_rank=r, batch_num=40
-                    ),
-                ),
-            )
+            (r, write(f"{home}_tmp/{name}", small_files.mindspore(False, r % 2, cur_rank=r, **told)))
             for r, name in names.items()
         ]
-        return Save(
-            step,
-            [streams(parts), [[rename(f"{home}_tmp", home)]]],
-            [[f"{home}/{name}"] for name in names.values()],
-            home,
-            gasp=True,
-        )
+        phases = [streams(parts), [[rename(f"{home}_tmp", home)]]]
+        return Save(step, phases, [[f"{home}/{name}"] for name in names.values()], home, gasp=True)
 
     def selection(self) -> Selection:
         return Selection(
@@ -345,11 +268,7 @@ class MindIO(MindSpore):
         )
 
     def lost(self) -> list[str]:
-        return [
-            p
-            for p in self.job.content
-            if (m := re.search(r"ttp_rank_(\d+)-", p)) and int(m[1]) in self.faults
-        ]
+        return self.of_faults(r"ttp_rank_(\d+)-")
 
 
 class TensorFlow(Framework):
@@ -363,15 +282,11 @@ class TensorFlow(Framework):
         self.count = step // self.every  # restored with the rest: it never differs
         name, (data, index) = f"ckpt-{self.count}", small_files.bundle(self.count, step)
         temp, final = f"{name}_temp/part-00000-of-00001", f"{name}.data-00000-of-00001"
-        kept = [
-            n
-            for n in dict.fromkeys(s.home for s in reversed(self.job.saves))
-            if n != name and f"{n}.index" in self.job.content
-        ]
+        homes = dict.fromkeys(s.home for s in reversed(self.job.saves))
+        kept = [n for n in homes if n != name and f"{n}.index" in self.job.content]
         names = [*reversed(kept[: self.keep - 1]), name]
-        state = f'model_checkpoint_path: "{name}"\n' + "".join(
-            f'all_model_checkpoint_paths: "{n}"\n' for n in names
-        )
+        listed = "".join(f'all_model_checkpoint_paths: "{n}"\n' for n in names)
+        state = f'model_checkpoint_path: "{name}"\n{listed}'
         ops = [
             write(f"{temp}.data-00000-of-00001.tempstate123", data), rename(f"{temp}.data-00000-of-00001.tempstate123", f"{temp}.data-00000-of-00001"),
             write(f"{temp}.index.tempstate123", index), rename(f"{temp}.index.tempstate123", f"{temp}.index"),
@@ -404,19 +319,12 @@ class Orbax(Framework):
             step += 1
         temp, files = f"{step}.orbax-checkpoint-tmp", self.files(step)
         ops = [write(f"{temp}/{name}", data) for name, data in files.items()]
-        aside = [
-            name
-            for name in files
-            if name.endswith(("_CHECKPOINT_METADATA", "commit_success.txt"))
-            or ("ocdbt.process_0" in name and name not in self.merged)
-        ]
-        return Save(
-            step,
-            [[[*ops, rename(temp, str(step))]]],
-            [[f"{step}/{n}"] for n in files if n not in aside],
-            str(step),
-            others=[f"{step}/{n}" for n in aside],
-        )
+        ends = ("_CHECKPOINT_METADATA", "commit_success.txt")
+        own = {name for name in files if "ocdbt.process_0" in name and name not in self.merged}
+        aside = [name for name in files if name.endswith(ends) or name in own]
+        needs = [[f"{step}/{n}"] for n in files if n not in aside]
+        others = [f"{step}/{n}" for n in aside]
+        return Save(step, [[[*ops, rename(temp, str(step))]]], needs, str(step), others=others)
 
     def files(self, step: int) -> Mapping[str, bytes]:
         return small_files.orbax(step)

@@ -136,11 +136,8 @@ class Job:
         """Do all calls in a random order that keeps each process's own; with ``crash`` stop at one of them,
         with ``look`` call it at one of them. False after a crash.
         """
-        stop = (
-            self.rng.randrange(sum(len(ops) for streams in phases for ops in streams))
-            if crash or look
-            else -1
-        )
+        calls = sum(len(ops) for streams in phases for ops in streams)
+        stop = self.rng.randrange(calls) if crash or look else -1
         for streams in phases:
             waiting = [list(ops) for ops in streams if ops]
             while waiting:
@@ -167,10 +164,9 @@ class Job:
                 path = self.root / p
                 st, data = path.stat(), path.read_bytes()
                 path.chmod(0o644)
+                zeros = self.rng.random() < 0.5
                 path.write_bytes(
-                    bytes(len(data))
-                    if self.rng.random() < 0.5
-                    else data[: len(data) * self.rng.randrange(4) // 4]
+                    bytes(len(data)) if zeros else data[: len(data) * self.rng.randrange(4) // 4]
                 )
                 path.chmod(st.st_mode & 0o777)
                 os.utime(path, ns=(st.st_mtime_ns, st.st_mtime_ns))
@@ -178,9 +174,8 @@ class Job:
         self.note_losses()
 
     def note_losses(self) -> None:
-        self.hurt |= {
-            s.id for s in self.saves if self.there(s) and not all(self.good(p, s.id) for p in s.files)
-        }
+        here = (s for s in self.saves if self.there(s))
+        self.hurt |= {s.id for s in here if not all(self.good(p, s.id) for p in s.files)}
 
     # ---- what is true
 
@@ -195,9 +190,8 @@ class Job:
         return all(any(self.good(p, s.id) and p not in bad for p in need) for need in s.needs)
 
     def dying(self, s: Save) -> bool:
-        return s.gasp or (
-            s.everyone and not self.all_there(s) and any(self.all_there(o) for o in self.saves if o.everyone)
-        )
+        complete = any(self.all_there(o) for o in self.saves if o.everyone)
+        return s.gasp or (s.everyone and complete and not self.all_there(s))
 
     def all_there(self, s: Save) -> bool:
         return all(p in self.content for p in s.files)
