@@ -43,11 +43,9 @@ def nodes(tmp_path: Path) -> Nodes:
 def test_both_disks_are_sound(nodes: Nodes) -> None:
     answers = nodes.run()
     assert together(answers)["CKPT_STEP"] == "20"
-    for n, (_, env, _) in enumerate(answers):
+    for (_, env, _), disk in zip(answers, nodes.disks, strict=True):
         plan = json.loads(Path(env["CKPT_PLAN"]).read_text())
-        assert [r["rank"] for r in plan["ranks"]] == [0, 1, 2, 3] and plan["resume"]["args"][1] == str(
-            nodes.disks[n]
-        )
+        assert [r["rank"] for r in plan["ranks"]] == [0, 1, 2, 3] and plan["resume"]["args"][1] == str(disk)
         assert len({f["node"] for r in plan["ranks"] for f in r["files"]}) == 2
         assert plan["ranks"][3]["files"][0]["path"].startswith(str(nodes.disks[1]))
 
@@ -72,28 +70,21 @@ def outcomes(answer: tuple[int, dict[str, str], str]) -> tuple[list[tuple[int, s
     decision records them.
     """
     plan = json.loads(Path(answer[1]["CKPT_PLAN"]).read_text())
-    assert [(r["step"], r["path"]) for r in plan["rejected"]] == [
-        (c["step"], c["path"]) for c in plan["candidates"] if c["outcome"] == "rejected"
-    ]
-    return [(c["step"], c["outcome"]) for c in plan["candidates"]], [
-        f for r in plan["rejected"] for f in r["findings"]
-    ]
+    rejected = [(c["step"], c["path"]) for c in plan["candidates"] if c["outcome"] == "rejected"]
+    assert [(r["step"], r["path"]) for r in plan["rejected"]] == rejected
+    findings = [f for r in plan["rejected"] for f in r["findings"]]
+    return [(c["step"], c["outcome"]) for c in plan["candidates"]], findings
 
 
 def test_what_is_only_on_one_node_is_no_candidate_and_that_is_said(nodes: Nodes) -> None:
     shutil.rmtree(nodes.disks[1] / "iter_0000020")
     answers = nodes.run()
     assert together(answers)["CKPT_STEP"] == "10"
-    for n, answer in enumerate(answers):
-        steps, findings = outcomes(answer)
+    for answer, disk in zip(answers, nodes.disks, strict=True):
+        steps, (found,) = outcomes(answer)
         assert steps == [(20, "rejected"), (10, "chosen")]
-        assert [f["code"] for f in findings] == ["missing-part"] and "#1 has no part of it" in findings[0][
-            "message"
-        ]
-        assert (
-            findings[0]["path"] == str(nodes.disks[n] / "iter_0000020")
-            and "#1 has no part of it" in answer[2]
-        )
+        assert (found["code"], found["path"]) == ("missing-part", str(disk / "iter_0000020"))
+        assert "#1 has no part of it" in found["message"] and "#1 has no part of it" in answer[2]
     assert [code for code, _, _ in nodes.run("--no-fallback")] == [6, 6]
 
 
@@ -120,12 +111,9 @@ def test_a_failed_decision_names_every_candidate(nodes: Nodes) -> None:
     broken(nodes.disks[0], 20, 1)
     broken(nodes.disks[1], 10, 2)
     assert [code for code, _, _ in nodes.run()] == [4, 4]
-    written = [json.loads(p.read_text()) for p in nodes.shared.rglob("1.json")]
-    assert len(written) == 2
-    assert all(
-        [(c["step"], c["outcome"]) for c in plan["candidates"]] == [(20, "rejected"), (10, "rejected")]
-        for plan in written
-    )
+    written = [json.loads(p.read_text())["candidates"] for p in nodes.shared.rglob("1.json")]
+    told = [[(c["step"], c["outcome"]) for c in candidates] for candidates in written]
+    assert told == [[(20, "rejected"), (10, "rejected")]] * 2
 
 
 def test_disks_that_are_not_mounted_are_no_first_launch(nodes: Nodes) -> None:
@@ -141,10 +129,8 @@ def test_disks_that_are_not_mounted_are_no_first_launch(nodes: Nodes) -> None:
 def test_one_disk_is_empty(nodes: Nodes) -> None:
     shutil.rmtree(nodes.disks[1])
     nodes.disks[1].mkdir()
-    answers = nodes.run("--allow=none")
-    assert [code for code, _, _ in answers] == [4, 4] and all(
-        "no checkpoint at all" in err for _, _, err in answers
-    )
+    for code, _, err in nodes.run("--allow=none"):
+        assert code == 4 and "no checkpoint at all" in err
 
 
 def test_all_disks_are_empty(tmp_path: Path) -> None:
@@ -198,9 +184,8 @@ def test_a_part_on_another_nodes_disk(nodes: Nodes) -> None:
     for answer in answers:
         steps, findings = outcomes(answer)
         assert steps == [(20, "rejected"), (10, "chosen")]
-        assert "the model file of rank 2 lies on" in next(
-            f["message"] for f in findings if f["code"] == "on-other-node"
-        )
+        (moved,) = [f["message"] for f in findings if f["code"] == "on-other-node"]
+        assert "the model file of rank 2 lies on" in moved
 
 
 @pytest.mark.parametrize("name", ["CKPT_TRANSFER", "CKPT_SECRET_FILE"])
@@ -224,19 +209,9 @@ def test_the_same_path_on_every_node(nodes: Nodes, tmp_path: Path) -> None:
     """
     root = tmp_path / "scratch"
     root.mkdir()
-    real = list(nodes.disks)
-    nodes.disks = [root, root]
-    inside = [
-        [
-            "unshare",
-            "-m" if os.geteuid() == 0 else "-rm",
-            "sh",
-            "-c",
-            f'mount --bind {disk} {root} && exec "$@"',
-            "x",
-        ]
-        for disk in real
-    ]
+    real, nodes.disks = list(nodes.disks), [root, root]
+    own = ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c"]
+    inside = [[*own, f'mount --bind {disk} {root} && exec "$@"', "x"] for disk in real]
     running = [nodes.start(n, inside=inside[n]) for n in range(2)]
     out = [(p.communicate(timeout=1000), p.returncode) for p in running]
     seen = together([(code, json.loads(o)[1] if o else {}, e) for (o, e), code in out])
@@ -277,16 +252,20 @@ def both(decide: Callable[[int], Any]) -> list[Any]:
         return list(pool.map(one, range(2)))
 
 
-def test_what_our_ranks_load_is_what_we_have_found(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    lie(monkeypatch, 3, ["ranks", 2, "files", 0, "path"], "/etc/passwd")
+def decided(nodes: Nodes, **more: Any) -> list[Any]:
+    """What both come to in this process."""
 
     def decide(n: int) -> Any:
         mine = job.Options(agree=True, plan_dir=str(nodes.shared), job="j", node=n, nodes=2)
-        return job.decide(str(nodes.disks[n]), Selection(world_size=WORLD), mine)
+        return job.decide(str(nodes.disks[n]), Selection(world_size=WORLD, **more), mine)
 
-    assert [f.path for f in both(decide)[1].decision.files(2)] == [
-        str(nodes.disks[1] / "iter_0000020/mp_rank_02/model_optim_rng.pt")
-    ]
+    return both(decide)
+
+
+def test_what_our_ranks_load_is_what_we_have_found(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    lie(monkeypatch, 3, ["ranks", 2, "files", 0, "path"], "/etc/passwd")
+    ours = str(nodes.disks[1] / "iter_0000020/mp_rank_02/model_optim_rng.pt")
+    assert [f.path for f in decided(nodes)[1].decision.files(2)] == [ours]
 
 
 @pytest.mark.parametrize(("at", "value"), [(["order"], []), (["order", 0, "without"], [[1, False]])])
@@ -295,12 +274,7 @@ def test_what_a_node_has_is_not_left_out(
 ) -> None:
     """Neither an older checkpoint nor nothing by what the first node tells, also where nothing is allowed."""
     lie(monkeypatch, 1, at, value)
-
-    def decide(n: int) -> Any:
-        mine = job.Options(agree=True, plan_dir=str(nodes.shared), job="j", node=n, nodes=2)
-        return job.decide(str(nodes.disks[n]), Selection(world_size=WORLD, allow_none=True), mine)
-
-    for error in both(decide):
+    for error in decided(nodes, allow_none=True):
         assert isinstance(error, CannotLook) and "leaves out" in str(error), error
 
 
@@ -329,12 +303,7 @@ def test_what_no_node_says_ends_the_start_of_all(
 ) -> None:
     """Of another version, say, or of somebody else: exit 5 on each node, with the name of the one that said it."""
     lie(monkeypatch, number, at, value, who)
-
-    def decide(n: int) -> Any:
-        mine = job.Options(agree=True, plan_dir=str(nodes.shared), job="j", node=n, nodes=2)
-        return job.decide(str(nodes.disks[n]), Selection(world_size=WORLD), mine)
-
-    for error in both(decide):
+    for error in decided(nodes):
         assert isinstance(error, CannotLook), error
         assert f"node {who.replace('all', '0')} " in str(error), error
 
@@ -386,18 +355,12 @@ except CkptError as e:
 
 @pytest.mark.exhaustive
 def test_nine_nodes_and_many_rounds(tmp_path: Path) -> None:
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", MEET, str(tmp_path / "m"), str(i), "9", "60", "5"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for i in range(9)
-    ]
+    words = [sys.executable, "-c", MEET, str(tmp_path / "m")]
+    how: Any = {"stdout": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen([*words, str(i), "9", "60", "5"], **how) for i in range(9)]
     assert {p.communicate(timeout=1000)[0] for p in running} == {f"{9 * 400 + 36}\n"}
-    left = [
-        name for name in os.listdir(tmp_path / "m") if "." in name and not name.startswith(("join.", "offer"))
-    ]
+    names = os.listdir(tmp_path / "m")
+    left = [name for name in names if "." in name and not name.startswith(("join.", "offer"))]
     assert len(left) <= 20  # a session does not stay behind
 
 

@@ -80,17 +80,9 @@ def test_the_shell_accepts_it_and_shellcheck_has_nothing_to_say(name: str, root:
 def slurm(
     job: Job, name: str = "slurm", nodes: int = 1, root: object = None, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    port = free_port()
-    env = job.env(
-        "srun",
-        "scontrol",
-        SLURM_JOB_ID=str(port - 10000),
-        SLURM_JOB_NUM_NODES=str(nodes),
-        SLURM_JOB_NODELIST="n[1-2]",
-        WORKERS="1",
-        STAND_IN_NODES=str(nodes),
-        **more,
-    )
+    port, count = free_port(), str(nodes)
+    job_of_slurm = {"SLURM_JOB_ID": str(port - 10000), "SLURM_JOB_NUM_NODES": count, "SLURM_JOB_NODELIST": "n[1-2]"}  # fmt: skip
+    env = job.env("srun", "scontrol", **job_of_slurm, WORKERS="1", STAND_IN_NODES=count, **more)
     assert 20000 + (port - 10000) % 10000 == port
     return job.bash(printed(name, root or job.root), env)
 
@@ -110,11 +102,8 @@ def test_slurm_a_file_replaced_after_the_decision_stops_the_task(job: Job) -> No
     job.holds("found")
     script = printed("slurm", job.root).replace("\nsrun ", f"\ntouch '{job.root}'/iter_0000020/*/*.pt\nsrun ")
     done = job.bash(script, job.env("srun", SLURM_JOB_ID="7"))
-    assert (
-        done.returncode == 1
-        and "task prolog failed with 5" in done.stderr
-        and "has changed since it was chosen" in done.stderr
-    )
+    said = ("task prolog failed with 5", "has changed since it was chosen")
+    assert done.returncode == 1 and all(words in done.stderr for words in said)
     assert job.told == []
 
 
@@ -166,10 +155,8 @@ def test_more_than_one_node_needs_a_shared_directory(job: Job, name: str) -> Non
 
 def test_torchrun_restarts_decide_anew(job: Job) -> None:
     job.holds("found")
-    done = job.bash(
-        printed("torchrun-restarts", job.root),
-        job.env(WORKERS="2", MASTER_PORT=str(free_port()), FAIL_FIRST="1"),
-    )
+    env = job.env(WORKERS="2", MASTER_PORT=str(free_port()), FAIL_FIRST="1")
+    done = job.bash(printed("torchrun-restarts", job.root), env)
     assert done.returncode == 0, done.stderr
     first, second = job.resumed(2, "20", generation=0), job.resumed(2, "20", generation=1)
     assert first[0]["CKPT_PLAN"] != second[0]["CKPT_PLAN"]
@@ -260,30 +247,17 @@ def test_a_snippet_resumes_a_loop_that_says_its_arguments(job: Job, name: str) -
 @pytest.mark.parametrize(("holds", "step"), [("older", "10"), ("none", "")])
 def test_mindcluster(job: Job, holds: str, step: str) -> None:
     job.holds(holds)
-    (job.cwd / "manager.py").write_text(
-        "import os; open('manager-was-started', 'w').write(os.environ['TASKD_PROCESS_ENABLE'])"
-    )
-    pod = {
-        "MINDX_TASK_ID": "6f1c",
-        "RANK": "0",
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
-        "LOCAL_RANK": "0,1",
-    }
-    own = {
-        "POD_IP": "127.0.0.1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "TTP_PORT": "8000",
-    }
+    manager = "import os; open('manager-was-started', 'w').write(os.environ['TASKD_PROCESS_ENABLE'])"
+    (job.cwd / "manager.py").write_text(manager)
+    pod = {"MINDX_TASK_ID": "6f1c", "RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0,1"}  # fmt: skip
+    own = dict.fromkeys(("POD_IP", "MASTER_ADDR"), "127.0.0.1")
+    own |= {"MASTER_PORT": str(free_port()), "TTP_PORT": "8000"}
     own |= {"PLANS": str(job.tmp / "plans"), "LOGS": str(job.tmp / "logs")}
     done = job.bash(printed("mindcluster", job.root), job.env(**pod, **own, FAIL_FIRST="1"))
     assert done.returncode == 0, done.stderr
     assert (job.cwd / "manager-was-started").read_text() == "on"
     first, second = job.resumed(2, step, generation=0), job.resumed(2, step, generation=1)
     assert first[0]["CKPT_PLAN"] != second[0]["CKPT_PLAN"]
-    resume = ["--load", str(job.root), "--ckpt-step", "10"] if step else []
-    assert all(
-        t["args"] == ["--save", str(job.root), "--save-interval", "1000", "--load", str(job.root), *resume]
-        for t in first + second
-    )
+    args = ["--save", str(job.root), "--save-interval", "1000", "--load", str(job.root)]
+    args += ["--load", str(job.root), "--ckpt-step", "10"] if step else []
+    assert all(t["args"] == args for t in first + second)

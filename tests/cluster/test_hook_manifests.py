@@ -21,60 +21,36 @@ from ckpt_tools.cli.hook_install import snippets
 
 Manifest = dict[str, Any]
 ROOTS = ["/data/run-7", '/data/it\'s: a "run" # 50 %']
-WHOLE = {"type": "integer", "minimum": 0}
+
+
+def every(item: Manifest) -> Manifest:
+    return {"type": "array", "items": item}
+
+
+def closed(*required: str, **fields: Manifest) -> Manifest:
+    """An object with no other fields."""
+    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": fields}
+
+
+OBJECT, TEXT, WHOLE = {"type": "object"}, {"type": "string"}, {"type": "integer", "minimum": 0}
+NAME = {**TEXT, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 ACTIONS = "AbortJob RestartJob RestartTask RestartPod TerminateJob CompleteJob"
 EVENTS = (
     "* PodPending PodRunning PodFailed PodEvicted Unknown TaskCompleted OutOfSync CommandIssued JobUpdated"
     " TaskFailed"
 )
-POLICIES = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["action"],
-        "properties": {
-            "action": {"enum": ACTIONS.split()},
-            "event": {"enum": EVENTS.split()},
-            "exitCode": {"type": "integer", "not": {"const": 0}},
-            "timeout": {"type": "string"},
-        },
-        "oneOf": [{"required": ["event"]}, {"required": ["exitCode"]}],
-    },
-}
-VOLCANO = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["apiVersion", "kind", "metadata", "spec"],
-    "properties": {
-        "apiVersion": {"const": "batch.volcano.sh/v1alpha1"},
-        "kind": {"const": "Job"},
-        "metadata": {"type": "object"},
-        "spec": {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                "schedulerName": {"type": "string"},
-                "minAvailable": WHOLE,
-                "maxRetry": WHOLE,
-                "queue": {"type": "string"},
-                "plugins": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
-                "policies": POLICIES,
-                "tasks": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "additionalProperties": False,
-                        "properties": {
-                            "name": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}, "replicas": WHOLE, "minAvailable": WHOLE, "maxRetry": WHOLE,
-                            "policies": POLICIES, "template": {"type": "object"},
-                        },
-                    },
-                },
-            },
-        },
-    },
-}  # fmt: skip
+ACTION, EVENT = {"enum": ACTIONS.split()}, {"enum": EVENTS.split()}
+POLICY = closed(
+    "action", action=ACTION, event=EVENT, exitCode={"type": "integer", "not": {"const": 0}}, timeout=TEXT
+)
+EITHER = {"oneOf": [{"required": ["event"]}, {"required": ["exitCode"]}]}
+MANY = {"minAvailable": WHOLE, "maxRetry": WHOLE, "policies": every({**POLICY, **EITHER})}
+PLUGINS = {**OBJECT, "additionalProperties": every(TEXT)}
+TASK = closed(name=NAME, replicas=WHOLE, template=OBJECT, **MANY)
+SPEC = closed(schedulerName=TEXT, queue=TEXT, plugins=PLUGINS, tasks=every(TASK), **MANY)
+API, JOB = {"const": "batch.volcano.sh/v1alpha1"}, {"const": "Job"}
+OF_ALL = ("apiVersion", "kind", "metadata", "spec")
+VOLCANO = closed(*OF_ALL, apiVersion=API, kind=JOB, metadata=OBJECT, spec=SPEC)
 """The fields of Volcano's Job that we use, written down from its CRD (volcano-sh/volcano,
 config/crd/volcano/bases/batch.volcano.sh_jobs.yaml), which no package on PyPI has; stricter than the CRD,
 which lets unknown fields pass. The pods within are checked against Kubernetes' own schema."""
@@ -85,12 +61,8 @@ def manifests(name: str, root: object = "/data/run-7") -> list[Manifest]:
 
 
 def pod(template: Manifest) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "x", **template.get("metadata", {})},
-        "spec": template["spec"],
-    }
+    metadata = {"name": "x", **template.get("metadata", {})}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
 def kubernetes(manifest: Manifest) -> None:
@@ -114,10 +86,8 @@ def test_the_indexed_job_is_valid(root: str) -> None:
     spec = job["spec"]["template"]["spec"]
     assert [c["env"][0]["value"] for c in spec["initContainers"] + spec["containers"]] == [root, root]
     assert service["metadata"]["name"] == spec["subdomain"]  # or train-0.train is no name
-    assert (
-        job["spec"]["podFailurePolicy"]["rules"][0]["onExitCodes"]["containerName"]
-        == spec["initContainers"][0]["name"]
-    )
+    (rule, *_) = job["spec"]["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["containerName"] == spec["initContainers"][0]["name"]
 
 
 @pytest.mark.parametrize("root", ROOTS)
@@ -145,11 +115,7 @@ def test_a_misspelt_field_is_seen(name: str, wrong: str) -> None:
     """The checks above can fail."""
     job = manifests(name)[-1]
     job["spec"] |= yaml.safe_load(wrong)
-    checks = {
-        "kubernetes": kubernetes,
-        "volcano": lambda j: jsonschema.validate(j, VOLCANO),
-        "kubeflow": whole,
-    }
+    checks = {"kubernetes": kubernetes, "volcano": lambda j: jsonschema.validate(j, VOLCANO), "kubeflow": whole}  # fmt: skip
     with pytest.raises((kubernetes_validate.ValidationError, jsonschema.ValidationError, AssertionError)):
         checks[name](job)
 
@@ -170,10 +136,8 @@ def run(job: Job, container: Manifest, index: int, env: dict[str, str]) -> subpr
     own = {e["name"]: e["value"] for e in container["env"] if "value" in e}
     must = "args" if "{ckpt.args}" in str(container["args"]) else "path"
     own |= {"MUST_RESUME": must} if job.exists else {}
-    words = [
-        w.replace("/plans", str(job.tmp / "plans")).replace("/decision", str(decision))
-        for w in (*container["command"], *container["args"])
-    ]
+    words = [*container["command"], *container["args"]]
+    words = [w.replace("/plans", str(job.tmp / "plans")).replace("/decision", str(decision)) for w in words]
     for word in words[2:]:
         subprocess.run(["bash", "-n"], input=word, text=True, check=True)
     full = job.env("torchrun", **own, **env)
@@ -219,14 +183,11 @@ def test_both_pods_start_from_one_decision(job: Job, name: str, holds: str, step
     told = job.resumed(2, step)
     assert len({t["CKPT_PLAN"] for t in told}) == 1  # the second pod read what the first one wrote
     if name != "kubernetes":
-        assert all(
-            t["args"] == (["--load", str(job.root), "--ckpt-step", "10"] if step else []) for t in told
-        )
+        args = ["--load", str(job.root), "--ckpt-step", "10"] if step else []
+        assert all(t["args"] == args for t in told)
     if name == "volcano":
-        assert (
-            "--master-addr=train-worker-0.train" in told[0]["TORCHRUN_OPTIONS"]
-            and "--nnodes=2 --node-rank=1" in told[1]["TORCHRUN_OPTIONS"]
-        )
+        first, second = (t["TORCHRUN_OPTIONS"] for t in told)
+        assert "--master-addr=train-worker-0.train" in first and "--nnodes=2 --node-rank=1" in second
 
 
 @pytest.mark.share(3)

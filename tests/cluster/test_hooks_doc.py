@@ -101,15 +101,13 @@ def test_nodes_agree(job: Job) -> None:
     pytest.importorskip("torch")
     (job.tmp / "script.sh").write_text(BLOCKS["agree"])
     common = {"ROOT": "ckpt", "FIRST": "127.0.0.1", "PORT": str(free_port()), "START": "start-1"}
-    nodes = []
+    line, nodes = ["bash", job.tmp / "script.sh"], []
     for i in range(2):
         disk = job.cwd / f"node-{i}"
         run_helpers.megatron(disk / "ckpt", ranks=[i])
         shutil.copy(job.cwd / "train.py", disk)
         env = job.env(NODE=str(i), **common)
-        nodes.append(
-            subprocess.Popen(["bash", job.tmp / "script.sh"], cwd=disk, env=env, stderr=subprocess.DEVNULL)
-        )
+        nodes.append(subprocess.Popen(line, cwd=disk, env=env, stderr=subprocess.DEVNULL))
     assert [p.wait(timeout=1000) for p in nodes] == [0, 0]
     job.resumed(2, "20", plans=2)
 
@@ -140,16 +138,12 @@ def test_what_the_page_names_is_there() -> None:
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z_-]+", PAGE))
     assert used - others <= known, used - others - known
     table = PAGE.partition("## Which form")[2].partition("\n**")[0]
-    assert {name for name in snippets() if not name.startswith("watch-")} == {
-        w for row in re.findall(r"\|([^|]*)\|$", table, re.MULTILINE) for w in re.findall(r"`([\w-]+)`", row)
-    }
+    named = " ".join(re.findall(r"\|([^|]*)\|$", table, re.MULTILINE))
+    ours = {name for name in snippets() if not name.startswith("watch-")}
+    assert set(re.findall(r"`([\w-]+)`", named)) == ours
+    codes = PAGE.partition("## Exit codes")[2]
     for code in (*BY_EXIT_CODE, 0, 70, 126, 127, 130, 143):
-        assert re.search(
-            rf"^\| (?:\d+, )*{code}(?:, \d+)* \|", PAGE.partition("## Exit codes")[2], re.MULTILINE
-        ), code
+        assert re.search(rf"^\| (?:\d+, )*{code}(?:, \d+)* \|", codes, re.MULTILINE), code
     assert f"for {KEPT_DAYS} days" in PAGE and "`--allow fresh`" in PAGE
-    assert all(
-        v.name in PAGE or v.said in PAGE
-        for v in resolve.ENV
-        if v.key in ("plan-dir", "agree", "meet", "view", "require-mount")
-    )
+    keys = ("plan-dir", "agree", "meet", "view", "require-mount")
+    assert all(v.name in PAGE or v.said in PAGE for v in resolve.ENV if v.key in keys)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -66,16 +67,16 @@ class Members:
         self.where, self.started = where, list[subprocess.Popen[str]]()
 
     def start(self, *does: str, seconds: str = LONG) -> None:
-        self.started = [
-            subprocess.Popen(
-                [sys.executable, "-c", MEMBER, self.where, str(i), str(len(does)), what, seconds],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=CLEAN,
-            )
-            for i, what in enumerate(does)
-        ]
+        how: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "env": CLEAN}
+        line = [sys.executable, "-c", MEMBER, self.where]
+        rows = ([*line, str(i), str(len(does)), what, seconds] for i, what in enumerate(does))
+        self.started = [subprocess.Popen(row, **how) for row in rows]
+
+    def is_on(self, n: int) -> subprocess.Popen[str]:
+        """The process of one that hangs, once all are there."""
+        process = self.started[n]
+        assert process.stdout and process.stdout.readline() == "on\n"
+        return process
 
     def said(self, n: int) -> str:
         return self.started[n].communicate(timeout=PATIENCE)[0].removeprefix("on\n")
@@ -97,15 +98,10 @@ def ways(*hows: Any) -> list[Any]:
     node and the first way by default.
     """
     rows = [(where, who, how) for where in ("files", "torch") for who in (0, 1) for how in hows]
-    slow = [r for r in rows if r[0] == "torch" and r[1:] != (0, hows[0])]
-    return [
-        pytest.param(
-            *row,
-            marks=pytest.mark.exhaustive if row in slow else (),
-            id="-".join(str(getattr(w, "name", w)) for w in row),
-        )
-        for row in rows
-    ]
+    quick = [row for row in rows if row[0] == "files" or row[1:] == (0, hows[0])]
+    ids = {row: "-".join(str(getattr(w, "name", w)) for w in row) for row in rows}
+    slow = pytest.mark.exhaustive
+    return [pytest.param(*row, marks=() if row in quick else slow, id=name) for row, name in ids.items()]
 
 
 @pytest.mark.share(4)
@@ -118,15 +114,10 @@ def test_a_node_that_is_told_to_end_ends_the_others_at_once(
     """All are there, and one is busy with its disk. Nobody waits the ten minutes that they have."""
     does = ["hang" if i == who else "" for i in range(3 if members.where.startswith("/") else 2)]
     members.start(*does)
-    doomed = members.started[who]
-    assert doomed.stdout and doomed.stdout.readline() == "on\n"
-    doomed.send_signal(number)
-    for i in range(len(does)):
-        if i != who:
-            text = members.said(i)
-            assert text.startswith("CannotLook") and (
-                "signal" in text or "first node does not answer" in text
-            ), text
+    members.is_on(who).send_signal(number)
+    for text in (members.said(i) for i in range(len(does)) if i != who):
+        assert text.startswith("CannotLook"), text
+        assert "signal" in text or "first node does not answer" in text, text
 
 
 @pytest.mark.share(2)
@@ -134,14 +125,11 @@ def test_a_node_that_is_told_to_end_ends_the_others_at_once(
 def test_a_node_that_is_killed_is_named_when_the_time_is_over(members: Members, who: int, how: str) -> None:
     assert how == "killed"
     members.start(*["hang" if i == who else "" for i in range(2)], seconds="4")
-    doomed = members.started[who]
-    assert doomed.stdout and doomed.stdout.readline() == "on\n"
-    doomed.kill()
+    members.is_on(who).kill()
     text = members.said(1 - who)
-    gone = "hear from the first node" in text or "first node does not answer" in text
-    assert text.startswith("CannotLook") and (f"node {who} did not answer" in text or (not who and gone)), (
-        text
-    )
+    gone = ("hear from the first node", "first node does not answer") if not who else ()
+    assert text.startswith("CannotLook"), text
+    assert any(words in text for words in (f"node {who} did not answer", *gone)), text
 
 
 @pytest.mark.share(3)
@@ -151,9 +139,8 @@ def test_a_node_that_fails_ends_the_others_at_once(members: Members, who: int, d
     third = ["hang"] if members.where.startswith("/") and who else []
     members.start(*[does if i == who else "" for i in range(2)], *third)
     text = members.said(1 - who)
-    assert text.startswith("NoneUsable node" if does == "fail" else "CannotLook") and (
-        "nothing here" in text or "a bug" in text
-    ), text
+    assert text.startswith("NoneUsable node" if does == "fail" else "CannotLook"), text
+    assert "nothing here" in text or "a bug" in text, text
 
 
 def test_what_a_killed_start_left_keeps_nobody_from_meeting(tmp_path: Path) -> None:
@@ -161,9 +148,7 @@ def test_what_a_killed_start_left_keeps_nobody_from_meeting(tmp_path: Path) -> N
     members = Members(str(tmp_path / "meeting"))
     for number in (signal.SIGKILL, signal.SIGTERM):
         members.start("hang", "hang")
-        for process in members.started:
-            assert process.stdout and process.stdout.readline() == "on\n"
-        for process in members.started:
+        for process in [members.is_on(n) for n in range(2)]:
             process.send_signal(number)
             process.communicate()
     members.start("", "")
@@ -213,23 +198,22 @@ def test_one_that_never_says_that_it_has_heard_is_named(tmp_path: Path) -> None:
 def test_nodes_of_another_version_or_number_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, differs: str
 ) -> None:
-    if differs == "nodes":
+    def member(me: int) -> str:
+        with pytest.raises(UsageError) as raised:
+            Meeting(Files(str(tmp_path)), me, 2 + me * (differs == "nodes"), 600).join()
+        return str(raised.value)
 
-        def member(me: int) -> Any:
-            with pytest.raises(UsageError) as raised:
-                Meeting(Files(str(tmp_path)), me, 2 + me, 600).join()
-            return str(raised.value)
+    if differs == "version":
+        put = Meeting._put
 
+        def older(m: Meeting, key: str, value: Any) -> None:
+            put(m, key, Hello("0", 2) if isinstance(value, Hello) else value)
+
+        monkeypatch.setattr(Meeting, "_put", older)
+        texts = [str(e) for e in meet(*boards(tmp_path, 2), does=add) if isinstance(e, UsageError)]
+    else:
         with ThreadPoolExecutor(2) as pool:
             texts = list(pool.map(member, range(2)))
-    else:
-        put = Meeting._put
-        monkeypatch.setattr(
-            Meeting,
-            "_put",
-            lambda m, key, value: put(m, key, Hello("0", 2) if isinstance(value, Hello) else value),
-        )
-        texts = [str(e) for e in meet(*boards(tmp_path, 2), does=add) if isinstance(e, UsageError)]
     assert len(texts) == 2 and all(t.startswith("node 1 is one of") for t in texts), texts
 
 
@@ -276,14 +260,11 @@ def test_through_a_store_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_port_that_is_taken_is_said() -> None:
-    import socket
-
     pytest.importorskip("torch")
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(CannotLook, match="could not be opened"),
-    ):
-        Store("127.0.0.1", taken.getsockname()[1], True, timeout=30, prefix="job")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotLook, match="could not be opened"):
+            Store("127.0.0.1", port, True, timeout=30, prefix="job")
 
 
 # -- through the command -------------------------------------------------------------------------------------
@@ -295,11 +276,8 @@ def test_a_node_that_cannot_begin_tells_the_others(tmp_path: Path) -> None:
     nodes.shared.mkdir()
     Path(decision_log.place(str(nodes.shared), str(nodes.disks[1]))).write_text("in the way")
     answers = nodes.run("--timeout", LONG)
-    assert (
-        [code for code, _, _ in answers] == [5, 5]
-        and "node 1: " in answers[0][2]
-        and "cannot be made" in answers[0][2]
-    )
+    assert [code for code, _, _ in answers] == [5, 5]
+    assert "node 1: " in answers[0][2] and "cannot be made" in answers[0][2]
 
 
 def test_a_node_that_cannot_start_after_all_keeps_the_others_from_starting(tmp_path: Path) -> None:
@@ -308,26 +286,28 @@ def test_a_node_that_cannot_start_after_all_keeps_the_others_from_starting(tmp_p
     (tmp_path / "view-1").mkdir()
     (tmp_path / "view-1/precious").write_text("x")
     running = [nodes.start(n, "--timeout", LONG, "--view", str(tmp_path / f"view-{n}")) for n in range(2)]
-    answers = [(p.communicate(timeout=PATIENCE), p.returncode) for p in running]
-    assert [code for _, code in answers] == [2, 2] and all(out == "" for (out, _), _ in answers)
-    assert "node 1: " in answers[0][0][1] and "is not empty" in answers[0][0][1]
+    answers = ended(running)
+    assert [code for code, _, _ in answers] == [2, 2] and not any(out for _, out, _ in answers)
+    assert "node 1: " in answers[0][2] and "is not empty" in answers[0][2]
     assert not list(nodes.shared.rglob("last.json"))  # nothing was started
+
+
+def ended(running: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    said = [process.communicate(timeout=PATIENCE) for process in running]
+    return [(process.returncode, *texts) for process, texts in zip(running, said, strict=True)]
 
 
 @pytest.mark.exhaustive
 def test_a_decision_that_cannot_be_written_on_one_node(tmp_path: Path) -> None:
     """A full disk shows when the decision is written, after all have agreed on it."""
-    nodes, torch = Nodes(tmp_path), pytest.importorskip("torch")
-    assert torch
-    meet = f"127.0.0.1:{free_port()}"
+    pytest.importorskip("torch")
+    nodes, how = Nodes(tmp_path), {"meet": f"127.0.0.1:{free_port()}"}
     # blocks of 512 bytes: less than a decision. It would cut compiled modules as well, for everybody
     full = ["sh", "-c", 'export PYTHONDONTWRITEBYTECODE=1; ulimit -f 1; trap "" XFSZ; exec "$@"', "x"]
-    running = [
-        nodes.start(n, "--timeout", LONG, "--no-cache", meet=meet, inside=full if n else ()) for n in range(2)
-    ]
-    answers = [(p.communicate(timeout=PATIENCE), p.returncode) for p in running]
-    assert [code for _, code in answers] == [5, 5] and all(out == "" for (out, _), _ in answers), answers
-    assert "could not be written" in answers[1][0][1] and "node 1: " in answers[0][0][1]
+    words = ("--timeout", LONG, "--no-cache")
+    answers = ended([nodes.start(n, *words, **how, inside=full if n else ()) for n in range(2)])
+    assert [code for code, _, _ in answers] == [5, 5] and not any(out for _, out, _ in answers), answers
+    assert "could not be written" in answers[1][2] and "node 1: " in answers[0][2]
 
 
 # -- few calls -----------------------------------------------------------------------------------------------
@@ -375,13 +355,13 @@ def test_a_wait_of_ten_seconds_asks_a_shared_directory_a_few_hundred_times(
     are what its server does nothing else for.
     """
     calls = Counter[str]()
-    real = {name: getattr(os, name) for name in ("open", "stat", "listdir", "scandir")}
-    for name, call in real.items():
-        monkeypatch.setattr(
-            os, name, lambda *a, call=call, name=name, **k: (calls.update([name]), call(*a, **k))[1]
-        )
-    opened = open
-    monkeypatch.setattr("builtins.open", lambda *a, **k: (calls.update(["open"]), opened(*a, **k))[1])
+
+    def count(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *a, **k: (calls.update([name]), call(*a, **k))[1]
+
+    for name in ("open", "stat", "listdir", "scandir"):
+        monkeypatch.setattr(os, name, count(name, getattr(os, name)))
+    monkeypatch.setattr("builtins.open", count("open", open))
     with pytest.raises(CannotLook, match="no agreement within 10 s"):
         Meeting(Files(str(tmp_path)), me, 2, 10).join()
     assert simulated.at == pytest.approx(15 if me else 10) and sum(calls.values()) <= 200, calls
@@ -398,12 +378,10 @@ def test_waiting_for_a_lock_asks_few_times(
         tried.append(how)
         real(fd, how)
 
-    with hold_lock(str(tmp_path / "lock"), 1):
+    lock = str(tmp_path / "lock")
+    with hold_lock(lock, 1):
         monkeypatch.setattr(fcntl, "flock", flock)
-        with (
-            pytest.raises(CannotLook, match="deciding for more than 10 s"),
-            hold_lock(str(tmp_path / "lock"), 10),
-        ):
+        with pytest.raises(CannotLook, match="deciding for more than 10 s"), hold_lock(lock, 10):
             pass
     assert 10 <= len(tried) <= 60
 
@@ -419,12 +397,11 @@ def test_a_board_reads_again_what_was_replaced_while_it_read(
         tries.append(1)
         if len(tries) < 3:
             raise OSError(errno.ESTALE, "Stale file handle")
+        if len(tries) > 3:
+            raise OSError(errno.EIO, "Input/output error")
         return real(*a, **k)
 
     monkeypatch.setattr(os, "open", stale)
     assert board.get("k") == b"v"
-    monkeypatch.setattr(
-        os, "open", lambda *_a, **_k: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error"))
-    )
     with pytest.raises(CannotLook, match="Input/output error"):
         board.get("k")

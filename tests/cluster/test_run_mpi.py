@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 from hook_job import BIN
-from places import SUPPORT
 from run_helpers import CLEAN, broken, megatron, one_file_per_rank
 from slurm_cluster import needs
-from slurm_keeper import free_ports
-from training_script import uninterrupted
+from training_script import Training, uninterrupted
 
 SAY = """\
 import json, os, sys
@@ -43,13 +41,8 @@ class Mpi:
         return ["mpirun", *as_root, "--oversubscribe", "-n", str(ranks)]
 
     def start(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-        full = {
-            **CLEAN,
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-            "NOTES": str(self.notes),
-            "OMP_NUM_THREADS": "1",
-            **env,
-        }
+        own = {"PATH": f"{BIN}:{os.environ['PATH']}", "NOTES": str(self.notes), "OMP_NUM_THREADS": "1"}
+        full = {**CLEAN, **own, **env}
         return subprocess.run(words, env=full, capture_output=True, text=True, timeout=1000)
 
     def told(self, start: str) -> dict[str, dict[str, str]]:
@@ -68,21 +61,16 @@ def mpi(tmp_path: Path) -> Mpi:
 
 def test_the_ranks_share_a_decision_and_each_is_told_its_own_file(mpi: Mpi) -> None:
     one_file_per_rank(mpi.root)
-    done = mpi.start(
-        *mpi.mpirun(), *mpi.ckpt, "--worker", "--", *mpi.say, "first", "--at={ckpt.step}", "{ckpt.path}"
-    )
+    worker = [*mpi.mpirun(), *mpi.ckpt, "--worker", "--", *mpi.say]
+    done = mpi.start(*worker, "first", "--at={ckpt.step}", "{ckpt.path}")
     assert done.returncode == 0, done.stderr
     told = mpi.told("first")
-    assert {rank: (t["CKPT_PATH"], t["args"]) for rank, t in told.items()} == {
-        str(r): (str(file), ["--at=20", str(file)])
-        for r in range(2)
-        for file in [mpi.root / f"rank_{r}/net-1_20.ckpt"]
-    }
-    assert [str(p) for p in mpi.decisions] == [told["0"]["CKPT_PLAN"]] and told["1"]["CKPT_PLAN"] == told[
-        "0"
-    ]["CKPT_PLAN"]
+    files = [str(mpi.root / f"rank_{r}/net-1_20.ckpt") for r in range(2)]
+    assert {rank: t["CKPT_PATH"] for rank, t in told.items()} == dict(zip("01", files, strict=True))
+    assert [told[rank]["args"] for rank in "01"] == [["--at=20", file] for file in files]
+    assert [str(p) for p in mpi.decisions] == [told["0"]["CKPT_PLAN"]] == [told["1"]["CKPT_PLAN"]]
     one_file_per_rank(mpi.root, (30,))
-    assert mpi.start(*mpi.mpirun(), *mpi.ckpt, "--worker", "--", *mpi.say, "second").returncode == 0
+    assert mpi.start(*worker, "second").returncode == 0
     assert {t["CKPT_STEP"] for t in mpi.told("second").values()} == {"30"}  # another mpirun decides anew
     # by its own id, whoever of the first one was told
     assert len(mpi.decisions) == len({p.parent for p in mpi.decisions}) == 2
@@ -97,13 +85,11 @@ def test_latest_gives_each_rank_its_own_file_of_one_step(mpi: Mpi, inside: bool)
     bad.write_bytes(data[:-30])
     os.utime(bad, (at, at))
     ask = ["sh", "-c", 'ckpt latest "$ROOT" > "$NOTES/$OMPI_COMM_WORLD_RANK-asked"']
-    done = mpi.start(
-        *mpi.mpirun(), *([*mpi.ckpt, "--worker", "--"] if inside else []), *ask, ROOT=str(mpi.root)
-    )
+    around = [*mpi.ckpt, "--worker", "--"] if inside else []
+    done = mpi.start(*mpi.mpirun(), *around, *ask, ROOT=str(mpi.root))
     assert done.returncode == 0, done.stderr
-    assert [(mpi.notes / f"{r}-asked").read_text() for r in range(2)] == [
-        f"{mpi.root}/rank_{r}/net-1_10.ckpt\n" for r in range(2)
-    ]
+    for r in range(2):
+        assert (mpi.notes / f"{r}-asked").read_text() == f"{mpi.root}/rank_{r}/net-1_10.ckpt\n"
 
 
 def test_around_mpirun_it_is_decided_once(mpi: Mpi) -> None:
@@ -112,25 +98,16 @@ def test_around_mpirun_it_is_decided_once(mpi: Mpi) -> None:
     done = mpi.start(*mpi.ckpt, "--", *mpi.mpirun(4), *mpi.say, "outer", "{ckpt.args}")
     assert done.returncode == 0, done.stderr
     told = mpi.told("outer")
-    assert sorted(told) == ["0", "1", "2", "3"] and all(
-        t["args"] == ["--load", str(mpi.root), "--ckpt-step", "10"] for t in told.values()
-    )
-    assert {t["CKPT_PLAN"] for t in told.values()} == {str(p) for p in mpi.decisions} and len(
-        mpi.decisions
-    ) == 1
+    args = ["--load", str(mpi.root), "--ckpt-step", "10"]
+    assert {rank: t["args"] for rank, t in told.items()} == dict.fromkeys("0123", args)
+    (plan,) = mpi.decisions
+    assert {t["CKPT_PLAN"] for t in told.values()} == {str(plan)}
 
 
 def test_exit_codes_pass_through(mpi: Mpi) -> None:
     megatron(mpi.root)
-    inner, outer = (
-        [*mpi.mpirun(), *mpi.ckpt, "--worker", "--", *mpi.say],
-        [
-            *mpi.ckpt,
-            "--",
-            *mpi.mpirun(),
-            *mpi.say,
-        ],
-    )
+    inner = [*mpi.mpirun(), *mpi.ckpt, "--worker", "--", *mpi.say]
+    outer = [*mpi.ckpt, "--", *mpi.mpirun(), *mpi.say]
     assert mpi.start(*inner, "inner", FAIL1="37").returncode == 37
     assert mpi.start(*outer, "outer", FAIL1="38").returncode == 38
 
@@ -152,39 +129,12 @@ def test_training_killed_in_a_save_ends_with_the_same_weights(mpi: Mpi) -> None:
     """Each process is a rank of a real training with torch. Rank 1 dies in the save of step 6, and the next
     mpirun goes on from step 4.
     """
-    root, notes = mpi.tmp / "killed", mpi.tmp / "notes-killed"
-    root.mkdir()
-    notes.mkdir()
-    script = [
-        sys.executable,
-        str(SUPPORT / "training_script.py"),
-        "--save",
-        str(root),
-        "--steps",
-        "8",
-        "--notes",
-        str(notes),
-        "{ckpt.args}",
-    ]
-
-    def train(fault: str) -> subprocess.CompletedProcess[str]:
-        env = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_ports(1)[0]),
-            "FAULT": fault,
-            "FAULT_RANK": "1",
-        }
-        return mpi.start(
-            *mpi.mpirun(), "ckpt", "run", str(root), "--worker", "--allow=none", "--", *script, **env
-        )
-
-    assert train("0:6:kill-in-save").returncode != 0
-    done = train("")
+    training = Training(mpi.tmp)
+    ours = ["ckpt", "run", str(training.root), "--worker", "--allow=none", "--"]
+    line = [*mpi.mpirun(), *ours, sys.executable, *training.words, "{ckpt.args}"]
+    assert mpi.start(*line, **training.env("0:6:kill-in-save")).returncode != 0
+    done = mpi.start(*line, **training.env())
     assert done.returncode == 0, done.stderr
     for rank in range(2):
-        assert [
-            json.loads(line)["resumed"] for line in (notes / f"rank-{rank}.jsonl").read_text().splitlines()
-        ] == [0, 4], done.stderr
-    assert [json.loads((notes / f"final-{rank}.json").read_text()) for rank in range(2)] == uninterrupted(
-        2, 8
-    )
+        assert [start["resumed"] for start in training.starts(rank)] == [0, 4], done.stderr
+    assert training.weights(2) == uninterrupted(2, training.steps)

@@ -117,16 +117,11 @@ def test_disks_of_their_own(agents: Agents, tmp_path: Path, meet: str) -> None:
     store, or a shared directory.
     """
     disks = {name: megatron(tmp_path / name, ranks=(0, 1), steps=(10, 20)) for name in "ab"}
-    (disks["b"] / "iter_0000020/mp_rank_01/model_optim_rng.pt").unlink()
-    (disks["b"] / "iter_0000020/mp_rank_00/model_optim_rng.pt").unlink()
+    for rank in range(2):
+        (disks["b"] / f"iter_0000020/mp_rank_0{rank}/model_optim_rng.pt").unlink()
     options = ["--agree", *(["--plan-dir", str(tmp_path / "plans")] if meet == "files" else [])]
     for name, disk in disks.items():
-        agents.start(
-            name,
-            str(disk),
-            *options,
-            XDG_STATE_HOME=str(tmp_path / f"state-{name}"),
-            TORCH_DISABLE_SHARE_RDZV_TCP_STORE="0",
-        )
+        own = {"XDG_STATE_HOME": str(tmp_path / f"state-{name}"), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}
+        agents.start(name, str(disk), *options, **own)
     assert same(*agents.seen("a"), *agents.seen("b")) == "10"
     assert agents.end() == [0, 0]

@@ -4,7 +4,6 @@ slurmds on this machine).
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -19,7 +18,7 @@ from places import ROOT, SUPPORT
 from run_helpers import broken, megatron, one_file_per_rank
 from slurm_cluster import PACKAGES, Batch, Slurm, needs
 from slurm_keeper import free_ports
-from training_script import uninterrupted
+from training_script import Training, uninterrupted
 
 from ckpt_tools.job.rendezvous import first_host
 
@@ -74,20 +73,21 @@ def batch(slurm: Slurm, job: Job) -> Submit:
 PROLOG = "printf '#!/bin/bash\\nexec ckpt hook --read --format slurm\\n' >prolog && chmod +x prolog\n"
 
 
+def own_file(job: Job, rank: int, step: int | str = 20) -> str:
+    return f"{job.root}/rank_{rank}/net-1_{step}.ckpt"
+
+
 @pytest.mark.exhaustive
 def test_tasks_read_what_the_batch_script_decided(batch: Submit, job: Job) -> None:
     one_file_per_rank(job.root)
-    script = (
-        f'eval "$(ckpt hook "$ROOT" --by-rank --allow none --format shell)"\n{PROLOG}unset CKPT_STEP CKPT_PATH\nsrun'
-        ' -n2 --task-prolog="$PWD/prolog" python train.py'
+    evals = 'eval "$(ckpt hook "$ROOT" --by-rank --allow none --format shell)"'
+    run = batch(
+        f'{evals}\n{PROLOG}unset CKPT_STEP CKPT_PATH\nsrun -n2 --task-prolog="$PWD/prolog" python train.py'
     )
-    run = batch(script)
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "20")
     assert len({t["CKPT_PLAN"] for t in told}) == 1
-    assert {t["rank"]: t["CKPT_PATH"] for t in told} == {
-        str(r): f"{job.root}/rank_{r}/net-1_20.ckpt" for r in range(2)
-    }
+    assert {t["rank"]: t["CKPT_PATH"] for t in told} == {str(r): own_file(job, r) for r in range(2)}
 
 
 @pytest.mark.share(2)
@@ -102,17 +102,14 @@ def test_a_file_replaced_after_the_decision_stops_its_task(
     replace = f"touch {shlex.quote(str(job.root))}/rank_1/net-1_20.ckpt"
     if snippet:
         printed = run_helpers.ckpt("hook", "install", "slurm", "--root", job.root).stdout
-        run = slurm.submit(
-            printed.replace("\nsrun ", f"\n{replace}\nsrun "),
-            job.cwd,
-            job.env(SECONDS_LONG="600"),
-            ("-N1", "--ntasks-per-node=2"),
-        )
+        text = printed.replace("\nsrun ", f"\n{replace}\nsrun ")
+        run = slurm.submit(text, job.cwd, job.env(SECONDS_LONG="600"), ("-N1", "--ntasks-per-node=2"))
     else:
-        run = batch(
-            f'eval "$(ckpt hook "$ROOT" --by-rank)"\n{PROLOG}{replace}\nsrun --task-prolog="$PWD/prolog" python'
-            " train.py"
+        evals, step = (
+            'eval "$(ckpt hook "$ROOT" --by-rank)"',
+            'srun --task-prolog="$PWD/prolog" python train.py',
         )
+        run = batch(f"{evals}\n{PROLOG}{replace}\n{step}")
     # the highest code of the tasks
     assert run.wait() in ("5:0", *(["143:0", "137:0"] if snippet else [])), run.said
     assert "ckpt: error: " in run.said and "rank_1/net-1_20.ckpt has changed since it was chosen" in run.said
@@ -173,10 +170,8 @@ def test_the_snippets_for_two_nodes(slurm: Slurm, job: Job, name: str) -> None:
         for node in range(2):
             megatron(job.tmp / f"node-{node}{job.root}", ranks=[node])
         broken(job.tmp / f"node-1{job.root}", 20, rank=1)
-        snippet = snippet.replace(
-            'srun ckpt run "$ROOT"',
-            f'srun bash -c \'exec ckpt run "{job.tmp}/node-$SLURM_NODEID$0" "$@"\' "$ROOT"',
-        )
+        own_disk = f'srun bash -c \'exec ckpt run "{job.tmp}/node-$SLURM_NODEID$0" "$@"\' "$ROOT"'
+        snippet = snippet.replace('srun ckpt run "$ROOT"', own_disk)
     else:
         job.holds("older")
     fails = "1" if name == "slurm-torchrun" else "0"
@@ -203,9 +198,7 @@ def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(
     assert run.wait() == "7:0", run.said
     first, second = ([t for t in job.told if t["step_id"] == s] for s in "01")
     for told, step in ((first, "20"), (second, "30")):
-        assert {t["rank"]: t["latest"] for t in told} == {
-            str(r): [f"{job.root}/rank_{r}/net-1_{step}.ckpt"] for r in range(2)
-        }
+        assert {t["rank"]: t["latest"] for t in told} == {str(r): [own_file(job, r, step)] for r in range(2)}
         assert {t["CKPT_STEP"] for t in told} == {step} and len({t["CKPT_PLAN"] for t in told}) == 1
         assert [t["CKPT_PATH"] for t in told] == [t["latest"][0] for t in told]
     plans = [Path(told[0]["CKPT_PLAN"]) for told in (first, second)]
@@ -215,9 +208,8 @@ def test_the_tasks_of_a_step_share_a_decision_and_the_next_step_takes_another(
 
 def test_around_srun_it_is_decided_once(batch: Submit, job: Job) -> None:
     job.holds("older")
-    run = batch(
-        'ckpt run "$ROOT" --plan-dir "$PLANS" -- srun -n2 python train.py --at={ckpt.step} {ckpt.args}'
-    )
+    step = "srun -n2 python train.py --at={ckpt.step} {ckpt.args}"
+    run = batch(f'ckpt run "$ROOT" --plan-dir "$PLANS" -- {step}')
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "10")
     assert all(t["args"] == ["--at=10", "--load", str(job.root), "--ckpt-step", "10"] for t in told)
@@ -231,20 +223,16 @@ def test_ranks_of_mpirun_on_two_nodes_of_the_job(batch: Submit, job: Job) -> Non
     """
     needs("mpirun")
     megatron(job.root, world=4)
-    mpirun = (
-        f"mpirun {'--allow-run-as-root' if os.geteuid() == 0 else ''} --oversubscribe --map-by node -n 4 ckpt"
-        ' run "$ROOT" --worker'
-    )
+    as_root = "--allow-run-as-root" if os.geteuid() == 0 else ""
+    mpirun = f'mpirun {as_root} --oversubscribe --map-by node -n 4 ckpt run "$ROOT" --worker'
     step = f'{mpirun} --plan-dir "$PLANS" -- python train.py latest'
     script = f'{step}\n{step}\n{mpirun} -- python train.py || exit "$?"'
     run = batch(script, "-N2", "--ntasks-per-node=1", SLURM_GPUS_ON_NODE="1")
     assert run.wait() == "2:0" and "each would decide alone" in run.said, run.said
     told = job.resumed(8, "20", plans=2)  # one of each mpirun
-    files = {(t["rank"], t["node"], *t["latest"]) for t in told}
-    assert files == {
-        (str(r), f"n{r % 2 + 1}", f"{job.root}/iter_0000020/mp_rank_{r:02d}/model_optim_rng.pt")
-        for r in range(4)
-    }
+    files = (f"{job.root}/iter_0000020/mp_rank_{r:02d}/model_optim_rng.pt" for r in range(4))
+    wanted = {(str(r), f"n{r % 2 + 1}", file) for r, file in enumerate(files)}
+    assert {(t["rank"], t["node"], *t["latest"]) for t in told} == wanted
     assert len({Path(t["CKPT_PLAN"]).parent for t in told}) == 2
 
 
@@ -252,9 +240,8 @@ def test_a_signal_to_the_job_reaches_the_command(batch: Submit, slurm: Slurm, jo
     """``scancel`` on the step: ckpt run has become the command, and is not in between."""
     megatron(job.root, world=1)
     script = "trap 'touch saved-before-the-end; exit 3' TERM; touch ready; while :; do sleep 0.1; done"
-    run = batch(
-        f'srun -n1 ckpt run "$ROOT" --worker -- bash -c {shlex.quote(script)}', SLURM_GPUS_ON_NODE="1"
-    )
+    step = f'srun -n1 ckpt run "$ROOT" --worker -- bash -c {shlex.quote(script)}'
+    run = batch(step, SLURM_GPUS_ON_NODE="1")
     run.wait(until=job.cwd / "ready")
     slurm.run("scancel", "--signal=TERM", f"{run.number}.0")
     assert run.wait() == "3:0", run.said
@@ -266,24 +253,20 @@ def test_a_signal_to_the_job_reaches_the_command(batch: Submit, slurm: Slurm, jo
 
 def test_the_batch_script_is_no_rank(batch: Submit, job: Job) -> None:
     one_file_per_rank(job.root)
-    said = (
-        'ckpt latest "$ROOT" && exit 1 || echo "exit $?"\nckpt launchers\nckpt run "$ROOT" --worker -- true'
-        ' && exit 1 || echo "exit $?"\n'
+    refused = '&& exit 1 || echo "exit $?"'
+    run = batch(
+        f'ckpt latest "$ROOT" {refused}\nckpt launchers\nckpt run "$ROOT" --worker -- true {refused}\n'
     )
-    run = batch(said)
     assert run.wait() == "0:0", run.said
     assert run.said.count("exit 2\n") == 2
-    assert (
-        run.said.count("SLURM_PROCID=0, SLURM_NTASKS=2: the script of sbatch, and none of the job's tasks")
-        == 3
-    ), run.said
+    why = "SLURM_PROCID=0, SLURM_NTASKS=2: the script of sbatch, and none of the job's tasks"
+    assert run.said.count(why) == 3, run.said
 
 
 def test_one_task_per_node_is_a_question(batch: Submit, job: Job) -> None:
     one_file_per_rank(job.root)
-    run = batch(
-        'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- python train.py', "-N2", "--ntasks-per-node=1"
-    )
+    step = 'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- python train.py'
+    run = batch(step, "-N2", "--ntasks-per-node=1")
     assert run.wait() == "2:0"
     assert "one task per node" in run.said and '--rank "$SLURM_PROCID"' in run.said and job.told == []
 
@@ -299,22 +282,15 @@ def test_two_nodes_with_a_shared_directory(batch: Submit, job: Job) -> None:
     run = batch(step, "-N2", "--ntasks-per-node=1")
     assert run.wait() == "0:0", run.said
     told = job.resumed(2, "20")
-    assert {t["node"]: t["CKPT_PATH"] for t in told} == {
-        f"n{r + 1}": f"{job.root}/rank_{r}/net-1_20.ckpt" for r in range(2)
-    }
+    assert {t["node"]: t["CKPT_PATH"] for t in told} == {f"n{r + 1}": own_file(job, r) for r in range(2)}
     (plan,) = {t["CKPT_PLAN"] for t in told}
     cluster_and_job, step_id, port, _ = Path(plan).parent.name.split(".")[1:]
-    assert (cluster_and_job, step_id) == (f"ckpt-{run.number}", "0") and int(
-        port
-    ) > 1023  # srun's, on both nodes
+    assert (cluster_and_job, step_id) == (f"ckpt-{run.number}", "0")
+    assert int(port) > 1023  # srun's, on both nodes
     job.notes.unlink()
     run = batch(step.replace('--plan-dir "$PLANS"', ""), "-N2", "--ntasks-per-node=1")
-    assert (
-        run.wait() == "2:0"
-        and "each would decide alone" in run.said
-        and "--agree" in run.said
-        and job.told == []
-    )
+    assert run.wait() == "2:0" and job.told == []
+    assert "each would decide alone" in run.said and "--agree" in run.said
 
 
 def disks(job: Job, steps: tuple[int, ...] = (10, 20)) -> None:
@@ -341,10 +317,8 @@ def test_nodes_with_disks_of_their_own_agree(batch: Submit, job: Job, tasks: int
     """
     disks(job)
     broken(job.tmp / "disks/n2", 20, rank=3)
-    meet = f"127.0.0.1:{free_ports(1)[0]}"
-    run = batch(
-        AGREE.format(options), "-N2", f"--ntasks-per-node={tasks}", DISKS=str(job.tmp / "disks"), MEET=meet
-    )
+    env = {"DISKS": str(job.tmp / "disks"), "MEET": f"127.0.0.1:{free_ports(1)[0]}"}
+    run = batch(AGREE.format(options), "-N2", f"--ntasks-per-node={tasks}", **env)
     assert run.wait() == "0:0", run.said
     told = job.resumed(2 * tasks, "10", plans=2)
     assert {t["CKPT_PATH"] for t in told if t["node"] == "n2"} == {str(job.tmp / "disks/n2")}
@@ -356,12 +330,8 @@ def test_one_nodes_disk_is_lost(batch: Submit, job: Job) -> None:
     lost = job.tmp / "disks/n1"
     lost.rename(job.tmp / "lost")
     lost.mkdir()
-    run = batch(
-        AGREE.format('--world-size 4 --allow none --plan-dir "$PLANS"'),
-        "-N2",
-        "--ntasks-per-node=1",
-        DISKS=str(job.tmp / "disks"),
-    )
+    step = AGREE.format('--world-size 4 --allow none --plan-dir "$PLANS"')
+    run = batch(step, "-N2", "--ntasks-per-node=1", DISKS=str(job.tmp / "disks"))
     assert run.wait() == "4:0", run.said
     assert run.said.count("no checkpoint has parts on every node") == 2 and job.told == []
 
@@ -401,20 +371,14 @@ def test_requeued_in_the_middle_of_a_save(batch: Submit, slurm: Slurm, job: Job)
     """
     job.holds("found")
     (job.cwd / "saves.py").write_text(SAVES)
-    run = batch(
-        'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- sh -c "python train.py {ckpt.step} && exec'
-        ' python saves.py"',
-        HELPERS=str(SUPPORT),
-    )
+    script = 'sh -c "python train.py {ckpt.step} && exec python saves.py"'
+    run = batch(f'srun ckpt run "$ROOT" --worker --plan-dir "$PLANS" -- {script}', HELPERS=str(SUPPORT))
     run.wait(until=job.cwd / "in-save")
     slurm.run("scontrol", "requeue", run.number)
     assert run.wait() == "0:0", run.said
     assert run.show()["Restarts"] == "1"
     before, after = ([t for t in job.told if t["restart"] == n] for n in "01")
-    assert [t["CKPT_STEP"] for t in before] == ["20", "20"] and [t["CKPT_STEP"] for t in after] == [
-        "30",
-        "30",
-    ]
+    assert [[t["CKPT_STEP"] for t in told] for told in (before, after)] == [["20"] * 2, ["30"] * 2]
     plans = [Path(told[0]["CKPT_PLAN"]) for told in (before, after)]
     assert [p.parent.name for p in plans] == [f"slurm.ckpt-{run.number}.0.{n}" for n in "01"]
     assert "iter_0000040" in run.said  # what was passed over is said
@@ -425,41 +389,22 @@ def test_training_killed_in_a_save_and_requeued_ends_with_the_same_weights(batch
     """Each task is a rank of a real training with torch. Rank 1 dies in the save of step 6, the script has
     itself requeued, and goes on from step 4.
     """
-    root, notes = job.tmp / "killed", job.tmp / "notes-killed"
-    root.mkdir()
-    notes.mkdir()
-    train = shlex.join(
-        [str(SUPPORT / "training_script.py"), "--save", str(root), "--steps", "8", "--notes", str(notes)]
-    )
-    step = (
-        f"srun --kill-on-bad-exit=1 ckpt run {shlex.quote(str(root))} --worker --allow none -- python {train}"
-        " '{ckpt.args}'"
-    )
-    env = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_ports(1)[0]),
-        "FAULT": "0:6:kill-in-save",
-        "FAULT_RANK": "1",
-    }
-    run = batch(f'{step} || scontrol requeue "$SLURM_JOB_ID"', **env)
+    training = Training(job.tmp)
+    ours = f"ckpt run {shlex.quote(str(training.root))} --worker --allow none"
+    step = f"srun --kill-on-bad-exit=1 {ours} -- python {shlex.join(training.words)} '{{ckpt.args}}'"
+    run = batch(f'{step} || scontrol requeue "$SLURM_JOB_ID"', **training.env("0:6:kill-in-save"))
     assert run.wait() == "0:0", run.said
     assert run.show()["Restarts"] == "1"
     for rank in range(2):
-        starts = [json.loads(line) for line in (notes / f"rank-{rank}.jsonl").read_text().splitlines()]
-        assert [(s["generation"], s["resumed"], s["CKPT_RESUME"]) for s in starts] == [
-            (0, 0, "0"),
-            (1, 4, "1"),
-        ]
-    assert [json.loads((notes / f"final-{rank}.json").read_text()) for rank in range(2)] == uninterrupted(
-        2, 8
-    )
+        starts = [(s["generation"], s["resumed"], s["CKPT_RESUME"]) for s in training.starts(rank)]
+        assert starts == [(0, 0, "0"), (1, 4, "1")]
+    assert training.weights(2) == uninterrupted(2, training.steps)
 
 
 def test_what_is_said_names_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("slurm_cluster.PATH", str(tmp_path))
-    with pytest.raises(
-        pytest.fail.Exception, match=r"not installed: munged.* apt-get install slurm-wlm munge openmpi-bin"
-    ):
+    words = r"not installed: munged.* apt-get install slurm-wlm munge openmpi-bin"
+    with pytest.raises(pytest.fail.Exception, match=words):
         Slurm()
     installed = re.search(r"^packages=\((.*)\)$", (ROOT / ".ci/packages").read_text(), re.MULTILINE)
     assert installed and set(PACKAGES.split()) <= set(installed[1].split())

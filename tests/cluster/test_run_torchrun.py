@@ -4,7 +4,6 @@ that comes back with the same weights.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -15,22 +14,18 @@ from typing import Any
 import pytest
 import small_files
 import warm
-from places import SUPPORT
-from training_script import uninterrupted
+from training_script import Training, uninterrupted
 
 BIN = Path(sys.executable).parent
-STEPS = 8
+STEPS = Training.steps
 
 
-class Job:
+class Job(Training):
     """One training job below ``tmp``: its checkpoints, its logs, and how it is started."""
 
     def __init__(self, tmp: Path, processes: int) -> None:
-        self.root, self.log, self.plans, self.processes = tmp / "ckpt", tmp / "log", tmp / "plans", processes
-        self.root.mkdir()
-        self.log.mkdir()
-        script = str(SUPPORT / "training_script.py")
-        self.script = [script, "--save", str(self.root), "--steps", str(STEPS), "--notes", str(self.log)]
+        super().__init__(tmp)
+        self.plans, self.processes = tmp / "plans", processes
 
     def torchrun(self, *options: str, home: str | Path = "") -> list[str]:
         """That of a process which has torch already, unless the ``home`` of another is given."""
@@ -49,23 +44,16 @@ class Job:
     def worker(self) -> list[str]:
         """The words behind those of torchrun, for a worker that asks by itself."""
         ours = self.ckpt("--worker", "--allow=none", "--settle", "0")
-        return [*ours, "--", warm.python_with_torch(), *self.script, "{ckpt.args}"]
+        return [*ours, "--", warm.python_with_torch(), *self.words, "{ckpt.args}"]
 
     @property
-    def starts(self) -> list[dict[str, Any]]:
+    def told(self) -> list[dict[str, Any]]:
         """What every start of rank 0 wrote; all ranks must have written the same steps and the same decision."""
-        told = [
-            [json.loads(line) for line in (self.log / f"rank-{r}.jsonl").read_text().splitlines()]
-            for r in range(self.processes)
-        ]
+        first, *others = (self.starts(rank) for rank in range(self.processes))
         shared = ("generation", "resumed", "CKPT_PLAN", "CKPT_STEP", "CKPT_FINGERPRINT")
-        for rank in told[1:]:
-            assert [[s.get(k) for k in shared] for s in rank] == [[s.get(k) for k in shared] for s in told[0]]
-        return told[0]
-
-    @property
-    def weights(self) -> list[object]:
-        return [json.loads((self.log / f"final-{r}.json").read_text()) for r in range(self.processes)]
+        for rank in others:
+            assert [[s.get(k) for k in shared] for s in rank] == [[s.get(k) for k in shared] for s in first]
+        return first
 
 
 PROCESSES = pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
@@ -77,9 +65,9 @@ def test_a_job_without_any_fault_ends_with_the_weights_that_one_process_computes
     back are compared.
     """
     job = Job(tmp_path, 2)
-    done = job.start(*job.torchrun(home=BIN), *job.script, PYTHON_EXEC=sys.executable)
+    done = job.start(*job.torchrun(home=BIN), *job.words, PYTHON_EXEC=sys.executable)
     assert done.returncode == 0, done.stderr
-    assert job.weights == uninterrupted(2, STEPS)
+    assert job.weights(2) == uninterrupted(2, STEPS)
 
 
 @PROCESSES
@@ -94,24 +82,25 @@ def test_in_place_restart_takes_a_new_decision_and_ends_with_the_same_weights(
     line = [*job.torchrun("--max-restarts=2", "--no-python"), *job.worker()]
     done = job.start(*line, fault="0:6:corrupt-and-kill")
     assert done.returncode == 0, done.stderr
-    assert [(s["generation"], s["resumed"]) for s in job.starts] == [(0, 0), (1, 2)], done.stderr
-    assert job.starts[0]["CKPT_RESUME"] == "0" and job.starts[1]["CKPT_RESUME"] == "1"
-    assert job.starts[0]["CKPT_PLAN"] != job.starts[1]["CKPT_PLAN"]
-    assert job.weights == uninterrupted(processes, STEPS)
+    first, second = job.told
+    assert [(s["generation"], s["resumed"]) for s in (first, second)] == [(0, 0), (1, 2)], done.stderr
+    assert (first["CKPT_RESUME"], second["CKPT_RESUME"]) == ("0", "1")
+    assert first["CKPT_PLAN"] != second["CKPT_PLAN"]
+    assert job.weights(processes) == uninterrupted(processes, STEPS)
 
 
 @PROCESSES
 def test_new_launch_resumes_and_ends_with_the_same_weights(processes: int, tmp_path: Path) -> None:
     """The whole job dies in the save of step 6; the next start goes on from step 4."""
     job = Job(tmp_path, processes)
-    line = [*job.torchrun(), *job.script, "{ckpt.args}"]
+    line = [*job.torchrun(), *job.words, "{ckpt.args}"]
     died = job.start(*job.ckpt("--allow=none"), "--", *line, fault="0:6:kill-in-save")
     assert died.returncode == 1, died.stderr  # torchrun's own code, passed on
-    assert (job.root / "iter_0000006").is_dir() and not (job.log / "final-0.json").exists()
+    assert (job.root / "iter_0000006").is_dir() and not (job.notes / "final-0.json").exists()
     done = job.start(*job.ckpt(), "--", *line)
     assert done.returncode == 0, done.stderr
-    assert [s["resumed"] for s in job.starts] == [0, 4]
-    assert job.weights == uninterrupted(processes, STEPS)
+    assert [s["resumed"] for s in job.told] == [0, 4]
+    assert job.weights(processes) == uninterrupted(processes, STEPS)
     assert "iter_0000006" in done.stderr or "step 6" in done.stderr  # what was passed over is said
 
 
@@ -122,18 +111,18 @@ def test_relaunch_under_the_same_id_decides_anew(tmp_path: Path) -> None:
     line = [*job.torchrun("--rdzv-id=same", "--no-python"), *job.worker()]
     assert job.start(*line, fault="0:4:kill-in-save").returncode == 1
     assert job.start(*line).returncode == 0
-    assert [s["resumed"] for s in job.starts] == [0, 2]
+    assert [s["resumed"] for s in job.told] == [0, 2]
 
 
 def test_the_outer_form_refuses_restarts_with_a_line_that_works(tmp_path: Path) -> None:
     job = Job(tmp_path, 1)
-    line = [*job.torchrun("--max_restarts", "3"), *job.script]
+    line = [*job.torchrun("--max_restarts", "3"), *job.words]
     done = job.start(*job.ckpt("--allow=none"), "--", *line)
     assert done.returncode == 2 and done.stdout == ""
     hint = done.stderr.rpartition("decision with: ")[2].strip()
     done = job.start("bash", "-c", hint, PATH=f"{BIN}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
-    assert [s["CKPT_RESUME"] for s in job.starts] == ["0"]
+    assert [s["CKPT_RESUME"] for s in job.told] == ["0"]
 
 
 # ---- the ImageNet sample on two nodes of eight devices: rank_0/ and rank_8/, each with a file of the same state
@@ -169,15 +158,12 @@ def test_a_file_of_two_nodes_resumes_all_ranks(form: str, tmp_path: Path) -> Non
     line = job.torchrun()
     ours = job.ckpt("--allow=none")
     plan = shlex.join([ours[0], "plan", str(root), "--world-size", "16", "--format", "shell"])
+    script = f'eval "$({plan})" && eval "set -- $CKPT_ARGS" && {shlex.join([*line, str(main)])} "$@"'
     words = {
         "args": [*ours, "--", *line, str(main), "{ckpt.args}"],
         "path": [*ours, "--", *line, str(main), "--resume", "{ckpt.path}"],
         "none": [*ours, "--", *line, str(main), "--resume", "{ckpt.path}", "{ckpt.args}"],
-        "shell": [
-            "sh",
-            "-c",
-            f'eval "$({plan})" && eval "set -- $CKPT_ARGS" && {shlex.join([*line, str(main)])} "$@"',
-        ],
+        "shell": ["sh", "-c", script],
         "inner": [*line, "--no-python", *ours, "--worker", "--", sys.executable, str(main), "{ckpt.args}"],
     }[form]
     done = job.start(*words, SEEN=str(seen), EXISTS="" if form == "none" else "1")

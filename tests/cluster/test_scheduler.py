@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,7 @@ def asked(
     root: Path, level: Level = Level.CONTENT, before: Callable[[Any], object] = lambda _: None, **more: Any
 ) -> str:
     with Threads(before) as threads:
-        return without_time(
-            emit.render(api.verify([str(root)], level, engine=Engine(threads, "threads"), **more))
-        )
+        return alike(root, level, engine=Engine(threads, "threads"), **more)
 
 
 def alike(root: Path, level: Level = Level.CONTENT, **more: Any) -> str:
@@ -92,18 +92,13 @@ def test_with_a_cache_the_second_run_reads_nothing(tmp_path: Path, monkeypatch: 
     (tmp_path / "run").mkdir()
     file = big(tmp_path / "run/model.pt", 1)
     os.utime(file, (1_700_000_000, 1_700_000_000))
-    import time
-
     time.sleep(0.15)  # a file changed just before it is read is not kept
     sent = []
     for _ in range(2):
         with Threads() as threads:
-            result = api.verify(
-                [str(tmp_path / "run")], engine=Engine(threads, "threads"), cache=True, max_age=1000.0
-            )
-        sent.append(
-            (len(threads.sent), result.summary.bytes_read > file.stat().st_size // 2, result.summary.ok)
-        )
+            engine = Engine(threads, "threads")
+            result = api.verify([str(file.parent)], engine=engine, cache=True, max_age=1000.0).summary
+        sent.append((len(threads.sent), result.bytes_read > file.stat().st_size // 2, result.ok))
     assert sent == [(1, True, 1), (0, False, 1)]
 
 
@@ -135,10 +130,8 @@ def test_a_key_is_never_sent(tmp_path: Path, key: Path) -> None:
     (key := tmp_path / "key").chmod(0o600)
     with Threads() as threads:
         result = api.verify([str(file)], engine=Engine(threads, "threads"), key_file=str(key))
-    assert without_time(emit.render(result)) == alike(file, key_file=str(key)) and result.verdict.value in (
-        "ok",
-        "suspect",
-    )
+    assert without_time(emit.render(result)) == alike(file, key_file=str(key))
+    assert result.verdict.value in ("ok", "suspect")
     assert not any(key.read_bytes() in data for data in threads.sent)
 
 
@@ -162,8 +155,7 @@ def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: 
 
     def older(path: str, *args: Any, **more: Any) -> Any:
         shutil.copyfile(file, copy := tmp_path.parent / "older.pt")
-        report, anatomy = inspect(str(copy), *args, **more)
-        return report, anatomy
+        return inspect(str(copy), *args, **more)
 
     monkeypatch.setattr(scheduler, "inspect", older)
     verdict, found = codes(text := asked(tmp_path))
@@ -173,9 +165,8 @@ def test_the_worker_sees_another_file_of_this_name(tmp_path: Path, monkeypatch: 
 def test_other_versions_do_not_work_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big(tmp_path / "model.pt", 1)
     ours, main = scheduler.tool_version(), threading.main_thread()
-    monkeypatch.setattr(
-        scheduler, "tool_version", lambda: ours if threading.current_thread() is main else "0.0.9"
-    )
+    told = {True: ours, False: "0.0.9"}
+    monkeypatch.setattr(scheduler, "tool_version", lambda: told[threading.current_thread() is main])
     with pytest.raises(CannotLook, match=r"has ckpt-tools 0\.0\.9"):
         asked(tmp_path)
 
@@ -208,14 +199,17 @@ def test_dask_gives_the_same_bytes(cluster: Cluster, sealed: Path, tmp_path: Pat
     assert len([pid for pid, reads in cluster.reads().items() if reads]) == 2
 
 
+def same(here: tuple[int, str, str], there: tuple[int, str, str]) -> None:
+    assert (there[0], without_time(there[1])) == (here[0], without_time(here[1])), there[2]
+
+
 def test_several_workers_read_and_one_killed_in_the_middle_is_replaced(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, READ_RATE="30e6")
-    try:
+    with closing(Cluster(tmp_path, READ_RATE="30e6")) as cluster:
         (tmp_path / "run").mkdir()
         files = [big(tmp_path / f"run/model_{i}.pt", 24) for i in range(2)]
         words = ("verify", str(tmp_path / "run"), "--json", "--quiet", "--no-cache")
         here, there = alone(*words, cache=str(tmp_path)), cluster.run(*words, batch=8 * MIB)
-        assert (there[0], without_time(there[1])) == (here[0], without_time(here[1]))
+        same(here, there)
         shares = [sum(n for _, _, n in reads) for reads in cluster.reads().values()]
         size = sum(file.stat().st_size for file in files)
         # every byte once
@@ -231,52 +225,37 @@ def test_several_workers_read_and_one_killed_in_the_middle_is_replaced(tmp_path:
         out, err = process.communicate(timeout=1000)
         reads = cluster.reads()
         assert 0 < sum(n for _, _, n in reads[victim.pid]) < size // 2, "it was not in the middle"
-        assert (process.returncode, without_time(out)) == (1, without_time(here[1])), err
-        assert '"crc-mismatch"' in out
+        assert here[0] == 1 and '"crc-mismatch"' in out
+        same(here, (process.returncode, out, err))
         # it had begun what the other then read from the start: only the answer counts it once
-        assert (
-            sum(n for r in reads.values() for _, _, n in r) > json.loads(out)["summary"]["bytes_read"] - MIB
-        )
-    finally:
-        cluster.close()
+        read = sum(n for r in reads.values() for _, _, n in r)
+        assert read > json.loads(out)["summary"]["bytes_read"] - MIB
 
 
 @pytest.mark.exhaustive
 def test_a_file_that_kills_its_readers_and_one_that_they_do_not_see(tmp_path: Path) -> None:
     """Neither is ok, neither stops the others."""
-    cluster = Cluster(tmp_path, workers=5, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0")
-    try:
+    failing = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
+    with closing(Cluster(tmp_path, workers=5, **failing)) as cluster:
         for name in ("good", "poison", "elsewhere"):
             (tmp_path / "run" / name).mkdir(parents=True)
             big(tmp_path / "run" / name / "model.pt", 3)  # larger than what is read at once
-        words = (
-            "verify",
-            str(tmp_path / "run/poison"),
-            str(tmp_path / "run/elsewhere"),
-            "--json",
-            "--no-cache",
-        )
-        code, out, err = cluster.run(*words)
+        roots = (str(tmp_path / "run" / name) for name in ("poison", "elsewhere"))
+        code, out, err = cluster.run("verify", *roots, "--json", "--no-cache")
         assert code == 5 and "files" in out, err + out
-        said = {
-            Path(f["path"]).parent.name: (f["verdict"], [x["message"] for x in f["findings"]])
-            for f in json.loads(out)["files"]
-        }
-        verdict, words = said["poison"]
-        assert verdict == "unknown" and "every worker that read it died" in words[-1]
-        verdict, words = said["elsewhere"]
-        assert verdict == "unknown" and f"No such file or directory on {os.uname().nodename}" in words[-1]
+        rows = {Path(f["path"]).parent.name: f for f in json.loads(out)["files"]}
+        assert {row["verdict"] for row in rows.values()} == {"unknown"}
+        poison, elsewhere = (rows[name]["findings"][-1]["message"] for name in ("poison", "elsewhere"))
+        assert "every worker that read it died" in poison
+        assert f"No such file or directory on {os.uname().nodename}" in elsewhere
         assert 0 < sum(w.poll() is None for w in cluster.workers) < 5
         code, out, err = cluster.run("verify", str(tmp_path / "run/good"), "--json", "--no-cache")
         assert code == 0, err
-    finally:
-        cluster.close()
 
 
 @pytest.mark.exhaustive
 def test_a_scheduler_that_goes_away_is_exit_5(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, READ_RATE="5e6")
-    try:
+    with closing(Cluster(tmp_path, READ_RATE="5e6")) as cluster:
         (tmp_path / "run").mkdir()
         for name in ("a", "b"):
             big(tmp_path / f"run/{name}.pt", 48)
@@ -289,19 +268,14 @@ def test_a_scheduler_that_goes_away_is_exit_5(tmp_path: Path) -> None:
         assert json.loads(out)["error"]["exit_code"] == 5
         code, _, err = cluster.run(*words)
         assert code == 5 and "no Dask scheduler answers" in err
-    finally:
-        cluster.close()
 
 
 @pytest.mark.exhaustive
 def test_without_workers_it_does_not_wait_for_ever(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, workers=0)
-    try:
+    with closing(Cluster(tmp_path, workers=0)) as cluster:
         big(tmp_path / "model.pt", 1)
         code, _, err = cluster.run("verify", str(tmp_path / "model.pt"), "--no-cache", grace=1.0)
         assert code == 5 and "has had no worker" in err and "start workers" in err
-    finally:
-        cluster.close()
 
 
 # ---- MPI
@@ -324,22 +298,19 @@ def test_mpirun_is_asked_again_where_it_crashed_itself_and_not_where_a_rank_did(
 def test_mpi_gives_the_same_bytes(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     big(tmp_path / "run/good.pt", 16)
-    for root, code in (
-        (FIXTURES / "formats/torch_zip", 1),
-        (FIXTURES / "layouts/dcp", 0),
-        (tmp_path / "run", 0),
-    ):
+    roots = {FIXTURES / "formats/torch_zip": 1, FIXTURES / "layouts/dcp": 0, tmp_path / "run": 0}
+    for root, code in roots.items():
         words = ("verify", str(root), "--json", "--quiet", "--no-cache")
         here, there = alone(*words, cache=str(tmp_path)), mpirun(*words, tmp=tmp_path)
         assert here[0] == code
-        assert (there.returncode, without_time(there.stdout)) == (code, without_time(here[1])), there.stderr
+        same(here, (there.returncode, there.stdout, there.stderr))
 
 
 def test_mpi_compares_seals(sealed: Path, tmp_path: Path) -> None:
     words = ("verify", str(sealed), "--json", "--quiet", "--no-cache")
     here, there = alone(*words, cache=str(tmp_path)), mpirun(*words, tmp=tmp_path)
     assert here[0] == 1 and "tensors hit" in here[1]
-    assert (there.returncode, without_time(there.stdout)) == (1, without_time(here[1])), there.stderr
+    same(here, (there.returncode, there.stdout, there.stderr))
 
 
 def test_mpi_outside_mpirun_says_how() -> None:
@@ -350,43 +321,37 @@ def test_mpi_outside_mpirun_says_how() -> None:
 # ---- what is not there
 
 
+def python(script: str, *words: object) -> subprocess.CompletedProcess[str]:
+    env = {**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}
+    line = [sys.executable, "-c", script, *map(str, words)]
+    return subprocess.run(line, env=env, capture_output=True, text=True, timeout=1000)
+
+
 @pytest.mark.parametrize(
     ("name", "scheduler", "extra"), [("distributed", "tcp://127.0.0.1:1", "dask"), ("mpi4py", "mpi", "mpi")]
 )
 def test_a_missing_package_is_named(name: str, scheduler: str, extra: str) -> None:
     script = f"import sys; sys.modules[{name!r}] = None; from ckpt_tools.cli import main; main()"
-    words = [sys.executable, "-c", script, "verify", str(FIXTURES), "--scheduler", scheduler]
-    done = subprocess.run(
-        words, env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)}, capture_output=True, text=True, timeout=1000
-    )
+    done = python(script, "verify", FIXTURES, "--scheduler", scheduler)
     assert done.returncode == 2 and f"pip install 'ckpt-tools[{extra}]'" in done.stderr
 
 
 @pytest.mark.parametrize("scheduler", ["nonsense", "tcp://", "file:{tmp}/none.json", "file:{tmp}/bad.json"])
 def test_a_wrong_scheduler_is_said_so(scheduler: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("[]")
-    code, _, err = alone(
-        "verify", str(FIXTURES), "--scheduler", scheduler.format(tmp=tmp_path), cache=str(tmp_path)
-    )
+    words = ("verify", str(FIXTURES), "--scheduler", scheduler.format(tmp=tmp_path))
+    code, _, err = alone(*words, cache=str(tmp_path))
     assert code == (5 if "none" in scheduler else 2) and "hint:" in err and "Traceback" not in err
 
 
 @pytest.mark.exhaustive
 def test_threads_are_the_default_and_load_nothing() -> None:
     script = (
-        "import sys; from ckpt_tools.cli import execute; execute(['verify', sys.argv[1], '-q',"
-        " *sys.argv[2:]])\nprint([m for m in sys.modules if m in ('distributed', 'dask', 'mpi4py')],"
-        " file=sys.stderr)"
+        "import sys; from ckpt_tools.cli import execute; execute(['verify', sys.argv[1], '-q', *sys.argv[2:]])\n"
+        "print([m for m in sys.modules if m in ('distributed', 'dask', 'mpi4py')], file=sys.stderr)"
     )
-    for more in ([], ["--scheduler", "threads"]):
-        words = [sys.executable, "-c", script, str(FIXTURES / "layouts/dcp"), *more]
-        done = subprocess.run(
-            words,
-            env={**CLEAN, "PYTHONPATH": str(FIXTURES.parent)},
-            capture_output=True,
-            text=True,
-            timeout=1000,
-        )
+    for more in ((), ("--scheduler", "threads")):
+        done = python(script, FIXTURES / "layouts/dcp", *more)
         assert done.stderr.endswith("[]\n"), done.stderr
 
 
@@ -394,14 +359,9 @@ def test_the_setting_may_come_from_the_environment_and_from_a_file(tmp_path: Pat
     from ckpt_tools.settings import resolve
 
     (tmp_path / "ckpt.toml").write_text('scheduler = "file:cluster.json"\n')
-    assert (
-        resolve.resolve({"scheduler": None}, env={}, cwd=str(tmp_path)).values["scheduler"]
-        == f"file:{tmp_path}/cluster.json"
-    )
-    env = {"CKPT_SCHEDULER": "tcp://10.0.0.1:8786"}
-    assert (
-        resolve.resolve({"scheduler": None}, env=env, cwd=str(tmp_path)).values["scheduler"]
-        == env["CKPT_SCHEDULER"]
-    )
+    in_file, in_env = f"file:{tmp_path}/cluster.json", "tcp://10.0.0.1:8786"
+    for env, said in (({}, in_file), ({"CKPT_SCHEDULER": in_env}, in_env)):
+        found = resolve.resolve({"scheduler": None}, env=env, cwd=str(tmp_path))
+        assert found.values["scheduler"] == said
     with engines.engine("threads") as none:
         assert none is None

@@ -33,11 +33,6 @@ def printed(name: str, root: object = "/data/run-7") -> str:
     return done.stdout
 
 
-def program(name: str) -> str:
-    needs(name)
-    return name
-
-
 def dashboard() -> list[str]:
     """The expressions of the dashboard, for all directories."""
     panels = json.loads(printed("watch-grafana"))["panels"]
@@ -48,10 +43,9 @@ def rules() -> list[dict[str, Any]]:
     return yaml.safe_load(printed("watch-alerts"))["groups"][0]["rules"]
 
 
-def promtool(tmp: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [program("promtool"), *map(str, words)], cwd=tmp, capture_output=True, text=True, check=False
-    )
+def asked_of(tmp: Path, name: str, *words: object) -> subprocess.CompletedProcess[str]:
+    needs(name)
+    return subprocess.run([name, *map(str, words)], cwd=tmp, capture_output=True, text=True, check=False)
 
 
 # -- alert rules ---------------------------------------------------------------------------------------------
@@ -83,11 +77,8 @@ def rule_test(series: dict[str, str], at: str, alert: str, labels: dict[str, str
         (rule,) = [r for r in rules() if r["alert"] == alert]
         own = {} if labels is None else {"root": "/r", **labels}
         expected = [{"exp_labels": {**rule["labels"], **own}}]
-    return {
-        "interval": "1m",
-        "input_series": named,
-        "alert_rule_test": [{"eval_time": at, "alertname": alert, "exp_alerts": expected}],
-    }
+    test = {"eval_time": at, "alertname": alert, "exp_alerts": expected}
+    return {"interval": "1m", "input_series": named, "alert_rule_test": [test]}
 
 
 def verdict(tmp: Path, tests: list[dict]) -> subprocess.CompletedProcess[str]:
@@ -98,12 +89,12 @@ def verdict(tmp: Path, tests: list[dict]) -> subprocess.CompletedProcess[str]:
     (tmp / "alerts.yaml").write_text(yaml.safe_dump(text))
     file = {"rule_files": ["alerts.yaml"], "evaluation_interval": "1m", "tests": tests}
     (tmp / "tests.yaml").write_text(yaml.safe_dump(file))
-    return promtool(tmp, "test", "rules", "tests.yaml")
+    return asked_of(tmp, "promtool", "test", "rules", "tests.yaml")
 
 
 def test_the_rules_are_valid_and_each_is_tried(tmp_path: Path) -> None:
     (tmp_path / "rules.yaml").write_text(printed("watch-alerts"))
-    done = promtool(tmp_path, "check", "rules", "rules.yaml")
+    done = asked_of(tmp_path, "promtool", "check", "rules", "rules.yaml")
     assert done.returncode == 0 and f"{len(FIRES)} rules found" in done.stdout, done.stderr
     assert {rule["alert"] for rule in rules()} == set(FIRES)
 
@@ -125,7 +116,7 @@ def test_an_alert_that_does_not_fire_is_seen(tmp_path: Path) -> None:
 def test_the_expressions_of_the_dashboard_are_valid(tmp_path: Path) -> None:
     recorded = [{"record": f"r{i}", "expr": expr} for i, expr in enumerate(dashboard())]
     (tmp_path / "r.yaml").write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": recorded}]}))
-    done = promtool(tmp_path, "check", "rules", "r.yaml")
+    done = asked_of(tmp_path, "promtool", "check", "rules", "r.yaml")
     assert done.returncode == 0 and len(recorded) > 10, done.stderr
 
 
@@ -139,16 +130,14 @@ def prometheus(tmp_path: Path) -> Iterator[int]:
     home.mkdir()
     (home / "alerts.yaml").write_text(printed("watch-alerts"))
     scraped = {"job_name": "ckpt", "file_sd_configs": [{"files": ["targets.json"], "refresh_interval": "1s"}]}
-    known = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": ["alerts.yaml"],
-        "scrape_configs": [scraped],
-    }
+    known = {"rule_files": ["alerts.yaml"], "scrape_configs": [scraped]}
+    known |= {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}}
     (home / "prometheus.yml").write_text(yaml.safe_dump(known))
-    words = ["--config.file=prometheus.yml", "--storage.tsdb.path=data"]
+    needs("prometheus")
+    words = ["prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data"]
     words.append(f"--web.listen-address=127.0.0.1:{port}")
     with (tmp_path / "prometheus.log").open("w") as log:
-        process = subprocess.Popen([program("prometheus"), *words], cwd=home, stderr=log)
+        process = subprocess.Popen(words, cwd=home, stderr=log)
         yield port
         process.terminate()
         process.wait()
@@ -197,22 +186,14 @@ def test_a_real_prometheus_scrapes_it(prometheus: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("root", ROOTS)
 def test_the_unit_is_valid(root: str, tmp_path: Path) -> None:
     (tmp_path / "ckpt-watch.service").write_text(printed("watch-systemd", root))
-    done = subprocess.run(
-        [program("systemd-analyze"), "verify", "./ckpt-watch.service"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = asked_of(tmp_path, "systemd-analyze", "verify", "./ckpt-watch.service")
     assert done.returncode == 0 and "ckpt-watch.service" not in done.stderr, done.stderr
 
 
 def test_what_systemd_does_not_know_is_seen(tmp_path: Path) -> None:
     """The test above can fail."""
     (tmp_path / "x.service").write_text(printed("watch-systemd").replace("StateDirectory", "StateDirectroy"))
-    done = subprocess.run(
-        [program("systemd-analyze"), "verify", "./x.service"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = asked_of(tmp_path, "systemd-analyze", "verify", "./x.service")
     assert "StateDirectroy" in done.stderr
 
 
@@ -240,9 +221,8 @@ def test_the_sidecar_runs(tmp_path: Path) -> None:
     own = {e["name"]: e["value"].replace("/state", str(state)) for e in sidecar["env"]}
     own |= {"METRICS_ADDRESS": "127.0.0.1", "PATH": f"{tmp_path / 'bin'}:{env(tmp_path)['PATH']}"}
     words = [w.replace("/state", str(state)).replace("9478", str(port)) for w in sidecar["args"]]
-    with subprocess.Popen(
-        [*sidecar["command"], *words], stdout=subprocess.PIPE, env=env(tmp_path, own), text=True
-    ) as process:
+    line, full = [*sidecar["command"], *words], env(tmp_path, own)
+    with subprocess.Popen(line, stdout=subprocess.PIPE, env=full, text=True) as process:
         assert process.stdout
         seen = [json.loads(process.stdout.readline()) for _ in range(2)]
         assert [e["type"] for e in seen] == ["started", "pass"]

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from slurm_keeper import free_ports
 
 SAVE_EVERY = 2
 PLACE = (
@@ -111,6 +112,39 @@ def uninterrupted(world: int, steps: int) -> list[list[object]]:
     return [shard.weights for shard in shards]
 
 
+class Training:
+    """A job of this script below ``tmp``, and what it left."""
+
+    steps = 8
+
+    def __init__(self, tmp: Path) -> None:
+        self.root, self.notes = tmp / "ckpt", tmp / "log"
+        self.root.mkdir()
+        self.notes.mkdir()
+        self.words = [
+            __file__,
+            "--save",
+            str(self.root),
+            "--steps",
+            str(self.steps),
+            "--notes",
+            str(self.notes),
+        ]
+
+    @staticmethod
+    def env(fault: str = "", rank: int = 1) -> dict[str, str]:
+        """The variables of ranks that meet without torchrun."""
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+        return {**where, "FAULT": fault, "FAULT_RANK": str(rank)}
+
+    def starts(self, rank: int) -> list[dict[str, Any]]:
+        """What each start of a rank wrote."""
+        return [json.loads(line) for line in (self.notes / f"rank-{rank}.jsonl").read_text().splitlines()]
+
+    def weights(self, ranks: int) -> list[object]:
+        return [json.loads((self.notes / f"final-{rank}.json").read_text()) for rank in range(ranks)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--save", type=Path, required=True)
@@ -138,16 +172,8 @@ def main() -> None:
         mine.load(state)
         first = state["iteration"]
     with (args.notes / f"rank-{rank}.jsonl").open("a") as f:
-        f.write(
-            json.dumps(
-                {
-                    "generation": generation,
-                    "resumed": first,
-                    **{k: v for k, v in os.environ.items() if k.startswith("CKPT_")},
-                }
-            )
-            + "\n"
-        )
+        ours = {k: v for k, v in os.environ.items() if k.startswith("CKPT_")}
+        f.write(json.dumps({"generation": generation, "resumed": first, **ours}) + "\n")
     for step in range(first + 1, args.steps + 1):
         dist.all_reduce(total := mine.forward(step))
         mine.update(total)
