@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import hanging
 import pytest
 import shells
+from injected import HANGS, Fault
 from run_helpers import CLEAN, ckpt, megatron
 from small_files import saved
 
@@ -93,8 +93,7 @@ def test_layouts_of_the_configuration_are_offered(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_file_system_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
-    env = {**CLEAN, **asked(f"ls {root} --max-step "), "LD_PRELOAD": str(hanging.library(tmp_path))}
-    env |= {"HANG_CALL": "opendir", "HANG_PATH": str(root)}
+    env = {**CLEAN, **asked(f"ls {root} --max-step "), **Fault(str(root), "opendir", HANGS).environment()}
     words = [sys.executable, "-m", "ckpt_tools"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

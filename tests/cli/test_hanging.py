@@ -24,11 +24,6 @@ pytestmark = pytest.mark.slow  # an interpreter for each, and calls that hang fo
 HOUR = ("--budget", "1h")
 
 
-@pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return hanging.library(tmp_path_factory.mktemp("hang"))
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Two checkpoints of one rank, step 10 and 20."""
@@ -48,12 +43,12 @@ def newest(root: Path) -> Path:
         "run",
     ],
 )
-def test_no_command_goes_back_in_time(command: str, made: Path, root: Path, tmp_path: Path) -> None:
+def test_no_command_goes_back_in_time(command: str, root: Path, tmp_path: Path) -> None:
     more = {
         "hook": ["--plan-dir", tmp_path / "plans"],
         "run": ["--plan-dir", tmp_path / "plans", "--", "true"],
     }.get(command, [])
-    done = hanging.ckpt(made, "pread", newest(root), command, root, *HOUR, "--order", "step", *more)
+    done = hanging.ckpt("read", newest(root), command, root, *HOUR, "--order", "step", *more)
     assert done.returncode == 5 and str(newest(root)) in done.stderr and "has not returned" in done.stderr, (
         done.stderr
     )
@@ -70,14 +65,14 @@ def test_no_command_goes_back_in_time(command: str, made: Path, root: Path, tmp_
         pytest.param("open", "file", marks=pytest.mark.exhaustive),
     ],
 )
-def test_every_call_that_hangs_is_noticed(call: str, of: str, made: Path, root: Path) -> None:
+def test_every_call_that_hangs_is_noticed(call: str, of: str, root: Path) -> None:
     path = newest(root) if of == "file" else newest(root).parent
-    done = hanging.ckpt(made, call, path, "plan", root, *HOUR, "--order", "step")
+    done = hanging.ckpt(call, path, "plan", root, *HOUR, "--order", "step")
     assert done.returncode == 5 and str(path) in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_verify_says_which_file_and_what_it_saw_of_the_others(made: Path, root: Path) -> None:
-    done = hanging.ckpt(made, "pread", newest(root), "verify", root, "--max-duration", "1h", "--json")
+def test_verify_says_which_file_and_what_it_saw_of_the_others(root: Path) -> None:
+    done = hanging.ckpt("read", newest(root), "verify", root, "--max-duration", "1h", "--json")
     assert done.returncode == 5, done.stderr
     files = {f["path"]: f for f in json.loads(done.stdout)["files"]}
     assert [
@@ -93,22 +88,22 @@ def safetensors(path: Path, size: int) -> Path:
 
 
 @pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.exhaustive), "4"])
-def test_contents_that_hang(jobs: str, made: Path, tmp_path: Path) -> None:
+def test_contents_that_hang(jobs: str, tmp_path: Path) -> None:
     """Also in a thread beside others that read: nobody waits for it at the end."""
     path = safetensors(tmp_path / "model.safetensors", 8 << 20)
     done = hanging.ckpt(
-        made, "pread", path, "verify", path, "--max-duration", "1h", "-j", jobs, "--json", start=5 << 20
+        "read", path, "verify", path, "--max-duration", "1h", "-j", jobs, "--json", start=5 << 20
     )
     assert done.returncode == 5 and [f["verdict"] for f in json.loads(done.stdout)["files"]] == ["unknown"], (
         done.stderr
     )
 
 
-def test_copies_of_this_process_that_hang_are_not_waited_for(made: Path, root: Path, tmp_path: Path) -> None:
+def test_copies_of_this_process_that_hang_are_not_waited_for(root: Path, tmp_path: Path) -> None:
     many = megatron(tmp_path / "many", steps=range(70), world=1)
     path = many / "iter_0000069" / "mp_rank_00" / "model_optim_rng.pt"
     done = hanging.ckpt(
-        made, "pread", path, "plan", many, *HOUR, "-j", "2", "--order", "step", "--level", "structure"
+        "read", path, "plan", many, *HOUR, "-j", "2", "--order", "step", "--level", "structure"
     )
     assert done.returncode == 5 and str(path) in done.stderr, done.stderr
 
@@ -126,8 +121,8 @@ for skip in (False, True):
 """
 
 
-def test_python_gets_an_exception_and_ends_as_usual(made: Path, root: Path) -> None:
-    done = hanging.ckpt(made, "pread", newest(root), root, newest(root), code=IN_PYTHON)
+def test_python_gets_an_exception_and_ends_as_usual(root: Path) -> None:
+    done = hanging.ckpt("read", newest(root), root, newest(root), code=IN_PYTHON)
     assert (done.returncode, done.stdout, done.stderr) == (0, "CannotLook True\n10\n", "")
 
 
@@ -203,6 +198,6 @@ def test_after_three_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     assert asked == ["a", "b", "c"]  # a is not asked about again, and d no more at all
 
 
-def test_the_shim_is_what_makes_it_hang(made: Path, root: Path) -> None:
-    done = hanging.ckpt(made, "nothing", newest(root), "plan", root, *HOUR, "--order", "step")
+def test_the_shim_is_what_makes_it_hang(root: Path) -> None:
+    done = hanging.ckpt("nothing", newest(root), "plan", root, *HOUR, "--order", "step")
     assert done.returncode == 0, done.stderr

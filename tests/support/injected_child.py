@@ -14,19 +14,14 @@ import os
 import sys
 from typing import Any, NoReturn
 
-CALLS = ("opendir", "readdir", "stat", "open", "read", "end")
-
 
 class Started(BaseException):
     """The command of ``ckpt run`` would have been started."""
 
 
 def become(words: list[str], env: dict[str, str]) -> NoReturn:
-    sys.stdout.write(
-        json.dumps(
-            {"step": env.get("CKPT_STEP"), "path": env.get("CKPT_PATH"), "resume": env.get("CKPT_RESUME")}
-        )
-    )
+    told = {name: env.get(f"CKPT_{name.upper()}") for name in ("step", "path", "resume")}
+    sys.stdout.write(json.dumps(told))
     raise Started
 
 
@@ -83,13 +78,7 @@ def command(words: list[str]) -> int:
 
 def main() -> None:
     shim = ctypes.CDLL(None)
-    shim.injected_errors_set.argtypes = [
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_long,
-    ]
+    shim.injected_errors_set.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_long]
     shim.injected_errors_count.restype = ctypes.c_long
     from ckpt_tools.job import command as starting
     from ckpt_tools.storage import attempts
@@ -101,27 +90,19 @@ def main() -> None:
         asked: dict[str, Any] = json.loads(line)
         out, err = io.StringIO(), io.StringIO()
         sys.argv = ["ckpt", *asked["words"]]
-        fault = asked.get("fault")
+        fault = asked["fault"]
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            shim.injected_errors_untyped(int(asked.get("untyped", False)))
+            shim.injected_errors_untyped(int(asked["untyped"]))
             if fault:
-                calls = sum(1 << CALLS.index(call) for call in fault["calls"])
-                shim.injected_errors_set(
-                    os.fsencode(fault["path"]),
-                    int(fault.get("below", False)),
-                    calls,
-                    fault["errno"],
-                    fault.get("times", -1),
-                )
+                path, call, number, times = fault
+                shim.injected_errors_set(os.fsencode(path), call.encode(), number, times)
             try:
                 code = command(asked["words"])
             finally:
                 injected = shim.injected_errors_count() if fault else 0
-                shim.injected_errors_set(b"", 0, 0, 0, 0)
-        sys.stdout.write(
-            json.dumps({"code": code, "out": out.getvalue(), "err": err.getvalue(), "injected": injected})
-            + "\n"
-        )
+                shim.injected_errors_set(b"", b"", 0, 0)
+        reply = {"code": code, "out": out.getvalue(), "err": err.getvalue(), "injected": injected}
+        sys.stdout.write(json.dumps(reply) + "\n")
         sys.stdout.flush()
 
 

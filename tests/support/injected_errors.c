@@ -1,10 +1,10 @@
-/* Preloaded (LD_PRELOAD): makes chosen system calls on a chosen path fail, and counts how often it did.
+/* Preloaded (LD_PRELOAD): makes a chosen system call on a chosen path fail, or never return, and counts how often it did.
  *
- * From the environment: INJECT_PATH; INJECT_BELOW=1 for everything below it as well; INJECT_CALLS, a list of opendir, readdir, stat, open, read, end (a read that
- * delivers nothing, as if the file ended there);
- * INJECT_ERRNO, a number; INJECT_TIMES, how often (default: always); INJECT_NOTES, a file that gets a line "call path" for every fault.
- * From Python in the same process (ctypes): injected_errors_set() and injected_errors_count(). INJECT_UNTYPED=1: directory entries do not say
- * what they are, as on some network file systems, so that each must be asked.
+ * From the environment: INJECT_PATH; INJECT_CALL, one of opendir, readdir, stat, open, read, end (a read that delivers nothing, as if the
+ * file ended there); INJECT_ERRNO, a number, or -1: the call hangs until the process is killed; INJECT_TIMES, how often, -1: always;
+ * INJECT_START, the first offset of a read that it happens to; INJECT_NOTES, a file that gets a line "call path" for every fault.
+ * From Python in the same process (ctypes): injected_errors_set() and injected_errors_count(); and injected_errors_untyped(1): directory
+ * entries do not say what they are, as on some network file systems, so that each must be asked.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -25,19 +25,21 @@ enum { OPENDIR = 1, READDIR = 2, STAT = 4, OPEN = 8, READ = 16, END = 32 };
 static const char *NAMES[] = {"opendir", "readdir", "stat", "open", "read", "end"};
 
 static char target[PATH_MAX];
-static int below, calls, number, untyped, notes = -1;
+static int calls, number, untyped, notes = -1;
 static long left, count;
+static off64_t first;
 
 #define REAL(name, result, ...) \
     static result (*real)(__VA_ARGS__); \
     if (!real) real = (result (*)(__VA_ARGS__))dlsym(RTLD_NEXT, name)
 
-void injected_errors_set(const char *path, int with_below, int which, int error, long times) {
+void injected_errors_set(const char *path, const char *call, int error, long times) {
     calls = 0;
     snprintf(target, sizeof target, "%s", path);
-    below = with_below, number = error, left = times;
+    number = error, left = times;
     __atomic_store_n(&count, 0, __ATOMIC_SEQ_CST);
-    calls = which;
+    for (int i = 0; i < 6; i++)
+        if (!strcmp(call, NAMES[i])) calls = 1 << i;
 }
 
 long injected_errors_count(void) { return __atomic_load_n(&count, __ATOMIC_SEQ_CST); }
@@ -45,30 +47,16 @@ long injected_errors_count(void) { return __atomic_load_n(&count, __ATOMIC_SEQ_C
 void injected_errors_untyped(int yes) { untyped = yes; }
 
 __attribute__((constructor)) static void from_environment(void) {
-    const char *path = getenv("INJECT_PATH"), *list = getenv("INJECT_CALLS"), *times = getenv("INJECT_TIMES"), *file = getenv("INJECT_NOTES");
-    const char *error = getenv("INJECT_ERRNO");
-    int which = 0;
-    untyped = getenv("INJECT_UNTYPED") != NULL;
-    if (file) {
-        int (*real)(const char *, int, ...) = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open");
-        notes = real(file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    }
-    if (!path || !list) return;
-    char words[128];
-    snprintf(words, sizeof words, "%s", list);
-    for (char *word = strtok(words, ","); word; word = strtok(NULL, ","))
-        for (int i = 0; i < 6; i++)
-            if (!strcmp(word, NAMES[i])) which |= 1 << i;
-    injected_errors_set(path, getenv("INJECT_BELOW") != NULL, which, error ? atoi(error) : EIO, times ? atol(times) : -1);
-}
-
-static int meant(const char *path) {
-    size_t n = strlen(target);
-    return path && n && !strncmp(path, target, n) && (!path[n] || (below && path[n] == '/'));
+    const char *path = getenv("INJECT_PATH");
+    if (!path) return;
+    int (*real)(const char *, int, ...) = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open");
+    notes = real(getenv("INJECT_NOTES"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    first = atoll(getenv("INJECT_START"));
+    injected_errors_set(path, getenv("INJECT_CALL"), atoi(getenv("INJECT_ERRNO")), atol(getenv("INJECT_TIMES")));
 }
 
 static int fails(int call, const char *path) {
-    if (!(calls & call) || !meant(path)) return 0;
+    if (!(calls & call) || !path || !*target || strcmp(path, target)) return 0;
     if (left == 0) return 0;
     if (left > 0 && __atomic_fetch_sub(&left, 1, __ATOMIC_SEQ_CST) <= 0) { left = 0; return 0; }
     __atomic_fetch_add(&count, 1, __ATOMIC_SEQ_CST);
@@ -79,6 +67,7 @@ static int fails(int call, const char *path) {
         int n = snprintf(line, sizeof line, "%s %s\n", NAMES[which], path);
         if (write(notes, line, (size_t)n) < 0) abort();
     }
+    while (number < 0) pause();
     errno = number;
     return 1;
 }
@@ -203,14 +192,14 @@ OPENAT_AS(openat64)
 ssize_t read(int fd, void *buffer, size_t size) {
     REAL("read", ssize_t, int, void *, size_t);
     if (fd_fails(END, fd)) return 0;
-    return fd_fails(READ, fd) ? -1 : real(fd, buffer, size);
+    return !first && fd_fails(READ, fd) ? -1 : real(fd, buffer, size);
 }
 
 #define PREAD_AS(name, offset_t) \
     ssize_t name(int fd, void *buffer, size_t size, offset_t at) { \
         REAL(#name, ssize_t, int, void *, size_t, offset_t); \
         if (fd_fails(END, fd)) return 0; \
-        return fd_fails(READ, fd) ? -1 : real(fd, buffer, size, at); \
+        return at >= first && fd_fails(READ, fd) ? -1 : real(fd, buffer, size, at); \
     }
 PREAD_AS(pread, off_t)
 PREAD_AS(pread64, off64_t)
@@ -219,7 +208,7 @@ PREAD_AS(pread64, off64_t)
     ssize_t name(int fd, const struct iovec *parts, int n, offset_t at) { \
         REAL(#name, ssize_t, int, const struct iovec *, int, offset_t); \
         if (fd_fails(END, fd)) return 0; \
-        return fd_fails(READ, fd) ? -1 : real(fd, parts, n, at); \
+        return at >= first && fd_fails(READ, fd) ? -1 : real(fd, parts, n, at); \
     }
 PREADV_AS(preadv, off_t)
 PREADV_AS(preadv64, off64_t)
@@ -228,7 +217,7 @@ PREADV_AS(preadv64, off64_t)
     ssize_t name(int fd, const struct iovec *parts, int n, offset_t at, int flags) { \
         REAL(#name, ssize_t, int, const struct iovec *, int, offset_t, int); \
         if (fd_fails(END, fd)) return 0; \
-        return fd_fails(READ, fd) ? -1 : real(fd, parts, n, at, flags); \
+        return at >= first && fd_fails(READ, fd) ? -1 : real(fd, parts, n, at, flags); \
     }
 PREADV2_AS(preadv2, off_t)
 PREADV2_AS(preadv64v2, off64_t)
@@ -236,7 +225,7 @@ PREADV2_AS(preadv64v2, off64_t)
 #define MMAP_AS(name, offset_t) \
     void *name(void *start, size_t size, int access, int flags, int fd, offset_t at) { \
         REAL(#name, void *, void *, size_t, int, int, int, offset_t); \
-        return fd >= 0 && fd_fails(READ, fd) ? MAP_FAILED : real(start, size, access, flags, fd, at); \
+        return fd >= 0 && at >= first && fd_fails(READ, fd) ? MAP_FAILED : real(start, size, access, flags, fd, at); \
     }
 MMAP_AS(mmap, off_t)
 MMAP_AS(mmap64, off64_t)

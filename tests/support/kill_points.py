@@ -8,17 +8,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-from places import ROOT, SUPPORT
-from run_helpers import CLEAN
-from typing_extensions import Self
+from preloaded import Child, Ended
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError
@@ -40,39 +35,21 @@ class Stop:
 
 _NAMES = {0: "kill", **errno.errorcode}
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES)
+_NIGHTLY = pytest.mark.exhaustive
 STOPS = [
-    *(
-        pytest.param(Stop(e), id=_NAMES[e], marks=pytest.mark.exhaustive if i > 1 else ())
-        for i, e in enumerate((0, *ERRORS))
-    ),
-    *(
-        pytest.param(Stop(e, True), id=f"{_NAMES[e]} every time", marks=pytest.mark.exhaustive)
-        for e in (0, *ERRORS)
-    ),
+    pytest.param(
+        Stop(e, every), id=_NAMES[e] + " every time" * every, marks=_NIGHTLY if every or i > 1 else ()
+    )
+    for every in (False, True)
+    for i, e in enumerate((0, *ERRORS))
 ]
 
 
-@lru_cache(1)
-def shim() -> str:
-    """The shim, compiled into the directory that the tests keep their state in."""
-    out = os.path.join(os.environ["XDG_CACHE_HOME"], f"kill_points-{os.getpid()}.so")
-    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run(["cc", *flags, "-o", out, str(SUPPORT / "kill_points.c"), "-ldl"], check=True)
-    return out
-
-
 @dataclass(frozen=True)
-class Run:
-    """How a command ended (negative: by that signal), what it wrote, and the calls that write, in order."""
+class Run(Ended):
+    """With the calls that write, in order."""
 
-    code: int
-    out: str
-    err: str
     calls: list[str]
-
-    @property
-    def body(self) -> dict[str, Any]:
-        return json.loads(self.out) if self.out.lstrip().startswith("{") else {}
 
 
 def step(root: Path) -> int | str | None:
@@ -84,56 +61,31 @@ def step(root: Path) -> int | str | None:
     return chosen.step if chosen else None
 
 
-class Child:
-    """A process with the shim, which answers each line by one, until it is closed."""
-
-    def __init__(self, *words: str) -> None:
-        env = {**CLEAN, "LD_PRELOAD": shim(), "PYTHONPATH": str(ROOT), "CKPT_NO_CACHE": "1", "CKPT_JOBS": "1"}
-        line = [sys.executable, str(SUPPORT / "kill_points_child.py"), *words]
-        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(line, env=env, text=True, **pipes)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def ask(self, value: object) -> str:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(json.dumps(value) + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline()
-
-    def close(self) -> None:
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
-
-
 class Commands(Child):
     """A process that runs one command after the other, each in a copy of itself."""
+
+    def __init__(self) -> None:
+        super().__init__("kill_points", "kill_points_child")
 
     def run(self, words: Sequence[str], directory: Path, nth: int = 0, errno: int = 0) -> Run:
         """``nth`` counts the calls that write at or below ``directory``, from 1; with 0 the command runs
         undisturbed. It is killed before that call is made, or, with an ``errno``, the call fails.
         """
         told = {"words": list(words), "directory": str(directory), "nth": nth, "errno": errno}
-        return Run(**json.loads(self.ask(told)))
+        return Run(**json.loads(self.say(told)))
 
 
 class Traced(Child):
     """The same, with strace: killed at the n-th system call of any kind, of any of its threads."""
 
     def __init__(self) -> None:
-        super().__init__("wait")
+        super().__init__("kill_points", "kill_points_child", "wait")
 
     def run(self, words: Sequence[str], nth: int) -> int:
         """How a command ended (negative: by that signal): one thread of it, or the only one, was killed as it
         made its n-th call; with 0 none is.
         """
-        pid = int(self.ask(list(words)))  # a copy, stopped
+        pid = int(self.say(list(words)))  # a copy, stopped
         inject = [] if not nth else ["-e", f"inject=all:signal=KILL:when={nth}"]
         line = ["strace", "-f", "-o", "/dev/null", *inject, "-p", str(pid)]
         tracer = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)

@@ -11,26 +11,14 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import ExitStack
 from typing import Any, NoReturn
 
 WARM = (
-    "api",
-    "cli.quarantine",
-    "cli.repair",
-    "cli.seal",
-    "cli.stage",
-    "cli.undo",
-    "formats.torch.torch_zip",
-    "guard.quarantine",
-    "guard.repair",
-    "guard.sealing",
-    "job.staging",
-    "output.changes",
-    "output.staging",
-    "planning.first_launch",
-    "planning.planner",
-    "planning.verification",
-)
+    "api", "cli.quarantine", "cli.repair", "cli.seal", "cli.stage", "cli.undo", "formats.torch.torch_zip",
+    "guard.quarantine", "guard.repair", "guard.sealing", "job.staging", "output.changes", "output.staging",
+    "planning.first_launch", "planning.planner", "planning.verification",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -40,11 +28,8 @@ def main() -> None:
         importlib.import_module(f"ckpt_tools.{name}")
     for line in sys.stdin:
         asked: dict[str, Any] = json.loads(line)
-        with (
-            tempfile.TemporaryFile("w+") as out,
-            tempfile.TemporaryFile("w+") as err,
-            tempfile.TemporaryFile("w+") as log,
-        ):
+        with ExitStack() as opened:
+            out, err, log = (opened.enter_context(tempfile.TemporaryFile("w+")) for _ in range(3))
             pid = os.fork()
             if not pid:
                 become(shim, asked, out.fileno(), err.fileno(), log.fileno())
@@ -53,13 +38,8 @@ def main() -> None:
             for file in (out, err, log):
                 file.seek(0)
                 texts.append(file.read())
-        reply = {
-            "code": os.waitstatus_to_exitcode(status),
-            "out": texts[0],
-            "err": texts[1],
-            "calls": texts[2].splitlines(),
-        }
-        sys.stdout.write(json.dumps(reply) + "\n")
+        reply = dict(zip(("out", "err", "calls"), (*texts[:2], texts[2].splitlines()), strict=True))
+        sys.stdout.write(json.dumps({**reply, "code": os.waitstatus_to_exitcode(status)}) + "\n")
         sys.stdout.flush()
 
 
