@@ -86,7 +86,7 @@ class Candidates:
         everything = self._leave_out_exports(
             grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
         )
-        self.arranged = frozenset(c.layout for c in everything)
+        self.arranged = frozenset(c.layout for c in (*everything, *self.exports))
         requested = [c for c in everything if filters.is_requested(c, self.selection)]
         self.unfinished = [c for c in requested if c.unfinished]
         finished = [c for c in requested if not c.unfinished]

@@ -228,7 +228,7 @@ def _get_status(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
     """Return what the content of a file tells; the format of its name where its content has none."""
-    name = file.path.rpartition("/")[2]
+    name = os.path.basename(file.path)
     known = UnplacedFile(file.path, file.size, file.mtime_ns, None, state=True, inside=inside)
     if name.endswith(DVC):  # what it stands for is not here
         return replace(known, format="kept by DVC", broken=True)
@@ -236,18 +236,18 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
         return replace(known, format="packed or encrypted")
     if is_unread(name):
         return replace(known, format="one that ckpt cannot read")
-    if allowed := formats.names.allowed(name):
-        report = s.report_file(file.path, Level.STRUCTURE, file.findings)
-        s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
-        of, broken = report.format or allowed[0], report.verdict is Verdict.BROKEN
-        if report.verdict in (Verdict.OK, Verdict.SUSPECT):
-            step = max(counters.steps_told(report.metadata), default=None)
-            array = of in OF_ONE_ARRAY and is_optimizer_state(
-                os.path.relpath(os.path.dirname(file.path), s.root)
-            )
-            known = replace(known, optimizer=report.held.trained or array, step=step)
-        return replace(known, format=of, state=_holds_state(of), broken=broken)
-    return _read_unnamed(s, known)
+    allowed = formats.names.allowed(name)
+    if not allowed and not _holds_state((known := _read_unnamed(s, known)).format):
+        return known
+    report = s.report_file(file.path, Level.STRUCTURE, file.findings)
+    s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
+    of = report.format or known.format or allowed[0]
+    broken = bool(allowed) and report.verdict is Verdict.BROKEN  # else it may be of another kind
+    if report.verdict in (Verdict.OK, Verdict.SUSPECT):
+        step = max(counters.steps_told(report.metadata), default=None)
+        array = of in OF_ONE_ARRAY and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))
+        known = replace(known, optimizer=report.held.trained or array, step=step)
+    return replace(known, format=of, state=_holds_state(of), broken=broken)
 
 
 def _read_unnamed(s: Session, file: UnplacedFile) -> UnplacedFile:
