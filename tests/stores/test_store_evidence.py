@@ -248,6 +248,9 @@ def test_google_says_it_too(gcs: Bucket, tree: Path) -> None:
     tree_of = ObjectStore(gcs.url, gcs.store())
     place = (gcs.url, tuple(sorted(mounts.configured().of(f"{gcs.url}/run").items())))
     mounts._trees[place] = Tree(tree_of)
+    found = diff(tree, f"{gcs.url}/run")
+    assert {(f.bytes_same, f.by_store) for f in found.files} == {(True, "crc32c")}
+    assert tree_of.requests["get"] == 0
 
 
 def test_where_nobody_may_ask_the_files_are_compared_themselves(s3: Bucket, seen: Proxy, tree: Path) -> None:
