@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 from dask_cluster import Cluster, alone, without_time
 from places import FIXTURES
-from run_helpers import CLEAN, megatron
-from scheduled import MIB, Threads, big, flip, mpirun, not_its_own_crash
+from run_helpers import CLEAN, flip, megatron
+from scheduled import MIB, Threads, big, mpirun, not_its_own_crash
 
 from ckpt_tools import Level, api, guard
 from ckpt_tools.errors import CannotLook

@@ -11,7 +11,8 @@ from examples import examples
 from helpers import bad, codes, is_bad, look
 from hypothesis import given
 from hypothesis import strategies as st
-from msgpack_writer import Array, packed
+from msgpack_writer import array, packed
+from msgspec.msgpack import Ext
 
 from ckpt_tools import Level, verify
 from ckpt_tools.formats import BY_NAME, Anatomy
@@ -22,10 +23,10 @@ DTYPES = ("float32", "bfloat16", "int8", "bool", "float64", "complex64", "str64"
 
 
 @st.composite
-def arrays(draw: st.DrawFn) -> Array:
+def arrays(draw: st.DrawFn) -> Ext:
     shape, dtype = tuple(draw(st.lists(st.integers(0, 5), max_size=3))), draw(st.sampled_from(DTYPES))
     size = math.prod(shape) * (item_size(dtype) or 0)
-    return Array(shape, dtype, draw(st.binary(min_size=1, max_size=1)) * size)
+    return array(shape, dtype, draw(st.binary(min_size=1, max_size=1)) * size)
 
 
 NAMES = st.text(max_size=40).filter(lambda name: name.isprintable())
@@ -43,7 +44,7 @@ STATES = st.dictionaries(NAMES.filter(bool), TREES, min_size=1, max_size=4)
 
 def leaves(tree: Any) -> int:
     """How many arrays there are."""
-    if isinstance(tree, Array):
+    if isinstance(tree, Ext):
         return 1
     inside = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     return sum(map(leaves, inside))
@@ -95,7 +96,7 @@ def test_what_other_programs_keep_under_the_name_is_left_alone(
 
 
 def test_a_step_is_read_as_number_and_as_array() -> None:
-    arrays = (Array((), "int32", (7).to_bytes(4, "little")), Array((1,), "int64", (7).to_bytes(8, "little")))
+    arrays = (array((), "int32", (7).to_bytes(4, "little")), array((1,), "int64", (7).to_bytes(8, "little")))
     for step in (7, *arrays):
         anatomy = Anatomy()
         look(packed({"step": step, "opt": {"step": 6, "other": 5}}), anatomy=anatomy)

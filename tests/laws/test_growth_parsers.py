@@ -22,7 +22,7 @@ import torch
 import torch.distributed.checkpoint as saver
 from counted import calls
 from mindspore_writer import record
-from msgpack_writer import Array, packed
+from msgpack_writer import array, packed
 from small_files import tf
 
 from ckpt_tools.api import verify
@@ -215,7 +215,7 @@ FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
     "HDF5": hdf5_links,
     "HDF5, one group": lambda n: hdf5(lambda at: hdf5_group(*(hdf5_link(f"g{i}", at[0]) for i in range(n)))),
     "HDF5, deep": hdf5_chain,
-    "msgpack": lambda n: {"x.msgpack": packed({f"w{i}": Array((1,), "float32", FLOATS) for i in range(n)})},
+    "msgpack": lambda n: {"x.msgpack": packed({f"w{i}": array((1,), "float32", FLOATS) for i in range(n)})},
     "msgpack, one name": lambda n: {"x.msgpack": b"\xde" + n.to_bytes(2, "big") + b"\xa1w\x01" * n},
     "msgpack, numbers": lambda n: {"x.msgpack": packed({"w": [*range(200)] * n})},
     "msgpack, chunks": lambda n: {
@@ -224,14 +224,14 @@ FILES: dict[str, Callable[[int], dict[str, bytes]]] = {
                 "w": {
                     "__msgpack_chunked_array__": True,
                     "shape": {"0": n},
-                    "chunks": {str(i): Array((1,), "float32", FLOATS) for i in range(n)},
+                    "chunks": {str(i): array((1,), "float32", FLOATS) for i in range(n)},
                 }
             }
         )
     },
     "msgpack, stream": lambda n: {
         "streaming_params": b"".join(
-            packed([[f"w{i}"], packed(Array((1,), "float32", FLOATS))]) for i in range(n)
+            packed([[f"w{i}"], packed(array((1,), "float32", FLOATS))]) for i in range(n)
         )
     },
 }

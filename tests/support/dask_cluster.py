@@ -8,6 +8,7 @@ import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import warm
 from places import ROOT, SUPPORT
@@ -25,26 +26,11 @@ class Cluster:
     def __init__(self, tmp: Path, workers: int = 2, **env: str) -> None:
         self.file, self.notes, self.tmp = tmp / "scheduler.json", tmp / "notes", tmp
         self.notes.mkdir()
-        self.env = {
-            **CLEAN,
-            "NOTES": str(self.notes),
-            "PYTHONPATH": str(ROOT),
-            "CKPT_CACHE_DIR": str(tmp / "cache"),
-            **env,
-        }
+        own = {"NOTES": str(self.notes), "PYTHONPATH": str(ROOT), "CKPT_CACHE_DIR": str(tmp / "cache")}
+        self.env = {**CLEAN, **own, **env}
         self.workers: list[subprocess.Popen[bytes]] = []
-        self.scheduler = self._start(
-            "scheduler",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--no-dashboard",
-            "--dashboard-address",
-            "127.0.0.1:0",
-            "--scheduler-file",
-            str(self.file),
-        )
+        here = ["--host=127.0.0.1", "--port=0", "--dashboard-address=127.0.0.1:0"]
+        self.scheduler = self._start("scheduler", *here)
         try:
             self.until(self.file.exists)
             for _ in range(workers):
@@ -55,27 +41,13 @@ class Cluster:
             raise
 
     def add(self) -> None:
-        more = (
-            "--nthreads",
-            "1",
-            "--no-nanny",
-            "--no-dashboard",
-            "--memory-limit",
-            "0",
-            "--preload",
-            str(SUPPORT / "slow_reads.py"),
-        )
-        self.workers.append(
-            self._start(
-                "worker", "--scheduler-file", str(self.file), "--local-directory", str(self.tmp), *more
-            )
-        )
+        alone = ["--nthreads=1", "--no-nanny", "--memory-limit=0", f"--local-directory={self.tmp}"]
+        self.workers.append(self._start("worker", *alone, f"--preload={SUPPORT / 'slow_reads.py'}"))
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        line = [sys.executable, "-m", "dask", *words, "--no-dashboard", f"--scheduler-file={self.file}"]
         with open(self.tmp / f"{words[0]}.log", "ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "dask", *words], env=self.env, stdout=log, stderr=log
-            )
+            return subprocess.Popen(line, env=self.env, stdout=log, stderr=log)
 
     def until(self, true: object, seconds: float = 1000.0) -> None:
         ends = time.monotonic() + seconds
@@ -100,17 +72,10 @@ class Cluster:
 
     def begin(self, *words: str, batch: int = 256 << 20, grace: float = 60.0) -> subprocess.Popen[str]:
         """``ckpt`` with these words, asking these workers, with batches of so many bytes."""
-        asked = [
-            sys.executable,
-            "-c",
-            RUN.format(batch=batch, grace=grace),
-            *words,
-            "--scheduler",
-            f"file:{self.file}",
-        ]
-        return subprocess.Popen(
-            asked, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        code = RUN.format(batch=batch, grace=grace)
+        asked = [sys.executable, "-c", code, *words, "--scheduler", f"file:{self.file}"]
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(asked, env=self.env, **pipes)
 
     def run(self, *words: str, batch: int = 256 << 20, grace: float = 60.0) -> tuple[int, str, str]:
         process = self.begin(*words, batch=batch, grace=grace)

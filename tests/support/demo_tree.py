@@ -7,13 +7,13 @@ are damaged.
 
 from __future__ import annotations
 
-import os
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import torch
-from small_files import saved
+from run_helpers import flip
+from small_files import megatron_state, saved
+from timed import put, same_times
 
 from ckpt_tools import Selection, api
 from ckpt_tools.model.report import Level
@@ -45,11 +45,13 @@ def grow(root: Path, ranks: int = 64, last: int = 8000) -> Path:
     for step in range(first, last + 1, EVERY):
         at += EVERY * PACE + (PAUSE if step == 6000 else 0)
         save(root, step, range(ranks), ranks, at)
-    flip(file(root, last, 17 % ranks))
+    damaged = file(root, last, 17 % ranks)
+    flip(damaged, damaged.stat().st_size // 2, 4)
     for rank in range(17 % ranks % TP, ranks, TP):  # all copies of what that rank holds
         cut(file(root, last, rank), 300 + rank)
     cut(file(root, last - EVERY, 9 % ranks), 4000)
-    flip(file(root, 4500, 40 % ranks))
+    damaged = file(root, 4500, 40 % ranks)
+    flip(damaged, damaged.stat().st_size // 2, 4)
     (root / "latest_checkpointed_iteration.txt").write_text(str(last))
     return root
 
@@ -59,24 +61,13 @@ def file(root: Path, step: int, rank: int) -> Path:
 
 
 def save(root: Path, step: int, present: range, ranks: int, at: float) -> None:
-    contents = {tp: state(step, tp) for tp in range(TP)}
+    contents = {tp: model(step, tp) for tp in range(TP)}
     for rank in present:
-        args = Namespace(
-            world_size=ranks,
-            rank=rank,
-            iteration=step,
-            tensor_model_parallel_size=TP,
-            pipeline_model_parallel_size=1,
-        )
-        path = file(root, step, rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(
-            saved({"args": args, "checkpoint_version": 3.0, "iteration": step, "model": contents[rank % TP]})
-        )
-        os.utime(path, (at + rank / 16,) * 2)
+        state = megatron_state(step, rank, TP, 1, ranks, contents[rank % TP])
+        put(file(root, step, rank), saved(state), at + rank / 16)
 
 
-def state(step: int, tp: int) -> dict[str, torch.Tensor]:
+def model(step: int, tp: int) -> dict[str, torch.Tensor]:
     """The numbers of one tensor parallel rank: those of one layer are no numbers any more for a while."""
     numbers = torch.Generator().manual_seed(step * TP + tp)
     made = {name: torch.randn(shape, generator=numbers) * 0.02 for name, shape in SHAPES.items()}
@@ -86,21 +77,9 @@ def state(step: int, tp: int) -> dict[str, torch.Tensor]:
     return made
 
 
-def flip(path: Path) -> None:
-    """One bit in the middle."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 4
-    put(path, bytes(data))
-
-
 def cut(path: Path, nbytes: int) -> None:
-    put(path, path.read_bytes()[:-nbytes])
-
-
-def put(path: Path, data: bytes) -> None:
-    was = path.stat()
-    path.write_bytes(data)
-    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    with same_times(path):
+        path.write_bytes(path.read_bytes()[:-nbytes])
 
 
 def document_of(root: Path, **selected: Any) -> dict[str, Any]:

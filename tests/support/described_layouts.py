@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import small_files
+from timed import put
 
 from ckpt_tools.layouts import LAYOUTS as ALL_LAYOUTS
 
@@ -26,22 +26,15 @@ class Save(NamedTuple):
     files: Files
 
 
-def put(path: Path, data: bytes, at: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (at, at))
-
-
 def megatron(step: int, n: int, *, every_rank: bool = False) -> Files:
     """Along each of three axes there are ``n`` ranks; tensor parallel ones are neighbours."""
     place = f"iter_{step:07d}/mp_rank_{{:02d}}{'_{:03d}' if n > 1 else ''}/model_optim_rng{{}}.pt"
-    return {
-        place.format(t, *([p] if n > 1 else []), f"_{rank}" if every_rank else ""): small_files.megatron(
-            step, rank, n, n, n**3
-        )
-        for rank, (p, d, t) in enumerate(product(range(n), repeat=3))
-        if every_rank or d == 0
-    }
+    files = dict[str, bytes]()
+    for rank, (p, d, t) in enumerate(product(range(n), repeat=3)):
+        if every_rank or d == 0:
+            path = place.format(t, *([p] if n > 1 else []), f"_{rank}" if every_rank else "")
+            files[path] = small_files.megatron(step, rank, n, n, n**3)
+    return files
 
 
 def ascend(step: int, n: int) -> Files:
@@ -50,14 +43,12 @@ def ascend(step: int, n: int) -> Files:
 
 def deepspeed(step: int, n: int) -> Files:
     home, zero = f"global_step{step}", "zero_pp_rank_{}_mp_rank_{:02d}_optim_states.pt"
-    models = {
-        f"{home}/mp_rank_{m:02d}_model_states.pt": small_files.deepspeed_model(step, n, n, m)
-        for m in range(n)
-    }
-    return models | {
-        f"{home}/{zero.format(d, m)}": small_files.deepspeed_zero(step, n, d * n + m)
-        for m, d in product(range(n), repeat=2)
-    }
+    files = dict[str, bytes]()
+    for m in range(n):
+        files[f"{home}/mp_rank_{m:02d}_model_states.pt"] = small_files.deepspeed_model(step, n, n, m)
+    for m, d in product(range(n), repeat=2):
+        files[f"{home}/{zero.format(d, m)}"] = small_files.deepspeed_zero(step, n, d * n + m)
+    return files
 
 
 def trainer(step: int, _n: int) -> Files:
@@ -78,12 +69,9 @@ def sample(epoch: int, _n: int) -> Files:
 
 
 def mindspore(step: int, n: int, *, crc: bool = False) -> Files:
-    return {
-        f"rank_{r}/net-1_{step}.ckpt": small_files.mindspore(
-            crc, r % max(1, n // 2), epoch_num=1, step_num=step
-        )
-        for r in range(n)
-    }
+    told = {"epoch_num": 1, "step_num": step}
+    shards = {r: small_files.mindspore(crc, r % max(1, n // 2), **told) for r in range(n)}
+    return {f"rank_{r}/net-1_{step}.ckpt": data for r, data in shards.items()}
 
 
 def mindio(step: int, _n: int) -> Files:

@@ -16,6 +16,7 @@ import run_helpers
 import small_files
 import warm
 from places import SUPPORT
+from timed import put
 
 BIN = Path(sys.executable).parent
 MPI = dict.fromkeys(
@@ -48,17 +49,10 @@ class Job:
     """
 
     def __init__(self, tmp: Path) -> None:
-        self.tmp, self.root, self.cwd, self.notes = (
-            tmp,
-            tmp / "run 7" / "checkpoints",
-            tmp / "job",
-            tmp / "notes.jsonl",
-        )
-        self.exists = False
-        self.cwd.mkdir()
-        self.root.parent.mkdir()
-        self.root.mkdir()
-        (tmp / "home").mkdir()
+        self.tmp, self.root, self.cwd = tmp, tmp / "run 7" / "checkpoints", tmp / "job"
+        self.notes, self.exists = tmp / "notes.jsonl", False
+        for directory in (self.root, self.cwd, tmp / "home"):
+            directory.mkdir(parents=True)
         for script in ("train.py", "pretrain_gpt.py"):
             (self.cwd / script).write_text(TRAIN)
 
@@ -85,14 +79,8 @@ class Job:
             if not (links / name).exists():
                 (links / name).symlink_to(SUPPORT / "stand_ins" / name)
         path = f"{links}:{warm.torchrun()}:{BIN}:{os.environ['PATH']}"
-        return {
-            **run_helpers.CLEAN,
-            "PATH": path,
-            "HOME": str(self.tmp / "home"),
-            "NOTES": str(self.notes),
-            "OMP_NUM_THREADS": "1",
-            **more,
-        }
+        own = {"PATH": path, "HOME": str(self.tmp / "home"), "NOTES": str(self.notes), "OMP_NUM_THREADS": "1"}
+        return {**run_helpers.CLEAN, **own, **more}
 
     def bash(
         self, script: str, env: dict[str, str], cwd: Path | None = None
@@ -109,9 +97,7 @@ class Job:
     @property
     def told(self) -> list[dict[str, Any]]:
         """What each training process saw, in no order."""
-        return (
-            [json.loads(line) for line in self.notes.read_text().splitlines()] if self.notes.exists() else []
-        )
+        return list(map(json.loads, self.notes.read_text().splitlines())) if self.notes.exists() else []
 
     def resumed(self, processes: int, step: str, plans: int = 1, **more: object) -> list[dict[str, Any]]:
         """What they saw, after a check that they are so many and were all told the same by one decision;
@@ -127,10 +113,8 @@ class Job:
 
 def torch_file(path: Path, step: int) -> None:
     """What a training loop saves with torch.save."""
-    weights = {"w": small_files.tensor(step)}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(small_files.saved({"step": step, "model": weights, "optimizer": small_files.adam(step)}))
-    os.utime(path, (run_helpers.OLD + step * 360, run_helpers.OLD + step * 360))
+    state = {"step": step, "model": {"w": small_files.tensor(step)}, "optimizer": small_files.adam(step)}
+    put(path, small_files.saved(state), run_helpers.OLD + step * 360)
 
 
 def free_port(low: int = 20000, high: int = 30000) -> int:

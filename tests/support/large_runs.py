@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
 
+import run_helpers
 import small_files
 import torch
+from timed import put
 
 BIG = 1 << 20
 
@@ -27,10 +28,7 @@ def megatron(root: Path, ranks: int = 2, steps: tuple[int, ...] = (10, 20), size
     """Checkpoints of ``ranks`` files of ``size`` bytes."""
     for step in steps:
         for rank in range(ranks):
-            path = root / f"iter_{step:07d}" / f"mp_rank_{rank:02d}" / "model_optim_rng.pt"
-            path.parent.mkdir(parents=True)
-            path.write_bytes(small_files.saved(numbers(step, rank, size)))
-            os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
+            put(part(root, rank, step), small_files.saved(numbers(step, rank, size)), 1_700_000_000 + step)
     (root / "latest_checkpointed_iteration.txt").write_text(str(steps[-1]))
     return root
 
@@ -41,10 +39,4 @@ def part(root: Path, rank: int = 0, step: int = 20) -> Path:
 
 def flip(path: Path) -> None:
     """One bit in the middle, in place: same size, same inode; the modification time is set back."""
-    was = path.stat()
-    with path.open("r+b") as f:
-        f.seek(was.st_size // 2)
-        byte = f.read(1)[0]
-        f.seek(was.st_size // 2)
-        f.write(bytes([byte ^ 1]))
-    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    run_helpers.flip(path, path.stat().st_size // 2)

@@ -7,12 +7,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import own_pickles
 import small_files
 from fixture_trees import damage, tree_of
 from injected import Fault
 from run_helpers import OLD, megatron
+from timed import put
 
 from ckpt_tools import seal
 
@@ -27,7 +29,7 @@ class Night:
     """What happened, the tree that it left below a directory, and the words that ``plan`` needs."""
 
     name: str
-    tree: Callable[[Path], None]
+    tree: Callable[[Path], object]
     plan: Sequence[str] = ()
     fault: Callable[[Path], Fault] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -39,8 +41,8 @@ def fixture(name: str, to: Path) -> Path:
     return to / RUN
 
 
-def truncated(at: Path) -> None:
-    damage(fixture("megatron/tp", at), {"truncate": {f"iter_0000030/{RANK_1}": 700}})
+def damaged(name: str, edits: Mapping[str, Any]) -> Callable[[Path], None]:
+    return lambda at: damage(fixture(name, at), dict(edits))
 
 
 def torn(at: Path) -> None:
@@ -49,39 +51,12 @@ def torn(at: Path) -> None:
     damage(root, {"remove": lost})
 
 
-def gone(at: Path) -> None:
-    damage(fixture("megatron/tp", at), {"remove": ["iter_0000030"]})
-
-
 def dying_gasp(at: Path) -> None:
     for step in (10, 20, 25):
         for rank in range(4) if step < 25 else (0, 2):
             path = at / f"{RUN}/iter_{step:07d}/mp_rank_0{rank % 2}/model_optim_rng_{rank}.pt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(small_files.megatron(step, rank, 2, 1, 4))
-            os.utime(path, (OLD + step * 360,) * 2)
+            put(path, small_files.megatron(step, rank, 2, 1, 4), OLD + step * 360)
     (at / f"{RUN}/latest_checkpointed_iteration.txt").write_text("20")
-
-
-def unmounted(at: Path) -> None:
-    (at / "mnt").mkdir()
-
-
-def first(at: Path) -> None:
-    (at / RUN).mkdir()
-
-
-def misspelt(at: Path) -> None:
-    fixture("megatron/tp", at).rename(at / "llama-7b-run")
-
-
-def refused(at: Path) -> None:
-    fixture("megatron/tp", at)
-
-
-def full(at: Path) -> None:
-    root = fixture("dcp/four", at)
-    damage(root, {"remove": ["step-10/.metadata", "step-20/.metadata", "step-20/__3_0.distcp"]})
 
 
 def flipped(at: Path) -> None:
@@ -89,10 +64,6 @@ def flipped(at: Path) -> None:
     seal(root)
     path = root / "checkpoint-20/model.safetensors"
     damage(root, {"flip": {"checkpoint-20/model.safetensors": path.stat().st_size - 100}})
-
-
-def smaller(at: Path) -> None:
-    fixture("deepspeed/zero3", at)
 
 
 def unknown_code(at: Path) -> None:
@@ -108,22 +79,23 @@ def pointers(at: Path) -> None:
         damage(root, {"write": {str(path.relative_to(root)): LFS}})
 
 
+def closed(at: Path) -> Fault:
+    return Fault(str(at / f"{RUN}/iter_0000030/{RANK_1}"), "open", errno.EACCES)
+
+
+NO_INDEX = ["step-10/.metadata", "step-20/.metadata", "step-20/__3_0.distcp"]
 NIGHTS = (
-    Night("truncated", truncated),
+    Night("truncated", damaged("megatron/tp", {"truncate": {f"iter_0000030/{RANK_1}": 700}})),
     Night("torn", torn),
-    Night("gone", gone),
+    Night("gone", damaged("megatron/tp", {"remove": ["iter_0000030"]})),
     Night("dying-gasp", dying_gasp, ("--save-interval", "10", "--fault-ranks", "1,3")),
-    Night("unmounted", unmounted),
-    Night("first", first),
-    Night("misspelt", misspelt),
-    Night(
-        "refused",
-        refused,
-        fault=lambda at: Fault(str(at / f"{RUN}/iter_0000030/{RANK_1}"), "open", errno.EACCES),
-    ),
-    Night("full", full),
+    Night("unmounted", lambda at: (at / "mnt").mkdir()),
+    Night("first", lambda at: (at / RUN).mkdir()),
+    Night("misspelt", lambda at: fixture("megatron/tp", at).rename(at / "llama-7b-run")),
+    Night("refused", lambda at: fixture("megatron/tp", at), fault=closed),
+    Night("full", damaged("dcp/four", {"remove": NO_INDEX})),
     Night("flipped", flipped),
-    Night("smaller", smaller, ("--world-size", "8")),
+    Night("smaller", lambda at: fixture("deepspeed/zero3", at), ("--world-size", "8")),
     Night("unknown-code", unknown_code),
     Night("pointers", pointers),
 )

@@ -73,11 +73,9 @@ class Asker:
 
     def call(self, function: Callable[..., Any], root: Path, **asked: Any) -> Answer:
         """What ``plan`` or ``latest`` of the API answers; an error by the exit code that it carries."""
+        rank = {"rank": 0} if function is latest else {}
         try:
-            made = function(
-                root,
-                Selection(plan_dir=str(self.state), **({"rank": 0} if function is latest else {}), **asked),
-            )
+            made = function(root, Selection(plan_dir=str(self.state), **rank, **asked))
         except CkptError as error:
             return _answer(error.exit_code, json.loads(as_json.render(error.plan)) if error.plan else {})
         return _answer(0, json.loads(as_json.render(made)))

@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import zipfile
 from pathlib import Path
 
+from timed import same_times
+
 MINE = b"cmycompany.models\nConfig\n"
 CALL = MINE + b")\x81}b"
+LEFT_OUT = (".data/serialization_id", ".format_version", ".storage_alignment")
 
 
 def adding(path: Path, value: bytes, then: bytes = b"0") -> None:
     """Put a value on the pickle's stack, and off again (or do what ``then`` says with it): the rest of the
     file stays what it was.
     """
-    before = path.stat()
+    with same_times(path):
+        _add(path, value + then)
+
+
+def _add(path: Path, more: bytes) -> None:
     if path.read_bytes()[:2] == b"PK":
         with zipfile.ZipFile(path) as old:
             files = [(i, old.read(i)) for i in old.infolist()]
         with zipfile.ZipFile(path, "w") as new:
             for info, data in files:
-                if not info.filename.endswith(
-                    (".data/serialization_id", ".format_version", ".storage_alignment")
-                ):
-                    plain = zipfile.ZipInfo(info.filename)
-                    new.writestr(
-                        plain,
-                        data[:-1] + value + then + b"." if info.filename.endswith("/data.pkl") else data,
-                    )
+                if not info.filename.endswith(LEFT_OUT):
+                    added = data[:-1] + more + b"." if info.filename.endswith("/data.pkl") else data
+                    new.writestr(zipfile.ZipInfo(info.filename), added)
     else:
         data = path.read_bytes()
-        path.write_bytes(pickle.dumps(pickle.loads(data), 2)[:-1] + value + then + b".")  # our own fixture
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+        path.write_bytes(pickle.dumps(pickle.loads(data), 2)[:-1] + more + b".")  # our own fixture
 
 
 def setting(path: Path, key: str, value: object) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+
+from timed import put
 
 SAVED = 1_735_689_600
 
@@ -51,12 +52,10 @@ def install(
     metadata = place / f"{name.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nText.\n")
-    lines = [
-        line
-        for group, rows in entry_points.items()
-        for line in (f"[ckpt_tools.{group}]", *(f"{key} = {value}" for key, value in rows.items()), "")
-    ]
-    (metadata / "entry_points.txt").write_text("\n".join(["[console_scripts]", "own = own:main", "", *lines]))
+    lines = ["[console_scripts]", "own = own:main", ""]
+    for group, rows in entry_points.items():
+        lines += [f"[ckpt_tools.{group}]", *(f"{key} = {value}" for key, value in rows.items()), ""]
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
     return place
 
 
@@ -64,24 +63,19 @@ def saved(root: Path, steps: tuple[int, ...] = (10, 20)) -> Path:
     """Saves of two ranks each, in files that only the plug-in knows."""
     for step in steps:
         for rank in (0, 1):
-            path = root / f"save-{step}/rank-{rank}.own"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"OWN1" + bytes([step]) + f"weights {step} {rank}".encode())
-            os.utime(path, (SAVED + 60 * step,) * 2)
+            data = b"OWN1" + bytes([step]) + f"weights {step} {rank}".encode()
+            put(root / f"save-{step}/rank-{rank}.own", data, SAVED + 60 * step)
     return root
 
 
 def acme(root: Path, steps: tuple[int, ...] = (10, 20)) -> Path:
     """The same for the package in examples/plugin."""
     for step in steps:
-        home = root / f"save-{step}"
-        home.mkdir(parents=True)
+        home, at = root / f"save-{step}", SAVED + 60 * step
         for rank in (0, 1):
             body = f"weights {step} {rank}".encode()
             head = b"ACME" + step.to_bytes(8, "little") + len(body).to_bytes(8, "little")
             crc = zlib.crc32(body).to_bytes(4, "little")
-            (home / f"part-{rank}-of-2.acme").write_bytes(head + body + crc)
-        (home / "DONE").touch()
-        for path in home.iterdir():
-            os.utime(path, (SAVED + 60 * step,) * 2)
+            put(home / f"part-{rank}-of-2.acme", head + body + crc, at)
+        put(home / "DONE", b"", at)
     return root

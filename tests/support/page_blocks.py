@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -56,27 +57,18 @@ def prepare(page: str, home: Path) -> dict[str, str]:
     """What lies in the directory of a page, and the environment of its blocks."""
     (home / "train.py").write_text(TRAIN)
     for name, case in _TREE.findall(page):
-        (home / "made").mkdir()
-        fixture_trees.materialise(LAYOUT_TREES / case / "expected.json", home / "made").rename(
-            home / "made" / "whole"
-        )
         (home / name).parent.mkdir(exist_ok=True)
-        (home / "made" / "whole").rename(home / name)
-        (home / "made").rmdir()
+        with tempfile.TemporaryDirectory(dir=home) as made:
+            case_tree = fixture_trees.materialise(LAYOUT_TREES / case / "expected.json", Path(made))
+            case_tree.rename(home / name)
     for tree in _CLONED.findall(page):
         shutil.copytree(ROOT / tree, home / tree, symlinks=True)
         for path in (home / tree).rglob("*"):
             os.utime(path, (_CLONED_AT, _CLONED_AT), follow_symlinks=False)
     kept = {name: os.environ[name] for name in ("XDG_STATE_HOME",) if name in os.environ}
     path = f"{warm.commands()}:{BIN}:{os.environ['PATH']}"
-    return {
-        **run_helpers.CLEAN,
-        **kept,
-        "PATH": path,
-        "HOME": str(home),
-        "PYTHONPATH": str(ROOT),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    own = {"PATH": path, "HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return {**run_helpers.CLEAN, **kept, **own}
 
 
 def run(block: Block, home: Path, env: dict[str, str]) -> None:

@@ -86,19 +86,14 @@ def load_dcp(directory: str) -> dict[str, Any]:
     state: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _load_state_dict(
-            state,
-            storage_reader=saver.FileSystemReader(directory),
-            planner=_EmptyStateDictLoadPlanner(),
-            no_dist=True,
-        )
+        reader, planner = saver.FileSystemReader(directory), _EmptyStateDictLoadPlanner()
+        _load_state_dict(state, storage_reader=reader, planner=planner, no_dist=True)
     return state
 
 
 def tensors(state: object) -> Iterator[torch.Tensor]:
     if isinstance(state, torch.Tensor):
         yield state
-    for value in (
-        state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ()
-    ):
+    below = state.values() if isinstance(state, dict) else state if isinstance(state, (list, tuple)) else ()
+    for value in below:
         yield from tensors(value)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import small_files
 import warm
+from timed import put, same_times
 
 if TYPE_CHECKING:
     from ckpt_tools.model.answers import Verification
@@ -20,19 +21,11 @@ if TYPE_CHECKING:
 LARGE = 64 << 20
 
 CKPT = [sys.executable, "-m", "ckpt_tools"]
-CLEAN = {
-    k: v
-    for k, v in os.environ.items()
-    if not k.startswith(("CKPT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_", "MS_"))
-}
-SAY = [
-    sys.executable,
-    "-c",
-    (
-        "import json, os, sys; print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if"
-        " k.startswith('CKPT_')}]))"
-    ),
-]
+FOREIGN = ("CKPT_", "SLURM_", "OMPI_", "PMI", "TORCHELASTIC_", "MS_")
+CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+SEEN = """import json, os, sys
+print(json.dumps([sys.argv[1:], {k: v for k, v in os.environ.items() if k.startswith('CKPT_')}]))"""
+SAY = [sys.executable, "-c", SEEN]
 """A command that prints its words and the variables it sees."""
 OLD = 1_700_000_000
 
@@ -48,9 +41,7 @@ def megatron(
     for step in steps:
         for rank in range(world) if ranks is None else ranks:
             path = root / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(small_files.megatron(step, rank, world, 1, world))
-            os.utime(path, (OLD + step * 360, OLD + step * 360))
+            put(path, small_files.megatron(step, rank, world, 1, world), OLD + step * 360)
     root.mkdir(parents=True, exist_ok=True)
     if tracker and steps:
         (root / "latest_checkpointed_iteration.txt").write_text(str(max(steps)))
@@ -62,18 +53,15 @@ def one_file_per_rank(root: Path, steps: Sequence[int] = (10, 20)) -> Path:
     for step in steps:
         for rank in range(2):
             path = root / f"rank_{rank}/net-1_{step}.ckpt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(small_files.mindspore(True, rank, step_num=step))
-            os.utime(path, (OLD + step * 360, OLD + step * 360))
+            put(path, small_files.mindspore(True, rank, step_num=step), OLD + step * 360)
     return root
 
 
 def broken(root: Path, step: int, rank: int = 0) -> None:
     """Cut off the end of a file, and keep its modification time."""
     path = root / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt"
-    st = path.stat()
-    path.write_bytes(path.read_bytes()[:-200])
-    os.utime(path, ns=(st.st_atime_ns, st.st_mtime_ns))
+    with same_times(path):
+        path.write_bytes(path.read_bytes()[:-200])
 
 
 def torchrun_env(
@@ -96,10 +84,10 @@ def ckpt(
 
 def flip(path: Path, at: int = -1, mask: int = 1) -> None:
     """Flip bits of one byte where no time of the file shows it."""
-    times, data = path.stat(), bytearray(path.read_bytes())
+    data = bytearray(path.read_bytes())
     data[at] ^= mask
-    path.write_bytes(data)
-    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with same_times(path):
+        path.write_bytes(data)
 
 
 def codes_of(found: Verification) -> set[str]:

@@ -16,56 +16,30 @@ NASTY = "/data/\x1b[2J[red]\udcff\u202etp.tar"
 
 def part(rank: int, path: str = "", **more) -> Part:
     values = {
-        "layout": "mindspore",
-        "piece": "flat",
-        "role": "model",
-        "run": "out/ckpt",
-        "base": "/data/out",
-        "rank": rank,
-        "epoch": 3,
-        "step_in_epoch": 40,
-        "step": 120,
-        "size": 1000,
-        "mtime_ns": 10**18,
-    }
+        "layout": "mindspore", "piece": "flat", "role": "model", "run": "out/ckpt", "base": "/data/out", "rank": rank,
+        "epoch": 3, "step_in_epoch": 40, "step": 120, "size": 1000, "mtime_ns": 10**18,
+    }  # fmt: skip
     return Part(path=path or f"/data/out/rank_{rank}/net-3_40.ckpt", **{**values, **more})
 
 
 def checkpoint(**more) -> Checkpoint:
     values = {
-        "layout": "mindspore",
-        "run": "out/ckpt",
-        "kind": Kind.PERIODIC,
-        "parts": (part(0), part(1)),
-        "path": "/data/out",
-        "mtime_ns": 10**18 + 5 * 10**8,
-        "step": 120,
-        "epoch": 3,
-        "epoch_base": 1,
-        "step_in_epoch": 40,
-        "generation": 2,
-    }
+        "layout": "mindspore", "run": "out/ckpt", "kind": Kind.PERIODIC, "parts": (part(0), part(1)), "path": "/data/out",
+        "mtime_ns": 10**18 + 5 * 10**8, "step": 120, "epoch": 3, "epoch_base": 1, "step_in_epoch": 40, "generation": 2,
+    }  # fmt: skip
     return Checkpoint(**{**values, **more})
 
 
 def report(path: str, verdict: Verdict = Verdict.OK, *findings: Finding, **more) -> Report:
-    values = {
-        "format": "mindspore_ckpt",
-        "size": 1000,
-        "level": Level.CONTENT,
-        "coverage": 0.996,
-        "metadata": {"epoch_num": 3},
-    }
-    return Report(path=path, verdict=verdict, findings=findings, **{**values, **more})
+    values = {"format": "mindspore_ckpt", "size": 1000, "level": Level.CONTENT, "coverage": 0.996}
+    said = {"metadata": {"epoch_num": 3}, "verdict": verdict, "findings": findings}
+    return Report(path=path, **{**values, **said, **more})
 
 
 def verification(**more) -> Verification:
-    bad = report(
-        NASTY,
-        Verdict.BROKEN,
-        finding("truncated", "ends [bold]early\x07", offset=12),
-        metadata={"loss": float("nan"), "lr": float("-inf"), "big": 1 << 5000},
-    )
+    early = finding("truncated", "ends [bold]early\x07", offset=12)
+    odd = {"loss": float("nan"), "lr": float("-inf"), "big": 1 << 5000}
+    bad = report(NASTY, Verdict.BROKEN, early, metadata=odd)
     values = {
         "root": "/data",
         "verdict": Verdict.BROKEN,
@@ -78,55 +52,29 @@ def verification(**more) -> Verification:
 
 
 def load(rank: int, **more) -> FileLoad:
-    return FileLoad(
-        **{
-            "role": "model",
-            "path": f"/data/out/rank_{rank}/net-3_40.ckpt",
-            "size": 1000,
-            "mtime_ns": 10**18,
-            "level": Level.CONTENT,
-            "coverage": 0.5,
-            "source_rank": rank,
-            **more,
-        }
-    )
+    values = {"role": "model", "path": f"/data/out/rank_{rank}/net-3_40.ckpt", "source_rank": rank}
+    known = {"size": 1000, "mtime_ns": 10**18, "level": Level.CONTENT, "coverage": 0.5}
+    return FileLoad(**{**values, **known, **more})
 
 
 def plan(**more) -> LoadPlan:
     lost = checkpoint(kind=Kind.DYING_GASP, step=160, path="/data/gasp")
+    why = "own file is truncated; signatures are equal"
+    other = load(1, path=load(0).path, source_rank=0, substituted=True, node="n1", reason=why)
     values = {
         "root": "/data",
         "checkpoint": checkpoint(),
         "resume": Resume("/data/out", ("--load", "/data/out"), {"CKPT_EXTRA": "1"}),
-        "by_rank": (
-            RankLoad(0, (load(0),)),
-            RankLoad(
-                1,
-                (
-                    load(
-                        1,
-                        path=load(0).path,
-                        source_rank=0,
-                        substituted=True,
-                        node="n1",
-                        reason="own file is truncated; signatures are equal",
-                    ),
-                ),
-            ),
-        ),
+        "by_rank": (RankLoad(0, (load(0),)), RankLoad(1, (other,))),
         "shared": (load(0, role="metadata", path="/data/out/meta.pt", source_rank=None),),
-        "world_size": 2,
-        "saved_world_size": 2,
-        "topology": {"dp": Known(2, "--dp")},
+        "world_size": 2, "saved_world_size": 2, "topology": {"dp": Known(2, "--dp")},
         "rollback": Rollback(160, 120, 40, "rank 1 has no file"),
         "rejected": (Rejected(lost, (finding("missing-rank", "rank 1 has no file", path="/data/gasp"),)),),
         "ahead": (lost,),
-        "attempts": 2,
-        "bytes_verified": 2000,
-        "bytes_read": 2000,
+        "attempts": 2, "bytes_verified": 2000, "bytes_read": 2000,
         "warnings": (finding("world-size-inferred", "2 from the highest rank"),),
         "fingerprint": "ab" * 16,
-    }
+    }  # fmt: skip
     return LoadPlan(**{**values, **more})
 
 

@@ -41,14 +41,6 @@ def big(path: Path, megabytes: int = 64) -> Path:
     return path
 
 
-def flip(path: Path, at: int) -> None:
-    with open(path, "r+b") as f:
-        f.seek(at)
-        byte = f.read(1)[0]
-        f.seek(at)
-        f.write(bytes([byte ^ 1]))
-
-
 def not_its_own_crash(line: list[str], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """What the ranks answered. Open MPI 4.1.4 with PMIx 4.2.2, Debian 12's, at times dies of SIGSEGV in
     PMIx_server_finalize when all ranks have ended: then nobody knows their exit code, and they are asked
@@ -66,24 +58,6 @@ def not_its_own_crash(line: list[str], env: dict[str, str]) -> subprocess.Comple
 def mpirun(*words: str, tmp: Path, ranks: int = 3) -> subprocess.CompletedProcess[str]:
     needs("mpirun")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    env = {
-        **CLEAN,
-        "PATH": os.environ["PATH"],
-        "PYTHONPATH": str(FIXTURES.parent),
-        "CKPT_CACHE_DIR": str(tmp),
-        "OMP_NUM_THREADS": "1",
-    }
-    line = [
-        "mpirun",
-        *as_root,
-        "--oversubscribe",
-        "-n",
-        str(ranks),
-        sys.executable,
-        "-m",
-        "mpi4py.futures",
-        "-m",
-        "ckpt_tools",
-        *words,
-    ]
-    return not_its_own_crash([*line, "--scheduler", "mpi"], env)
+    env = {**CLEAN, "PYTHONPATH": str(FIXTURES.parent), "CKPT_CACHE_DIR": str(tmp), "OMP_NUM_THREADS": "1"}
+    line = ["mpirun", *as_root, "--oversubscribe", "-n", str(ranks), sys.executable, "-m", "mpi4py.futures"]
+    return not_its_own_crash([*line, "-m", "ckpt_tools", *words, "--scheduler", "mpi"], env)

@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import timed
 import torch
 from small_files import saved
 
@@ -15,9 +16,7 @@ DAY = 1_700_000_000
 
 
 def put(path: Path, data: bytes, at: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (DAY + at, DAY + at))
+    timed.put(path, data, DAY + at)
 
 
 def copy(root: Path, source: str, over: str, times: str = "kept") -> None:
@@ -35,9 +34,8 @@ def copy(root: Path, source: str, over: str, times: str = "kept") -> None:
 
 def numbers(*seed: int) -> torch.Tensor:
     """Large enough that a stored checksum covers most of its file."""
-    return torch.rand(
-        4096, generator=torch.Generator().manual_seed(sum(n * 1000**i for i, n in enumerate(seed, 1)))
-    )
+    generator = torch.Generator().manual_seed(sum(n * 1000**i for i, n in enumerate(seed, 1)))
+    return torch.rand(4096, generator=generator)
 
 
 def shard(
@@ -52,11 +50,8 @@ def shard(
         for tp in range(2):
             home = tree / f"iter_{step:07d}" / f"mp_rank_{tp:02d}"
             args = Namespace(world_size=2, tensor_model_parallel_size=2, pipeline_model_parallel_size=1)
-            put(
-                home / "model_optim_rng.pt",
-                saved({"args": args, "iteration": step, "model": {"w": numbers(step, tp, 7)}}),
-                step,
-            )
+            model = {"args": args, "iteration": step, "model": {"w": numbers(step, tp, 7)}}
+            put(home / "model_optim_rng.pt", saved(model), step)
             put(home / "distrib_optim.pt", saved({0: {"param": numbers(*of(step, tp))}}), step)
     put(tree / "latest_checkpointed_iteration.txt", str(steps[-1]).encode(), steps[-1] + 1)
     return tree

@@ -41,15 +41,8 @@ def readinto(self: storage.LocalSource, offset: int, buffer: memoryview) -> None
     _noted(self.path, offset, len(buffer))
 
 
+_OF_SOURCE = storage.LocalSource
 if not hasattr(storage, "slow"):  # Dask loads it twice
-    storage.slow = (
-        storage.LocalSource.__init__,
-        storage.LocalSource.read,
-        storage.LocalSource.readinto,
-    )  # type: ignore[attr-defined]
-    storage.LocalSource.__init__, storage.LocalSource.read, storage.LocalSource.readinto = (
-        opened,
-        read,
-        readinto,
-    )  # type: ignore[method-assign]
+    storage.slow = (_OF_SOURCE.__init__, _OF_SOURCE.read, _OF_SOURCE.readinto)  # type: ignore[attr-defined]
+    _OF_SOURCE.__init__, _OF_SOURCE.read, _OF_SOURCE.readinto = opened, read, readinto  # type: ignore[method-assign]
 _open, _read, _readinto = storage.slow

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from places import SUPPORT
@@ -24,16 +25,8 @@ PACKAGES = "slurm-wlm munge openmpi-bin gcc libc6-dev prometheus"
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 """Where the daemons are: an ordinary user's PATH lacks these two on Debian."""
 _ENDED = (
-    "COMPLETED",
-    "FAILED",
-    "CANCELLED",
-    "TIMEOUT",
-    "NODE_FAIL",
-    "BOOT_FAIL",
-    "OUT_OF_MEMORY",
-    "DEADLINE",
-    "PREEMPTED",
-)
+    "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY", "DEADLINE", "PREEMPTED",
+)  # fmt: skip
 
 
 def needs(*commands: str) -> None:
@@ -55,9 +48,10 @@ class Slurm:
         # of pytest.
         self.home = Path(tempfile.mkdtemp(prefix="ckpt-slurm-"))
         self.home.chmod(0o711)
-        self.keeper = subprocess.Popen(
-            [sys.executable, SUPPORT / "slurm_keeper.py", self.home], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "PATH": PATH}
-        )  # fmt: skip
+        line = [sys.executable, SUPPORT / "slurm_keeper.py", self.home]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        env = {**os.environ, "PATH": PATH}
+        self.keeper = subprocess.Popen(line, env=env, start_new_session=True, **pipes)
         assert self.keeper.stdout
         if (said := self.keeper.stdout.readline()) != "ready\n":
             said += self.keeper.stdout.read()
@@ -89,17 +83,9 @@ class Slurm:
         file = cwd / f"{secrets.token_hex(4)}.sbatch"
         file.write_text(script if script.startswith("#!") else f"#!/bin/bash\n{script}")
         out = file.with_suffix(".out")
-        number = self.run(
-            "sbatch",
-            "--parsable",
-            f"--chdir={cwd}",
-            f"--output={out}",
-            "--open-mode=append",
-            *options,
-            file,
-            env=env,
-        ).strip()
-        return Batch(self, number, out)
+        where = [f"--chdir={cwd}", f"--output={out}", "--open-mode=append"]
+        number = self.run("sbatch", "--parsable", *where, *options, file, env=env)
+        return Batch(self, number.strip(), out)
 
 
 class Batch:
@@ -126,11 +112,8 @@ class Batch:
             if seen["JobState"] in _ENDED:
                 assert until is None, f"{until} did not appear\n{self.said}"
                 return seen["ExitCode"]
-            late = (
-                f"the job is still {seen['JobState']} ({seen.get('Reason')}) after {timeout:g}"
-                f" s\n{self.said}{self.slurm_logs}"
-            )
-            assert time.monotonic() < end, late
+            state = f"{seen['JobState']} ({seen.get('Reason')})"
+            assert time.monotonic() < end, f"still {state} after {timeout:g} s\n{self.said}{self.slurm_logs}"
             time.sleep(0.2)
 
     @property

@@ -114,11 +114,9 @@ def _start(home: Path) -> None:
     host = socket.gethostname().partition(".")[0]
     # job scripts make port numbers of it, and other clusters may run beside this one
     first = 1 + secrets.randbelow(50000)
-    (home / "slurm.conf").write_text(
-        CONF.format(
-            home=home, host=host, ports=free_ports(3), user=pwd.getpwuid(os.geteuid()).pw_name, first=first
-        )
-    )
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    conf = CONF.format(home=home, host=host, ports=free_ports(3), user=user, first=first)
+    (home / "slurm.conf").write_text(conf)
     os.environ["SLURM_CONF"] = f"{home}/slurm.conf"
     files = [f"--{what}-file={munge}/{what}" for what in ("key", "pid", "log", "seed")]
     as_munge: dict[str, Any] = {"user": "munge", "group": "munge", "extra_groups": []} if root else {}
@@ -130,9 +128,8 @@ def _start(home: Path) -> None:
     daemons += [subprocess.Popen(words, **quiet) for words in slurm]
 
     def idle() -> bool:
-        return subprocess.run(
-            ["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True
-        ).stdout.split() == ["idle"] * len(NODES)
+        states = subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], capture_output=True, text=True).stdout
+        return states.split() == ["idle"] * len(NODES)
 
     _until(idle, daemons, home)
 
@@ -144,18 +141,8 @@ def _until(
     while not done():
         if time.monotonic() > end or any(d.poll() is not None for d in daemons):
             ended = [f"{d.args!r} ended with {d.returncode}" for d in daemons if d.poll() is not None]
-            raise RuntimeError(
-                "\n".join(
-                    [
-                        *ended,
-                        *(
-                            p.read_text()[-2000:]
-                            for p in sorted([*home.glob("*.log"), home / "munge/log"])
-                            if p.exists()
-                        ),
-                    ]
-                )
-            )
+            logs = (p for p in sorted([*home.glob("*.log"), home / "munge/log"]) if p.exists())
+            raise RuntimeError("\n".join([*ended, *(p.read_text()[-2000:] for p in logs)]))
         time.sleep(0.1)
 
 

@@ -57,64 +57,36 @@ def adam(step: int) -> dict[str, Any]:
     }
 
 
+def megatron_state(step: int, rank: int, tp: int, pp: int, world: int, model: object) -> dict[str, Any]:
+    sizes = {"tensor_model_parallel_size": tp, "pipeline_model_parallel_size": pp}
+    args = Namespace(world_size=world, rank=rank, iteration=step, **sizes)
+    return {"args": args, "checkpoint_version": 3.0, "iteration": step, "model": model}
+
+
 @cache
 def megatron(step: int, rank: int, tp: int, pp: int, world: int) -> bytes:
-    args = Namespace(
-        world_size=world,
-        rank=rank,
-        iteration=step,
-        tensor_model_parallel_size=tp,
-        pipeline_model_parallel_size=pp,
-    )
-    return saved(
-        {
-            "args": args,
-            "checkpoint_version": 3.0,
-            "iteration": step,
-            "model": {"w": tensor(step, rank), "b": tensor(step, rank, 1, shape=(12,))},
-        }
-    )
+    model = {"w": tensor(step, rank), "b": tensor(step, rank, 1, shape=(12,))}
+    return saved(megatron_state(step, rank, tp, pp, world, model))
 
 
 @cache
 def megatron_optimizer(step: int, rank: int) -> bytes:
-    return saved(
-        {
-            0: {
-                torch.float32: {
-                    "param": tensor(step, rank, 2, shape=(12,)),
-                    "exp_avg": tensor(step, rank, 3, shape=(12,)),
-                }
-            }
-        }
-    )
+    flat = {"param": tensor(step, rank, 2, shape=(12,)), "exp_avg": tensor(step, rank, 3, shape=(12,))}
+    return saved({0: {torch.float32: flat}})
 
 
 @cache
 def megatron_common(step: int, world: int) -> bytes:
-    return saved(
-        {
-            "args": Namespace(world_size=world, iteration=step),
-            "checkpoint_version": 3.0,
-            "iteration": step,
-            "opt_param_scheduler": {"num_steps": step},
-        }
-    )
+    args = Namespace(world_size=world, iteration=step)
+    state = {"args": args, "checkpoint_version": 3.0, "iteration": step}
+    return saved({**state, "opt_param_scheduler": {"num_steps": step}})
 
 
 @cache
 def deepspeed_model(step: int, dp: int, mp: int, m: int) -> bytes:
-    return saved(
-        {
-            "module": {"w": tensor(step, m)},
-            "optimizer": None,
-            "skipped_steps": 0,
-            "global_steps": step,
-            "global_samples": 8 * step,
-            "dp_world_size": dp,
-            "mp_world_size": mp,
-        }
-    )
+    steps = {"skipped_steps": 0, "global_steps": step, "global_samples": 8 * step}
+    sizes = {"dp_world_size": dp, "mp_world_size": mp}
+    return saved({"module": {"w": tensor(step, m)}, "optimizer": None, **steps, **sizes})
 
 
 @cache
@@ -130,54 +102,32 @@ def deepspeed_zero(step: int, dp: int, rank: int) -> bytes:
 
 @cache
 def lightning(epoch: int, step: int) -> bytes:
-    return saved(
-        {
-            "epoch": epoch,
-            "global_step": step,
-            "pytorch-lightning_version": "2.6.6",
-            "state_dict": {"w": tensor(step)},
-            "loops": {},
-            "callbacks": {},
-            "optimizer_states": [adam(step)],
-            "lr_schedulers": [],
-        }
-    )
+    told = {"epoch": epoch, "global_step": step, "pytorch-lightning_version": "2.6.6"}
+    rest = {"loops": {}, "callbacks": {}, "optimizer_states": [adam(step)], "lr_schedulers": []}
+    return saved({**told, "state_dict": {"w": tensor(step)}, **rest})
 
 
 @cache
 def sample(epoch: int) -> bytes:
-    return saved(
-        {
-            "epoch": epoch,
-            "arch": "resnet18",
-            "state_dict": {"w": tensor(epoch)},
-            "best_acc1": 0.5,
-            "optimizer": adam(epoch),
-        }
-    )
+    model, optimizer = {"w": tensor(epoch)}, adam(epoch)
+    told = {"epoch": epoch, "arch": "resnet18"}
+    return saved({**told, "state_dict": model, "best_acc1": 0.5, "optimizer": optimizer})
 
 
 @cache
 def trainer(step: int) -> Mapping[str, bytes]:
     """The files of a Trainer's checkpoint, in the order in which it writes them."""
-    state = {
-        "epoch": step / 10,
-        "global_step": step,
-        "max_steps": 100000,
-        "num_train_epochs": 2,
-        "log_history": [],
-    }
+    told = {"epoch": step / 10, "global_step": step, "max_steps": 100000}
+    state = {**told, "num_train_epochs": 2, "log_history": []}
+    model = {"w": tensor(step), "b": tensor(step, 1, shape=(12,))}
+    random = {"python": (3, (0, step), None), "cpu": torch.full((16,), step % 251, dtype=torch.uint8)}
     return {
         "config.json": json.dumps({"architectures": ["Tiny"], "hidden_size": 4}, indent=2).encode() + b"\n",
-        "model.safetensors": safetensors_save(
-            {"w": tensor(step), "b": tensor(step, 1, shape=(12,))}, {"format": "pt"}
-        ),
+        "model.safetensors": safetensors_save(model, {"format": "pt"}),
         "training_args.bin": saved({"output_dir": "out"}),
         "optimizer.pt": saved(adam(step)),
         "scheduler.pt": saved({"base_lrs": [0.001], "last_epoch": step, "_step_count": step + 1}),
-        "rng_state.pth": saved(
-            {"python": (3, (0, step), None), "cpu": torch.full((16,), step % 251, dtype=torch.uint8)}
-        ),
+        "rng_state.pth": saved(random),
         "trainer_state.json": json.dumps(state, indent=2, sort_keys=True).encode() + b"\n",
     }
 
@@ -197,13 +147,8 @@ def dcp(step: int, files: int = 2, key: str = "step", seed: float = 0.5) -> Mapp
 def mindspore(crc: bool, shard: int, **entries: int) -> bytes:
     """A MindSpore .ckpt of model shard ``shard`` with ``entries`` as append_info writes them: rank-0 Int64."""
     seed = (entries["step_num"], shard)
-    records = [
-        record("w", (3, 4), "Float32", payload(*seed)),
-        record("b", (12,), "Float32", payload(*seed, 1)),
-    ]
-    data = b"".join(
-        [*records, *(record(k, (), "Int64", n.to_bytes(8, "little")) for k, n in entries.items())]
-    )
+    data = record("w", (3, 4), "Float32", payload(*seed)) + record("b", (12,), "Float32", payload(*seed, 1))
+    data += b"".join(record(k, (), "Int64", n.to_bytes(8, "little")) for k, n in entries.items())
     return data + b"crc_num" + zlib.crc32(data).to_bytes(10, "big") if crc else data
 
 

@@ -20,9 +20,8 @@ def part(step: int, rank: int, name: str, mtime: float) -> Part:
     path = f"{ROOT}/{name.format(step=step, rank=rank)}"
     home = path.rsplit("/", 2)[0]
     moment = {"step": step, "rank": rank, "mtime_ns": int(mtime * 1e9)}
-    return Part(
-        path, "megatron", "model", "model", ".", ROOT, home=home, size=1_503_238_553 + rank % 3, **moment
-    )
+    size = 1_503_238_553 + rank % 3
+    return Part(path, "megatron", "model", "model", ".", ROOT, home=home, size=size, **moment)
 
 
 def gathered(
@@ -38,35 +37,22 @@ def gathered(
         mtime, step = NOW + save * HOUR, 500 * (save + 1)
         parts = tuple(part(step, rank, name, mtime + rank * 0.01) for rank in range(ranks))
         files += (FileReport(p, _report(p, (save, p.rank or 0) in damage)) for p in parts)
-        path = parts[0].home
-        checkpoints.append(
-            Checkpoint("megatron", ".", Kind.PERIODIC, parts, path, int(mtime * 1e9), step=step)
-        )
+        of = ("megatron", ".", Kind.PERIODIC, parts, parts[0].home, int(mtime * 1e9))
+        checkpoints.append(Checkpoint(*of, step=step))
     checkpoints.reverse()
     verdict = Verdict.BROKEN if broken else Verdict.OK
     n = len(files)
     summary = Summary(n, n << 30, n << 30, 900.0, n - len(damage), 0, len(damage), 0)
-    lost = tuple(
-        Rejected(c, (finding("crc-mismatch", "CRC-32 df808ef4, stored 7111c588", path=c.parts[0].path),))
-        for c in checkpoints[: 1 if broken else 0]
-    )
-    chosen = checkpoints[len(lost)]
-    plan = LoadPlan(
-        ROOT,
-        chosen,
-        Resume(ROOT, ("--load", ROOT)),
-        rejected=lost,
-        candidates=tuple(checkpoints),
-        world_size=ranks,
-    )
+    lost, all_of_them = tuple[Rejected, ...](), tuple(checkpoints)
+    if broken:
+        path = checkpoints[0].parts[0].path
+        why = finding("crc-mismatch", "CRC-32 df808ef4, stored 7111c588", path=path)
+        lost = (Rejected(checkpoints[0], (why,)),)
+    asked = (ROOT, checkpoints[len(lost)], Resume(ROOT, ("--load", ROOT)))
+    plan = LoadPlan(*asked, rejected=lost, candidates=all_of_them, world_size=ranks)
     result = Verification(ROOT, verdict, Level.CONTENT, summary, tuple(files))
-    return Gathered(
-        (ROOT,),
-        float(NOW + saves * HOUR),
-        result,
-        (Scan(ROOT, tuple(checkpoints)),),
-        (Start(ROOT, None, plan),),
-    )
+    scans, starts = (Scan(ROOT, all_of_them),), (Start(ROOT, None, plan),)
+    return Gathered((ROOT,), float(NOW + saves * HOUR), result, scans, starts)
 
 
 def _report(p: Part, damaged: bool) -> Report:
@@ -74,6 +60,5 @@ def _report(p: Part, damaged: bool) -> Report:
     if damaged:
         found = (finding("crc-mismatch", "data/16: CRC-32 df808ef4, stored 7111c588", offset=57_088),)
     verdict = Verdict.BROKEN if damaged else Verdict.OK
-    return Report(
-        p.path, "torch_zip", p.size, verdict, Level.CONTENT, 0.998, findings=found, mtime_ns=p.mtime_ns
-    )
+    of = (p.path, "torch_zip", p.size, verdict, Level.CONTENT, 0.998)
+    return Report(*of, findings=found, mtime_ns=p.mtime_ns)

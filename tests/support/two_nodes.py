@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from run_helpers import CKPT, CLEAN, SAY, ckpt, megatron
+from slurm_keeper import free_ports
 
 WORLD = 4
 
 
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    return free_ports(1)[0]
 
 
 class Nodes:
@@ -36,19 +35,8 @@ class Nodes:
     ) -> tuple[list[str], dict[str, str]]:
         """The words of one node's command, and its own environment."""
         where = {"": ["--plan-dir", str(self.shared)], "own": []}.get(meet, ["--rendezvous", meet])
-        nodes = [
-            "--agree",
-            "--job",
-            "j",
-            "--nodes",
-            "2",
-            "--node",
-            str(n),
-            "--world-size",
-            str(self.world),
-            "--timeout",
-            "1000",
-        ]
+        told = {"job": "j", "nodes": 2, "node": n, "world-size": self.world, "timeout": 1000}
+        nodes = ["--agree", *(f"--{name}={value}" for name, value in told.items())]
         words = ["run", str(self.disks[n]), *nodes, *where, *options, "--", *command]
         return words, {"XDG_STATE_HOME": str(self.tmp / f"state-{n}"), "OMP_NUM_THREADS": "1"}
 
@@ -56,13 +44,8 @@ class Nodes:
         self, n: int, *options: str, command: Sequence[str] = SAY, meet: str = "", inside: Sequence[str] = ()
     ) -> subprocess.Popen[str]:
         words, env = self.line(n, *options, command=command, meet=meet)
-        return subprocess.Popen(
-            [*inside, *CKPT, *words],
-            env={**CLEAN, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([*inside, *CKPT, *words], env={**CLEAN, **env}, **pipes)
 
     def run(self, *options: str, meet: str = "") -> list[tuple[int, dict[str, str], str]]:
         """(exit code, variables the command saw, stderr) of each node."""
