@@ -35,6 +35,7 @@ def _check(parts: Rows) -> Found:
     """Names against contents, where kohya's train_state.json tells; other names count saves, and the
     schedulers count in units of their own.
     """
+    yield from deepspeed.find_lost_optimizers(parts)
     plain = (p for p, _ in parts if p.rank is None and p.name.startswith("optimizer"))
     counted = {p.piece: ("optimizer_step",) for p in plain}
     steps, epochs = (f"train_state_kohya{mark}" for mark in ("_step", "_epoch"))

@@ -50,8 +50,8 @@ def _check(parts: Rows) -> Found:
         homes[part.folder.directory].append((part, report))
     for rows in homes.values():
         yield from _find_other_steps(rows)
-        yield from _find_lost_optimizers(rows)
         yield from _find_lost_layers(rows)
+    yield from find_lost_optimizers(parts)
     told = list(borrowed(parts, _COUNTERS, growing=False))
     yield from told
     yield from _find_renamed(parts, {path for path, _ in told})
@@ -82,20 +82,27 @@ def _find_other_steps(rows: Rows) -> Found:
             yield p.path, Flaw("step-mismatch", text)
 
 
-def _find_lost_optimizers(rows: Rows) -> Found:
-    """Optimizer files of data parallel ranks that a model file promises, and that are not there."""
-    optimizers = [dict(p.coords) for p, _ in rows if p.piece.startswith("optim")]
-    present = {(coords.get("dp"), coords.get("tp")) for coords in optimizers}
-    for p, r in rows:
-        # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
-        expected = present or r.metadata.get("optimizer", 0) is None
+def find_lost_optimizers(parts: Rows) -> Found:
+    """Optimizer files of data parallel ranks that a model file beside them promises, and that are not there,
+    also in what an engine saved below another framework's checkpoint.
+    """
+    present = defaultdict[str, set[tuple[int | None, int | None]]](set)
+    models = dict[str, tuple[Part, Report]]()
+    for p, r in parts:
+        home, coords = p.path.rpartition("/")[0], dict(p.coords)
+        if p.piece.startswith("optim"):
+            present[home].add((coords.get("dp"), coords.get("tp")))
+        elif p.piece.startswith(("model", "zero3")) and "dp_world_size" in r.metadata:
+            models.setdefault(home, (p, r))
+    for home, (p, r) in models.items():
         dp, mp = (whole(r.metadata.get(k)) or 1 for k in ("dp_world_size", "mp_world_size"))
-        sized = "dp_world_size" in r.metadata and 0 < dp * mp <= _WORLD
-        if p.piece.startswith(("model", "zero3")) and expected and sized:
-            if lost := ", ".join(_spell_lost(dp, mp, present)):
-                text = f"dp_world_size is {dp}, but there is no optimizer file of {lost}"
-                yield p.path, Flaw("missing-rank", text)
-            return
+        # with ZeRO the model states hold optimizer None: a save cut before its first optimizer file
+        expected = home in present or r.metadata.get("optimizer", 0) is None
+        if expected and 0 < dp * mp <= _WORLD and (lost := ", ".join(_spell_lost(dp, mp, present[home]))):
+            yield (
+                p.path,
+                Flaw("missing-rank", f"dp_world_size is {dp}, but there is no optimizer file of {lost}"),
+            )
 
 
 def _spell_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | None]]) -> Iterator[str]:

@@ -28,6 +28,7 @@ def _check(parts: Rows) -> Found:
     yield from named_steps([row for row in parts if row[0].piece == "state"], "global_step")
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
     yield from _find_older(parts)
+    yield from deepspeed.find_lost_optimizers(parts)
 
 
 def _find_older(parts: Rows) -> Found:

@@ -6,14 +6,7 @@ from __future__ import annotations
 
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Rows,
-    Saves,
-    loss,
-    whole,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
@@ -28,6 +21,7 @@ def _check(parts: Rows) -> Found:
     written before that checkpoint is of another callback, or of a job that died between the two.
     """
     yield from named_steps(parts, "global_step")
+    yield from deepspeed.find_lost_optimizers(parts)
     for part, report in parts:
         said = whole(report.metadata.get("epoch"))
         if None not in (said, part.epoch) and said != part.epoch:

@@ -9,11 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from fixture_trees import materialise
 from places import LAYOUT_TREES
 from small_files import deepspeed_model, deepspeed_zero, saved, tensor, trainer
 
-from ckpt_tools.api import plan
+from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError
+from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.selection import Selection
 
 RANKS = 2
@@ -113,3 +115,24 @@ def test_a_trainer_of_paddle_has_a_distributed_checkpoint_of_each_part(gone: str
     assert made.resume_step == (10 if gone else 20)
     assert made.resume.path == str(tmp_path / f"checkpoint-{made.resume_step}")
     assert bool(made.rejected) == bool(gone)
+
+
+@pytest.mark.parametrize("case", ["lightning/engine", "lightning/fabric", "accelerate/deepspeed"])
+def test_a_shard_that_a_lone_engine_has_lost_is_seen(case: str, tmp_path: Path) -> None:
+    """No other save tells of it: its model does."""
+    root = materialise(LAYOUT_TREES / case / "expected.json", tmp_path)
+    lost, *_ = sorted(root.rglob("*zero_pp_rank_1_mp_rank_00_optim_states.pt"), reverse=True)
+    home = lost.parent.parent
+    for save in root.iterdir():
+        if save != home:
+            shutil.rmtree(save) if save.is_dir() else save.unlink()
+    lost.unlink()
+    found = [f.code for file in verify([str(root)]).files for f in file.report.findings]
+    assert "missing-rank" in found
+
+
+def test_a_shard_that_a_lone_trainer_has_lost_is_seen(tmp_path: Path) -> None:
+    save(tmp_path, 10)
+    assert verify([str(tmp_path)]).verdict is not Verdict.BROKEN
+    (tmp_path / "checkpoint-10/global_step10/zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    assert verify([str(tmp_path)]).verdict is Verdict.BROKEN
