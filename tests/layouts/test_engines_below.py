@@ -133,6 +133,7 @@ def test_a_shard_that_a_lone_engine_has_lost_is_seen(case: str, tmp_path: Path) 
 
 def test_a_shard_that_a_lone_trainer_has_lost_is_seen(tmp_path: Path) -> None:
     save(tmp_path, 10)
-    assert verify([str(tmp_path)]).verdict is not Verdict.BROKEN
     (tmp_path / "checkpoint-10/global_step10/zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1.7e9, 1.7e9))  # nobody is at it any more
     assert verify([str(tmp_path)]).verdict is Verdict.BROKEN
