@@ -1,5 +1,5 @@
-"""``latest_checkpoint.txt`` beside files of no known arrangement, and ``--max-step`` where nothing tells a step:
-no older checkpoint is taken without a reason, and a text that means something else is none.
+"""A text that names the latest save (``latest_checkpoint.txt``) beside files of no known arrangement: no older
+checkpoint is taken without a reason, and a text that means something else is none.
 """
 
 from __future__ import annotations
@@ -10,75 +10,77 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_files import adam, saved, tensor
+from told_trees import Question, hold, table
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable
 from ckpt_tools.model.selection import Selection
 
-TRACKER = "latest_checkpoint.txt"
-
-
-def put(root: Path, name: str, step: int, at: int) -> None:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    state = {"model": {"w": tensor(step)}, "optimizer": adam(step), "step": step}
-    path.write_bytes(saved(state))
-    os.utime(path, (1_700_000_000 + at,) * 2)
-
-
-def forget(tracker: Path, said: str) -> None:
-    """Write a tracker as it was before the last save."""
-    tracker.write_text(said)
-    os.utime(tracker, (1_700_000_000,) * 2)
-
-
-@pytest.fixture(params=["step_{}.pt", "step_{}/state.pt", "ckpt-{}.pth"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
-    """Saves of steps 100 and 200; the tracker would hold their first component."""
-    for step in (100, 200):
-        put(tmp_path / "run", request.param.format(step), step, step)
-    return tmp_path / "run", request.param.partition("/")[0]
-
-
-@pytest.mark.parametrize("said", ["{}\n", "/elsewhere/ckpts/{}", "out/{}/"])
-def test_a_checkpoint_that_it_names_and_that_is_gone_is_said(run: tuple[Path, str], said: str) -> None:
-    root, name = run
-    (root / TRACKER).write_text(said.format(name.format(300)))
-    made = plan(str(root))
-    assert made.checkpoint and made.checkpoint.step == 200
-    assert [f.code for r in made.rejected for f in r.findings] == ["missing-part"]
-    assert "dangling-tracker" in {f.code for f in made.warnings}
-    for path in [p for p in root.rglob("*") if p.is_file() and p.name != TRACKER]:
-        path.unlink()
-    with pytest.raises(NoneUsable):  # and nothing starts from nothing
-        plan(str(root), Selection(allow_none=True))
-
-
-@pytest.mark.parametrize(
-    "tracker", ["latest", "latest.txt", "last.txt", "last_checkpoint.txt", "latest_ckpt.txt"]
+MADE = {
+    "files": ("planted", "step_100.pt step_200.pt"),
+    "directories": ("planted", "step_100/state.pt:whole100 step_200/state.pt:whole200"),
+    "epochs": ("planted", "ckpt-100.pth ckpt-200.pth"),
+    "averages": ("planted", "model_100.pt ema_100.pt= model_200.pt ema_200.pt="),
+    "last": ("planted", "model_100.pt model_200.pt last.pt:whole200="),
+    "halves": (
+        "planted",
+        "weights_20.pt:model training_state_20.pt:optimizer= weights_30.pt:model training_state_30.pt:optimizer=",
+    ),
+}
+TREES = table(
+    """
+    files
+        put latest_checkpoint.txt {step_300.pt,/elsewhere/ckpts/step_300.pt,out/step_300.pt/}
+            -> step_200.pt -missing-part +dangling-tracker
+        then rm *.pt | allow_none=yes -> exit 4 tree/first-launch-leftovers +dangling-tracker
+        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} step_100.pt
+            -> step_200.pt +stale-tracker
+        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} step_300.pt
+            -> step_200.pt -missing-part +dangling-tracker
+        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} loss 0.25 nothing else
+            -> step_200.pt +dangling-tracker
+        put latest_checkpoint.txt {200,the best so far,a b} -> step_200.pt +bad-tracker
+        latest_checkpoint.txt:{empty,zeros,json} -> step_200.pt +bad-tracker
+    directories
+        put latest_checkpoint.txt {step_300,/elsewhere/ckpts/step_300,out/step_300/}
+            -> step_200 -missing-part +dangling-tracker
+        then rm step_*/* | allow_none=yes -> exit 4 tree/first-launch-leftovers +dangling-tracker
+        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} step_100
+            -> step_200 +stale-tracker
+        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} step_300
+            -> step_200 -missing-part +dangling-tracker
+        put {latest,latest.txt,last.txt,last_checkpoint.txt,latest_ckpt.txt} loss 0.25 nothing else
+            -> step_200 +dangling-tracker
+        put latest_checkpoint.txt {200,the best so far,a b} -> step_200 +bad-tracker
+        latest_checkpoint.txt:{empty,zeros,json} -> step_200 +bad-tracker
+    epochs
+        put latest_checkpoint.txt {ckpt-300.pth,/elsewhere/ckpts/ckpt-300.pth,out/ckpt-300.pth/}
+            -> ckpt-200.pth -missing-part +dangling-tracker
+        then rm *.pth | allow_none=yes -> exit 4 tree/first-launch-leftovers +dangling-tracker
+        put latest.txt ckpt-100.pth -> ckpt-200.pth +stale-tracker
+        put latest.txt ckpt-300.pth -> ckpt-200.pth -missing-part +dangling-tracker
+        put latest.txt loss 0.25 nothing else -> ckpt-200.pth +dangling-tracker
+        put latest_checkpoint.txt {200,the best so far,a b} -> ckpt-200.pth +bad-tracker
+    # It names the model of several files, or any file of a save.
+    averages
+        put latest_checkpoint.txt model_100.pt -> ema_200.pt +stale-tracker
+        put latest_checkpoint.txt model_200.pt -> ema_200.pt
+    last
+        put latest_checkpoint.txt model_100.pt -> model_200.pt +stale-tracker
+        put latest_checkpoint.txt model_200.pt -> model_200.pt
+    halves
+        put latest_checkpoint.txt {weights,training_state}_30.pt -> weights_30.pt
+        put latest_checkpoint.txt {weights,training_state}_20.pt -> weights_30.pt +stale-tracker
+        put latest_checkpoint.txt {weights,training_state}_20.pt | resume_from=tracker
+            -> weights_20.pt +stale-tracker
+    """,
+    **MADE,
 )
-def test_other_names_of_such_a_text(run: tuple[Path, str], tracker: str) -> None:
-    root, name = run
-    forget(root / tracker, name.format(100))
-    (stale,) = plan(str(root)).warnings
-    assert stale.code == "stale-tracker" and "ckpt repair" not in stale.hint  # which writes another one
-    (root / tracker).write_text(name.format(300))
-    made = plan(str(root), Selection(allow_none=True))
-    assert made.resume_step == 200 and [f.code for r in made.rejected for f in r.findings] == ["missing-part"]
-    assert "dangling-tracker" in {f.code for f in made.warnings}
-    (root / tracker).write_text("loss 0.25, nothing else\n")
-    made = plan(str(root))
-    assert made.resume_step == 200 and not made.rejected
 
 
-@pytest.mark.parametrize("said", ["", "200", "the best so far", "\x00\xff", "x" * 5000, "a\nb\n"])
-def test_another_text_is_said_and_changes_nothing(run: tuple[Path, str], said: str) -> None:
-    root, _ = run
-    (root / TRACKER).write_text(said)
-    made = plan(str(root))
-    assert made.checkpoint and made.checkpoint.step == 200 and not made.rejected
-    assert {f.code for f in made.warnings} <= {"bad-tracker"}
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_what_a_text_names(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)
 
 
 PADDLE_SPEECH = {
@@ -113,30 +115,3 @@ def test_paddlespeech_names_its_latest_save_in_a_list(tracker: str, tmp_path: Pa
     for other in (b"", b"{}", b'{"path": 7, "iteration": 1}', b"\xff" * 9, b"[" * 100_000):
         (tmp_path / tracker).write_bytes(other)
         assert plan(str(tmp_path), Selection(allow_none=True)).checkpoint is None
-
-
-@pytest.mark.parametrize("beside", ["ema_{}.pt", "last.pt"])
-def test_it_names_the_model_of_several_files(beside: str, tmp_path: Path) -> None:
-    for step in (100, 200):
-        put(tmp_path, f"model_{step}.pt", step, step)
-        put(tmp_path, beside.format(step), step, step)
-    (tmp_path / TRACKER).write_text("model_200.pt")
-    assert plan(str(tmp_path)).warnings == ()
-    forget(tmp_path / TRACKER, "model_100.pt")
-    assert [f.code for f in plan(str(tmp_path)).warnings] == ["stale-tracker"]
-
-
-@pytest.mark.parametrize("named", ["weights_{}.pt", "training_state_{}.pt"])
-def test_it_may_name_any_file_of_a_save(named: str, tmp_path: Path) -> None:
-    for step in (20, 30):
-        for name, data in (("weights", {"w": tensor(step)}), ("training_state", adam(step))):
-            path = tmp_path / f"{name}_{step}.pt"
-            path.write_bytes(saved(data))
-            os.utime(path, (1_700_000_000 + step,) * 2)
-    (tmp_path / TRACKER).write_text(named.format(30))
-    made = plan(str(tmp_path))
-    assert made.checkpoint and made.checkpoint.step == 30 and not made.warnings
-    forget(tmp_path / TRACKER, named.format(20))
-    assert [f.code for f in plan(str(tmp_path)).warnings] == ["stale-tracker"]
-    made = plan(str(tmp_path), Selection(resume_from="tracker"))
-    assert made.checkpoint and made.checkpoint.step == 20

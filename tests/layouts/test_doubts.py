@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import run_helpers
 from small_files import dcp, megatron, mindspore
+from told_trees import Question, hold, table
 
 from ckpt_tools import cli
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoCheckpoint, NoneUsable, NotRecognised
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.plan import render
 
@@ -65,28 +65,28 @@ def test_a_newer_unfinished_save_is_a_warning_and_an_older_one_is_not(tmp_path: 
     )
 
 
-@pytest.mark.parametrize(
-    ("times", "left", "options"),
-    [
-        ({20: 5, 30: 9}, [30], {}),
-        ({20: 5, 10: 9}, [10], {}),  # after a rollback the live timeline is behind
-        ({20: 5, 30: 1}, [30], {}),  # copied without its times: the job will come by it again
-        ({20: 5, 10: 1}, [], {}),
-        ({20: 5, 10: 9}, [], {"order": "step"}),
-        ({20: 5, 30: 1}, [30], {"order": "step"}),
-        ({20: 5, 30: 9}, [], {"max_step": 20}),
-        ({20: 5, 30: 9}, [30], {"max_step": 30}),
-        ({20: 5, 30: 9}, [30], {"kind": Kind.PERIODIC}),
-    ],
-    ids=str,
+TREES = table(
+    """
+    planted
+        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata -> step-20 +unfinished-save
+        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata | max_step=20 -> step-20
+        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata | max_step=30 -> step-20 +unfinished-save
+        step-20/:dcp@5 step-30/:dcp@9; rm step-30/.metadata | kind=periodic -> step-20 +unfinished-save
+        step-20/:dcp@5 step-30/:dcp@1; rm step-30/.metadata -> step-20 +unfinished-save
+        step-20/:dcp@5 step-30/:dcp@1; rm step-30/.metadata | order=step -> step-20 +unfinished-save
+        step-20/:dcp@5 step-10/:dcp@9; rm step-10/.metadata -> step-20 +unfinished-save
+        step-20/:dcp@5 step-10/:dcp@9; rm step-10/.metadata | order=step -> step-20
+        step-20/:dcp@5 step-10/:dcp@1; rm step-10/.metadata -> step-20
+        a/step-20/:dcp@5 b/step-30/:dcp@9; rm b/step-30/.metadata -> a/step-20
+        a/step-20/:dcp@5 b/step-30/:dcp@9; rm b/step-30/.metadata | run=a -> a/step-20
+        iter_0000010/:megatron -> iter_0000010 +missing-tracker
+    """
 )
-def test_newer_by_time_or_by_step(
-    tmp_path: Path, times: dict[int, int], left: list[int], options: dict[str, object]
-) -> None:
-    for step, at in times.items():
-        save(tmp_path, step, at, whole=step == 20)
-    made = plan(str(tmp_path), Selection(**options))  # type: ignore[arg-type]
-    assert made.resume_step == 20 and said(made.warnings, tmp_path) == [beyond(step) for step in left]
+
+
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_newer_by_time_or_by_step(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)
 
 
 @pytest.mark.slow
@@ -99,14 +99,6 @@ def test_many_are_counted(tmp_path: Path) -> None:
         *(beyond(step) for step in (90, 80, 70, 60, 50)),
         ("3 more saves like these never finished: step {20, 30, 40}", "."),
     ]
-
-
-@pytest.mark.slow
-def test_another_run_says_nothing(tmp_path: Path) -> None:
-    save(tmp_path / "a", 20, 5)
-    save(tmp_path / "b", 30, 9, whole=False)
-    assert said(plan(str(tmp_path)).warnings, tmp_path) == []
-    assert said(plan(str(tmp_path), Selection(run="a")).warnings, tmp_path) == []
 
 
 @pytest.mark.slow
@@ -164,11 +156,6 @@ def test_a_dying_gasp_that_never_finished_belongs_to_the_run_beside_it(tmp_path:
         9,
     )
     assert said(plan(str(tmp_path)).warnings, tmp_path) == []  # of two it is not known whose they are
-
-
-def test_a_whole_run_has_no_such_warning(tmp_path: Path) -> None:
-    put(tmp_path / "iter_0000010/mp_rank_00/model_optim_rng.pt", megatron(10, 0, 1, 1, 1), 0)
-    assert said(plan(str(tmp_path)).warnings, tmp_path) == []
 
 
 # -- saves that may still be written -------------------------------------------------------------------------

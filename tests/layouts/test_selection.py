@@ -7,14 +7,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fixture_trees import materialise
 from places import LAYOUT_TREES
-from small_files import mindspore, saved, tensor, trainer
+from small_files import mindspore, saved, tensor
+from told_trees import Question, hold, table
 
 from ckpt_tools import cli
 from ckpt_tools.api import plan
@@ -32,6 +32,60 @@ SEVERAL = [
 ]
 LATEST = "latest_checkpointed_iteration.txt"
 GROUPS: dict[str, Any] = {"replica_groups": {"": ((0, 2), (1, 3))}}
+MADE = {
+    # The newest by time is 20, because training went back, and the tracker names 10.
+    "gone-back": (
+        "planted",
+        f"iter_0000010/:megatron iter_0000030/:megatron iter_0000020/:megatron; put {LATEST} 10; at {LATEST} 3000",
+    ),
+}
+TREES = table(
+    """
+    gone-back
+        as it is -> iter_0000020 +mtime-disagrees-with-step +stale-tracker
+        as it is | resume_from=tracker -> iter_0000010 +stale-tracker
+        as it is | resume_from=mtime -> iter_0000020 +stale-tracker
+        as it is | resume_from=step -> iter_0000030 +stale-tracker
+        # Whoever chose is not warned about the other orders.
+        at latest_checkpointed_iteration.txt -9000 | order=tracker -> iter_0000010 +stale-tracker
+        at latest_checkpointed_iteration.txt -9000 | order=mtime -> iter_0000020 +stale-tracker
+        at latest_checkpointed_iteration.txt -9000 | order=step -> iter_0000030 +stale-tracker
+        at latest_checkpointed_iteration.txt -9000 -> iter_0000020 +mtime-disagrees-with-step +stale-tracker
+        # Another checkpoint than the one that was asked for would be a guess.
+        rm latest_checkpointed_iteration.txt | resume_from=tracker -> exit 2 choice/tracker-stale
+        put latest_checkpointed_iteration.txt {garbage,40,release} | resume_from=tracker
+            -> exit 2 choice/tracker-stale
+        put latest_checkpointed_iteration.txt garbage -> iter_0000020 +bad-tracker +mtime-disagrees-with-step
+        put latest_checkpointed_iteration.txt 40
+            -> iter_0000020 -missing-part +dangling-tracker +mtime-disagrees-with-step
+        put latest_checkpointed_iteration.txt release
+            -> iter_0000020 +dangling-tracker +mtime-disagrees-with-step
+        iter_0000005/:megatron | resume_from=tracker max_step=5 -> exit 2 choice/tracker-stale
+        # The newest is MindIO TTP's, which has none.
+        ttp_saved_checkpoints-step_35/rank_0/ttp_rank_0-1_35.ckpt:mindspore | resume_from=tracker
+            -> iter_0000010 +stale-tracker
+        iter_0000005/:megatron@0; cut iter_0000010/*/* | resume_from=tracker
+            -> iter_0000005 -missing-rank -truncated +dangling-tracker +stale-tracker
+        then cut iter_0000005/*/* | resume_from=tracker -> exit 4 choice/none-usable -missing-rank -truncated
+    planted
+        checkpoint-5/:trainer | resume_from=tracker -> exit 2 choice/tracker-stale
+        release/:megatron0 iter_0000010/:megatron; put latest_checkpointed_iteration.txt release
+            -> iter_0000010
+        release/:megatron0 iter_0000010/:megatron;
+            put latest_checkpointed_iteration.txt release | resume_from=tracker -> release
+    stable-baselines3/ppo
+        cp rl_model_128_steps.zip {best_model/best_model.zip,BEST/best_model.zip,old/best_model.zip}
+            -> rl_model_192_steps.zip
+        mv rl_model_192_steps.zip {best_model,BEST,old}/best_model.zip; rm rl_model_vecnormalize_192_steps.pkl
+            -> rl_model_128_steps.zip +passed-over
+    """,
+    **MADE,
+)
+
+
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_where_to_start(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)
 
 
 @pytest.mark.parametrize("case", SEVERAL)
@@ -121,13 +175,6 @@ def run(capfd: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 # --- --resume-from
 
 
-@pytest.mark.parametrize(("start", "expected"), [("tracker", 10), ("mtime", 20), ("step", 30)])
-def test_where_to_start(tree: Path, capfd: pytest.CaptureFixture[str], start: str, expected: int) -> None:
-    assert step(tree, resume_from=start) == expected
-    code, out, _ = run(capfd, "plan", str(tree), "--resume-from", start, "--json")
-    assert (code, json.loads(out)["resume_step"]) == (0, expected)
-
-
 def test_it_may_stand_in_the_environment_and_in_the_file(
     tree: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,13 +182,6 @@ def test_it_may_stand_in_the_environment_and_in_the_file(
     assert json.loads(run(capfd, "plan", str(tree), "--json")[1])["resume_step"] == 30
     monkeypatch.setenv("CKPT_RESUME_FROM", "tracker")
     assert json.loads(run(capfd, "plan", str(tree), "--json")[1])["resume_step"] == 10
-
-
-def test_whoever_chose_is_not_warned_about_the_other_orders(tree: Path) -> None:
-    os.utime(tree / LATEST, (1_000_000_000,) * 2)  # one that was written last would be asked about
-    assert "mtime-disagrees-with-step" in codes(plan(str(tree)))
-    for start in ("tracker", "step", "mtime"):
-        assert "mtime-disagrees-with-step" not in codes(plan(str(tree), Selection(resume_from=start)))
 
 
 @pytest.mark.parametrize(
@@ -167,62 +207,6 @@ def test_a_tracker_that_names_nothing_ends_in_2(
         assert says in err
         assert "hint: add --order mtime or --order step" in err
     assert step(tree) == 20
-
-
-@pytest.mark.parametrize("asked", [{"max_step": 5}, {"kind": Kind.DYING_GASP}])
-def test_a_tracker_whose_checkpoint_is_hidden(tree: Path, asked: dict[str, Any]) -> None:
-    iteration(tree, 5, 9)
-    gasp = put(
-        tree,
-        "iter_0000004/mp_rank_00/model_optim_rng_0.pt",
-        saved({"model": {"w": tensor(4)}, "iteration": 4}),
-    )
-    assert gasp.exists()
-    with pytest.raises(UsageError, match="names 10, which --kind or --max-step hides"):
-        plan(str(tree), Selection(resume_from="tracker", save_interval=5, **asked))
-
-
-def test_a_layout_without_a_tracker(tmp_path: Path) -> None:
-    for name, data in trainer(5).items():
-        put(tmp_path, f"checkpoint-5/{name}", data)
-    with pytest.raises(UsageError, match="the layout hf-trainer has no tracker"):
-        plan(str(tmp_path), Selection(resume_from="tracker"))
-
-
-def test_a_dying_gasp_beside_the_run_hides_no_tracker(tree: Path) -> None:
-    """The newest is MindIO TTP's, which has none."""
-    put(
-        tree,
-        "ttp_saved_checkpoints-step_35/rank_0/ttp_rank_0-1_35.ckpt",
-        mindspore(True, 0, step_num=35, epoch_num=1),
-        9,
-    )
-    assert {c.layout for c in plan(str(tree)).candidates} == {"megatron", "mindio-ttp"}
-    assert step(tree, resume_from="tracker") == 10
-
-
-def test_from_a_damaged_checkpoint_the_tracker_leads_to_earlier_steps_only(tree: Path) -> None:
-    iteration(tree, 5, -1)
-    put(tree, "iter_0000010/mp_rank_00/model_optim_rng.pt", b"PK")
-    made = plan(str(tree), Selection(resume_from="tracker"))
-    assert (
-        made.resume_step,
-        [r.checkpoint.step for r in made.rejected],
-        [c.step for c in made.candidates],
-    ) == (5, [10], [10, 5])
-    put(tree, "iter_0000005/mp_rank_00/model_optim_rng.pt", b"PK")
-    with pytest.raises(NoneUsable):
-        plan(str(tree), Selection(resume_from="tracker"))
-
-
-def test_a_tracker_may_name_a_release(tmp_path: Path) -> None:
-    put(tmp_path, "release/mp_rank_00/model_optim_rng.pt", saved({"model": {"w": tensor(1)}, "iteration": 0}))
-    iteration(tmp_path, 10, 5)
-    put(tmp_path, LATEST, "release")
-    assert step(tmp_path) == 10
-    made = plan(str(tmp_path), Selection(resume_from="tracker"))
-    assert made.checkpoint is not None
-    assert made.checkpoint.kind is Kind.RELEASE
 
 
 @pytest.mark.parametrize(
@@ -284,11 +268,6 @@ def test_prefer_and_max_step(gasps: Path, asked: dict[str, Any], expected: int, 
         (),
         None,
     )
-
-
-def test_a_save_of_the_same_step_under_another_name_is_not_ahead() -> None:
-    made = plan(str(LAYOUT_TREES / "accelerate/both_names/tree"))
-    assert (made.resume_step, os.path.basename(made.path or ""), made.ahead) == (32, "epoch_1", ())
 
 
 def test_what_is_not_preferred_is_still_better_than_nothing(gasps: Path) -> None:
@@ -501,34 +480,3 @@ def test_a_fault_file_that_says_nothing_usable_is_2(
     assert (code, out) == (2, "")
     assert "--fault-file" in err
     assert "f.json" in err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("at", "belongs"),
-    [
-        ("best_model/best_model.zip", True),
-        ("BEST/best_model.zip", True),
-        ("old/best_model.zip", False),
-        ("../other/best_model/best_model.zip", False),
-    ],
-)
-def test_the_best_so_far_below_its_run_is_no_run_of_its_own(at: str, belongs: bool, tmp_path: Path) -> None:
-    root = materialise(LAYOUT_TREES / "stable-baselines3/ppo/expected.json", tmp_path / "all" / "one")
-    before, best = plan(str(root)), root / at
-    best.parent.mkdir(parents=True)
-    shutil.copy2(root / "rl_model_128_steps.zip", best)
-    if not belongs:
-        assert plan(str(tmp_path / "all")).resume_step == before.resume_step
-        return
-    made = plan(str(root))
-    assert (made.checkpoint, made.shared, made.warnings) == (
-        before.checkpoint,
-        before.shared,
-        before.warnings,
-    )
-    (root / "rl_model_192_steps.zip").rename(best)
-    (root / "rl_model_vecnormalize_192_steps.pkl").unlink()
-    made = plan(str(root))
-    assert made.resume_step == 128
-    assert [f.path for f in made.warnings if f.code == "passed-over"] == [str(best)]
