@@ -447,8 +447,9 @@ EVENTS = [
     event("gone", "path step state", state=TEXT),
     event(
         "pass",
-        "checkpoints last_good plan tracker_agrees",
+        "checkpoints last_good plan tracker_agrees not_checked",
         checkpoints=by_name(COUNT),
+        not_checked=by_name(COUNT),
         last_good=LAST_GOOD,
         plan=PLANNED,
         tracker_agrees=maybe(YES_NO),

@@ -8,6 +8,7 @@ from typing import Annotated
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.options import argument, option
 from ckpt_tools.errors import UsageError
+from ckpt_tools.model.answers import Event
 from ckpt_tools.settings import parsers
 from ckpt_tools.storage.urls import absolute
 
@@ -25,8 +26,8 @@ timeout 10 ckpt watch run --metrics 0; test $? = 124  # until it is ended; 'ckpt
 
 
 @options.ask(
-    ("jsonl",),
-    "plan_dir settle jobs limit_rate quiet",
+    ("text", "json"),
+    "plan_dir settle jobs limit_rate json quiet",
     "require seal_dir state_dir store_option trust_global key_file io",
     "hook_timeout metrics_file metrics_port metrics_address",
     options.TRUST,
@@ -69,8 +70,8 @@ def watch(
     ] = None,
 ) -> int:
     """Verify each checkpoint in ROOT once it is finished and no longer written, and again from time to time.
-    Results are printed as JSON lines (docs/json.md). The command runs until it is ended, and continues from
-    its state when it is started again. In ROOT nothing is written, except seals with --seal.
+    On a terminal it prints lines for people; elsewhere, and with --json, JSON lines (docs/json.md). It runs
+    until it is ended, and continues from its state when it is started again. Only --seal writes in ROOT.
 
     Exit codes: 143 and 130 when a signal ended it; 2 or 5 when it cannot begin. With --once: 0 all finished
     checkpoints are good, 1 damage found, 3 there is no checkpoint, 5 something could not be looked at.
@@ -81,7 +82,7 @@ def watch(
     from ckpt_tools.guard.watch.hooks import give_way
     from ckpt_tools.guard.watch.loop import Watcher
     from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.output import jsonl
+    from ckpt_tools.output import jsonl, watching
 
     read = ReadOptions(**{"jobs": 1, **found.reading()}, cache=True)
     said = {
@@ -103,8 +104,14 @@ def watch(
         **{name: value for name, value in said.items() if value is not None},  # type: ignore[arg-type]
     )
     give_way()
-    paths = [absolute(root) for root in roots]
-    return Watcher(paths, choices, lambda event: console.out(jsonl.line(event))).run()
+    to, paths = asked.to, [absolute(root) for root in roots]
+
+    def say(event: Event) -> None:
+        console.out(
+            watching.render(event, to.view) if to.terminal and to.format == "text" else jsonl.line(event)
+        )
+
+    return Watcher(paths, choices, say).run()
 
 
 def _seconds(flag: str, text: str | None) -> float | None:

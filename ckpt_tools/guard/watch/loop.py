@@ -18,6 +18,7 @@ from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
 _SIGNALS = {"KeyboardInterrupt": "SIGINT", "Terminated": "SIGTERM"}
+_NAME = "name the directory in which checkpoints are saved"
 _SAVED = 10.0
 """Seconds after which what is known is written again while much is verified."""
 
@@ -127,13 +128,12 @@ def _require_listable(root: str) -> None:
         if not absent(root) and not is_tree(root):
             with explain_refusal(f"cannot look at {root}"):
                 require_file(root)
-            raise UsageError(f"{root} is no directory", "name the directory in which checkpoints are saved")
+            raise UsageError(f"{root} is not a directory", _NAME)
         return
     try:
         with os.scandir(root):
             return
     except NotADirectoryError:
-        text = f"{root} is no directory"
-        raise UsageError(text, "name the directory in which checkpoints are saved") from None
+        raise UsageError(f"{root} is not a directory", _NAME) from None
     except OSError as e:
         raise CannotLook(f"cannot list {root}: {e.strerror}") from e

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from math import inf
@@ -112,7 +112,7 @@ class WatchedRoot:
         else:
             self.solved("unreadable")
         self._look_for_starts()
-        self._conclude(s, found)
+        self._conclude(s, found, {one.key for one, _ in due})
         return 0.0 if due else self.options.rescan
 
     @property
@@ -173,7 +173,7 @@ class WatchedRoot:
         try:
             return stamp_now(one.checkpoint) != one.stamp
         except OSError as e:
-            why = f"cannot look whether it was written meanwhile: {e.strerror or e}"
+            why = f"cannot check whether it was written meanwhile: {e.strerror or e}"
             self._unasked.append(finding("unreadable", why, path=one.checkpoint.path))
             return True
 
@@ -222,8 +222,8 @@ class WatchedRoot:
             record = self.records.known.pop(key)
             self.say("gone", {"path": record.path, "step": record.step, "state": record.state})
 
-    def _conclude(self, s: Session, found: Mapping[str, Listed]) -> None:
-        """What all of it amounts to, said where it has changed."""
+    def _conclude(self, s: Session, found: Mapping[str, Listed], queued: Collection[str]) -> None:
+        """What all of it amounts to, said where it has changed; ``queued`` are still to be verified."""
         tally, known = self.tally, self.records.known
         shown = {key: r for key, one in found.items() if (r := known.get(key)) and r.stamp == one.stamp}
         now = dict.fromkeys(found, "waiting") | {key: record.state for key, record in shown.items()}
@@ -243,6 +243,11 @@ class WatchedRoot:
         agrees = said.pop("tracker")
         fields = {"checkpoints": dict(tally.states), "last_good": last_good, "plan": said}
         fields["tracker_agrees"] = agrees
+        waiting = [key for key, state in now.items() if state == "waiting"]
+        why = (
+            "queued" if key in queued else "young" if found[key].finished else "unfinished" for key in waiting
+        )
+        fields["not_checked"] = dict(Counter(why))
         if fields != self._passed:
             self._passed = fields
             self.say("pass", fields)
