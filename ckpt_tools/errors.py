@@ -23,13 +23,15 @@ def _brief(text: str) -> str:
 
 
 _VALUE = r"(?!(?:to|or|and|with|if|for|names)\b)('[^']*'|\w(?:[\w./*:,;-]*[\w/*])?)"
-_FLAG = re.compile(rf"--([a-z][a-z-]*)(?:[ =]{_VALUE})?")
+_FLAG = re.compile(rf"'ckpt [^']*'|--([a-z][a-z-]*)(?:[ =]{_VALUE})?")
 
 
 def name_parameters(hint: str) -> str:
     """Return a hint with the parameters of ``Selection`` in place of flags: ``max_step=5``."""
 
     def parameter(m: re.Match[str]) -> str:
+        if not m[1]:
+            return m[0]  # a command of the shell
         name, value = m[1].replace("-", "_"), (m[2] or "").strip("'")
         if name == "allow":
             words = ", ".join(f"allow_{word}=True" for word in value.split(","))

@@ -56,10 +56,7 @@ def diff(
     output.say_broken_plugins()
     depth = found.values["level"] if level is not None else Level.CONTENT
     if depth not in LEVELS:
-        raise UsageError(
-            f"--level {depth}: diff compares at level structure or content",
-            "use one of them, or leave it out",
-        )
+        raise UsageError(f"--level {depth} is not for diff", "use structure or content, or leave it out")
     from ckpt_tools.comparison.compare import diff as compare
 
     with progress(asked.to) as meter:

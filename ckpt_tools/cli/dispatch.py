@@ -32,6 +32,8 @@ def execute(argv: Sequence[str]) -> int:
         except CkptError as error:
             return _fail(argv, error)
         except Exception as error:
+            if isinstance(error, BrokenPipeError) and set(argv[-1:]) <= {"-h", "--help"} and "--" not in argv:
+                return 0  # 'ckpt plan --help | head'
             return _fail(argv, _explain(error))
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -98,7 +100,7 @@ def _explain(error: Exception) -> CkptError:
     where = f"{error.filename}: " if error.filename else ""
     hint = "look for errors of the disk or the network file system (dmesg), then run this again"
     if "://" in where:
-        hint = "see that the store answers, then run this again"
+        hint = "check that the store answers, then run this again"
     return CannotLook(redacted(f"{where}{error.strerror or error}", os.environ), hint)
 
 

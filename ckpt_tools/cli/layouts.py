@@ -41,7 +41,7 @@ def layouts(asked: options.Asked) -> int:
     With --check: try the templates of your own layouts (or of the one that --layout names) on ROOT. Exit 1
     when a template matches nothing.
 
-    With --guess: print the lines for ckpt.toml that describe files which no layout places, derived from their
+    With --guess: print the lines for ckpt.toml that describe files no layout recognises, derived from their
     names. Their first line says where to save them, and --write does that; read their comments, then use
     --check.
     """
@@ -94,7 +94,7 @@ def _list_all(asked: options.Asked, known: Layouts) -> int:
 
     def show(view: View) -> str:
         text = catalogue.table(rows, ("name", "title", "package"), view)
-        return f"{text}\n{len(rows)} layouts: 'ckpt layouts NAME' tells all of one\n"
+        return f"{text}\n{len(rows)} layouts: 'ckpt layouts NAME' describes one\n"
 
     return asked.catalogue("layouts", entries, show)
 
@@ -164,7 +164,7 @@ def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
     if found.refused:
         raise found.refused
     if not sure:
-        text = "names do not tell which save, and which rank, each of these files is of"
+        text = "their names alone do not say which save and which rank each of these files is of"
         raise UsageError(text, "leave --write out, correct the lines, and save them")
     try:
         data, flags = lines.encode(), os.O_WRONLY | os.O_APPEND | (0 if found.file else os.O_EXCL)

@@ -112,9 +112,7 @@ def moment(text: str, now: float) -> float:
             return now - parsers.duration(text)
         if not re.fullmatch(r"[0-9.\s]*", text):  # a bare number could be seconds or a year
             return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text)).timestamp()
-    raise UsageError(
-        f"--since: {text!r} is no time", "use 90m, 2h or 3d, or a date such as 2025-01-31 or 2025-01-31T18:00"
-    )
+    raise UsageError(f"--since: {text!r} is not a time", "use 90m, 2h, 3d, 2025-01-31 or 2025-01-31T18:00")
 
 
 def exit_code(result: Scan, *, filtered: bool) -> int:

@@ -76,7 +76,7 @@ def _probability(text: str | None) -> float:
             return value
     except ValueError:
         pass
-    raise UsageError(f"--accept-odds: {text!r} is no probability", "use a number such as 0.001")
+    raise UsageError(f"--accept-odds: {text!r} is not a probability", "use a number such as 0.001")
 
 
 def _root_of(path: str) -> str:

@@ -81,7 +81,7 @@ def _form(job_options: Any, command: Sequence[str], taken: Taken) -> str:
     example = (FLAG, f"--resume {name_example(path, taken.links)}")
     ours = [*job_options.words, *(() if wanted else example)]
     words = [*command, *(() if "{ckpt.args}" in command else ["{ckpt.args}"])]
-    flag = "with the flag that it has in place of --resume"
+    flag = "with the flag of your script in place of --resume"
     if path is not None and taken.arguments:
         reads = shlex.join([*ours, "--", "sh", "-c", 'exec "$0" "$@"  # reads CKPT_ARGS', *command])
         return f"{shlex.join([*ours, '--', *words])}; or, if it reads CKPT_ARGS by itself: {reads}"
@@ -94,10 +94,8 @@ def _form(job_options: Any, command: Sequence[str], taken: Taken) -> str:
         return "add --view DIR: it builds one tree of them, which CKPT_PATH names"
     launched = line_of(words, os.environ)
     if launched is None:
-        return (
-            "start each rank with 'ckpt run --worker' inside the launcher: CKPT_PATH is then its own file,"
-            f" and {shlex.join(example)} its argument; or build one tree for all with --view DIR"
-        )
+        each = f"start each rank with 'ckpt run --worker {shlex.join(example)}' inside the launcher"
+        return f"{each}, which sets CKPT_PATH to its own file; or build one tree for all with --view DIR"
     line = shlex.join(launched.inside([*ours, "--worker"]))
     return f"each rank learns of its own file with: {line}, {flag}; or build one tree for all with --view DIR"
 

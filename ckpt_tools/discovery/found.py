@@ -56,7 +56,7 @@ class Discovery(Struct):
     ``placed`` are the layouts of those that have the name of a file of another layout. Paths are those of
     temporary files of interrupted saves (``unfinished``), files that may describe others (``indexes``) or
     hold no state (``unneeded``), unrecognised files whose names call them ``copies``, links that lead nowhere
-    and that no layout places (``dangling``), ``texts`` that nothing recognises, and the directories ``.ckpt``
+    that no layout places (``dangling``), ``texts`` that nothing recognises, and the directories ``.ckpt``
     (``states``). ``links`` is what leads to directories, ``lone`` says which numbered directories lack their
     first, and which indexes their shards, ``strange`` are the directories of files that nothing recognises,
     ``empty`` those in which nothing was seen, ``unseen`` is what could not be listed, and what vanished

@@ -63,7 +63,7 @@ def _instead(root: str, path: str) -> str:
         return "check its spelling and that its file system is mounted"
     while parent not in ("", "/") and not there(os.path.dirname(parent)):
         parent = os.path.dirname(parent)
-    return f"{parent} is no directory either: check the spelling and that its file system is mounted"
+    return f"{parent} is not a directory either: check the spelling and that its file system is mounted"
 
 
 def _is_numbered(name: str, sibling: str) -> bool:

@@ -108,7 +108,7 @@ def split_path(path: str) -> list[str]:
     """The names on a path below a root. Raises ValueError for one that leads out of it."""
     names = path.split("/")
     if not path or any(name in ("", ".", "..") or "\0" in name for name in names):
-        raise ValueError(f"{path!r} is no path below a root")
+        raise ValueError(f"{path!r} is not a path below a root")
     return names
 
 
@@ -375,7 +375,7 @@ class Store:
 
 def _error(command: str, error: OSError) -> CannotLook:
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
-    hint = _HINTS.get(error.errno or 0, "see that there is room, and that you may write, then run it again")
+    hint = _HINTS.get(error.errno or 0, "check that there is room, and that you may write, then run it again")
     return CannotLook(f"{f'ckpt {command}'.strip()} could not go on, nothing is lost: {what}", hint)
 
 
@@ -402,7 +402,7 @@ def opened(
         if not apply:
             yield Store(Tree(root, fd), home, trusted)
             return
-        hint = "see that it can be written; CKPT_STATE_DIR moves the journal elsewhere"
+        hint = "check that it can be written; CKPT_STATE_DIR moves the journal elsewhere"
         for directory in (state, home):
             with explain_refusal(f"{directory} cannot be made", hint):
                 trust.make(directory, trusted)

@@ -111,7 +111,7 @@ class Sealer:
     def __init__(self, root: str, options: SealOptions) -> None:
         if options.fragment is not None and not is_directory(root):
             hint = "name the directory of the checkpoint that the ranks write"
-            raise UsageError(f"{root} is no directory", hint)
+            raise UsageError(f"{root} is not a directory", hint)
         self.root, self.options, read = root, options, options.read
         self.session = s = open_session(root, read)
         if options.fragment is None:

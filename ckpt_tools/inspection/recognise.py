@@ -112,7 +112,7 @@ def _recognise_head(
     if "checksums" not in formats.names.allowed(name) or head.startswith(_PROGRAM):
         return None, []
     why = "its name is that of a list of digests, and it holds none: no file is compared with it"
-    hint = "write it anew from sound files, or seal them ('ckpt seal CHECKPOINT')"
+    hint = "write it again from sound files, or seal them ('ckpt seal CHECKPOINT')"
     return None, [finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)]
 
 

@@ -54,9 +54,8 @@ def _require_files_for(rank: int | None, decision: Decision) -> None:
     """Raise UsageError for a rank that would start from nothing beside the others."""
     if rank is not None and decision.ranks and rank not in decision.ranks:
         raise UsageError(
-            f"rank {rank} is outside the world of {len(decision.ranks)} ranks that the decision"
-            f" {decision.path} is for",
-            "start the job anew, with --world-size N",
+            f"rank {rank} is not among the {len(decision.ranks)} ranks that {decision.path} is for",
+            "start the job again, with --world-size N",
         )
 
 
@@ -97,9 +96,8 @@ def decide(
         at = os.path.dirname(made.said.stage.root) if made.said.stage else ""
         if made.about.asked not in about | {digest(asked)} or (made.found and at != options.stage):
             raise UsageError(
-                f"the processes of this job ask different questions: the decision {made.path} was made with"
-                " other options, or other plug-ins",
-                "start all with the same options, and install the same plug-ins for all",
+                f"the decision {made.path} was made with other options or plug-ins than this process has",
+                "start all processes of the job with the same options, and install the same plug-ins for all",
             )
         _require_files_for(selection.rank if of.rank is None else of.rank, made)
         staged = None
@@ -154,8 +152,7 @@ def _require_to_be_alone(started: Started | None) -> None:
     if rank and rank.value > 0:
         raise UsageError(
             f"this is rank {rank.value}, as {rank.provenance} says, and each rank would decide alone",
-            "all ranks get one decision with 'ckpt run --worker'; set CKPT_NODES=1 if this process starts"
-            " a job of its own",
+            "start it with 'ckpt run --worker'; set CKPT_NODES=1 if this process starts a job of its own",
         )
 
 
@@ -167,7 +164,7 @@ def _require_common_root(root: str, rank: int | None) -> None:
     own = re.fullmatch(r"rank[-_=]?0*([0-9]+)", name, re.IGNORECASE)
     if rank and own and int(own[1]) == rank:
         raise UsageError(
-            f"{root} is called after rank {rank}: each rank would decide for itself, in its own directory",
+            f"{root} is named after rank {rank}: each rank would decide for itself, in its own directory",
             "give all ranks the directory above it: 'ckpt plan' shows what each loads from there",
         )
 

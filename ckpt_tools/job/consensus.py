@@ -172,11 +172,11 @@ def _require_leave_for_nothing(values: Sequence[Listing], hosts: Sequence[str], 
     """Raise CkptError unless no node has a checkpoint, and the question allows it."""
     empty = [host for host, v in zip(hosts, values, strict=True) if not v.candidates]
     if len(empty) < len(values):
-        what = "no two nodes have parts of the same checkpoint"
+        what = "no two nodes have files of the same checkpoint"
         if empty:
             what = f"{', '.join(empty)} has no checkpoint at all"
         raise NoneUsable(
-            f"no checkpoint has parts on every node: {what}",
+            f"no checkpoint has files on every node: {what}",
             "check that node's disk, or copy there what its ranks load",
         )
     if earlier := next((v.earlier for v in values if v.earlier), None):
@@ -290,8 +290,7 @@ class _Node(Struct):
             if lost := next((c for i, c in self.mine.items() if i not in known), None):
                 raise CannotLook(
                     f"the first node leaves out {lost.label}, which this node has",
-                    "start again; if it stays so, somebody else writes where the nodes meet: add --meet DIR,"
-                    " a directory that only you can write",
+                    "start again; if it stays so, add --meet DIR, a directory that only you can write",
                 )
 
         self._find(require_mine)
@@ -339,7 +338,7 @@ class _Node(Struct):
         without = self.entries[c.key].without
         if without:
             texts = (
-                f"{self.hosts[i]} has no part of it" + (f" among its {LISTED} newest" if more else "")
+                f"{self.hosts[i]} has no file of it" + (f" among its {LISTED} newest" if more else "")
                 for i, more in without
             )
             return Judgement(False, tuple(finding("missing-part", text, path=c.path) for text in texts))

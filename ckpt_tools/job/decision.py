@@ -30,7 +30,7 @@ from ckpt_tools.storage.urls import is_url, split
 Body = dict[str, Any]
 MEANT = "ckpt-tools/plan/v1"
 """What the fields mean. A version that means something else by them says another number."""
-AGAIN = "start again: a new start decides anew"
+AGAIN = "start again: a new start decides again"
 
 # ---- what the file may say
 
@@ -385,15 +385,12 @@ def parse(path: str, data: bytes, trusted: Trust = OURS) -> Decision:
         decision.said  # noqa: B018 - checked before anybody follows it
     except NoJson as e:
         raise CannotLook(
-            f"{path} is no decision of ckpt: {e}",
+            f"{path} is not a decision of ckpt: {e}",
             "CKPT_PLAN names the file that 'ckpt run' or 'ckpt hook' wrote; remove any other",
         ) from e
     except Invalid as e:
-        hint = (
-            "CKPT_PLAN and --plan-dir are for what 'ckpt run' and 'ckpt hook' write; see who wrote this file,"
-            " remove it, and start again"
-        )
-        raise UsageError(f"{path} is no decision that ckpt made: {e}", hint) from e
+        hint = "CKPT_PLAN and --plan-dir are for files that 'ckpt run' and 'ckpt hook' write; remove this one"
+        raise UsageError(f"{path} is not a decision that ckpt made: {e}", hint) from e
     return decision
 
 

@@ -78,8 +78,8 @@ class Decisions:
                 decision = self._made(path, asker)
             elif not decision.said.error and decision.about.saves != asker.saves:
                 raise CannotLook(
-                    f"the decision {newest} may be of an earlier start with the same job id: it was made from"
-                    f" other checkpoints than are in {self.root} now, or for another number of ranks",
+                    f"the decision {newest} may be of an earlier start with this job id: its ranks or"
+                    f" checkpoints are not those of {self.root} now",
                     f"give each start its own --job; or end the whole job, then rm -r {shlex.quote(place)}",
                 )
             else:

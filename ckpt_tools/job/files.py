@@ -87,10 +87,8 @@ def hold_lock(path: str, timeout: float, trusted: Trust = OURS) -> Iterator[None
     with explain_refusal(f"{path} cannot be locked", hint), trust.named(FLAG):
         fd = writes.take_lock(path, trusted, wait=Backoff(timeout).pause)
     if fd is None:
-        raise CannotLook(
-            f"another process has been deciding for more than {timeout:g} s",
-            "wait longer with --timeout, or read less with --budget",
-        )
+        why = f"another process has been deciding for more than {timeout:g} s"
+        raise CannotLook(why, "wait longer with --timeout, or read less with --budget")
     try:
         yield
     finally:

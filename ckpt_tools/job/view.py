@@ -78,8 +78,7 @@ def _require_outside(root: str, directory: str) -> None:
         scanned = os.path.realpath(top)
         if f"{real}/".startswith(f"{scanned.rstrip('/')}/"):
             raise UsageError(
-                f"--view {directory} lies inside {top}, where ckpt never writes",
-                "name a directory outside it",
+                f"--view {directory} lies inside {top}", "name one outside, where ckpt may write"
             )
         if f"{scanned}/".startswith(f"{real.rstrip('/')}/"):
             raise UsageError(
@@ -157,7 +156,7 @@ def _link(new: str, directory: str) -> None:
         if e.errno != errno.EBUSY:
             raise
         raise UsageError(
-            f"--view {directory} is a mount point, which cannot be replaced",
+            f"--view {directory} is a mount point",
             f"name a directory in it: {directory}/view",
         ) from e
     finally:

@@ -188,8 +188,7 @@ class Tree(Struct, dict=True):
         if name := find_name_for(self.layout.piece(part.piece), part, rank, self._coords.get(rank)):
             return name
         raise UsageError(
-            f"no view can be made of {part.path}: nothing in its name says rank {part.rank}, so rank {rank}"
-            " cannot have one",
+            f"no view can be made of {part.path} for rank {rank}: its name holds no rank",
             "start without --view",
         )
 

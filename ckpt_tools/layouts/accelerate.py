@@ -49,9 +49,7 @@ def _check(parts: Rows) -> Found:
         # again
         first = r.metadata.get("initial_lr")
         if _KOHYA in p.piece and p.home not in having and first is not None and first == r.metadata.get("lr"):
-            text = (
-                "a schedule has noted its learning rate, and there is no schedule beside it (scheduler.bin)"
-            )
+            text = "a schedule has set its learning rate, and there is no scheduler.bin beside it"
             yield p.path, loss(text, sure=False)
 
 

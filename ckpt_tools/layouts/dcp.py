@@ -28,10 +28,8 @@ _WORDS = ("global_step", "step", "iteration", "current_step")
 _FILES = "ckpt|pth|pt"
 """Endings of files that directories have whose job saves one file where it is not distributed."""
 _CALLED_ALONE = {
-    r"pytorch_model_fsdp(?:_[0-9]+)?": (
-        "it holds a model alone, and is called as in a save that has an optimizer's state beside it"
-    ),
-    r"optimizer(?:_[0-9]+)?": "it is called as an optimizer's state alone, of a model that lies elsewhere",
+    r"pytorch_model_fsdp(?:_[0-9]+)?": "it holds a model alone; such saves have an optimizer beside it",
+    r"optimizer(?:_[0-9]+)?": "it has the name of an optimizer's state alone, of a model that lies elsewhere",
 }
 """How Accelerate calls the two directories of a save with FSDP."""
 

@@ -185,9 +185,7 @@ def _find_missed(asked: Sequence[dict[str, Part]], saves: Sequence[dict[str, Par
     usual = Tally(said for names in saves for said in names)
     for names in asked:
         if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= least):
-            text = (
-                f"{names_of(gone)} of its checkpoint is not there, though the run's other checkpoints have it"
-            )
+            text = f"{names_of(gone)} is not in its checkpoint, and the run's other checkpoints have it"
             yield next(iter(names.values())).path, loss(text)
 
 

@@ -195,19 +195,19 @@ def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
         gone |= {_OPTIMIZER}
     gone -= mine
     for what in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
-        yield loss(f"{_call(c)} holds no {what}{_explain(what, mine, beside)}", c.parts[0].path)
+        yield loss(f"{_call(c)} {_explain(what, mine, beside)}", c.parts[0].path)
 
 
 def _explain(what: str, mine: frozenset[str], beside: _Beside) -> str:
     if o := next((o for o, held in beside if held is not None and what in held), None):
-        return f", which {_call(o)} beside it holds"
-    if what != _OPTIMIZER:
-        return ""
-    if "scheduler" in mine:
-        return (
-            ", with which a schedule is saved: add --exclude GLOB for the schedule if the job never saves one"
-        )
-    return ", and a save beside it that may have held one cannot be read"
+        like = next((f"has no file like {p.name}" for p in o.parts if p.role == what), f"holds no {what}")
+        return f"{like}, which {_call(o)} beside it has"
+    why = ""
+    if what == _OPTIMIZER:
+        why = ", and a save beside it that may have held one cannot be read"
+    if what == _OPTIMIZER and "scheduler" in mine:
+        why = ", with which a schedule is saved: add --exclude GLOB for the schedule if the job saves none"
+    return f"holds no {what}{why}"
 
 
 def _may_train(held: frozenset[str] | None, c: Checkpoint, o: Checkpoint) -> bool:

@@ -1,4 +1,4 @@
-"""The tables of ckpt.toml that describe files which no layout places, worked out from their names. Pure.
+"""The tables of ckpt.toml that describe files which no layout recognises, worked out from their names. Pure.
 
 One number of a name is that of the save: the one that is called step or epoch, else the last that varies and
 does not count from 0. Files of one such number are one save, and so are files of one directory without any.

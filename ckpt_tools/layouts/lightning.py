@@ -34,10 +34,7 @@ def _check(parts: Rows) -> Found:
     told = [(step, p) for step, p in rows if step is not None]
     step, last = max(told, key=lambda row: row[0], default=(newest, None))
     if last is not None and step < newest:
-        text, early = (
-            f"it is of step {step}, but a checkpoint of step {newest} lies beside it",
-            last.mtime_ns < at,
-        )
+        text, early = f"it is of step {step}, and a checkpoint of step {newest} beside it", last.mtime_ns < at
         text += "" if early else f": every save renews {last.name}"
         severity = Severity.NOTE if early else Severity.WARNING
         yield last.path, Flaw("step-mismatch", text, severity=severity)

@@ -70,9 +70,7 @@ def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
     yield from lost_arrays(c, beside)
     roles = {p.role for p in c.parts}
     if not beside and "run_config" in roles and "train_state" not in roles:
-        text = (
-            "there is no train_state.pt, which is saved with run_config.yaml and tells how far training was"
-        )
+        text = "there is no train_state.pt, which is saved with run_config.yaml and holds the step"
         yield loss(text, c.path)
 
 

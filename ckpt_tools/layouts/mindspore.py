@@ -211,7 +211,7 @@ def _check_record(
     """What is wrong with the note of one rank; what it says is added to ``noted``."""
     said = _read_record(data)
     if said is None:
-        text = "it is no JSON object with last_epoch, last_step and last_ckpt_file"
+        text = "it is not a JSON object with last_epoch, last_step and last_ckpt_file"
         yield Flaw("bad-tracker", text, path=path)
         return
     noted[path] = said

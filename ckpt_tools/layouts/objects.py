@@ -84,7 +84,7 @@ def _find_copied_times(parts: Rows) -> Found:
 def _find_lost_of_speechbrain(c: Checkpoint, beside: Saves) -> Flaws:
     yield from without_names(c, beside, lambda o: frozenset(p.name for p in o.parts))
     if not beside and not any("opt" in p.name.lower() for p in c.parts):  # recipes name their own
-        text = "no file is called an optimizer's, and no other save tells whether there was one"
+        text = "no file has the name of an optimizer's, and no other save tells whether there was one"
         yield loss(text, c.path, sure=False)
 
 

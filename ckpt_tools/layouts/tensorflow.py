@@ -107,9 +107,7 @@ def _find_lone_shards(c: Checkpoint, others: Saves) -> Flaws:
     run = [o for o in (c, *others) if (o.layout, o.run) == (c.layout, c.run)]
     numbers = {m[1] for o in run for p in o.parts if (m := _SHARD.fullmatch(p.name))}
     if "00000" in numbers and _SHARD.fullmatch(c.parts[0].name):
-        text = (
-            f"one of {len(numbers)} files that are numbered from 0, as shards of weights are, and no epochs"
-        )
+        text = f"one of {len(numbers)} files numbered from 0, as shards of weights are, and epochs are not"
         hint = "load them with Keras itself; if they are epochs, describe them: docs/adding-a-layout.md"
         yield loss(text, c.path, hint=hint)
 

@@ -138,17 +138,13 @@ def _agree(t: Mapping[str, Any], roles: set[str], where: str) -> None:
             if role not in roles:
                 raise ValueError(f"{where}: {key} names the role {role!r}, which no piece has")
     if "/" in t.get("tracker", ""):
-        raise ValueError(
-            f"{where}: tracker is the name of a file beside the checkpoints, not the path {t['tracker']!r}"
-        )
+        raise ValueError(f"{where}: tracker is a file's name, not the path {t['tracker']!r}")
     for arg in t.get("resume_args", ()):
         if odd := next((m for m in _ARGUMENT.findall(arg) if m not in _TOLD), None):
             raise ValueError(f"{where}: resume_args knows {', '.join(_TOLD)}, not {odd}")
     holds = t.get("tracker_holds", "step")
     if holds not in ("step", "name"):
-        raise ValueError(
-            f"{where}: tracker_holds is 'step' or 'name' (of the checkpoint's directory), not {holds!r}"
-        )
+        raise ValueError(f"{where}: tracker_holds is 'step' or 'name' (of the directory), not {holds!r}")
 
 
 def _piece(table: object, where: str, number: int, known_formats: Sequence[str]) -> Piece:

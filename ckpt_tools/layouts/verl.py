@@ -35,9 +35,7 @@ def _find_lost_kinds(c: Checkpoint, beside: Saves) -> Flaws:
             places[place].add(kind)
     for place, there in sorted(places.items()):
         if gone := [kind for kind in _KINDS if kind not in there]:
-            text = (
-                f"{place or 'it'} has no {' and no '.join(gone)} file, and no other save tells whether it had"
-            )
+            text = f"{place or 'it'} has no {' and no '.join(gone)} file, and no other save can tell"
             yield loss(text, c.path, sure=False)
 
 

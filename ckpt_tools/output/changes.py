@@ -18,7 +18,7 @@ def render(result: Changes, view: View = PLAIN) -> str:
         rows = []
         for c in page.first(result.changes):
             where = f"{relative(c.path, root)} -> {relative(c.to, root)}" if c.to else relative(c.path, root)
-            rows.append((c.state, c.label, plural(c.files, "file"), where, c.why))
+            rows.append((c.state.replace("-", " "), c.label, plural(c.files, "file"), where, c.why))
         page.table(("state", "checkpoint", "files", "where", "why"), rows, below=("why", "where"))
     page.findings(result.findings, root)
     page.text("")

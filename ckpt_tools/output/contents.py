@@ -10,7 +10,7 @@ from ckpt_tools.formats import format_of
 from ckpt_tools.model.report import Guard, Report
 from ckpt_tools.model.tensor import Stats, Tensor
 from ckpt_tools.output.json import COUNTS
-from ckpt_tools.output.page import PLAIN, STYLE, Page, View, known, relative
+from ckpt_tools.output.page import PLAIN, STYLE, Page, View, describe_checks, known, relative
 from ckpt_tools.output.words import percent, plural, size
 
 if TYPE_CHECKING:
@@ -21,11 +21,9 @@ def render(report: Report, anatomy: Anatomy, trust: Mapping[str, str], view: Vie
     """What ``ckpt show`` prints; ``trust`` says for every pickle global what loading it would mean."""
     page = Page(view)
     page.text(report.path, "bold")
-    page.text(
-        f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, level {report.level},"
-        f" coverage {percent(report.coverage)}",
-        STYLE[str(report.verdict)],
-    )
+    checked = describe_checks(report.level, report.coverage)
+    text = f"{report.verdict}: {report.format or 'unknown format'}, {size(report.size)}, {checked}"
+    page.text(text, STYLE[str(report.verdict)])
     if report.metadata:
         page.text("")
         values = [(key, str(value)) for key, value in report.metadata.items()]

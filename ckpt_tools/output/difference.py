@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.store_checksum import NAMES
 from ckpt_tools.output.json import Object, absolute, document, fields, finding, list_findings, scalar
-from ckpt_tools.output.page import FEW, PLAIN, Page, View
+from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, Page, View
 from ckpt_tools.output.words import plural, size, speed
 from ckpt_tools.storage.urls import common, is_url
 
@@ -115,7 +116,7 @@ def _row(f: FileDifference) -> Sequence[str]:
 
 def _list_tensors(result: Difference, verbose: bool) -> list[Sequence[str]]:
     return [
-        (f.name, str(t.change), t.name, *_ends(t))
+        (f.name, str(t.change), t.name, *_ends(t, verbose))
         for f in result.files
         for t in (f.tensors if f.a and f.b else ())
         if verbose or str(t.change) != "same"
@@ -135,10 +136,11 @@ def _words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[word]:,} {word.replace('-', ' ')}" for word in WORDS if counts[word])
 
 
-def _ends(t: TensorDifference) -> tuple[str, str, str]:
+def _ends(t: TensorDifference, verbose: bool) -> tuple[str, str, str]:
     a, b = (f"{s.dtype} {'×'.join(map(str, s.shape)) or 'scalar'}" if s else "–" for s in (t.a, t.b))
     if str(t.change) == "changed" and t.a and t.b and a == b:
-        return a, (t.a.digest or "")[:8], (t.b.digest or "")[:8]
+        digests = [(side.digest or "")[: 8 * verbose] for side in (t.a, t.b)]
+        return a, digests[0], digests[1]
     return "", a, b
 
 
@@ -155,16 +157,39 @@ def _sum_up(page: Page, result: Difference) -> None:
         page.text(f"{plural(sum(counts.values()), what)}{f': {words}' if words else ''}", "dim")
     if tensors["not-compared"]:
         page.text(
-            "not compared: the bytes of tensors that have no known place in their file, and tensors that a"
-            " damaged or encrypted file hides",
+            "not compared: tensors with no known place in their file, or in a damaged or encrypted file",
             "dim",
         )
-    page.text(f"{speed(result.bytes_read, result.seconds)} at level {result.level}", "dim")
+    page.text(f"{speed(result.bytes_read, result.seconds)}, {DEPTHS[result.level]}", "dim")
+
+
+def _describe(result: Difference) -> str:
+    """Return how much differs, and whether it is no more than the names."""
+    counts = Counter(str(t.change) for f in result.files for t in f.tensors)
+    what = "tensor" if counts.keys() - {"same", "not-compared"} else "file"
+    counts = counts if what == "tensor" else Counter(str(f.change) for f in result.files)
+    total = plural(counts.total(), what)
+    text = f"they differ: {_words(counts - Counter(same=counts['same']))} of {total}"
+    gone, new = (
+        [t for f in result.files for t in f.tensors if str(t.change) == word] for word in ("removed", "added")
+    )
+    return text + _find_prefix(gone, new)
+
+
+def _find_prefix(gone: Sequence[TensorDifference], new: Sequence[TensorDifference]) -> str:
+    """Return that tensors differ from those that are gone by a prefix of the names alone; "" if not so."""
+    if not gone or [t.a.shape for t in gone if t.a] != [t.b.shape for t in new if t.b]:
+        return ""
+    one, two = gone[0].name, new[0].name
+    alike = [*takewhile(lambda ends: ends[0] == ends[1], zip(one[::-1], two[::-1], strict=False))]
+    a, b = one[: len(one) - len(alike)], two[: len(two) - len(alike)]
+    same = [b + t.name.removeprefix(a) for t in gone] == [t.name for t in new]
+    return f": the same names with the prefix {b!r} instead of {a!r}" if same else ""
 
 
 def _answer(result: Difference) -> tuple[str, str]:
     if result.differs:
-        return "they differ", "bold red"
+        return _describe(result), "bold red"
     if not result.complete:
         return "no difference found, but not everything could be compared", "yellow"
     if result.files and all(f.by_store and f.bytes_same for f in result.files):

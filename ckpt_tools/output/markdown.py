@@ -12,9 +12,9 @@ from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.failure import Failure
 from ckpt_tools.output.observed import count_files, describe, observe
-from ckpt_tools.output.page import FEW, View, relative
+from ckpt_tools.output.page import DEPTHS, FEW, View, describe_checks, relative
 from ckpt_tools.output.sentence import sum_up
-from ckpt_tools.output.words import percent, printable, size, span
+from ckpt_tools.output.words import printable, size, span
 
 _MEANT = re.compile(r"[\\`*\[\]<>#|&~@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=//)|www(?=\.)", re.IGNORECASE)
 """What Markdown, or GitHub on top of it, gives a meaning within a line."""
@@ -60,16 +60,16 @@ def _show_files(v: Verification, view: View) -> Iterator[str]:
     s = v.summary
     yield f"### ckpt verify: {v.verdict}"
     yield ""
-    read = f"{size(s.bytes_read)} read in {span(s.seconds)} at level {v.level}"
+    read = f"{size(s.bytes_read)} read in {span(s.seconds)}, {DEPTHS[v.level]}"
     yield f"{name(v.root)}: {text(count_files(v))}; {read}"
     yield from _show_findings(v, v.root, view)
     bad = [f for f in (e.report for e in v.files) if view.verbose or str(f.verdict) != "ok"]
     listed = bad if view.verbose else bad[:FEW]
     rows = [
-        (str(r.verdict), str(r.level), percent(r.coverage), size(r.size), name(relative(r.path, v.root)))
+        (str(r.verdict), describe_checks(r.level, r.coverage), size(r.size), name(relative(r.path, v.root)))
         for r in listed
     ]
-    yield from _table(("verdict", "level", "coverage", "size", "file"), rows, ("coverage", "size"))
+    yield from _table(("verdict", "checked", "size", "file"), rows, ("size",))
     yield from _count_hidden(len(bad) - len(listed), "file")
 
 
@@ -93,13 +93,12 @@ def _show_plan(plan: LoadPlan, view: View) -> Iterator[str]:
     listed = plan.loads if every else [(rank, f) for rank, f in plan.loads if f.substituted][:FEW]
     rows = [
         (
-            *("all" if rank is None else str(rank), text(f.role), str(f.level), percent(f.coverage)),
+            *("all" if rank is None else str(rank), text(f.role), describe_checks(f.level, f.coverage)),
             *(size(f.size), name(relative(f.path, root)), text(f.reason)),
         )
         for rank, f in listed
     ]
-    headers = ("rank", "role", "level", "coverage", "size", "file", "why")
-    yield from _table(headers, rows, ("rank", "coverage", "size"))
+    yield from _table(("rank", "role", "checked", "size", "file", "why"), rows, ("rank", "size"))
     yield from _count_hidden(len(plan.loads) - len(listed), "file")
     yield from _show_findings(plan, root, view)
 

@@ -12,10 +12,19 @@ if TYPE_CHECKING:
     from ckpt_tools.model.seal import Sealing
 
 
+_WORDS = {"already": "sealed before", "would-seal": "would seal"}
+
+
 def render(result: Sealing, view: View = PLAIN) -> str:
     page, root = Page(view), result.roots[0]
     rows = [
-        (one.state, one.label, plural(one.files, "file"), size(one.size), relative(one.path, root))
+        (
+            _WORDS.get(one.state, one.state),
+            one.label,
+            plural(one.files, "file"),
+            size(one.size),
+            relative(one.path, root),
+        )
         for one in page.first(result.checkpoints)
     ]
     if rows:
@@ -24,7 +33,8 @@ def render(result: Sealing, view: View = PLAIN) -> str:
     page.findings([*result.findings, *of_each], root)
     states = dict.fromkeys(one.state for one in result.checkpoints)
     page.text("")
-    page.text(", ".join(f"{result.count(state):,} {state}" for state in states) or "nothing recognised")
+    counts = (f"{result.count(state):,} {_WORDS.get(state, state)}" for state in states)
+    page.text(", ".join(counts) or "nothing recognised")
     page.text(f"{size(result.bytes_read)} read in {span(result.seconds)}", "dim")
     return page.done()
 

@@ -13,7 +13,7 @@ from ckpt_tools.model.plan import LoadPlan, Rejected
 from ckpt_tools.output.words import plural
 from ckpt_tools.planning.rules.save.missing_part import GONE
 
-ALONE = "It holds weights only: an optimizer begins anew."
+ALONE = "It holds weights only: the optimizer starts from scratch."
 _NAMED = 2
 """Skipped checkpoints that each have a sentence."""
 _RANGES = 8

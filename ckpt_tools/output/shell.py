@@ -22,15 +22,9 @@ if TYPE_CHECKING:
 
 _FIELD = re.compile(r"(?<!\$)\{(\w+)\}")  # ${HOME} is the shell's
 FLAG = "--resume-args"
-ONLY_PATH = (
-    "CKPT_ARGS is empty, and CKPT_PATH alone names the checkpoint: for a command that takes arguments add"
-    " --resume-args '--resume {}'"
-)
+ONLY_PATH = "CKPT_ARGS is empty, only CKPT_PATH is set: to pass arguments add --resume-args '--resume {}'"
 ALL_FILES = "--resume-args '--resume {files}' passes each as a word; {step} passes the number"
-EACH_RANK = (
-    "ask for each rank with --rank N, or start each with 'ckpt run ROOT --worker' inside the launcher;"
-    " --json lists all files"
-)
+EACH_RANK = "add --rank N for each rank, or start each with 'ckpt run ROOT --worker'; --json lists all files"
 
 
 def fill_arguments(
@@ -64,7 +58,7 @@ def explain_silence(layout: str, path: str | None, wanted: Sequence[str], filled
     if filled:
         why = f"'{{ckpt.args}}', which stands for {words(filled)}, is not among its words"
     elif path is None:
-        why = "no one path leads to its files (each rank loads its own, or several)"
+        why = "no single path names its files (each rank loads its own, or several)"
         why += "" if wanted else f", and the layout {layout} has no arguments"
     elif wanted:
         why = f"what --resume-args asks for is not known: {' '.join(wanted)}"

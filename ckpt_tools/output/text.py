@@ -25,8 +25,5 @@ def lines(paths: Iterable[str], *, terminal: bool = False) -> str:
     paths = list(paths)
     for path in paths:
         if "\n" in path and not terminal:
-            raise UsageError(
-                f"the path {path!r} holds a line break, so one path per line cannot be read back",
-                "add --json or --format shell",
-            )
+            raise UsageError(f"the path {path!r} holds a line break", "add --json or --format shell")
     return "".join(f"{printable(path) if terminal else path}\n" for path in paths)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ckpt_tools.model.answers import Event
-from ckpt_tools.output.page import PLAIN, STYLE, Page, View
+from ckpt_tools.output.page import PLAIN, Page, View
 from ckpt_tools.output.words import plural, size
 
-_STYLES = {"good": "ok", "bad": "broken", "restart": "note", "problem": "warning"}
+_STYLES = {"good": "green", "bad": "bold red", "suspect": "yellow", "problem": "yellow"}
 _WAITS = {
     "unfinished": "not finished by its job",
     "young": "written less than --settle ago",
@@ -22,9 +22,10 @@ _WAITS = {
 def render(event: Event, view: View = PLAIN) -> str:
     """The time of day and what happened, and each finding below it."""
     page, say = Page(view), event.fields
-    style = _STYLES.get(event.type) or str(say.get("state", ""))
     when = time.strftime("%H:%M:%S", time.localtime(event.time))
-    page.text(f"{when}  {_SAY[event.type](say, event.root)}", STYLE.get(_STYLES.get(style, style), ""))
+    page.text(
+        f"{when}  {_SAY[event.type](say, event.root)}", _STYLES.get(str(say.get("state", event.type)), "")
+    )
     page.findings(event.findings, event.root or "")
     return page.done()
 

@@ -250,7 +250,7 @@ class Candidates:
         return (self.selection.resume_from or self.selection.order or self.selection.prefer) is not None
 
     def settle_order(self) -> None:
-        """Settle the order for who judges in one order only. Raises UsageError if the newest is in doubt."""
+        """Settle the order for who judges in one order only. Raises UsageError in doubt."""
         if self.ranked:
             self.choose(self.ranked, lambda c: Judgement(not find_gaps(c, self.expected)))
 
@@ -348,7 +348,9 @@ class Candidates:
         def exclude(kept: Checkpoint, other: Checkpoint) -> str:
             same, path = kept.label == other.label, os.path.relpath(kept.path, s.root)
             said = without(s.root, kept, other.path, label=path if same else kept.label)
-            return said if said.startswith("--") else ""
+            # what counts nothing and is no known state may be one item of a save, beside the others
+            whole = self.place(kept) != order.UNKNOWN or choice_warnings.describe_state(kept.parts, s)
+            return said if whole and said.startswith("--") else ""
 
         made = order.OrderFacts(s.root, s.now_ns, self.ranked, by_time, by_step, self.places, exclude)
         if not made.differ:

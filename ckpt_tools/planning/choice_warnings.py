@@ -140,7 +140,7 @@ def _find_left(s: Session, c: Checkpoint, others: Sequence[Checkpoint]) -> Itera
         if ours and p.role not in mine:
             damaged = s.report_file(p.path, Level.STRUCTURE).verdict is Verdict.BROKEN
             yield export_newer.describe_left(
-                p, "it is damaged" if damaged else "nothing tells of which save it is"
+                p, "it is damaged" if damaged else "nothing says which save it is of"
             )
 
 

@@ -225,7 +225,7 @@ class _Run:
         ):
             return gaps
         self._soften(torn)
-        text = "; ".join(f.message for f in gaps) or "a file of it ends early"
+        text = "; ".join(f.message for f in gaps) or "it ends early, or a file of it does"
         ranks = next((f.ranks for f in gaps if f.ranks), ())
         return [unfinished.describe_written(c.path, text, find_hint(s, c), ranks)]
 

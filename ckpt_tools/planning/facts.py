@@ -19,7 +19,7 @@ from ckpt_tools.model.tensor import Tensor
 
 
 class UnplacedFile(Struct, frozen=True):
-    """A file below ROOT that no layout places. ``state``: its format can hold a training state;
+    """A file below ROOT that no layout recognises. ``state``: its format can hold a training state;
     ``optimizer``: an optimizer's state is in it, None if that cannot be read; ``inside`` the directory of the
     choice.
     """

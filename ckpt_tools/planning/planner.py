@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
 from ckpt_tools.layouts.common.rank_grid import ALONE
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, is_ahead
-from ckpt_tools.model.finding import Finding
+from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, RankLoad, Resume
 from ckpt_tools.model.report import Level
@@ -225,7 +225,10 @@ class Planner(Candidates):
         yield from self._find_passed_over(choice, c)
         yield from assignment.findings
         yield from choice_warnings.find_warnings_of_files(parts, self.session)
-        yield from find_gaps(c, self.expected, (*GAPS, mixed_counters.RULE), spared=True)
+        grown = any(f.code == "missing-rank" for f in assignment.findings)  # ranks without random numbers
+        gaps = find_gaps(c, self.expected, (*GAPS, mixed_counters.RULE), spared=True)
+        spared = ("missing-rank", Severity.NOTE) if grown else None
+        yield from (f for f in gaps if (f.code, f.severity) != spared)
         if self.selection.level > Level.PRESENCE:
             yield from choice_warnings.find_lost_best(self.session, c)
             yield from choice_warnings.find_odd_companions(self.session, c, self.checkpoints)

@@ -1,4 +1,4 @@
-"""Files that no layout places, as facts: what rule ``choice/unplaced-newer`` asks about."""
+"""Files that no layout recognises, as facts: what rule ``choice/unplaced-newer`` asks about."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
 
 
 def describe_how_to_place(s: Session) -> str:
-    """Return what to do about a file that no layout places and that is a save's."""
+    """Return what to do about a file that no layout recognises and that is a save's."""
     return f"if it is a save of this run, {say_how_to_describe(s)}"
 
 
 def say_how_to_describe(s: Session) -> str:
-    """Return what to do to describe files that no layout places."""
+    """Return what to do to describe files that no layout recognises."""
     files = find_undescribed(s)
     alone = all(s.layouts.of(p).is_last_resort for p in s.parts)
     placed = {os.path.relpath(p.path, s.root) for p in s.parts} - files.keys()
@@ -138,7 +138,7 @@ def _place(path: str) -> tuple[str, str]:
 def find_unplaced_files(
     s: Session, since_ns: int, inside: Callable[[str], bool], own: tuple[str, ...] = (), beside: str = ""
 ) -> Iterator[UnplacedFile]:
-    """Return the files ``inside`` that no layout places and no index explains, written at ``since_ns`` or
+    """Return the files ``inside`` that no layout recognises and no index explains, written at ``since_ns`` or
     later and outside of the directories of saves, the newest first; those below the choice's ``own``
     directories, and ``beside`` its files, whatever their time. ``s.unplaced`` notes what cannot be read.
     """

@@ -179,7 +179,7 @@ def _address(scheduler: str) -> str:
     except OSError as e:
         raise CannotLook(f"the scheduler file {path!r} cannot be read: {e.strerror}", hint) from e
     except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise UsageError(f"{path!r} is no scheduler file of Dask: it names no address", hint) from e
+        raise UsageError(f"{path!r} is not a scheduler file of Dask: it names no address", hint) from e
 
 
 def _dask(address: str) -> Iterator[Engine]:
@@ -193,12 +193,12 @@ def _dask(address: str) -> Iterator[Engine]:
     import logging
 
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what goes wrong is said once, by us
-    hint = f"see that 'dask scheduler' runs at {address}; without --scheduler this machine reads alone"
+    hint = f"check that 'dask scheduler' runs at {address}; without --scheduler this machine reads alone"
     try:
         client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
     except ValueError as e:
         hint = "add --scheduler tcp://HOST:8786, file:FILE.json, mpi or threads"
-        raise UsageError(f"{address!r} is no address of a Dask scheduler: {e}", hint) from e
+        raise UsageError(f"{address!r} is not an address of a Dask scheduler: {e}", hint) from e
     except (OSError, TimeoutError) as e:
         raise CannotLook(f"no Dask scheduler answers at {address}: {e}", hint) from e
     known, asked = 0, 0.0

@@ -29,7 +29,7 @@ def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
         if isinstance(below, ABSENT) and path == away + real:
             continue  # nothing of it is sealed there
         if isinstance(below, OSError):
-            raise CannotLook(f"cannot list {path}: {below.strerror}", "see that CKPT_SEAL_DIR can be read")
+            raise CannotLook(f"cannot list {path}: {below.strerror}", "check that CKPT_SEAL_DIR can be read")
         seals += (BareFile(e.path, *stat_of(e)) for e in apart(path, below)[0])
     for seal in seals:
         base = base_of(seal.path)[len(away) :]

@@ -109,7 +109,7 @@ class Asked:
         """Return what to tell the user when the time did not suffice for anything; "" when it did."""
         if not self.stopped or any(f.done for f in self.files):
             return ""
-        return "--budget was over before any file had been read to its end: give more time"
+        return "--budget ran out before any file had been read to its end: give more time"
 
 
 class Sampling:

@@ -18,10 +18,7 @@ from ckpt_tools.reading.session import Session
 _SYSTEM = re.compile(r"lost\+found|\.snapshot|\.nfs.*")
 """Names that file systems give to what is theirs; no framework saves there."""
 _NUMBER = re.compile(r"[0-9]+")
-HINT = (
-    "make it readable, then run this again; --allow unreadable goes on without it, maybe from an older"
-    " checkpoint"
-)
+HINT = "make it readable, then run this again; --allow unreadable skips it, maybe for an older checkpoint"
 
 
 class Answer(NamedTuple):

@@ -47,7 +47,7 @@ def parsed(data: bytes) -> object:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number of JSON")
 
 
 def shallow(body: object) -> None:

@@ -332,7 +332,7 @@ def dotted(value: object, _base: str) -> tuple[str, ...]:
     given = _texts(value, "a pattern of names such as 'mycompany.*'")
     for pattern in given:
         if not re.fullmatch(r"[\w.*?\[\]!<>()-]+", pattern) or not re.match(r"\w", pattern):
-            raise ValueError(f"{pattern!r} is no dotted name, or would trust everybody's: use 'mycompany.*'")
+            raise ValueError(f"{pattern!r} is not a dotted name, or trusts everybody's: use 'mycompany.*'")
     return given
 
 
@@ -401,7 +401,7 @@ def share(value: object, _base: str = "") -> Share:
         part, parts = int(m[1]), int(m[2])
         if not 1 <= part <= parts <= _MOST:
             most = max(1, min(parts, _MOST))
-            raise ValueError(f"{value!r} is no fraction: use 1/{most} to {most}/{most}")
+            raise ValueError(f"{value!r} is not a fraction: use 1/{most} to {most}/{most}")
         return Share(text, part, parts)
     if m := re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text):
         fraction = Fraction(m[1]) / 100
@@ -412,4 +412,4 @@ def share(value: object, _base: str = "") -> Share:
         return Share(text or str(value), size=size(value))
     except ValueError:
         hint = "use a fraction (2/7), percent (10%) or a size (50GiB)"
-        raise ValueError(f"{value!r} is no share: {hint}") from None
+        raise ValueError(f"{value!r} is not a share: {hint}") from None

@@ -36,7 +36,7 @@ def store_tables(file: str, tables: Mapping[str, Any]) -> tuple[tuple[str, Pairs
     out: dict[str, Pairs] = {}
     for url, table in tables.items():
         if "://" not in url or not isinstance(table, dict):
-            raise UsageError(f"{file}: [store] {url.partition('?')[0]!r} is no table for a URL", _HINT)
+            raise UsageError(f"{file}: [store] {url.partition('?')[0]!r} is not a table for a URL", _HINT)
         prefix = absolute(named(url))
         where = f'{file}: [store."{prefix}"]'
         if prefix in out:
@@ -109,8 +109,7 @@ class Settings(Struct, frozen=True):
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             raise UsageError(
-                f"{self.origins['rank']} {rank} does not exist among {world_size} ranks"
-                f" ({self.origins['world-size']})",
+                f"{self.origins['rank']} {rank} does not exist among {world_size} ranks",
                 f"ranks count from 0: add --rank 0 to {world_size - 1}",
             )
         if "fault-file" in self.values:
@@ -118,8 +117,7 @@ class Settings(Struct, frozen=True):
         start, order = given.get("resume_from"), given.get("order")
         if None not in (start, order) and start != order:
             raise UsageError(
-                f"{self.origins['resume-from']} {start} and {self.origins['order']} {order} contradict each"
-                " other",
+                f"{self.origins['resume-from']} {start} contradicts {self.origins['order']} {order}",
                 "use one of them",
             )
         groups = dict(self.values.get("replica-groups", {}))
@@ -323,8 +321,7 @@ def resolve(
         values[key] = BY_KEY[key].value(table[key], origins[key], os.path.dirname(file), believed)
     if "root" in of_file and "config" not in values and _is_within(file, values["root"]):
         raise UsageError(
-            f"{file}: root = {values['root']!r} contains the file itself, and no configuration"
-            " is read from a scanned tree",
+            f"{file}: root = {values['root']!r} contains the file itself: no tree may configure its scan",
             "move the file above it, or name it with --config",
         )
     return Settings(
@@ -355,5 +352,5 @@ def _current_directory() -> str:
         return os.getcwd()
     except OSError as e:
         gone = isinstance(e, FileNotFoundError)
-        why = "does not exist any more" if gone else f"is not to be had: {e.strerror}"
+        why = "does not exist any more" if gone else f"is not available: {e.strerror}"
         raise UsageError(f"the current directory {why}", "change to another directory") from e

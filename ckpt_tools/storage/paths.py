@@ -16,12 +16,10 @@ Paths = Path | Iterable[Path]
 def one(path: Path, what: str = "root") -> str:
     """The path as a text, of a presigned URL its name. Raises UsageError for none, and the empty one."""
     if not isinstance(path, (str, bytes, os.PathLike)):
-        raise UsageError(f"{what} {path!r} is no path", "give a text or a path object")
+        raise UsageError(f"{what} {path!r} is not a path", "give a text or a path object")
     text = os.fsdecode(path)
     if not text:
-        raise UsageError(
-            f"{what} is an empty path", "name a directory or a file; '.' is the current directory"
-        )
+        raise UsageError(f"{what} is an empty path", "name a directory or a file, such as '.'")
     if "://" in text:
         from ckpt_tools.storage.signed import named
 
@@ -34,12 +32,10 @@ def several(paths: Paths) -> list[str]:
     if isinstance(paths, (str, bytes, os.PathLike)):
         return [one(paths, "path")]
     if not isinstance(paths, Iterable):
-        raise UsageError(f"paths {paths!r} are no paths", "give a path, or a list of paths")
+        raise UsageError(f"paths {paths!r} are not paths", "give a path, or a list of paths")
     found = [one(path, "path") for path in paths]
     if not found:
-        raise UsageError(
-            "there is no path to look at", "name a directory or a file; '.' is the current directory"
-        )
+        raise UsageError("there is no path to look at", "name a directory or a file, such as '.'")
     return found
 
 

@@ -64,8 +64,7 @@ def named(url: str) -> str:
         if _SURE.search(url):
             raise UsageError(
                 f"a signature is part of a URL of {m[1]}://{m[2]}, where none belongs",
-                "presigned URLs begin with https://; for the others set the library's own variable, such as"
-                " AZURE_STORAGE_SAS_TOKEN",
+                "presigned URLs begin with https://; else set its library's AZURE_STORAGE_SAS_TOKEN or such",
             )
         return url
     if "@" in m[2]:

@@ -303,7 +303,7 @@ def test_what_is_no_time(demo, capfd, text):
         moment(text, 1e9)
     code, out, err = ls(capfd, demo, f"--since={text}")
     assert (code, out) == (2, "")
-    assert "use 90m, 2h or 3d" in err
+    assert "use 90m, 2h, 3d" in err
 
 
 def test_tree_is_for_people(demo, capfd):

@@ -360,4 +360,4 @@ def test_a_rank_outside_the_world_of_the_decision_does_not_start(
     for variable, value in torchrun_env(3, 4).items():
         monkeypatch.setenv(variable, value)
     assert asker.ask(name, root, "--worker", "--world-size", "2") == Answer(2)
-    assert "rank 3 is outside the world of 2 ranks" in asker.err
+    assert "rank 3 is not among the 2 ranks" in asker.err

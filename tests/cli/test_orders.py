@@ -488,4 +488,4 @@ def test_a_decision_leads_to_what_was_planned(
     body = json.loads(plan.read_text())
     text = json.dumps({**body, "resume": {**body["resume"], **resume}}).replace("{root}", str(root))
     plan.write_text(text)
-    refused(asker, READING[0], wrong, "CKPT_PLAN", "see who wrote this file")
+    refused(asker, READING[0], wrong, "CKPT_PLAN", "remove this one")

@@ -491,7 +491,7 @@ def test_processes_with_other_plugins_do_not_share_a_decision(
     plugins.forget()
     assert digest(Selection()) != alike
     of_rank(1)
-    with pytest.raises(errors.UsageError, match="with other options, or other plug-ins"):
+    with pytest.raises(errors.UsageError, match="with other options or plug-ins"):
         job.decide(str(run), Selection(), options)
     plugins.switch(True)
     assert digest(Selection()) == alike

@@ -166,7 +166,7 @@ def test_a_report_of_nothing_is_a_whole_one(asker: Asker, tmp_path: Path) -> Non
         assert text.rstrip().endswith("</html>")
         said = json.loads(Elements(text).data)
         assert said["checkpoints"] == [] and said["next"]["verdict"] == "unknown"
-    assert "1 file of no known format" in said["next"]["sentence"]
+    assert "recognised in 1 file" in said["next"]["sentence"]
 
 
 @pytest.mark.slow

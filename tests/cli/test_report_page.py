@@ -108,7 +108,7 @@ def row_of(document: dict[str, Any], step: int) -> int:
 def test_it_says_first_what_to_do(shown: Open, demo: dict[str, Any]) -> None:
     of = shown(demo)
     assert texts(of, "h1") == [
-        "Resume from step 7500. It holds weights only: an optimizer begins anew. Step 8000 was skipped: ranks 1 and 9 have no good copy. 500 steps of training are lost."
+        "Resume from step 7500. It holds weights only: the optimizer starts from scratch. Step 8000 was skipped: ranks 1 and 9 have no good copy. 500 steps of training are lost."
     ]
     sections = ["resume", "timeline", "heatmap", "damage", "coverage", "trackers", "tensors", "files"]
     assert of.page.eval_on_selector_all("#sections > .card", "all => all.map((one) => one.id)") == sections

@@ -277,7 +277,7 @@ def test_garbage_in_place_of_a_decision(root: Path, plans: Path, tmp_path: Path)
     for text in ("", "[1]", '{"schema": "other"}', "\0"):
         (tmp_path / "x.json").write_text(text)
         done = ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "x.json")})
-        assert done.returncode == 5 and "no decision of ckpt" in done.stderr
+        assert done.returncode == 5 and "not a decision of ckpt" in done.stderr
     assert ckpt("latest", "--rank", 0, env={"CKPT_PLAN": str(tmp_path / "gone.json")}).returncode == 5
 
 
@@ -421,7 +421,7 @@ def test_a_failed_decision_fails_those_who_waited_for_it_and_no_one_else(
 def test_processes_that_ask_differently_are_told(root: Path, plans: Path) -> None:
     said(worker(root, plans, 0))
     done = worker(root, plans, 1, "--max-step", 10)
-    assert done.returncode == 2 and "different questions" in done.stderr
+    assert done.returncode == 2 and "options or plug-ins" in done.stderr
 
 
 def test_layouts_of_the_users_own_are_the_same_question_in_every_process(root: Path, plans: Path) -> None:
@@ -562,7 +562,7 @@ def test_latest_inside_a_job_is_the_jobs_decision(root: Path, plans: Path, tmp_p
     other = megatron(tmp_path / "other", steps=(5,))
     assert "iter_0000005" in ckpt("latest", other, "--rank", 1, env=env).stdout  # another question
     done = ckpt("latest", "--rank", 7, env=env)
-    assert done.returncode == 2 and "outside the world" in done.stderr
+    assert done.returncode == 2 and "is not among the" in done.stderr
     assert ckpt("latest", env=env).returncode == 2  # which rank?
 
 

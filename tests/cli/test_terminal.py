@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import warm
 from fixture_trees import CASES, materialise
-from run_helpers import CKPT, CLEAN, broken, megatron, one_file_per_rank
+from run_helpers import CKPT, CLEAN, broken, broken_body, megatron, one_file_per_rank
 
 from ckpt_tools.api import plan, scan, show, verify
 from ckpt_tools.comparison.compare import diff
@@ -115,8 +115,10 @@ def test_other_terminals_and_other_pages_fit(width: int, tmp_path: Path) -> None
 def test_a_difference_is_said_first_and_a_type_once(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     made = diff(root / "iter_0000010", root / "iter_0000020")
-    lines = difference.render(made, NARROW).splitlines()
-    assert lines[:2] == ["they differ", ""]
+    short = difference.render(made, NARROW).splitlines()
+    lines = difference.render(made, View(width=80, verbose=True)).splitlines()
+    assert short[0] == lines[0] and re.fullmatch(r"they differ: \d+ changed of \d+ tensors", short[0])
+    assert ["change", "tensor", "type"] in [line.split() for line in short], "digests only where asked"
     header = next(line for line in lines if line.endswith("in B"))
     row = lines[lines.index(header) + 1]
     assert header.split() == ["change", "tensor", "type", "in", "A", "in", "B"] and row.count("float32") == 1
@@ -285,7 +287,7 @@ def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
     """Names of tensors are longer than that: they stand below their rows, and below the name of their file."""
     root = materialise(next(c for c in CASES if c.parts[-3:-1] == ("megatron", "tp")), tmp_path)
     a, b = (str(root / f"iter_00000{n}") for n in (10, 20))
-    for words, rows in ((("diff", a, b), 4), (("show", f"{a}/mp_rank_00/model_optim_rng.pt"), 5)):
+    for words, rows in ((("diff", a, b), 2), (("show", f"{a}/mp_rank_00/model_optim_rng.pt"), 5)):
         _, lines = terminal(*words, width=width)
         assert not too_wide("\n".join(lines), width)
         long = [
@@ -315,3 +317,25 @@ def test_a_misspelt_layout_is_found(tmp_path: Path) -> None:
         capture_output=True, text=True, env=CLEAN,
     )  # fmt: skip
     assert done.returncode == 4 and "did you mean 'megatron'" in done.stderr
+
+
+def test_watch_says_what_it_has_checked_and_what_it_has_not(tmp_path: Path) -> None:
+    root = megatron(tmp_path / "run", steps=(10, 20))
+    broken_body(root)
+
+    def watch(*words: str) -> tuple[int, str]:
+        code, lines = terminal(
+            "watch", str(root), "--once", "--state-dir", str(tmp_path / "s"), *words, width=200
+        )
+        return code, "\n".join(lines)
+
+    code, said = watch("--settle", "1h")
+    assert code == 0 and "2 not checked yet: written less than --settle ago; a job would resume from" in said
+    code, said = watch("--settle", "0s", "--on-bad", "echo no; exit 3")
+    assert code == 1 and f"bad: {root}/iter_0000020 (step 20), 2 files" in said and "[crc-mismatch]" in said
+    assert f"--on-bad for {root}/iter_0000020 ended with 3: no" in said and "1 good, 1 bad; a job" in said
+    assert "{" not in said
+    (tmp_path / "run/iter_0000020").rename(tmp_path / "away")
+    assert f"gone: {root}/iter_0000020 (step 20), which was bad" in watch("--settle", "0s")[1]
+    code, said = watch("--json")
+    assert [json.loads(line)["type"] for line in said.splitlines()] == ["started", "pass", "stopped"]

@@ -209,6 +209,6 @@ def test_the_one_line_of_run_has_the_count(tmp_path: Path) -> None:
 def test_every_run_is_named(count: int) -> None:
     text = completeness.listed(("megatron", f"exp/run-{i}") for i in range(count))
     assert {
-        name.removesuffix(" (megatron)")
-        for name in unfolded(text.partition(": ")[2].replace(" (megatron)", ""))
+        name.removesuffix(" (layout megatron)")
+        for name in unfolded(text.partition(": ")[2].replace(" (layout megatron)", ""))
     } == {f"exp/run-{i}" for i in range(count)}

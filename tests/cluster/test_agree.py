@@ -84,7 +84,7 @@ def test_what_is_only_on_one_node_is_no_candidate_and_that_is_said(nodes: Nodes)
         steps, (found,) = outcomes(answer)
         assert steps == [(20, "rejected"), (10, "chosen")]
         assert (found["code"], found["path"]) == ("missing-part", str(disk / "iter_0000020"))
-        assert "#1 has no part of it" in found["message"] and "#1 has no part of it" in answer[2]
+        assert "#1 has no file of it" in found["message"] and "#1 has no file of it" in answer[2]
     assert [code for code, _, _ in nodes.run("--no-fallback")] == [6, 6]
 
 

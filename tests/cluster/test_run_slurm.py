@@ -113,7 +113,7 @@ def test_a_file_replaced_after_the_decision_stops_its_task(
     # the highest code of the tasks
     assert run.wait() in ("5:0", *(["143:0", "137:0"] if snippet else [])), run.said
     assert "ckpt: error: " in run.said and "rank_1/net-1_20.ckpt has changed since it was chosen" in run.said
-    assert "hint: start again: a new start decides anew" in run.said
+    assert "hint: start again: a new start decides again" in run.said
     assert {t["rank"] for t in job.told} <= {"0"}
 
 
@@ -333,7 +333,7 @@ def test_one_nodes_disk_is_lost(batch: Submit, job: Job) -> None:
     step = AGREE.format('--world-size 4 --allow none --plan-dir "$PLANS"')
     run = batch(step, "-N2", "--ntasks-per-node=1", DISKS=str(job.tmp / "disks"))
     assert run.wait() == "4:0", run.said
-    assert run.said.count("no checkpoint has parts on every node") == 2 and job.told == []
+    assert run.said.count("no checkpoint has files on every node") == 2 and job.told == []
 
 
 def test_the_first_host_is_slurms_own(slurm: Slurm) -> None:

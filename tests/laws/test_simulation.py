@@ -78,7 +78,7 @@ class Day:
             return None, e
         # a rank that never got to its first save: only the caller knows how many there are
         except errors.UsageError as e:
-            if "is the newest is in doubt" in str(e):
+            if "which checkpoint is the newest" in str(e):
                 self.seen["in doubt"] += 1
                 return self.asked(replace(selection, order="mtime"))
             if "topology-mismatch" not in str(e):

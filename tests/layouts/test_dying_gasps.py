@@ -176,7 +176,7 @@ def test_a_gasp_of_which_nothing_tells_the_step_is_asked_about_where_times_were_
     at: float, tmp_path: Path
 ) -> None:
     two_gasps(tmp_path, at)
-    with pytest.raises(UsageError, match=r"newest is in doubt.*epoch 3 step 5"):
+    with pytest.raises(UsageError, match=r"which checkpoint is the newest.*epoch 3 step 5"):
         plan(str(tmp_path), Selection(world_size=1))
 
 

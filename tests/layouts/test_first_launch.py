@@ -349,7 +349,7 @@ def test_the_list_of_runs_is_whole(tmp_path: Path) -> None:
         megatron(tmp_path / f"run-{i:02d}", (10,), world=1)
     with pytest.raises(errors.UsageError) as caught:
         plan(str(tmp_path))
-    assert "run-{00–09} (megatron), run-{10–39} (megatron)" in str(caught.value)
+    assert "run-{00–09} (layout megatron), run-{10–39} (layout megatron)" in str(caught.value)
 
 
 def test_a_save_under_way_excuses_nothing_beside_it(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_two_callbacks_of_one_trainer_save_one_run(often: str, other: str, tmp_p
 def test_last_is_left_behind_only_where_nothing_else_was_renewed(
     put_back: bool, verdict: Verdict, tmp_path: Path
 ) -> None:
-    """A run that begins anew in a directory renews ``last-v1.ckpt``; an old one that was put back is seen."""
+    """A run that starts from scratch in a directory renews ``last-v1.ckpt``; an old one that was put back is seen."""
     for i, (step, last) in enumerate(((100, "last.ckpt"), (200, "last-v1.ckpt"))):
         name = f"epoch={i}-step={step}.ckpt"
         _write(tmp_path, dict.fromkeys((name, last), lightning(i, step)), step * 60)

@@ -169,3 +169,11 @@ def test_no_order_tells_dates_apart_that_were_written_at_once(order: str | None,
         plan(root, Selection(order=order))
     assert caught.value.rule == "order/times-mute"
     assert "--order" not in caught.value.hint and "--exclude 2026-11-01.pt" in caught.value.hint
+
+
+def test_a_network_that_is_lost_is_named_by_its_file(tmp_path: Path) -> None:
+    files = {f"net{of}_epoch_{n}.pth": weights(10 * n + (of == "D")) for n in (1, 2) for of in "GD"}
+    del files["netD_epoch_2.pth"]
+    (lost,) = plan(put(tmp_path, files)).rejected
+    said = "netG_epoch_2.pth has no file like netD_epoch_1.pth, which epoch 1 beside it has"
+    assert [f.message for f in lost.findings] == [said]

@@ -83,7 +83,7 @@ def test_a_tracker_against_the_times_is_a_question_in_every_command(
 @pytest.mark.slow
 def test_a_tracker_against_the_times_is_a_question_in_the_api(contradiction: Path) -> None:
     for ask in (plan, latest):
-        with pytest.raises(UsageError, match="in doubt"):
+        with pytest.raises(UsageError, match="is the newest"):
             ask(str(contradiction))
         assert ask(str(contradiction), Selection(order="mtime")).resume_step == 10
         assert ask(str(contradiction), Selection(order="step")).resume_step == 20
@@ -158,7 +158,7 @@ def test_two_checkpoints_of_every_layout(name: str, tmp_path: Path) -> None:
         )
         if made is None:
             assert answer == ASK, (what, question)
-            assert "in doubt" in question
+            assert "unclear which" in question
         else:
             assert made.checkpoint is not None
             assert (answer, made.checkpoint.path) == ("newer", newer.path), what
@@ -185,7 +185,7 @@ def test_dates_in_names_are_as_good_as_steps(what: str, tmp_path: Path) -> None:
         put(tmp_path / f"checkpoint_{date}/model.pt", saved({"model": {"w": tensor(n)}}), START + hour * HOUR)
     made, question = answered(tmp_path)
     if answer is None:
-        assert made is None and "in doubt" in question
+        assert made is None and "unclear which" in question
         return
     assert made is not None and made.checkpoint is not None, question
     assert made.checkpoint.path.endswith(DATES[answer])

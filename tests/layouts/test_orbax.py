@@ -14,7 +14,7 @@ from fixture_trees import pairs
 from places import FIXTURES
 
 from ckpt_tools import plan, scan
-from ckpt_tools.errors import NoCheckpoint, NoneUsable
+from ckpt_tools.errors import NoCheckpoint, NoneUsable, UsageError
 
 ORBAX = FIXTURES / "layouts/orbax"
 BARE = ORBAX / "standard/tree/step_200"
@@ -126,3 +126,11 @@ def test_an_item_under_way_keeps_a_lone_save_from_being_loaded(tmp_path: Path) -
     last.rename(f"{last}.orbax-checkpoint-tmp")
     with pytest.raises(NoCheckpoint):
         plan(tmp_path)
+
+
+def test_no_hint_leads_to_one_item_of_a_save(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(ORBAX / "parts/tree", tmp_path / "run"))
+    (root / "latest/_CHECKPOINT_METADATA").unlink()
+    with pytest.raises(UsageError, match="no steps compare them") as asked:
+        plan(root)
+    assert "--exclude" not in asked.value.hint, "opt or params alone is a part of a save"

@@ -64,7 +64,7 @@ def test_a_restart_that_has_not_come_so_far_is_a_question_where_times_are_lost(
     saves: dict[str, int], tmp_path: Path
 ) -> None:
     put(tmp_path, saves, EQUAL)
-    with pytest.raises(UsageError, match="newest is in doubt") as asked:
+    with pytest.raises(UsageError, match="which checkpoint is the newest") as asked:
         plan(str(tmp_path))
     assert "--order step to resume from" in asked.value.hint
     assert plan(str(tmp_path), Selection(order="step")).resume_step == max(saves.values())

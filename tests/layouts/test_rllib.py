@@ -73,7 +73,7 @@ def test_times_of_a_copy_do_not_make_an_older_save_the_newest(counted: bool, tmp
         assert {c.step for c in scan(root).checkpoints} == {1, 2}
         assert plan(root).resume_step == 2
     else:
-        with pytest.raises(UsageError, match="which checkpoint is the newest is in doubt"):
+        with pytest.raises(UsageError, match="it is unclear which checkpoint is the newest"):
             plan(root)
 
 

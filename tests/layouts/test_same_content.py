@@ -214,7 +214,7 @@ def test_each_answer_that_is_offered_leads_on(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as e:
         plan(str(tree))
     assert f"{tree / older} and {tree / newer} are byte for byte the same" in str(e.value)
-    assert "restore the one that is the copy" in e.value.hint and "ckpt diff" in e.value.hint
+    assert "restore whichever is the copy" in e.value.hint and "ckpt diff" in e.value.hint
     offered = dict(re.findall(r"(--max-step|--exclude) (\S+) ", e.value.hint))
     made = plan(str(tree), Selection(max_step=int(offered["--max-step"])))
     assert made.resume_step == 10 and "same-content" in {f.code for f in made.warnings}
@@ -250,7 +250,7 @@ def test_a_file_over_that_of_a_save_that_only_its_date_places(older: int, tmp_pa
     if older:  # of the same epoch, so times tell
         assert [f.path for f in plan(str(root)).warnings if f.code == "same-content"] == [copied]
     else:
-        with pytest.raises(UsageError, match="newest is in doubt"):
+        with pytest.raises(UsageError, match="which checkpoint is the newest"):
             plan(str(root))
     found = [(row.report.path, f) for row in verify(str(root)).files for f in row.report.findings]
     assert [path for path, f in found if f.code == "same-content" and f.severity] == [copied]

@@ -94,7 +94,7 @@ def test_of_several_runs_the_hint_names_the_flag_that_tells_them_apart(case: Pat
     with pytest.raises(UsageError, match="holds several runs") as raised:
         plan(root)
     flags = re.findall(r"--(run|layout) ([^\s,]+)", raised.value.hint)
-    runs = re.findall(r"(\S+) \((\S+)\)", str(raised.value))
+    runs = re.findall(r"(\S+) \((?:ROOT itself, )?layout (\S+)\)", str(raised.value))
     assert raised.value.hint.startswith("choose one: ") and len(flags) == len(runs) > 1
     for (flag, value), (name, layout) in zip(flags, runs, strict=True):
         assert value == (name if flag == "run" else layout)
@@ -228,7 +228,7 @@ def test_it_may_not_contradict_the_order(
         assert "--resume-from" in err
         assert "hint: " in err
     if "--order" in flags and code:
-        assert "contradict each other" in err
+        assert "contradict" in err
 
 
 # --- --prefer and --max-step

@@ -55,7 +55,7 @@ def test_what_is_counted_anew_is_what_times_tell(
         path.write_bytes(saved({"model": {"w": tensor(epoch, step)}, "optimizer": adam(1)}))
         os.utime(path, (1_735_700_000 + 100 * n * kept,) * 2)
     if newest is None:
-        with pytest.raises(UsageError, match="which checkpoint is the newest is in doubt"):
+        with pytest.raises(UsageError, match="it is unclear which checkpoint is the newest"):
             plan(str(tmp_path))
         assert plan(str(tmp_path), Selection(order="step")).checkpoint is not None
     else:

@@ -29,7 +29,7 @@ from ckpt_tools.output.sentence import sum_up
 
 DAY = 1_700_000_000
 LATEST = "latest_checkpointed_iteration.txt"
-ALONE = "It holds weights only: an optimizer begins anew."
+ALONE = "It holds weights only: the optimizer starts from scratch."
 
 
 def put(root: Path, name: str, data: bytes | str, at: int) -> None:

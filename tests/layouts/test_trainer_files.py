@@ -126,3 +126,11 @@ def test_each_rank_has_its_own_random_numbers(name, world, files, new, tmp_path:
 def test_ranks_that_are_not_known_are_not_told_apart(tmp_path: Path) -> None:
     made = plan(str(tree("accelerate/steps", tmp_path)))
     assert not made.by_rank and any(f.role == "rng" for f in made.shared)
+
+
+def test_random_numbers_that_are_lost_are_told_once(tmp_path: Path) -> None:
+    root = tree("hf-trainer/sharded", tmp_path)
+    (root / "checkpoint-20/rng_state_1.pth").unlink()
+    made = plan(str(root), Selection(world_size=2))
+    told = [f for f in made.warnings if "random numbers" in f.message]
+    assert [(f.severity, f.ranks) for f in told] == [(Severity.WARNING, ((1, 1),))]

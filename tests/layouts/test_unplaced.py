@@ -1,4 +1,4 @@
-"""What no layout places, and may be a later save than the choice, is one question with two answers."""
+"""What no layout recognises, and may be a later save than the choice, is one question with two answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AGO = 1_700_000_000
 
 
 def tree(root: Path, name: str, later: int = 60, held: bytes = b"") -> Path:
-    """Two saves of a declared arrangement, and a file that no layout places, so many seconds later."""
+    """Two saves of a declared arrangement, and a file that no layout recognises, so many seconds later."""
     root.mkdir()
     for n, (path, data) in enumerate(
         {

@@ -369,7 +369,7 @@ BAD_TABLES: list[tuple[object, str]] = [
     ([layout(tracker="")], "layout 1: tracker is empty"),
     (
         [layout(tracker="meta/LATEST")],
-        "layout mine: tracker is the name of a file beside the checkpoints, not the path 'meta/LATEST'",
+        "layout mine: tracker is a file's name, not the path 'meta/LATEST'",
     ),
     ([layout(commit="done")], "layout mine: commit names the role 'done', which no piece has"),
     ([layout(needs=["model", "rng"])], "layout mine: needs names the role 'rng'"),

@@ -100,7 +100,7 @@ def test_names_that_a_file_system_takes_for_one_are_refused(
     for _ in range(2):
         said = ask("stage", f"{store.url}/run", str(tmp_path / "ssd"))
         assert (said.code, said.printed) == (2, ""), said.text
-        assert "another file of the checkpoint has its place there" in said.text
+        assert "another file of the checkpoint is there" in said.text
     assert not list((tmp_path / "ssd").glob("checkpoint-20-*[0-9a-f]/*"))
 
 

@@ -79,7 +79,9 @@ class Twins:
 
 def _of_a_disk(fields: dict[str, Any]) -> dict[str, Any]:
     files = fields.get("files")
-    if isinstance(files, list) and files and "verdict" in files[0]:  # what no layout places is in no order
+    if (
+        isinstance(files, list) and files and "verdict" in files[0]
+    ):  # what no layout recognises is in no order
         files.sort(key=lambda f: f["path"])
     if "ranks_present" in fields:  # to list saves no object is read
         del fields["state"]

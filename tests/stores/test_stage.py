@@ -422,7 +422,7 @@ def test_room_is_looked_for_before(
     monkeypatch.chdir(tmp_path)
     assert execute(["stage", "local://run", "ssd", *ORDER]) == 5
     err = capsys.readouterr().err
-    assert all(words in err for words in ("are to be staged", "4.0 KiB free", "--keep N"))
+    assert all(words in err for words in ("are needed", "4.0 KiB free", "--keep N"))
     assert not list((tmp_path / "ssd").glob("*/*.pt"))
 
 

@@ -118,7 +118,7 @@ def broken_law(command: str, unharmed: Reply, harmed: Reply, *names: str) -> str
         named = any(path in harmed.out or path in harmed.err for path in names)
         return None if named else "exit 5, but the path is not named"
     if "--allow=unreadable" in command:
-        questions = "byte for byte the same", "which checkpoint is the newest is in doubt"
+        questions = "byte for byte the same", "it is unclear which checkpoint is the newest"
         if harmed.code == 2 and any(q in harmed.err for q in questions):
             return None
         if harmed.code == 0 and any(path in harmed.said or path in harmed.err for path in names):

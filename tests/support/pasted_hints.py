@@ -112,7 +112,7 @@ def _problems(tree: Tree, command: list[str], deep: int, tried: set[tuple[str, .
     if code not in (2, 3, 4):
         return
     offered = pastes(err + out, tree.root)
-    if "no layout places" in err and not any(p.is_layout for p in offered) and ".dvc" not in err:
+    if "no layout recognises" in err and not any(p.is_layout for p in offered) and ".dvc" not in err:
         # where names do not tell it surely the command is not offered, and is right all the same
         offered.append(Paste("command", ("layouts", "--guess", tree.root)))
     for paste in offered:

@@ -77,8 +77,8 @@ def test_no_secret_is_taken_or_said(tmp_path: Path, given: str) -> None:
     ("table", "why"),
     [
         ('store = "s3://bucket"', "store"),
-        ('[store]\nregion = "x"', "no table for a URL"),
-        ('[store."bucket"]\nregion = "x"', "no table for a URL"),
+        ('[store]\nregion = "x"', "not a table for a URL"),
+        ('[store."bucket"]\nregion = "x"', "not a table for a URL"),
         ('[store."s3://b"]\nregion = ["x"]', "a text, a number"),
         ('[store."https://me:hunter2hunter2@h"]\ntimeout = 3', "password"),
         ('[store."https://h/x?sig=hunter2hunter2"]\ntimeout = [3]', r'https://h/x"\]: an option'),

@@ -56,9 +56,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     names = {m.name.removeprefix("./") for m in members}
     anatomy.keys |= names
     if _CONFIG not in names:
-        yield finding(
-            "bad-header", f"the archive has no member {_CONFIG!r}, which NeMo reads first", offset=0
-        )
+        yield finding("bad-header", f"the archive has no {_CONFIG!r}, which NeMo reads first", offset=0)
     if not any(name.endswith((".ckpt", ".pt", ".distcp")) for name in names):
         yield finding("bad-header", "the archive holds no weights", offset=0)
     indexed = {m.name.rpartition("/")[0] for m in members if m.name.endswith("/.metadata")}

@@ -149,9 +149,7 @@ def _read_zip64(
     sig, length, made, need, own, own_cd, *numbers = _END64.unpack(raw)
     end = End(*numbers)
     if sig != b"PK\6\6" or where + 12 + length != at - 20:
-        raise Damage(
-            "bad-header", "the ZIP64 end record is damaged, or is not where its locator says", at - 20
-        )
+        raise Damage("bad-header", "the ZIP64 end record is damaged or not where its locator says", at - 20)
     if _contradict(short, end, comment):
         yield finding("bad-header", "the two end records disagree on the directory", offset=at)
     if disk64 or disks != 1 or own or own_cd:

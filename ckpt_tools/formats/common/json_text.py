@@ -70,9 +70,7 @@ def _refuse_costly(data: bytes) -> None:
         return
     depth = max(accumulate(map(_STEP.__getitem__, _brackets(data))), default=0)
     if depth > MAX_DEPTH:
-        raise Damage(
-            "bad-header", f"brackets nested {depth} levels deep, where readers give up, or never closed", 0
-        )
+        raise Damage("bad-header", f"brackets nested {depth} levels deep, or never closed", 0)
 
 
 def _integer(digits: str) -> int:

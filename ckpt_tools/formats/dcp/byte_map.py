@@ -116,10 +116,7 @@ class _Walk:
             self._text = op.text
             if self._text not in self._names:
                 # Its length as well: what is left of the text may happen to be opcodes.
-                why, start = (
-                    "text that is stored once: a name of one part, an id, the path of the save",
-                    op.at,
-                )
+                why, start = "text that is stored once: a name, an id, the path of the save", op.at
         elif op.code == _GLOBAL:
             self._global, self._text = self._text, ""
         elif op.code == _MEMOIZE:

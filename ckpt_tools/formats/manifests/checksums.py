@@ -66,7 +66,7 @@ _SIDECAR = re.compile(
 )
 _HINT = re.compile(r"md5|sha(?:1|224|256|384|512)|b2|b3|blake2b?|blake3", re.IGNORECASE)
 ANEW = (
-    "write it anew from sound files ('sha256sum FILES > SHA256SUMS'), or seal them ('ckpt seal CHECKPOINT')"
+    "write it again from sound files ('sha256sum FILES > SHA256SUMS'), or seal them ('ckpt seal CHECKPOINT')"
 )
 _STDIN = ("-", "stdin")
 """How coreutils and OpenSSL call what they were given without a name."""

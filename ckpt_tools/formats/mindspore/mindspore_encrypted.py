@@ -101,10 +101,7 @@ def read_framing(source: Source) -> Framing:
         if not full:  # only the last block may be short
             text = f"{source.size - at} bytes follow the last block"
             if source.size - at == TRAILER and source.read(at, len(LITERAL)) == LITERAL:
-                text = (
-                    "MindSpore appended its CRC trailer to the ciphertext (crc_check=True with enc_key) and"
-                    " cannot decrypt that: without the last 17 bytes it loads"
-                )
+                text = "MindSpore appended its CRC (crc_check=True): it loads without the last 17 bytes"
             raise Damage("trailing-data", text, at)
         block = _read_block(source, at, len(blocks), rules)
         blocks.append(block)
@@ -209,9 +206,7 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
         return
     scheme = _choose_scheme(source, f, [s for s in schemes if not missing(s)])
     if scheme is None:
-        other = (
-            f"it is not the one that this file was encrypted with ({f.mode}), or all of the file is damaged"
-        )
+        other = f"it is not this file's key ({f.mode}), or all of the file is damaged"
         yield from _give_up(anatomy, f, finding("wrong-key", f"the key that was given leaves noise: {other}"))
         return
     f.explain(anatomy, f.twin and scheme.mode == "AES-CBC")

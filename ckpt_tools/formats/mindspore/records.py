@@ -215,10 +215,7 @@ def _explain_no_record(reader: Reader, at: int, end: int) -> Damage:
     elif left == TRAILER and not any(rest[7:13]):
         why = f"the checksum trailer begins with {rest[:7]!r} instead of {LITERAL!r}"
     elif rest[:4] in CIPHERS:
-        why = (
-            "ciphertext begins here: MindSpore wrote map parameters in clear ahead of it and cannot load the"
-            " file"
-        )
+        why = "ciphertext begins here, behind map parameters in clear text: MindSpore cannot load that"
     return Damage(code, why, at)
 
 

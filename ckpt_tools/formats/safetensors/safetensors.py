@@ -122,9 +122,7 @@ def _compare_texts(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
             continue
         why = ""
         if of_mindspore and key in anatomy.keys:
-            why = (
-                f"the metadata gives tensor {key[:200]!r} the type {text[:40]!r}; loaders know {INT4!r} alone"
-            )
+            why = f"the metadata gives {key[:200]!r} the type {text[:40]!r}; loaders know {INT4!r} alone"
             why = "" if text == INT4 else why
         elif of_mindspore and text == INT4:
             why = f"the metadata says that {key[:200]!r} is {INT4}, and there is no such tensor"

@@ -99,10 +99,7 @@ def _compare_total(text: str, sizes: Sequence[tuple[int, ...] | None]) -> Iterat
     plain = text.removesuffix(".0")
     if None in sizes or plain in sums or text in {str(n / (1 << 20)) for n in bytes_of}:
         return
-    shown = (
-        f"total_size of the index is {text[:40]}, its {len(sizes)} shards hold {min(sums, key=int)} bytes of"
-        " tensors"
-    )
+    shown = f"total_size is {text[:40]}, the {len(sizes)} shards hold {min(sums, key=int)} bytes of tensors"
     if near_miss(plain, sums):
         yield finding("odd-header", f"{shown}: one bit apart")
     else:

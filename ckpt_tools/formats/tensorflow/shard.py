@@ -203,9 +203,7 @@ def _check_tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anat
         elif i.offset < at and i.size:
             inside += 1
             if inside <= _SAID:
-                why = (
-                    f"{i.name[:200]!r} begins at {i.offset}, inside the tensor before it, which ends at {at}"
-                )
+                why = f"{i.name[:200]!r} begins at {i.offset}, before the end of the previous tensor at {at}"
                 yield finding("bad-header", why, offset=i.offset)
         at = max(at, i.offset + i.size)
         common |= i.offset

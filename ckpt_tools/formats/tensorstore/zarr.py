@@ -353,7 +353,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     text = read_json(source)
     doc = mapping(text.value)
     if not doc:
-        raise Damage("bad-header", "zarr metadata that is no JSON object", 0)
+        raise Damage("bad-header", "zarr metadata that is not a JSON object", 0)
     what = "zarr metadata: its form is checked, and that the chunks fit it"
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
     array = array_of(doc)

@@ -162,7 +162,7 @@ def _why_not_good(checked: Checked) -> str:
     if checked.verdict is Verdict.UNKNOWN:
         return f"nobody knows whether it is whole ({codes or 'not verified'})"
     if checked.level < Level.CONTENT:
-        return f"it could be verified at level {checked.level} only"
+        return f"it could be verified only as deep as {checked.level}"
     return ""
 
 

@@ -95,7 +95,7 @@ def _find_reasons(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save,
     every = policy.keep_every or 0
     for save in saves if every else ():
         if save.step is None:
-            yield save, f"nothing tells its step, which may be a multiple of {every:,}"
+            yield save, f"nothing says its step, which may be a multiple of {every:,}"
         elif save.step % every == 0:
             yield save, f"its step is a multiple of {every:,}"
     yield from _find_by_time(policy, saves)

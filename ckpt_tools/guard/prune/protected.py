@@ -47,7 +47,7 @@ def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
     if not os.path.isdir(home):
         if plan_dir is not None:
             text = f"{plan_dir}, which holds the decisions of other nodes, is not there"
-            raise CannotLook(text, "see that it is mounted, or name another with --plan-dir")
+            raise CannotLook(text, "check that it is mounted, or name another with --plan-dir")
         return frozenset()
     try:
         with trust.named(decision_log.FLAG):
@@ -108,8 +108,8 @@ def find_protected(
     for e in entries:
         if e.checkpoint.key in chosen or not loaded.isdisjoint(e.members):
             out[e.name] = "'ckpt plan' chooses it"
-        elif find_naming(s, [e.checkpoint]):
-            out[e.name] = "a tracker names it"
+        elif files := find_naming(s, [e.checkpoint]):
+            out[e.name] = f"{os.path.basename(min(files))} names it"
         elif claim := _find_claim(s, e, *claims):
             out[e.name] = claim
         elif find_age(e, s.now_ns) < selection.settle:

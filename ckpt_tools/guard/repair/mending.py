@@ -178,10 +178,10 @@ def mend(bench: Bench, damaged: Damaged) -> Mended | None:
         with LocalSource(path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
             now = bench.look(_write_trial(home, source, *tail), instead_of=path)
         if not now.is_damaged and not now.wrong:
-            why = "its directory written anew: every record fits its own CRC, and none is missing"
+            why = "its directory rewritten: every record fits its own CRC, and none is missing"
             return Mended(why, {}, tail=tail)
     for _, data, _ in find_lost_indexes(bench.session, path) if path.endswith(".index.json") else ():
-        return Mended("written anew from its shards", {}, tail=(0, data))
+        return Mended("rewritten from its shards", {}, tail=(0, data))
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from math import inf
@@ -243,11 +243,9 @@ class WatchedRoot:
         agrees = said.pop("tracker")
         fields = {"checkpoints": dict(tally.states), "last_good": last_good, "plan": said}
         fields["tracker_agrees"] = agrees
-        waiting = [key for key, state in now.items() if state == "waiting"]
-        why = (
-            "queued" if key in queued else "young" if found[key].finished else "unfinished" for key in waiting
+        fields["not_checked"] = _count_waiting(
+            [found[k] for k, state in now.items() if state == "waiting"], queued
         )
-        fields["not_checked"] = dict(Counter(why))
         if fields != self._passed:
             self._passed = fields
             self.say("pass", fields)
@@ -293,6 +291,13 @@ class WatchedRoot:
 
     def solved(self, code: str) -> None:
         self._problems.pop(code, None)
+
+
+def _count_waiting(waiting: Iterable[Listed], queued: Collection[str]) -> dict[str, int]:
+    """Why checkpoints were not checked yet -> how many of them."""
+    return Counter(
+        "queued" if one.key in queued else "young" if one.finished else "unfinished" for one in waiting
+    )
 
 
 def _ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:

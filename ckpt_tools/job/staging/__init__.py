@@ -170,8 +170,7 @@ class Place(Struct, frozen=True):
             other = names.setdefault(inode, name)
             if other != name or (size, inode) != (record.size, record.seen[-1]):
                 raise UsageError(
-                    f"{name} cannot be staged in {directory}: another file of the checkpoint has its place"
-                    " there",
+                    f"{name} cannot be staged in {directory}: another file of the checkpoint is there",
                     "name a DIR with --stage on a file system that tells A from a, or start without --stage",
                 )
         write_note(directory, have)
@@ -192,8 +191,7 @@ class Place(Struct, frozen=True):
             if name is None:
                 more = "" if keep else "; --keep N removes those that were used least recently"
                 raise CannotLook(
-                    f"{words_of_size(needed)} are to be staged, and {self.home} has {words_of_size(free)}"
-                    f" free: {words_of_size(needed - free)} too little",
+                    f"{self.home} has {words_of_size(free)} free, and {words_of_size(needed)} are needed",
                     f"make room, or name another directory{more}",
                 )
             removed.append(name)

@@ -114,7 +114,7 @@ def without_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> 
     if beside or c.kind is not Kind.PERIODIC or roles.isdisjoint(models) or any("optim" in r for r in roles):
         return
     text = "no file holds an optimizer's state, and no other save tells whether there was one"
-    yield loss(f"{text}: it would begin anew", c.path, sure=False)
+    yield loss(f"{text}: it would start from scratch", c.path, sure=False)
 
 
 def without_index(c: Checkpoint, beside: Saves) -> Flaws:

@@ -12,6 +12,7 @@ from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, N
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.output.json import Object, fields
+from ckpt_tools.output.page import DEPTHS
 from ckpt_tools.output.report.gathered import Gathered, Start, worst_of
 from ckpt_tools.output.sentence import sum_up
 from ckpt_tools.output.words import plural, printable
@@ -97,12 +98,7 @@ def _of_verification(result: Verification | None, roots: Sequence[str]) -> Advic
     words = " ".join(map(_quoted, roots))
     s = result.summary
     if not s.files:
-        seen = plural(s.unrecognised, "file")
-        text = (
-            f"No checkpoint was recognised: {seen} of no known format."
-            if s.unrecognised
-            else "Nothing is there."
-        )
+        text = f"No checkpoint was recognised in {plural(s.unrecognised, 'file')}."
         return Advice(Verdict.UNKNOWN, text, (("what is there", f"ckpt ls {words} --tree"),))
     plan = (("what to resume from", f"ckpt plan {words}"),) if len(roots) == 1 else ()
     if s.broken:
@@ -110,11 +106,9 @@ def _of_verification(result: Verification | None, roots: Sequence[str]) -> Advic
         repair = ("what can be repaired", f"ckpt repair {words}")
         return Advice(Verdict.BROKEN, text, (repair, *plan))
     if s.unknown or result.verdict is Verdict.UNKNOWN:
-        return Advice(
-            Verdict.UNKNOWN, "Something could not be looked at, so nothing is known about it.", plan
-        )
+        return Advice(Verdict.UNKNOWN, "Something could not be read, so nothing is known about it.", plan)
     if result.verdict is Verdict.OK:
-        return Advice(Verdict.OK, f"Nothing is damaged, as far as level {result.level} sees.", plan)
+        return Advice(Verdict.OK, f"Nothing is damaged. Checked: {DEPTHS[result.level]}.", plan)
     if result.verdict is Verdict.BROKEN:
         return Advice(Verdict.BROKEN, "Files are missing or do not belong together.", plan)
     return Advice(Verdict.SUSPECT, "Something looks odd; nothing is certainly damaged.", plan)

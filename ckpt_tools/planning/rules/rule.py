@@ -13,6 +13,8 @@ from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding, Flaw, Severity
 from ckpt_tools.model.plan import LoadPlan
 
+DOUBT = "it is unclear which checkpoint is the newest: "
+
 
 class Scope(str, Enum):
     """What a rule looks at."""

@@ -32,13 +32,10 @@ BATCH = 1000
 """Keys that one delete request of S3 takes at most."""
 _ROUND = 100
 """Lists that end at a multiple of so many keys may have lost a page: those of all stores are multiples."""
-_AGAIN = (
-    "its list begins again in the middle: something between here and there answers wrongly, or the server"
-    " does not know ListObjectsV2"
-)
+_AGAIN = "its list begins again in the middle: a proxy answers wrongly, or the server has no ListObjectsV2"
 _CANNOT_TELL = (
-    "nothing is listed, and the store answers 403 AccessDenied: with these credentials, which must not read"
-    " it (s3:GetObject) or not list the whole bucket (s3:ListBucket), nobody can tell what there is"
+    "nothing is listed, and the store answers 403 AccessDenied: these credentials lack the right to read it"
+    " (s3:GetObject) or to list the whole bucket (s3:ListBucket), so nobody can tell what is there"
 )
 _NOBODY = ".ckpt-no-such-object"
 """A name that nobody gives."""

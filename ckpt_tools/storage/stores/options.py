@@ -70,15 +70,13 @@ def checked(key: str, value: str) -> tuple[str, str]:
         raise ValueError("an option is KEY=VALUE, such as region=eu-west-1")
     if secret(name):
         raise ValueError(
-            f"{name} is a credential, or a part of one, and others can see it here: give it in the way of its"
-            f" library ({'; '.join(_OWN_WAY.values())})"
+            f"{name} is a credential, which others can see here: use {'; '.join(_OWN_WAY.values())}"
         )
     if re.search(r"://[^/?#]*@", value) or re.search(
         r"[?&][^=&]*(?:sig|signature|token)=", value, re.IGNORECASE
     ):
         raise ValueError(
-            f"the URL in {name} has a password or a signature in it, and others can see it here: use the"
-            " library's own variables, such as HTTPS_PROXY"
+            f"others can see the password or signature in {name}: use the library's variables (HTTPS_PROXY)"
         )
     return name, value.strip()
 
@@ -167,7 +165,7 @@ def _retry(given: Mapping[str, str]) -> dict[str, Any]:
 def _seconds(key: str, text: str) -> float:
     m = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)\s*(ms|s|m|h)?", text)
     if m is None:
-        raise UsageError(f"the option {key}={text} is no time", f"use {key}=30s, or 500ms, 2m")
+        raise UsageError(f"the option {key}={text} is not a time", f"use {key}=30s, or 500ms, 2m")
     return float(m[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[m[2] or "s"]
 
 
@@ -238,7 +236,7 @@ def _credentials(session: Any, profile: str) -> Provider:
             found.get_frozen_credentials()
     except wrong.ProfileNotFound:
         raise UsageError(
-            f"there is no profile {profile!r} in ~/.aws/config or ~/.aws/credentials",
+            f"there is no profile {profile!r} in ~/.aws",
             "'aws configure list-profiles' lists them",
         ) from None
     except Exception as e:  # by the name of its error: its text may hold what was sent

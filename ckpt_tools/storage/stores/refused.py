@@ -146,10 +146,8 @@ def _words(kind: str, text: str, code: str, status: str) -> str:
 def _no_path(text: str) -> str:
     m = _KEY.search(text)
     key = f"the key {m[1][:200]!r}" if m else "a key"
-    return (
-        f"{key} has an empty name, '.', '..' or a control character in it, which no path can have, and hides"
-        " what is listed with it: rename or delete it, or ask about a directory that does not hold it"
-    )
+    what = f"{key} holds an empty name, '.', '..' or a control character, and hides what is listed with it"
+    return f"{what}: rename or delete it, or ask about a directory that does not hold it"
 
 
 def _right(text: str) -> str:
@@ -196,9 +194,8 @@ _NO_CREDENTIALS = (
 )
 """Signs that a machine was asked for a role that it does not have: all else has been tried before."""
 _NOBODY = (
-    "there are no credentials for it: log in ('aws sso login', 'gcloud auth application-default login'), or"
-    " set the library's variables (docs/stores.md); for what is public say"
-    " CKPT_STORE_OPTION=skip_signature=true"
+    "log in ('aws sso login', 'gcloud auth application-default login'), or set the library's variables"
+    " (docs/stores.md); for a public bucket set CKPT_STORE_OPTION=skip_signature=true"
 )
 NO_RANGES = "the server sends whole files alone, where a part was asked for: copy the file to a disk"
 _KINDS = {

@@ -46,12 +46,9 @@ class Replaced(OSError):
 
 
 DIFFERENTLY = (
-    "its bytes came differently when they were read twice: something between the store and here changes them"
+    "its bytes differed when they were read twice: something between the store and here changes them"
 )
-NOT_KEPT = (
-    "its bytes are not those that the store says it has: something between the store and here changes them,"
-    " such as a cache, or they were changed before they were stored"
-)
+NOT_KEPT = "its bytes are not those that the store says it has: a cache changes them, or they were stored so"
 ANOTHER = "somebody else has written it meanwhile"
 
 

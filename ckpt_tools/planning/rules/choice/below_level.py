@@ -14,7 +14,7 @@ def describe_shallow(count: int, level: Level, root: str) -> Finding:
 
 def describe_budget(files: str, level: Level, root: str, budget: float | None) -> Finding:
     """Return that the budget was over before all files to load were read."""
-    text = f"the budget of {budget:g} s was over before {files} were read as deeply as --level {level} asks"
+    text = f"the budget of {budget:g} s ran out before {files} were read as deeply as --level {level} asks"
     return finding_of(RULE, Hit(root, text, code="budget-spent"))
 
 

@@ -43,7 +43,7 @@ def describe_left_out(saves: Sequence[Checkpoint], save_interval: int | None) ->
 
 def describe_left(p: Part, why: str) -> Finding:
     """Return that the state beside the weights of the choice is of another save, or of none."""
-    text = f"{why}, and is not loaded: the state of the {p.role} would begin anew"
+    text = f"{why}, and is not loaded: the state of the {p.role} would start from scratch"
     hint = "move it away where the job would load it by itself: it is not of the model's save"
     return finding_of(RULE, Hit(p.path, text, hint, Severity.WARNING))
 
@@ -56,7 +56,7 @@ RULE = Rule(
     why="""\
 A release, an export or the best so far is no older than the choice, and is not chosen. It holds no
 later training state, so resuming from it would lose the optimizer. Behind an emergency save that cannot be
-used, --save-interval passes over what is later than the last regular save at or below it: MindIO TTP's
+used, --save-interval ignores what is later than the last regular save at or below it: MindIO TTP's
 and MindSpore's resume scripts go back the same way.
 For: huggingface/transformers trainer.py save_model(), Keras ModelCheckpoint(save_best_only=True).
 """,

@@ -125,10 +125,10 @@ RULE = Rule(
     id="choice/none-usable",
     codes=("attempts-exhausted",),
     effect=Effect.STOP,
-    answer="ckpt verify ROOT shows the damage; CKPT_MAX_ATTEMPTS=N looks further; --allow fresh begins anew;"
+    answer="ckpt verify ROOT shows the damage; CKPT_MAX_ATTEMPTS=N looks further; --allow fresh ignores them;"
     " drop --no-fallback to accept the older save",
     why="""\
-Saves exist, and none that was tried is whole (exit 4). Beginning anew would throw training away, so it
+Saves exist, and none that was tried is whole (exit 4). Starting over would throw training away, so it
 takes a word of its own. So does an older save with --no-fallback (exit 6): steps that are lost are then
 somebody's decision.
 For: a full disk, on which every later save is cut short.

@@ -15,11 +15,8 @@ from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
-_WRITE_IT = (
-    "a framework that follows this file alone loses steps: write the name of the newest into it, or start it"
-    " with the arguments that 'ckpt plan' gives"
-)
-_MAY_BE_RIGHT = "it was written after that save, so it may be right: look which of the two is meant"
+_WRITE_IT = "write the name of the newest into it, or start the framework with the arguments of 'ckpt plan'"
+_MAY_BE_RIGHT = "it was written after that save, so it may be right: check which of the two is meant"
 
 
 class TrackerFacts(Struct, frozen=True):
@@ -75,11 +72,9 @@ def find_lost_best(entry: str, named: str, by: str, *, beside: bool) -> Hit:
 def ask_which_is_meant(c: Checkpoint, name: object, told: dict[str, int | str]) -> CkptError:
     """Return the question which of several trackers is right that name different saves."""
     each = " and ".join(f"{path} names {said}" for path, said in told.items())
-    hint = (
-        f"write {name} into each of them to resume from {label(c)}:"
-        f" printf %s {quote(str(name))} | tee {' '.join(map(quote, told))}"
-    )
-    return error_of(RULE, Hit(c.path, f"{each}: whoever follows them loads files of both", hint))
+    write = f"printf %s {quote(str(name))} | tee {' '.join(map(quote, told))}"
+    hint = f"write {name} into each of them to resume from {label(c)}: {write}"
+    return error_of(RULE, Hit(c.path, f"{each}: a job that follows them loads files of both", hint))
 
 
 RULE = Rule(

@@ -9,7 +9,7 @@ from ckpt_tools.discovery.completeness import label
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.planning.facts import UnplacedFile
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
+from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule, error_of
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import BYSTANDERS, FRESH, name_paths, say_each
 
 _LARGE = 64 << 20
@@ -29,11 +29,11 @@ def find_unplaced(
         if not (_may_be_later(file, chosen, optimizer) if chosen else file.state or large):
             continue
         name = file.path.removeprefix(f"{root}/")
-        text = f"no layout places {name}, which may be a training state (format: {file.format or 'unknown'})"
+        text = f"no layout recognises {name}, maybe a training state (format: {file.format or 'unknown'})"
         if chosen:
             why = "holds an optimizer's state and lies beside" if file.inside else "is not older than"
             text += f" and {why} {chosen.label} ({chosen.path})"
-            text = f"which checkpoint is the newest is in doubt: {text}"
+            text = f"{DOUBT}{text}"
         yield Hit(file.path, text)
 
 
@@ -42,15 +42,11 @@ def find_at_launch(root: str, unplaced: Sequence[UnplacedFile], describe: str) -
     paths = [hit.path for hit in find_unplaced(root, unplaced)]
     if paths:
         broken = all(file.broken for file in unplaced if file.path in paths)
-        text = (
-            f"{root} holds{' unusable' * broken} files that may be training states, and no layout places them"
-        )
+        text = f"{root} holds{' unusable' * broken} files, maybe training states, that no layout recognises"
         hint = f"if they are saves, {describe}; {BYSTANDERS}; {FRESH}"
         error = NoneUsable if broken else NotRecognised
         yield Hit(root, f"{text}: {name_paths(root, paths)}", hint, error=error)
-        yield from say_each(
-            RULE.codes[0], "its content may be a training state, and no layout places it", paths
-        )
+        yield from say_each(RULE.codes[0], "maybe a training state, and no layout recognises it", paths)
 
 
 def _may_be_later(file: UnplacedFile, chosen: Checkpoint, optimizer: bool) -> bool:
@@ -70,10 +66,8 @@ def how_to_describe(root: str, *, sure: bool) -> str:
 
 def ask_whose_share(c: Checkpoint, path: str, root: str) -> CkptError:
     """Return the question which rank loads a file that is called as the share of one."""
-    text = (
-        f"{path} of {label(c)} is called as the share of one rank, and no layout says which rank loads which"
-    )
-    return error_of(RULE, Hit(path, f"{text} file", how_to_describe(root, sure=True)))
+    text = f"{path} of {label(c)} is named like the file of one rank, and no layout says of which"
+    return error_of(RULE, Hit(path, text, how_to_describe(root, sure=True)))
 
 
 def ask_whose_part(c: Checkpoint, path: str, name: str, hint: str) -> CkptError:
@@ -88,7 +82,7 @@ RULE = Rule(
     effect=Effect.ASK,
     answer="its layout in ckpt.toml (ckpt layouts --guess ROOT), or --exclude with exactly that path",
     why="""\
-A file that no layout places may hold a training state, and is not older than the choice. It may be
+A file that no layout recognises may hold a training state, and is not older than the choice. It may be
 the newest save of this run under another name, so the older one is not taken without asking. Weights
 alone that tell no later step are none where the choice has an optimizer's state; beside a choice of
 weights alone a file with an optimizer's state is one however old it is.

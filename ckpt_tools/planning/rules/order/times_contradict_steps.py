@@ -8,15 +8,14 @@ from datetime import datetime, timezone
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.planning.order import OrderFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule
 
 
 def check(f: OrderFacts) -> Iterator[Hit]:
     """Yield that time, steps or a tracker that was written later name different saves."""
-    doubt = "which checkpoint is the newest is in doubt: "
     if not f.differ and f.tracked is not None:
         newest, other = f.newest, f.tracked
-        written = f"{doubt}{f.named} was written after {newest.path} ({newest.label})"
+        written = f"{DOUBT}{f.named} was written after {newest.path} ({newest.label})"
         text = f"{written}, and names {other.path} ({other.label})"
         hint = f"add --order tracker to resume from {other.label}, or --order mtime to resume from"
         yield Hit(newest.path, text, f"{hint} {newest.label}")
@@ -30,10 +29,8 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         return
     other = f.by_time if f.newest is f.by_step else f.by_step
     why = f"{f.named} names {other.label}" if f.named else "no save of a lower step was written before it"
-    text = (
-        f"{doubt}{f.by_time.path} by modification time"
-        f" ({_describe_time(f.by_time)}), {f.by_step.path} by step ({_describe_time(f.by_step)}); {why}"
-    )
+    by_time = f"{f.by_time.path} by modification time ({_describe_time(f.by_time)})"
+    text = f"{DOUBT}{by_time}, {f.by_step.path} by step ({_describe_time(f.by_step)}); {why}"
     by_step = f.exclude(f.by_step, f.by_time)
     if f.step_flag:
         by_step = f"--order step to resume from {f.by_step.label}"

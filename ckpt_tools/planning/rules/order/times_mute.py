@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ckpt_tools.discovery.completeness import label
 from ckpt_tools.planning.order import SKEW_NS, UNKNOWN, OrderFacts
-from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
+from ckpt_tools.planning.rules.rule import DOUBT, Effect, Hit, Rule
 
 _WHY = {
     None: "the latter was written no earlier",
@@ -15,6 +15,7 @@ _WHY = {
     "future": "modification times lie in the future",
     "copied": "all were written as quickly as a copy or an upload writes them",
 }
+_MEANT = "if both are of one save, bring back the file that says so; else name the one that is meant as ROOT"
 _UPLOADED = "a store has the times of the uploads; add --order step if the highest step is meant"
 
 
@@ -26,15 +27,13 @@ def check(f: OrderFacts) -> Iterator[Hit]:
         yield Hit(base, f"{_WHY[why]}: the step decides which is the newest", hint, effect=Effect.WARN)
     for other in f.others:
         newest = f.newest
-        text = (
-            f"which checkpoint is the newest is in doubt: {newest.path} ({newest.label}) and {other.path}"
-            f" ({other.label}): {_WHY[why]}, and no steps compare them"
-        )
+        both = f"{newest.path} ({newest.label}) or {other.path} ({other.label})"
+        text = f"{DOUBT}{both}: {_WHY[why]}, and no steps compare them"
         by_step = f"--order step to resume from {newest.label}"
         if not f.step_flag or f.place(newest) == UNKNOWN:
             by_step = f.exclude(newest, other)
         answers = ", or ".join(filter(None, (by_step, f.exclude(other, newest))))
-        yield Hit(other.path, text, f"add {answers}" if answers else "name the one that is meant as ROOT")
+        yield Hit(other.path, text, f"add {answers}" if answers else _MEANT)
     if ahead := [c for c in f.saves if c.mtime_ns > f.now_ns + SKEW_NS]:
         last = max(ahead, key=lambda c: c.mtime_ns)
         more = f", and so were {len(ahead) - 1} more" if len(ahead) > 1 else ""

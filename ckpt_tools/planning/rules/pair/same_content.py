@@ -152,12 +152,9 @@ def _make_hit(copy: StateFile, original: StateFile, severity: Severity, effect: 
 
 def ask_which_is_the_copy(first: str, second: str, homes: Sequence[str], answers: Sequence[str]) -> CkptError:
     """Return the question which of two files is the copy: either answer may lose or mix steps."""
-    text = (
-        f"{first} and {second} are byte for byte the same, although training moved on between them, and"
-        " nothing in them tells which is the copy"
-    )
+    text = f"{first} and {second} are byte for byte the same, although training went on between them"
     compare = f"'ckpt diff {' '.join(map(quote, homes))}' compares the two"
-    hint = f"restore the one that is the copy, or {', or '.join(answers)}; {compare}"
+    hint = f"restore whichever is the copy, or {', or '.join(answers)}; {compare}"
     return error_of(RULE, Hit(first, text, hint))
 
 
@@ -169,7 +166,7 @@ RULE = Rule(
     why="""\
 A model's or an optimizer's file is byte for byte that of another step or rank, although training
 moved on between them: one was copied over the other, and a job would go on with a mixed state. What
-a file tells of its own step or name says which is the copy, and its save is passed over; where
+a file tells of its own step or name says which is the copy, and its save is skipped; where
 nothing tells, it is a question. Times say nothing. Files that are equal in three or more saves, and
 in all, are not trained; ranks that are equal in another save are replicas.
 For: hand-made repairs that copy a shard of another save; writers that save the same buffer twice.

@@ -29,19 +29,22 @@ def check(facts: SavesFacts) -> Iterator[Hit]:
         roles = {layout.piece(p.piece).role for p in c.parts}
         usual = [p for p in usual_pieces(c, facts.expected) if p.role not in roles]
         gone = [f"no {role} file" for role in layout.complete.needs if role not in roles]
-        for text in _list_needed(c, layout, gone, usual):
+        for text in _list_needed(c, facts, gone, usual):
             yield Hit(where(c), f"{label(c)} has {text}", severity=severity, follows=follows)
         for text in () if follows else _list_spared(c, layout, usual):
             why = f"{label(c)} has {text}: training goes on with other random numbers"
             yield Hit(where(c), why, severity=Severity.WARNING, effect=Effect.WARN)
 
 
-def _list_needed(c: Checkpoint, layout: Layout, gone: list[str], usual: Sequence[Piece]) -> list[str]:
+def _list_needed(c: Checkpoint, facts: SavesFacts, gone: list[str], usual: Sequence[Piece]) -> list[str]:
     """Return what is ``gone`` and what is usual; if nothing is, what is saved with something."""
+    layout = facts.layouts.of(c)
     if layout.complete.by_name:
         return []
-    of_run = (p.name for p in usual if not p.readers.survivable and p.role not in layout.complete.needs)
-    gone += (f"no {name} file, {_THEIRS}" for name in of_run)
+    for piece in usual:
+        if not piece.readers.survivable and piece.role not in layout.complete.needs:
+            theirs = (p.name for o in facts.expected.checkpoints for p in o.parts if p.piece == piece.name)
+            gone.append(f"no {piece.role} file like {next(theirs, piece.name)}, {_THEIRS}")
     return gone or list(saved_with(c, layout, survivable=False).values())
 
 
@@ -87,7 +90,7 @@ def describe_no_role(c: Checkpoint, role: str, home: str) -> Finding:
 
 def describe_lost_link(path: str) -> Finding:
     """Return that a link beside the choice leads nowhere, and may have led to a newer save."""
-    text = "it leads to what is not there, and what was saved there may be newer than the choice"
+    text = "its target is not there, and may be newer than the choice"
     return finding_of(RULE, Hit(path, text, severity=Severity.WARNING, code="dangling-link"))
 
 
@@ -102,11 +105,8 @@ def describe_nothing_loaded(c: Checkpoint, unknown: Sequence[Part]) -> Finding:
     if not unknown:
         return finding_of(RULE, Hit(c.path, "it has no file that is loaded"))
     name = unknown[0].path.rpartition("/")[2]
-    text = f"{name} is called as a checkpoint, and is in no format that ckpt knows"
-    hint = (
-        "if it is one, describe all files of a save in ckpt.toml (docs/adding-a-layout.md):"
-        " they are then judged by their names and sizes; if it is none, add --exclude GLOB"
-    )
+    text = f"{name} is named like a checkpoint, but is in no format that ckpt knows"
+    hint = "if it is one, describe its files in ckpt.toml (docs/adding-a-layout.md); else add --exclude GLOB"
     return finding_of(RULE, Hit(c.path, text, hint, code="no-layout"))
 
 
@@ -119,7 +119,7 @@ RULE = Rule(
     why="""\
 A file that every save of this layout has, that at least half of the run's other saves have, or that an
 index of the save names, is absent, or a link to it leads nowhere. Many loaders go on without it: an
-optimizer or a scheduler that begins anew is noticed days later, if at all.
+optimizer or a scheduler that starts from scratch is noticed days later, if at all.
 For: torch/distributed/checkpoint/filesystem.py (.metadata), allenai/OLMo#855, cgarciae/ciclo#12;
 haotian-liu/LLaVA#1496: checkpoint-N with a projector only; Hugging Face's cache (snapshots/ link to
 blobs/), copies without -L.

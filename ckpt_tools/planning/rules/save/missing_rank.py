@@ -23,9 +23,7 @@ from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.planning.facts import Gap, SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 
-_GATHER = (
-    "it may lie on another node's disk: gather the files of all nodes in one directory that every node sees"
-)
+_GATHER = "it may lie on another node's disk: gather all nodes' files in one directory that every node sees"
 """What to do about files of a set that every rank loads: no node can do with its own."""
 
 
@@ -134,7 +132,7 @@ def _find_places(checkpoint: Checkpoint, run: Expected, severity: Severity) -> I
             lost = {place for place in lost if tuple(dict(place)) in named}
             lost = {place for place in lost if all(at < sizes.get(axis, at + 1) for axis, at in place)}
         if lost:
-            text = f"{label(checkpoint)} lacks the {name} of {ranges.places(lost)}"
+            text = f"{label(checkpoint)} lacks the {layout.piece(name).role} file of {ranges.places(lost)}"
             yield Hit(where(checkpoint), text, severity=severity)
 
 
@@ -167,7 +165,7 @@ def find_unusable(gaps: Iterable[Gap]) -> Iterator[Hit]:
 def describe_new_ranks(gap: Gap) -> Finding:
     """Return ranks beyond those of the job that saved the random numbers of each."""
     without = ranges.ranks(gap.ranks, gap.world)
-    text = f"there is no {gap.role} file of {without}: random numbers begin anew there"
+    text = f"there is no {gap.role} file of {without}: their random numbers start over"
     hint = "nothing has to be done if the job has more ranks than the one that saved it"
     return finding_of(RULE, Hit(gap.path, text, hint, Severity.WARNING, ranks=gap.ranks))
 

@@ -87,7 +87,7 @@ def _find_restarts(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout, 
     together = spread < min(apart, default=0) or (alike and not spread)
     if not (alike and together):
         severity = Severity.NOTE if together else Severity.WARNING
-        yield Hit(c.path, f"{label(c)} joins files of different restarts", severity=severity)
+        yield Hit(c.path, f"{label(c)} mixes files of different restarts", severity=severity)
 
 
 def _find_two_times(c: Checkpoint, others: Sequence[Checkpoint], layout: Layout) -> Iterator[Hit]:
@@ -141,7 +141,7 @@ def find_leftovers(c: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> I
 def ask_which_is_meant(c: Checkpoint, path: str, other: str, hint: str) -> CkptError:
     """Return the question which of two models of one save is meant."""
     text = f"{path} and {other} are of {label(c)}, and hold other weights than each other"
-    return error_of(RULE, Hit(path, f"{text}: nothing tells which is meant", hint))
+    return error_of(RULE, Hit(path, f"{text}: nothing says which is meant", hint))
 
 
 RULE = Rule(

@@ -49,10 +49,8 @@ def _find_contradiction(part: Part, said: Mapping[str, int], piece: Piece) -> st
 
 def ask_how_many(size: int, world: int, newest: Checkpoint, chosen: Checkpoint) -> CkptError:
     """Return the question how many ranks there are: several newer saves are of ``size``, not ``world``."""
-    text = (
-        f"how many ranks the job has is in doubt: several newer saves, the last of them {newest.path}"
-        f" ({newest.label}), have files of {size} ranks, and {world} is only the highest rank on disk"
-    )
+    text = f"it is unclear how many ranks the job has: newer saves, such as {newest.path} ({newest.label}),"
+    text += f" have files of {size} ranks, and {world} is only the highest rank on disk"
     hint = f"add --world-size {size} if the job has {size} ranks now, or --world-size {world}"
     return error_of(RULE, Hit(newest.path, text, f"{hint} to resume from {chosen.label}"))
 

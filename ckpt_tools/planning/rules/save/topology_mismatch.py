@@ -51,12 +51,9 @@ def _find_lone_place(c: Checkpoint, assignment: Assignment, run: Run) -> Iterato
     path = models[0].path
     sizes = run.expected.sizes_in_files(replace(c, parts=(models[0],)))
     if place := told_place(path, sizes):
-        text = f"{path} holds the state of {place}, and its name does not tell which ranks load it"
+        text = f"topology-mismatch: {path} holds the state of {place}, and its name names no rank or place"
         yield Hit(
-            path,
-            f"topology-mismatch: {text}, so it is given to none",
-            "say in ckpt.toml, with {tp} and {pp} in a [[layout]], where the file of each place lies: "
-            "docs/adding-a-layout.md",
+            path, text, "name the file of each place with {tp} and {pp} in ckpt.toml: docs/adding-a-layout.md"
         )
 
 

@@ -81,12 +81,12 @@ def describe_none_whole(count: int, root: str, hint: str) -> Finding:
 
 def describe_empty(path: str, last: str) -> Finding:
     """Return that a directory is called as a later save than the ``last``, with nothing of one in it."""
-    return finding_of(RULE, Hit(path, f"it is called as a later save than {last} is, and holds none", _LOST))
+    return finding_of(RULE, Hit(path, f"it is named like a later save than {last}, and holds none", _LOST))
 
 
 def describe_marked(path: str, c: Checkpoint) -> Finding:
     """Return that something was written since into what is called as a save that is not done."""
-    text = f"it is called as a save that is not done, and was written no earlier than {c.label}"
+    text = f"its name is that of an unfinished save, and it was written no earlier than {c.label}"
     return finding_of(RULE, Hit(path, text))
 
 

@@ -41,10 +41,9 @@ def find_interrupted(
         layout = layouts.of(several[0])
         why, names = why_unfinished(several[0], layout), name_paths(root, [c.path for c in several])
         text = (
-            f"{root} holds {len(several)} saves of which none is whole "
-            f"({names}: each {why}). A job that dies in its first save "
-            "leaves one: only you know whether the others were finished and have lost files"
+            f"{root} holds {len(several)} saves and none is whole ({names}: each {why}), which is more than"
         )
+        text += " a first launch leaves: some of them may have been whole, and have lost files"
         lost = say_hidden(layout, layout.complete.commit) or "bring the lost files back"
         yield Hit(root, text, f"{lost}; {FRESH}", error=NotRecognised)
         for c in several[:_LISTED]:
@@ -87,15 +86,15 @@ def say_tracker(
 def find_links(root: str, dangling: Sequence[str]) -> Iterator[Hit]:
     """Yield links that lead nowhere, maybe to a mount that is lost."""
     if dangling:
-        text = f"{root} holds links to what is not there: {name_paths(root, dangling)}"
+        text = f"{root} holds links whose targets are not there: {name_paths(root, dangling)}"
         yield Hit(root, text, f"bring that back, or mount it; {BYSTANDERS}; {FRESH}", error=NoneUsable)
-        yield from say_each("dangling-link", "it leads to what is not there", dangling)
+        yield from say_each("dangling-link", "its target is not there", dangling)
 
 
 def find_seals(root: str, sealed: Sequence[str]) -> Iterator[Hit]:
     """Yield seals of what is not there."""
     if sealed:
-        text = f"{root} holds seals of what is not there: {name_paths(root, sealed)}"
+        text = f"{root} holds seals of files that are not there: {name_paths(root, sealed)}"
         yield Hit(root, text, f"bring it back; {FRESH}", error=NoneUsable)
         yield from say_each("seal-missing", "it was sealed, and is not there", sealed)
 
@@ -115,13 +114,13 @@ def find_remains(root: str, layout: Layout | None, homes: Sequence[str]) -> Iter
         what = f"files as {layout.title} writes them, without the rest of a checkpoint"
         todo = say_hidden(layout) or "bring the rest back"
     elif homes:
-        what = f"what is called as saves are, with nothing of one in it: {name_paths(root, homes)}"
+        what = f"directories named like saves, with nothing of a save in them: {name_paths(root, homes)}"
         todo = "bring back what was in it"
     else:
         return
     text = f"{root} holds {what}: only you know whether it is left over from one"
     yield Hit(root, text, f"{todo}; {BYSTANDERS}; {FRESH}", error=NotRecognised)
-    yield from say_each(RULE.codes[0], "called as a save's directory, with nothing of one in it", homes)
+    yield from say_each(RULE.codes[0], "named like a save's directory, with nothing of a save in it", homes)
 
 
 def find_headless(begun: Sequence[Checkpoint], layouts: Layouts) -> Iterator[Hit]:

@@ -11,9 +11,7 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, finding_of
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_each
 
-_NOT_WHOLE = (
-    "nothing can resume from them: bring back what they lack, or start from nothing with --allow none"
-)
+_NOT_WHOLE = "bring back what they lack, or add --allow none to start from nothing"
 _AFRESH = "for a first launch add --allow none; else check the path"
 
 
