@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import small_files
+import timed
 from counted import calls
 
 from ckpt_tools import api
@@ -34,9 +35,7 @@ MEGATRON = "iter_{:07d}/mp_rank_{:02d}/model_optim_rng.pt"
 
 
 def put(path: Path, data: bytes = b"", minute: int = 0) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (OLD + 60 * minute,) * 2)
+    timed.put(path, data, OLD + 60 * minute)
 
 
 def files(name: str, data: bytes = b"", apart: int = 0) -> Callable[[Path, int], None]:

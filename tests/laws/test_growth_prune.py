@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import small_files
+import timed
 from counted import calls
 from mindspore_writer import record
 
@@ -43,9 +43,7 @@ def mindspore(root: Path, n: int) -> None:
 
 
 def put(path: Path, data: bytes, minute: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (1_700_000_000 + 60 * minute,) * 2)
+    timed.put(path, data, 60 * minute)
 
 
 @pytest.mark.parametrize("make", [megatron, mindspore])

@@ -5,13 +5,13 @@ damaged or mixed, and no start from nothing.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
+import timed
 from in_process import executed
 from pasted_hints import Paste, looked_at, pastes, problems, written
 from places import FIXTURES
@@ -60,10 +60,7 @@ AGO = 1_700_000_000
 def put(root: Path, files: Mapping[str, object]) -> Path:
     """Files by their paths, each saved a minute after the one before; what is no state is bytes."""
     for n, (name, held) in enumerate(files.items()):
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(held if isinstance(held, bytes) else saved(held))
-        os.utime(path, (AGO + 60 * n,) * 2)
+        timed.put(root / name, held if isinstance(held, bytes) else saved(held), AGO + 60 * n)
     return root
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from recorded import PLANNED, RECORDED, TREES
 from small_files import adam, saved, tensor
+from timed import put
 
 from ckpt_tools.api import scan
 from ckpt_tools.planning.scan import _LOOKED_INTO
@@ -29,11 +29,11 @@ def test_of_many_saves_the_newest_are_looked_into(tmp_path: Path) -> None:
     saves = _LOOKED_INTO + 8
     for n in range(saves):
         home = tmp_path / f"checkpoint_{n:06d}"
-        home.mkdir()
-        (home / "state.pt").write_bytes(
-            saved({"model": {"w": tensor(n)}, "optimizer": adam(n), "step": 10 * n})
+        put(
+            home / "state.pt",
+            saved({"model": {"w": tensor(n)}, "optimizer": adam(n), "step": 10 * n}),
+            1_700_000_000 + 60 * n,
         )
-        os.utime(home / "state.pt", (1_700_000_000 + 60 * n,) * 2)
     listed = scan(str(tmp_path)).checkpoints
     told = {c.generation: c.step for c in listed}
     assert told == {n: 10 * n if n >= saves - _LOOKED_INTO else None for n in range(saves)}

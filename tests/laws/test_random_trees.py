@@ -20,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory import brief_directory
 from places import LAYOUT_TREES
+from timed import put
 
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CkptError, UsageError
@@ -210,8 +211,7 @@ def build(root: Path, made: list[Entry]) -> None:
             elif e.directory:
                 path.mkdir()
             elif not path.is_symlink():  # never write through a link
-                path.write_bytes(e.content())
-                os.utime(path, (1_700_000_000 + 100 * e.at,) * 2)
+                put(path, e.content(), 1_700_000_000 + 100 * e.at)
 
 
 def everything(root: Path) -> dict[str, tuple[object, ...]]:

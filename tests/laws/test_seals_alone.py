@@ -14,6 +14,7 @@ from fixture_trees import CASES, materialise
 from in_process import executed
 from places import FORMAT_FILES
 from run_helpers import megatron
+from timed import put
 
 from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
@@ -55,9 +56,7 @@ def flat(root: Path, steps: Sequence[int] = (10, 20, 30)) -> Path:
 
     root.mkdir()
     for step in steps:
-        path = root / f"net-1_{step}.ckpt"
-        path.write_bytes(small_files.mindspore(True, 0, step_num=step))
-        os.utime(path, (1_700_000_000 + step, 1_700_000_000 + step))
+        put(root / f"net-1_{step}.ckpt", small_files.mindspore(True, 0, step_num=step), 1_700_000_000 + step)
     return root
 
 

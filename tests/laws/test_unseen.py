@@ -19,6 +19,7 @@ import small_files
 from fixture_trees import CASES, NAMED, TREES, damage, materialise, questions, tree_of
 from injected import ERRNOS, OF_DIRECTORIES, OF_FILES, Fault, Victim, broken_law, paths, words_of
 from run_helpers import CKPT, CLEAN, OLD, megatron, one_file_per_rank
+from timed import put
 
 from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verify
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -515,10 +516,11 @@ def test_copies_of_the_process_tell_what_they_could_not_read(command: str, tmp_p
     root = tmp_path / "run"
     for rank in range(70):
         for step in (10, 20):
-            path = root / f"rank_{rank}/net-1_{step}.ckpt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(small_files.mindspore(True, rank, step_num=step))
-            os.utime(path, (OLD + step * 360, OLD + step * 360))
+            put(
+                root / f"rank_{rank}/net-1_{step}.ckpt",
+                small_files.mindspore(True, rank, step_num=step),
+                OLD + step * 360,
+            )
     fault, notes = Fault(str(root / "rank_33/net-1_20.ckpt"), "read", errno.EIO), tmp_path / "notes"
     line = [*CKPT, command, str(root), "--json", "--jobs", "2"]
     done = subprocess.run(

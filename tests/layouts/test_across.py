@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from small_files import adam, mindspore, sample, saved, tensor
+from timed import put
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable
@@ -17,13 +18,6 @@ from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.selection import Selection
 
 T0 = 1_760_000_000
-
-
-def put(path: Path, data: bytes, at: int = T0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (at, at))
-    return path
 
 
 def found(root: Path, code: str) -> list[tuple[str, Severity, str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save as safetensors_save
+from timed import put
 
 from ckpt_tools import plan
 from ckpt_tools.errors import CkptError, NotNewest
@@ -65,10 +66,7 @@ def test_the_state_of_an_optimizer_of_mlx_is_told_by_its_arrays(
         ):
             stem, _, suffix = name.partition(".")
             called = form.format(step, name) if "/" in form else f"{form.format(step, stem)}.{suffix}"
-            path = tmp_path / called
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(data)
-            os.utime(path, (1_735_700_000 + step,) * 2)
+            put(tmp_path / called, data, 1_735_700_000 + step)
     made = plan(str(tmp_path))
     assert made.checkpoint is not None and not made.warnings
     newest = made.shared

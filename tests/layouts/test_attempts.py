@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from described_layouts import HOUR, START
 from small_files import adam, dcp, mindspore, saved, tensor, trainer
+from timed import put
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.model.selection import Selection
@@ -28,9 +29,8 @@ def test_counters_that_disagree_reject_the_checkpoint(tmp_path: Path) -> None:
                 tensor_model_parallel_size=3,
                 consumed_train_samples=samples,
             )
-            path = tmp_path / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt"
-            path.parent.mkdir(parents=True)
-            path.write_bytes(
+            put(
+                tmp_path / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt",
                 saved(
                     {
                         "args": args,
@@ -38,9 +38,9 @@ def test_counters_that_disagree_reject_the_checkpoint(tmp_path: Path) -> None:
                         "iteration": step,
                         "model": {"w": tensor(step, rank)},
                     }
-                )
+                ),
+                START + step,
             )
-            os.utime(path, (START + step,) * 2)
     made = plan(str(tmp_path))
     assert made.resume_step == 10
     (rejected,) = made.rejected
@@ -56,10 +56,11 @@ def test_restart_counters_and_times_reject_the_checkpoint(tmp_path: Path) -> Non
     for step, at in ((10, 0), (20, 600), (30, 1200)):
         for rank in (0, 1):
             again = step == 30 and rank == 1
-            path = tmp_path / f"rank_{rank}/net{'_1' if again else ''}-1_{step}.ckpt"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(mindspore(True, rank, epoch_num=1, step_num=step))
-            os.utime(path, (START + at + (4 * HOUR if again else rank),) * 2)
+            put(
+                tmp_path / f"rank_{rank}/net{'_1' if again else ''}-1_{step}.ckpt",
+                mindspore(True, rank, epoch_num=1, step_num=step),
+                START + at + (4 * HOUR if again else rank),
+            )
     made = plan(str(tmp_path))
     assert made.checkpoint is not None
     assert made.checkpoint.step_in_epoch == 20
@@ -80,8 +81,7 @@ def test_a_file_of_another_step_accuses_no_good_one(tmp_path: Path) -> None:
                 "iteration": told,
                 "model": {"w": tensor(step, rank)},
             }
-            path.write_bytes(saved(state))
-            os.utime(path, (START + step,) * 2)
+            put(path, saved(state), START + step)
     found = {
         f.report.path: {o.code for o in f.report.findings if o.severity}
         for f in verify([str(tmp_path)]).files
@@ -98,10 +98,11 @@ def test_one_number_of_ranks_that_count_restarts_differently_is_of_two_attempts(
         for rank in (0, 1, 2):
             count = attempt if rank == 1 else attempt + (attempt > 0)
             for step in steps:
-                path = tmp_path / f"rank_{rank}/net{f'_{count}' if count else ''}-1_{step}.ckpt"
-                path.parent.mkdir(exist_ok=True)
-                path.write_bytes(mindspore(True, rank, epoch_num=1, step_num=step))
-                os.utime(path, (START + attempt * HOUR + 60 * step + rank,) * 2)
+                put(
+                    tmp_path / f"rank_{rank}/net{f'_{count}' if count else ''}-1_{step}.ckpt",
+                    mindspore(True, rank, epoch_num=1, step_num=step),
+                    START + attempt * HOUR + 60 * step + rank,
+                )
     made = plan(str(tmp_path), Selection(world_size=3))
     loaded = {int(os.stat(f.path).st_mtime - START) // HOUR for r in made.by_rank for f in r.files}
     assert len(loaded) == 1
@@ -120,11 +121,10 @@ def test_a_save_that_was_begun_again_in_its_place_is_told(
     """A job went back from a damaged save, and died as it saved that step again under the same names."""
     for step, at in ((10, 0), (15, 60)):
         for name, data in made(step).items():
-            path = tmp_path / f"checkpoint-{step}/{name}"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(data)
-            os.utime(
-                path, (START + at + (later if step == 15 and name.startswith(("model", "__0")) else 0),) * 2
+            put(
+                tmp_path / f"checkpoint-{step}/{name}",
+                data,
+                START + at + (later if step == 15 and name.startswith(("model", "__0")) else 0),
             )
     plans = plan(str(tmp_path))
     assert plans.resume_step == 15

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from places import LAYOUT_TREES
 from small_files import adam, saved, tensor
+from timed import put
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import CkptError, UsageError
@@ -79,8 +80,7 @@ def test_whatever_stands_where_the_newest_save_should_is_no_reason_to_go_back_in
     kind: str, name: str, tmp_path: Path
 ) -> None:
     for at, data in zip((100, 200), (full(100), REPLACED[kind](full(200))), strict=True):
-        (tmp_path / name.format(at)).write_bytes(data)
-        os.utime(tmp_path / name.format(at), (1_750_000_000 + 60 * at,) * 2)
+        put(tmp_path / name.format(at), data, 1_750_000_000 + 60 * at)
     newest = str(tmp_path / name.format(200))
     if kind == "page":  # the data is elsewhere
         with pytest.raises(UsageError, match="was not fetched"):

@@ -4,12 +4,12 @@ checkpoint is taken without a reason, and a text that means something else is no
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
+from timed import put
 from told_trees import Question, hold, table
 
 from ckpt_tools.api import plan
@@ -100,8 +100,7 @@ def test_paddlespeech_names_its_latest_save_in_a_list(tracker: str, tmp_path: Pa
     name, said = PADDLE_SPEECH[tracker]
     files = [tmp_path / name.format(n) for n in (1, 2)]
     for n, path in enumerate(files, 1):
-        path.write_bytes(pickle.dumps({"w": np.full((3, 4), n, np.float32)}, 2))
-        os.utime(path, (1_700_000_000 + n,) * 2)
+        put(path, pickle.dumps({"w": np.full((3, 4), n, np.float32)}, 2), 1_700_000_000 + n)
     (tmp_path / tracker).write_bytes(said.rpartition(b"\n")[0].rpartition(b"\n")[0])
     assert not plan(str(tmp_path)).rejected
     (tmp_path / tracker).write_bytes(said)

@@ -4,24 +4,15 @@ it is loaded with the weights that it was written with, and with no others; what
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from mindspore_writer import record
 from small_files import payload
+from timed import put
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
-
-DAY = 1_700_000_000
-
-
-def put(path: Path, data: bytes, at: int) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (DAY + at, DAY + at))
-    return path
 
 
 def loaded(made: LoadPlan) -> list[str]:

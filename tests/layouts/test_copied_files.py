@@ -20,6 +20,7 @@ import small_files
 from fixture_trees import CASES, materialise, selection
 from places import LAYOUT_TREES
 from small_files import saved, tensor
+from timed import put
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import CkptError, UsageError
@@ -304,8 +305,7 @@ def test_a_link_to_the_newest_hides_no_copy(tmp_path: Path, link: str) -> None:
     """JoeyNMT's and DeePMD's links hold what their file holds, and tell no step."""
     for step in (10, 20, 30):
         data = saved({"model": {"w": tensor(min(step, 20))}, "optimizer": {"param_groups": []}})
-        (tmp_path / f"model-{step}.ckpt").write_bytes(data)
-        os.utime(tmp_path / f"model-{step}.ckpt", (1_700_000_000 + 60 * step,) * 2)
+        put(tmp_path / f"model-{step}.ckpt", data, 1_700_000_000 + 60 * step)
     (tmp_path / link).symlink_to("model-30.ckpt")
     try:
         made = plan(tmp_path)
@@ -335,8 +335,7 @@ def test_damage_in_older_saves_makes_no_copies_of_replicas(tmp_path: Path) -> No
             data = small_files.mindspore(True, 0, epoch_num=1, step_num=step)
             at_payload = data.index(small_files.PAYLOAD)
             flipped = data[:at_payload] + bytes([data[at_payload] ^ 1]) + data[at_payload + 1 :]
-            path.write_bytes(flipped if rank == 0 and step < 30 else data)
-            os.utime(path, (1_700_000_000 + 600 * at,) * 2)
+            put(path, flipped if rank == 0 and step < 30 else data, 1_700_000_000 + 600 * at)
     made = plan(str(tmp_path), Selection(world_size=2))
     assert made.resume_step == 30
     assert not [f for f in made.warnings if f.code == "same-content"]

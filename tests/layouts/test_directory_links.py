@@ -14,6 +14,7 @@ import small_files
 from asked_plan import asked
 from fixture_trees import CASES, materialise, tree_of
 from places import LAYOUT_TREES
+from timed import put
 
 from ckpt_tools.api import plan, verify
 
@@ -105,10 +106,7 @@ def test_a_directory_is_the_save_of_the_link_that_tells_its_step(name: str, tmp_
 def test_a_link_that_is_re_pointed_after_the_plan_changes_nothing(tmp_path: Path) -> None:
     for step in (10, 20):
         for name, data in small_files.dcp(step).items():
-            path = tmp_path / f"step-{step}" / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(data)
-            os.utime(path, (1_760_000_000 + 600 * step,) * 2)
+            put(tmp_path / f"step-{step}" / name, data, 1_760_000_000 + 600 * step)
     (tmp_path / "latest").symlink_to("step-20")
     made = plan(str(tmp_path))
     assert made.checkpoint is not None and made.checkpoint.step == 20
@@ -198,10 +196,11 @@ def megatron(root: Path) -> None:
     """Two saves of two tensor-parallel ranks."""
     for step in (10, 20):
         for rank in (0, 1):
-            path = root / f"iter_{step:07d}" / f"mp_rank_{rank:02d}" / "model_optim_rng.pt"
-            path.parent.mkdir(parents=True)
-            path.write_bytes(small_files.megatron(step, rank, 2, 1, 2))
-            os.utime(path, (1_760_000_000 + 600 * step,) * 2)
+            put(
+                root / f"iter_{step:07d}" / f"mp_rank_{rank:02d}" / "model_optim_rng.pt",
+                small_files.megatron(step, rank, 2, 1, 2),
+                1_760_000_000 + 600 * step,
+            )
 
 
 def chosen(root: Path) -> tuple[int | None, list[str]]:

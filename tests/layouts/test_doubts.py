@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import run_helpers
 from small_files import dcp, megatron, mindspore
+from timed import put
 from told_trees import Question, hold, table
 
 from ckpt_tools import cli
@@ -21,14 +22,6 @@ from ckpt_tools.errors import NoCheckpoint, NoneUsable, NotRecognised
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.plan import render
-
-DAY = 1_700_000_000
-
-
-def put(path: Path, data: bytes, at: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (DAY + at,) * 2)
 
 
 def save(root: Path, step: int, at: int, *, whole: bool = True) -> None:

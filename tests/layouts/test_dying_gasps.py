@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import small_files
+import timed
 
 from ckpt_tools import Selection, plan
 from ckpt_tools.errors import NoneUsable, UsageError
@@ -43,9 +44,7 @@ def breakpoint_(root: Path, step: int, rank: int, at: float) -> Path:
 
 def megatron(root: Path, step: int, rank: int, at: float) -> Path:
     path = root / f"iter_{step:07d}/mp_rank_{rank % 2:02d}/model_optim_rng_{rank}.pt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(small_files.megatron(step, rank, 2, 1, RANKS))
-    os.utime(path, (START + at,) * 2)
+    timed.put(path, small_files.megatron(step, rank, 2, 1, RANKS), START + at)
     (root / "latest_checkpointed_iteration.txt").write_text(str(step // 10 * 10))
     return path
 
@@ -195,8 +194,11 @@ def test_a_regular_save_that_the_save_interval_leaves_out_is_named(every: int, t
 def test_where_the_save_interval_leaves_out_all_that_is_usable_that_is_said(tmp_path: Path) -> None:
     for step in (10, 20):
         path = regular(tmp_path, step, 0, 60 * step)
-        path.write_bytes(small_files.mindspore(False, 0, step_num=step).replace(b"step_num", b"some_num"))
-        os.utime(path, (START + 60 * step,) * 2)
+        timed.put(
+            path,
+            small_files.mindspore(False, 0, step_num=step).replace(b"step_num", b"some_num"),
+            START + 60 * step,
+        )
     os.truncate(path := mindio(tmp_path, 25, 0, 60 * 25), 40)
     os.utime(path, (START + 60 * 25,) * 2)
     with pytest.raises(NoneUsable, match="save-interval 10 leaves out epoch 2 step 10 and 1 more") as e:

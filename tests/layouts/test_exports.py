@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 import struct
@@ -12,6 +11,7 @@ import pytest
 from fixture_trees import materialise
 from mindspore_writer import record
 from places import LAYOUT_TREES
+from timed import put
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable, UsageError
@@ -69,14 +69,12 @@ def test_what_counts_steps_is_no_export_though_it_has_no_moments(first: bool, tm
     for n, (name, data) in enumerate(
         {"a.ckpt": mindspore(10, moments=first), "b.ckpt": mindspore(20, moments=False)}.items()
     ):
-        (tmp_path / name).write_bytes(data)
-        os.utime(tmp_path / name, (1_700_000_000 + 600 * n,) * 2)
+        put(tmp_path / name, data, 1_700_000_000 + 600 * n)
     made = plan(str(tmp_path))
     assert made.resume_step == 20
 
 
 def test_weights_without_counters_are_an_export_though_no_save_has_moments(tmp_path: Path) -> None:
     for n, (name, step) in enumerate({"a.ckpt": 10, "b.ckpt": None}.items()):
-        (tmp_path / name).write_bytes(mindspore(step, moments=False))
-        os.utime(tmp_path / name, (1_700_000_000 + 600 * n,) * 2)
+        put(tmp_path / name, mindspore(step, moments=False), 1_700_000_000 + 600 * n)
     assert plan(str(tmp_path)).resume_step == 10

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from small_files import adam, lightning, saved, tensor
+from timed import put
 
 from ckpt_tools.api import latest, plan
 from ckpt_tools.errors import UsageError
@@ -52,8 +52,7 @@ ASKED = [Selection(rank=0), Selection(rank=0, order="step"), Selection(rank=0, o
 def tree(root: Path, names: tuple[str, str], which: str, later: int) -> list[Path]:
     made = [root / name for name in names]
     for i, (path, data) in enumerate(zip(made, (lightning(1, STEP), other(which)), strict=True)):
-        path.write_bytes(data)
-        os.utime(path, (FIRST + i * later,) * 2)
+        put(path, data, FIRST + i * later)
     return made
 
 

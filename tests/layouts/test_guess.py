@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import run_helpers
+import timed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_files import adam, saved, tensor
@@ -130,8 +131,7 @@ def test_the_plan_takes_the_newest_whole_save(made: dict[str, Made], data: st.Da
             for n, when in enumerate(sorted(of_run)):
                 for i, name in enumerate(of_run[when]):
                     (Path(root) / name).parent.mkdir(parents=True, exist_ok=True)
-                    (Path(root) / name).write_bytes(saved({"w": tensor(n, i)}))
-                    os.utime(Path(root) / name, (1_700_000_000 + 600 * n,) * 2)
+                    timed.put(Path(root) / name, saved({"w": tensor(n, i)}), 1_700_000_000 + 600 * n)
         layouts = user.load(toml_parser.loads(toml(guess(list(made))))["layout"], tuple(FORMATS))
         for run, of_run in saves.items():
             *older, newest = sorted(of_run)
@@ -236,8 +236,7 @@ def test_what_has_no_save_in_common_is_a_layout_of_its_own() -> None:
 
 def test_a_file_without_a_number_is_a_save_of_the_run_beside_it(tmp_path: Path) -> None:
     for n, name in enumerate(("step_100.pt", "step_200.pt", "final.pt")):
-        (tmp_path / name).write_bytes(saved({"model": {"w": tensor(n)}}))
-        os.utime(tmp_path / name, (1_700_000_000 + 600 * n,) * 2)
+        timed.put(tmp_path / name, saved({"model": {"w": tensor(n)}}), 1_700_000_000 + 600 * n)
     assert run_helpers.ckpt("plan", str(tmp_path)).returncode == 2
     (config := tmp_path / "ckpt.toml").write_text(
         run_helpers.ckpt("layouts", "--guess", str(tmp_path)).stdout
@@ -264,9 +263,7 @@ def test_no_template_fits_a_file_of_another_layout() -> None:
 )
 def test_pasted_lines_make_the_plan_answer_whatever_the_words(words: tuple[str, ...], tmp_path: Path) -> None:
     for n, word in itertools.product((100, 200), words):
-        path = tmp_path / f"{word}_{n}.pt"
-        path.write_bytes(saved({"model": {"w": tensor(n)}}))
-        os.utime(path, (1_700_000_000 + 600 * n,) * 2)
+        timed.put(tmp_path / f"{word}_{n}.pt", saved({"model": {"w": tensor(n)}}), 1_700_000_000 + 600 * n)
     assert run_helpers.ckpt("plan", str(tmp_path)).returncode in (2, 4)
     lines = run_helpers.ckpt("layouts", "--guess", str(tmp_path)).stdout
     (config := tmp_path / "ckpt.toml").write_text(lines)
@@ -374,9 +371,7 @@ def test_a_tracker_is_written_down_and_used(tmp_path: Path, name: str) -> None:
         for step in (100, 200):
             for rank in range(2):
                 path = tmp_path / f"runs/{run}/ours-{step}/w{rank}.weights"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(saved({"w": tensor(step + rank)}))
-                os.utime(path, (1_700_000_000 + step,) * 2)
+                timed.put(path, saved({"w": tensor(step + rank)}), 1_700_000_000 + step)
         (tmp_path / f"runs/{run}" / name).write_text(said.format(200))
         (tmp_path / f"runs/{run}/seed.txt").write_text("100")
     done = run_helpers.ckpt("layouts", "--guess", str(tmp_path / "runs"))

@@ -5,7 +5,6 @@ planned without a question, and no save that lacks what its loader opens.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save as safetensors_save
 from small_files import dcp, saved, tensor
+from timed import lay
 
 from ckpt_tools import plan
 
@@ -133,11 +133,7 @@ ARRANGED: dict[str, tuple[Callable[[int], Save], str, tuple[str, ...]]] = {
 def written(root: Path, name: str) -> Path:
     save, tracker, _ = ARRANGED[name]
     for at, step in enumerate((10, 20)):
-        for path, data in save(step).items():
-            file = root / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
-            os.utime(file, (1_700_000_000 + 600 * at, 1_700_000_000 + 600 * at))
+        lay(root, save(step), 600 * at)
     if tracker:
         (root / tracker).write_text("20")
     return root

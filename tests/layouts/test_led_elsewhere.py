@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+import timed
 from small_files import adam, saved, tensor
 
 from ckpt_tools import errors
@@ -17,9 +18,7 @@ from ckpt_tools.model.selection import Selection
 
 
 def write(path: Path, data: bytes, step: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (1_735_700_000 + 10 * step,) * 2)
+    timed.put(path, data, 1_735_700_000 + 10 * step)
 
 
 def put(root: Path, name: str, step: int) -> None:

@@ -9,18 +9,13 @@ from zipfile import ZipFile
 
 import pytest
 from small_files import adam, saved, tensor
+from timed import put
 
 from ckpt_tools import Selection, plan, verify
 from ckpt_tools.errors import UsageError
 
 START, HOUR = 1_760_000_000, 3600
 OPTIMIZER = "bf16_zero_pp_rank_{}_mp_rank_00_optim_states.pt"
-
-
-def put(path: Path, data: bytes, at: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (at, at))
 
 
 def save(root: Path, step: int, world: int, at: int) -> None:
@@ -82,8 +77,7 @@ def flip(path: Path) -> None:
         start = packed.getinfo("archive/data/0").header_offset
     name, extra = (int.from_bytes(data[start + i : start + i + 2], "little") for i in (26, 28))
     data[start + 30 + name + extra] ^= 4
-    path.write_bytes(data)
-    os.utime(path, (at, at))
+    put(path, data, at)
 
 
 def named(step: int, name: str) -> bytes:

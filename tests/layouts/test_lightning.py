@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_files import lightning, saved, tensor
+from timed import put
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError
@@ -24,10 +24,7 @@ def _weights(step: int, name: str) -> Any:
 
 def _write(root: Path, files: Mapping[str, bytes], when: int) -> None:
     for i, (name, data) in enumerate(files.items()):
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        os.utime(path, (START + when + i,) * 2)
+        put(root / name, data, START + when + i)
 
 
 def _loaded(root: Path) -> set[str] | None:

@@ -4,12 +4,12 @@ experts and layers, and the parameters of its universal checkpoints.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import small_files
+from timed import put
 
 from ckpt_tools import NoneUsable, plan
 
@@ -56,7 +56,6 @@ def test_a_save_without_a_file_that_damaged_ones_have_is_not_planned(
             path, gone = tmp_path / name, name.endswith(LOST[save])
             path.parent.mkdir(exist_ok=True)
             if not (gone and i == at):
-                path.write_bytes(data[:100] if gone else data)
-                os.utime(path, (START + 60 * step,) * 2)
+                put(path, data[:100] if gone else data, START + 60 * step)
     with pytest.raises(NoneUsable):
         plan(str(tmp_path))

@@ -11,6 +11,7 @@ import pytest
 from fixture_trees import CASES, materialise
 from places import LAYOUT_TREES
 from small_files import adam, dcp, saved, tensor, trainer
+from timed import put
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import NoneUsable, NotRecognised
@@ -185,8 +186,7 @@ def test_directories_called_as_files_below_those_of_steps_are_saves_of_one_run(t
         home = tmp_path / f"step-{step:08d}/lit_model.pth"
         home.mkdir(parents=True)
         for file, data in {**dcp(step), "meta.pt": saved({"iter_num": step})}.items():
-            (home / file).write_bytes(data)
-            os.utime(home / file, (1_735_700_000 + step,) * 2)
+            put(home / file, data, 1_735_700_000 + step)
     made = plan(str(tmp_path))
     assert (made.resume_step, made.resume.path) == (1000, str(tmp_path / "step-00001000/lit_model.pth"))
     (tmp_path / "step-00001000/lit_model.pth/meta.pt").unlink()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mindspore_writer import record
+from timed import put
 
 from ckpt_tools import plan, verify
 
@@ -18,10 +19,11 @@ def saved(root: Path, home: str, steps: list[int]) -> None:
     """One after the other, in one directory or in those of two ranks."""
     for i, step in enumerate(steps):
         for rank in range(2 if home else 1):
-            path = root / (home and f"rank_{rank}") / f"model_{step}.ckpt"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(record("weight", (4,), "Float32", struct.pack("<4f", *[step / 7 + rank] * 4)))
-            os.utime(path, (START + i, START + i))
+            put(
+                root / (home and f"rank_{rank}") / f"model_{step}.ckpt",
+                record("weight", (4,), "Float32", struct.pack("<4f", *[step / 7 + rank] * 4)),
+                START + i,
+            )
 
 
 @pytest.mark.parametrize("steps", [(9, 10), (8, 9, 10), (998, 999, 1000)])
@@ -62,8 +64,7 @@ def test_other_weights_are_none_of_it(tmp_path: Path) -> None:
     """A state of another model says nothing about them."""
     saved(tmp_path, "", [2, 3])
     state = record("bias", (4,), "Float32", bytes(16)) + record("global_step", (1,), "Int32", bytes(4))
-    (tmp_path / "train_resume.ckpt").write_bytes(state)
-    os.utime(tmp_path / "train_resume.ckpt", (START - 100, START - 100))
+    put(tmp_path / "train_resume.ckpt", state, START - 100)
     chosen = plan(str(tmp_path)).checkpoint
     assert chosen and chosen.parts[0].name == "model_3.ckpt"
 
@@ -75,10 +76,7 @@ def mindformers(root: Path, kept: str, restarted: bool) -> None:
         weights = record("weight", (4,), "Float32", struct.pack("<4f", *[step / 7 + rank] * 4))
         state = weights + record("step_num", (), "Int64", struct.pack("<q", step))
         for home, word, data in (("checkpoint", "", state), (f"checkpoint_{kept[:9]}", f"-{kept}", weights)):
-            path = root / home / f"rank_{rank}" / f"{prefix}{word}-1_{step}.ckpt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-            os.utime(path, (START + i, START + i))
+            put(root / home / f"rank_{rank}" / f"{prefix}{word}-1_{step}.ckpt", data, START + i)
 
 
 @pytest.mark.slow

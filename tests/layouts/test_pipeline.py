@@ -15,6 +15,7 @@ import small_files
 from fixture_trees import tree
 from msgspec.structs import replace
 from places import FORMAT_FILES, LAYOUT_TREES
+from timed import put
 
 from ckpt_tools import errors
 from ckpt_tools.api import latest, plan, scan, verify
@@ -277,9 +278,11 @@ def test_files_with_remove_redundancy_are_never_replicas(tmp_path: Path) -> None
         root = tmp_path / said[-5:-1].decode()
         for rank in (0, 1):
             (root / f"rank_{rank}").mkdir(parents=True)
-            path = root / f"rank_{rank}" / "net-1_5.safetensors"
-            path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + size :])
-            os.utime(path, (1_790_000_000, 1_790_000_000))
+            put(
+                root / f"rank_{rank}" / "net-1_5.safetensors",
+                len(header).to_bytes(8, "little") + header + data[8 + size :],
+                1_790_000_000,
+            )
         rewrite(root / "rank_1" / "net-1_5.safetensors", b"\0" * 100)
         if b"True" in said:
             with pytest.raises(errors.NoneUsable):
@@ -302,8 +305,7 @@ def test_a_lost_model_parallel_rank_of_the_newest_save_does_not_hide_that_there_
                 (f"mp_rank_{m:02d}_model_states.pt", small_files.deepspeed_model(step, 1, 2, m)),
                 (f"zero_pp_rank_0_mp_rank_{m:02d}_optim_states.pt", small_files.deepspeed_zero(step, 1, 0)),
             ):
-                (home / name).write_bytes(data)
-                os.utime(home / name, (1_700_000_000 + step, 1_700_000_000 + step))
+                put(home / name, data, 1_700_000_000 + step)
     made = plan(str(tmp_path))
     assert made.resume_step == 10 and made.topology["tp"] == Known(2, "mp_world_size in the files")
     assert [len(r.files) for r in made.by_rank] == [2, 2]

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+import timed
 from fixture_trees import CASES, materialise, one_of_each
 from places import FIXTURES
 from recorded import TREES
@@ -65,9 +66,7 @@ def state(step: int, rank: int) -> bytes:
 
 
 def put(root: Path, name: str, data: bytes, at: int) -> None:
-    (root / name).parent.mkdir(exist_ok=True)
-    (root / name).write_bytes(data)
-    os.utime(root / name, (1_700_000_000 + 60 * at,) * 2)
+    timed.put(root / name, data, 60 * at)
 
 
 def loads(root: Path) -> dict[int, list[str]]:

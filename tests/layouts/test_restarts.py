@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+import timed
 from small_files import mindspore
 
 from ckpt_tools import Selection, plan
@@ -84,6 +85,5 @@ def test_a_restart_that_has_passed_the_one_before_is_no_question(tmp_path: Path)
 
 def test_a_dying_gasp_counts_on_from_the_saves_since_its_restart(tmp_path: Path) -> None:
     put(tmp_path, RESUMED, KEPT, 1)
-    (tmp_path / "net_1-3_2_breakpoint.ckpt").write_bytes(mindspore(True, 0, step_num=2))
-    os.utime(tmp_path / "net_1-3_2_breakpoint.ckpt", (KEPT(6),) * 2)
+    timed.put(tmp_path / "net_1-3_2_breakpoint.ckpt", mindspore(True, 0, step_num=2), KEPT(6))
     assert plan(str(tmp_path)).resume_step == 17

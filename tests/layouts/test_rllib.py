@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from timed import put
 
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import UsageError
@@ -30,10 +31,11 @@ def saved(root: Path) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             constant = name.endswith(("args.pkl", ".json"))
             told = {"state": [0 if constant else number, name]}
-            path.write_bytes(
-                b'{"checkpoint_version": "2.1"}' if name.endswith("json") else pickle.dumps(told)
+            put(
+                path,
+                b'{"checkpoint_version": "2.1"}' if name.endswith("json") else pickle.dumps(told),
+                1_735_700_000 + 60 * number,
             )
-            os.utime(path, (1_735_700_000 + 60 * number,) * 2)
     return root
 
 
@@ -85,10 +87,11 @@ def test_a_policy_is_no_run_of_its_own(called: str, tmp_path: Path) -> None:
     for number in (1, 2):
         home = tmp_path / called.format(number)
         for name in names | marks:
-            path = home / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"{}" if name in marks else pickle.dumps({"state": [number, name]}))
-            os.utime(path, (1_735_700_000 + 60 * number,) * 2)
+            put(
+                home / name,
+                b"{}" if name in marks else pickle.dumps({"state": [number, name]}),
+                1_735_700_000 + 60 * number,
+            )
     made = plan(tmp_path)
     assert made.resume.path == str(home)
     assert {os.path.relpath(f.path, home) for f in made.shared} == names | marks

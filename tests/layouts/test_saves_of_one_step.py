@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from small_files import adam, dcp, deepspeed_model, deepspeed_zero, lightning, mindspore, saved, tensor
+from timed import lay
 
 from ckpt_tools.api import plan
 
@@ -24,7 +24,6 @@ class Twice(NamedTuple):
     first: Files
     other: Files
     before: Files
-    tracker: str = ""
 
 
 def of_deepspeed() -> Twice:
@@ -33,7 +32,7 @@ def of_deepspeed() -> Twice:
         return {"mp_rank_00_model_states.pt": deepspeed_model(step, 2, 1, seed), **zero}
 
     before = {f"global_step5/{name}": data for name, data in files(5, 0).items()}
-    return Twice("global_step10", "step_10", files(10, 0), files(10, 7), before, "latest")
+    return Twice("global_step10", "step_10", files(10, 0), files(10, 7), before)
 
 
 def of_dcp() -> Twice:
@@ -58,14 +57,6 @@ def of_mindspore() -> Twice:
     return Twice(name, f"b/{name}", {"": one}, {"": two}, before)
 
 
-def written(root: Path, files: Files, at: int) -> None:
-    for name, data in files.items():
-        path = root / name if name else root
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        os.utime(path, (FIRST + at,) * 2)
-
-
 MAKERS = [of_deepspeed, of_dcp, of_lightning, of_mindspore]
 
 
@@ -76,12 +67,10 @@ def twice(request: pytest.FixtureRequest) -> Twice:
     return made
 
 
-def tree(root: Path, twice: Twice, files: Files, *, later: int, tracked: str = "") -> Path:
-    written(root, twice.before, -900)
-    written(root / twice.one, twice.first, 0)
-    written(root / twice.two, files, later)
-    if tracked:
-        written(root, {twice.tracker: tracked.encode()}, later)
+def tree(root: Path, twice: Twice, files: Files, *, later: int) -> Path:
+    lay(root, twice.before, FIRST - 900)
+    lay(root / twice.one, twice.first, FIRST)
+    lay(root / twice.two, files, FIRST + later)
     return root
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timed
 from fixture_trees import materialise
 from places import LAYOUT_TREES
 from small_files import mindspore, saved, tensor
@@ -25,7 +26,6 @@ from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.storage.threads import Rate
 
-DAY = 1_700_000_000
 SEVERAL = [
     pytest.param(LAYOUT_TREES / case / "expected.json", id=case)
     for case in ("dcp/two_runs", "deepspeed-universal/beside", "keras/callback")
@@ -126,11 +126,7 @@ def test_the_name_of_a_run_is_its_path_below_the_root(tmp_path: Path) -> None:
 
 
 def put(root: Path, name: str, data: bytes | str, at: int = 0) -> Path:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    os.utime(path, (DAY + 600 * at, DAY + 600 * at))
-    return path
+    return timed.put(root / name, data, 600 * at)
 
 
 def iteration(root: Path, step: int, at: int) -> None:

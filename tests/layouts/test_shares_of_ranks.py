@@ -4,7 +4,6 @@ alone where a Trainer saves.
 
 from __future__ import annotations
 
-import os
 import pickle
 from pathlib import Path
 
@@ -12,18 +11,11 @@ import numpy as np
 import pytest
 from safetensors.torch import save as safetensors_save
 from small_files import saved, tensor
+from timed import put
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model.finding import Verdict
-
-DAY = 1_700_000_000
-
-
-def put(path: Path, data: bytes, at: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (DAY + at, DAY + at))
 
 
 def arcface(root: Path, *epochs: int) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from functools import cache
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from places import LAYOUT_TREES
 from small_files import lightning, saved, tensor
+from timed import put
 
 from ckpt_tools.api import plan, scan
 from ckpt_tools.errors import NoneUsable
@@ -52,9 +52,11 @@ def test_each_rank_loads_its_own_file_of_the_newest_whole_save(tmp_path: Path, w
     ranks = [[tmp_path / names[step] for step in ("10", "20")] for names in RANKS[which]]
     for rank, files in enumerate(ranks):
         for step, file in zip((10, 20), files, strict=True):
-            file.parent.mkdir(exist_ok=True)
-            file.write_bytes(fairseq(step, rank) if which.startswith("fairseq") else lightning(0, step))
-            os.utime(file, (FIRST + PACE * step,) * 2)
+            put(
+                file,
+                fairseq(step, rank) if which.startswith("fairseq") else lightning(0, step),
+                FIRST + PACE * step,
+            )
     assert _loaded(tmp_path) == [[str(new)] for _, new in ranks]
     ranks[1][1].unlink()
     assert _loaded(tmp_path) == [[str(old)] for old, _ in ranks]
@@ -93,9 +95,7 @@ def test_a_save_without_a_rank_that_others_have_is_passed_over(
             if step == 30 and rank == 0 and fewer:
                 data += sharded(layout, step, 1)[1]
             file = tmp_path / name
-            file.parent.mkdir(exist_ok=True)
-            file.write_bytes(data)
-            os.utime(file, (FIRST + PACE * step,) * 2)
+            put(file, data, FIRST + PACE * step)
     file.unlink()
     (seen,) = [c for c in scan(str(tmp_path)).checkpoints if c.step == 30]
     found = [f.code for f in BUILT_IN[seen.layout].lost(seen, _others(tmp_path))]

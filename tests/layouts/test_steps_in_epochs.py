@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 from places import FIXTURES
 from small_files import adam, saved, tensor
+from timed import put
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import UsageError
@@ -51,9 +51,11 @@ def test_what_is_counted_anew_is_what_times_tell(
     saves: list[tuple[int, int]], kept: bool, newest: tuple[int, int] | None, tmp_path: Path
 ) -> None:
     for n, (epoch, step) in enumerate(saves):
-        path = tmp_path / f"epoch_{epoch}_step_{step}.pt"
-        path.write_bytes(saved({"model": {"w": tensor(epoch, step)}, "optimizer": adam(1)}))
-        os.utime(path, (1_735_700_000 + 100 * n * kept,) * 2)
+        put(
+            tmp_path / f"epoch_{epoch}_step_{step}.pt",
+            saved({"model": {"w": tensor(epoch, step)}, "optimizer": adam(1)}),
+            1_735_700_000 + 100 * n * kept,
+        )
     if newest is None:
         with pytest.raises(UsageError, match="it is unclear which checkpoint is the newest"):
             plan(str(tmp_path))

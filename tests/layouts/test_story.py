@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import sample_results as sample
+import timed
 from fixture_trees import materialise
 from places import LAYOUT_TREES
 from small_files import megatron, saved, tensor
@@ -33,10 +34,7 @@ ALONE = "It holds weights only: the optimizer starts from scratch."
 
 
 def put(root: Path, name: str, data: bytes | str, at: int) -> None:
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    os.utime(path, (DAY + at, DAY + at))
+    timed.put(root / name, data, at)
 
 
 def shards(root: Path, *steps: int) -> Path:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from places import LAYOUT_TREES
 from small_files import saved, tensor
+from timed import put
 
 from ckpt_tools.api import plan
 from ckpt_tools.errors import UsageError
@@ -144,10 +145,7 @@ LOOPS: Mapping[str, tuple[Any, str]] = {
 
 def lay(root: Path, tree: Tree, every: int = 600) -> None:
     for i, (name, data) in enumerate(tree):
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        os.utime(path, (START + i * every,) * 2)
+        put(root / name, data, START + i * every)
 
 
 def answer(root: Path) -> LoadPlan:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from one_question import Asker
 from own_pickles import CALL, MINE, adding
 from places import FIXTURES
 from run_helpers import OLD, megatron
+from timed import put
 
 from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.cache.codec import pack, unpack
@@ -127,9 +127,7 @@ def test_a_file_that_torch_asks_about_is_no_question(tmp_path: Path) -> None:
     root.mkdir()
     source = FIXTURES / "formats/torch_zip/good/nested.pt"
     for step in (10, 20):
-        path = root / f"step_{step}.pt"
-        path.write_bytes(source.read_bytes())
-        os.utime(path, (OLD + step, OLD + step))
+        put(root / f"step_{step}.pt", source.read_bytes(), OLD + step)
     adding(root / "step_20.pt", CALL)
     warned = [f.code for f in plan(str(root), Selection(exclude=("step_10.pt",))).warnings]
     assert "suspect-call" in warned

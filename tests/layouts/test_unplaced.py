@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 
 import pytest
 from in_process import executed
 from small_files import adam, saved, tensor
+from timed import put
 
 AGO = 1_700_000_000
 
@@ -25,12 +25,6 @@ def tree(root: Path, name: str, later: int = 60, held: bytes = b"") -> Path:
         put(root / path, data, AGO + 60 * n)
     put(root / name, held or saved(state(300)), AGO + 60 + later)
     return root
-
-
-def put(path: Path, data: bytes, at: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    os.utime(path, (at, at))
 
 
 def state(step: int) -> dict[str, object]:

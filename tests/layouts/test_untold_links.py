@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from places import FORMAT_FILES
+from timed import put
 
 from ckpt_tools.api import scan
 
@@ -18,9 +18,7 @@ def run(tmp_path: Path) -> Path:
     """Composer with ``save_weights_only``."""
     weights = (FORMAT_FILES / "torch_zip/good/complex.pt").read_bytes()
     for step in (8, 16, 24):
-        path = tmp_path / f"ep{step // 8}-ba{step}-rank0.pt"
-        path.write_bytes(weights)
-        os.utime(path, (1_735_700_000 + step,) * 2)
+        put(tmp_path / f"ep{step // 8}-ba{step}-rank0.pt", weights, 1_735_700_000 + step)
     (tmp_path / LINK).symlink_to("ep3-ba24-rank0.pt")
     return tmp_path
 

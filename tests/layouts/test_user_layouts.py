@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from places import DOCS
 from small_files import saved, tensor
+from timed import put
 from told_trees import SETS, Made, Question, hold, table
 
 from ckpt_tools import cli
@@ -34,7 +35,6 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 
 TEMPLATE = "{run}/step={step}/shard-{rank:05d}-of-{world}.pt"
-DAY = 1_700_000_000
 
 
 @pytest.fixture(autouse=True)
@@ -51,13 +51,6 @@ def layout(*pieces: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def taught(*pieces: dict[str, Any], **more: Any) -> None:
     user.load([layout(*pieces, **more)], tuple(FORMATS))
-
-
-def put(path: Path, data: bytes | str, at: int = 0) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    os.utime(path, (DAY + at, DAY + at))
-    return path
 
 
 def step(root: Path, number: int, world: int = 2, run: str = "run", **content: Any) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import small_files
 import torch
+from timed import lay
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable, UsageError
@@ -147,11 +148,7 @@ def write(root: Path, writer: Writer, worlds: Mapping[int, int]) -> dict[int, li
     made: dict[int, list[str]] = {}
     for n, (step, world) in enumerate(worlds.items()):
         files = writer(step, world)
-        for i, (name, data) in enumerate(files.items()):
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-            os.utime(path, (START + 600 * n + i,) * 2)
+        lay(root, files, START + 600 * n, 1)
         made[step] = list(files)
     return made
 
@@ -340,11 +337,7 @@ def grid(step: int, tp: int = 2, pp: int = 2, dp: int = 1, order: str = "tp-cp-e
 
 def put(root: Path, saves: Mapping[int, Mapping[str, bytes]]) -> None:
     for n, files in enumerate(saves.values()):
-        for i, (name, data) in enumerate(files.items()):
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-            os.utime(path, (START + 600 * n + i,) * 2)
+        lay(root, files, START + 600 * n, 1)
 
 
 def swapped(files: Mapping[str, bytes], a: str, b: str) -> dict[str, bytes]:
