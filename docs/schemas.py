@@ -188,8 +188,9 @@ PLAN = record(
 COMMANDS = array(record("what command"))
 ADVICE = "verdict sentence hint commands"
 START = record(
-    f"root run {ADVICE} checkpoint resume_step path arguments world_size ranks substituted rollback ahead warnings"
+    f"root run {ADVICE} checkpoint resume_step state path arguments world_size ranks substituted rollback ahead warnings"
     " rejected rejected_omitted error",
+    state=maybe(TEXT),
     root={"type": ["integer", "string"]},
     run=maybe(TEXT),
     commands=COMMANDS,

@@ -17,6 +17,7 @@ import pytest
 import synthetic_reports
 from browser import Shown, chromium
 from run_helpers import CLEAN
+from small_files import saved, tensor
 
 from ckpt_tools import api
 from ckpt_tools.output.report import data, page
@@ -325,6 +326,15 @@ def test_every_word_can_be_read(shown: Open, demo: dict[str, Any], scheme: str) 
 def test_nothing_is_wider_than_the_screen(shown: Open, demo: dict[str, Any], width: int) -> None:
     of = shown(demo, viewport={"width": width, "height": 800})
     assert of.page.evaluate("document.scrollingElement.scrollWidth") <= width
+    cut = "[...document.querySelectorAll('.scroll')].filter((box) => box.scrollWidth > box.clientWidth + 1).map((box) => box.parentElement.id).filter(Boolean)"
+    assert width < 390 or of.page.evaluate(cut) == []
+
+
+def test_one_rank_needs_no_map(shown: Open, tmp_path: Path) -> None:
+    for n in (1, 2):
+        (tmp_path / f"step_{n}.pt").write_bytes(saved({"model": {"w": tensor(n)}, "step": n}))
+    made = demo_tree.document_of(tmp_path)
+    assert made["checkpoints"] and not shown(made).page.locator("#heatmap").count()
 
 
 def test_everything_that_can_be_pressed_has_a_name(shown: Open, demo: dict[str, Any]) -> None:

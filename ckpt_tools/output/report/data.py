@@ -110,6 +110,7 @@ def _start(start: Start, of: Table) -> Object:
         **of_start(start).shown,
         "checkpoint": of.of(plan.checkpoint),
         "resume_step": plan.resume_step,
+        "state": plan.state or None,
         "path": plan.resume.path,
         "arguments": list(plan.resume.args),
         "world_size": plan.world_size,

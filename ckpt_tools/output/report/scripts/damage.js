@@ -20,7 +20,7 @@ function damageSection(doc) {
   const lead = worse.length ? "What was found, by code. A code lists its files." : "Nothing is damaged; what follows are notes.";
   return long(card("damage", worse.length ? "Damage" : "Notes", lead, worse.length ? element("div", { class: "codes" }, worse.map(codeBox)) : null, acrossList(doc),
     doc.damage.length ? [element("h3", {}, "Bytes of the damaged files"), stripLegend(), strips, element("div", { class: "controls" }, more)] : null,
-    notes.length ? element("details", {}, element("summary", {}, plural(notes.length, "kind") + " of notes, which change no verdict"), element("div", { class: "codes" }, notes.map(codeBox))) : null));
+    notes.length ? element("details", {}, element("summary", {}, "Notes, which change no verdict (" + notes.length + ")"), element("div", { class: "codes" }, notes.map(codeBox))) : null));
 }
 
 function long(section) { section.classList.add("long"); return section; }

@@ -61,7 +61,8 @@ function bins(of, from, to, columns) {
 
 function heatmapSection(doc) {
   if (!doc.files.n || !doc.checkpoints.length || !doc.files.checkpoint.some((one) => one !== null)) return null;
-  const state = { run: "", of: null, start: 0, end: 100, cursor: null, bins: [] };
+  if (grid(doc, "").places.length < 2) return null;
+  const state = { run: "", of: null, labels: doc.checkpoints.map((one) => one.label), start: 0, end: 100, cursor: null, bins: [] };
   const box = element("div", { class: "chart", tabindex: 0, role: "application", "aria-label": "Ranks by checkpoints. Arrow keys move from cell to cell, plus and minus zoom, Enter lists the files." });
   const under = element("p", { class: "under", id: "heatmap-under" }, "Point at a cell, or use the arrow keys. Ctrl and the wheel, the slider or the buttons zoom; a click lists the files.");
   const pick = doc.runs.length > 1 ? element("select", { class: "button", "aria-label": "Run" }, element("option", { value: "" }, "all runs"), doc.runs.map((run) => element("option", { value: run.key }, printable(run.name)))) : null;
@@ -114,7 +115,14 @@ function shownRange(state) {
 function refill(state, chart) {
   const [from, to] = shownRange(state);
   state.bins = bins(state.of, from, to, Math.max(1, Math.floor((chart.getWidth() - 150) / NARROWEST)));
-  chart.setOption({ series: [{ id: "cells", data: state.bins }] });
+  chart.setOption({ xAxis: { axisLabel: { padding: middle(state, chart) } }, series: [{ id: "cells", data: state.bins }] });
+}
+
+// What moves a label from the left edge of its cell to the middle, beside the names of the rows.
+function middle(state, chart) {
+  const names = Math.max(...state.of.rows.map((i) => Math.min(24, state.labels[i].length)));
+  const [from, to] = shownRange(state);
+  return [0, 0, 0, Math.max(0, (chart.getWidth() - 40 - 6.5 * names) / (to - from))];
 }
 
 function heatOptions(doc, state, chart, p) {
@@ -130,7 +138,7 @@ function heatOptions(doc, state, chart, p) {
   return {
     animation: false, aria: { enabled: false }, grid: { left: 12, right: many ? 48 : 20, top: 8, bottom: 58, containLabel: true },
     tooltip: { ...tooltipStyle(p), trigger: "item", formatter: (hit) => (hit.data ? cellTip(doc, state, hit.data) : "") },
-    xAxis: { ...base, type: "value", min: 0, max: of.places.length, minInterval: 1, splitLine: { show: false }, axisLabel: { ...base.axisLabel, hideOverlap: true, formatter: (at) => (Number.isInteger(at) && at < of.places.length ? printable(of.places[at]) : "") }, name: "rank", nameLocation: "middle", nameGap: 26 },
+    xAxis: { ...base, type: "value", min: 0, max: of.places.length, minInterval: 1, splitLine: { show: false }, axisLabel: { ...base.axisLabel, hideOverlap: true, padding: middle(state, chart), formatter: (at) => (Number.isInteger(at) && at < of.places.length ? printable(of.places[at]) : "") }, name: "rank", nameLocation: "middle", nameGap: 26 },
     yAxis: { ...base, type: "category", inverse: true, data: names, splitLine: { show: false }, axisTick: { show: false }, axisLabel: { ...base.axisLabel, interval: "auto" } },
     dataZoom: [{ ...slider, ...zooming, height: 18, bottom: 6 }, { type: "inside", ...zooming, zoomOnMouseWheel: "ctrl", moveOnMouseMove: true, moveOnMouseWheel: false }, ...(many ? [{ ...slider, yAxisIndex: 0, width: 18, right: 10, startValue: 0, endValue: 39 }] : [])],
     series: [{ id: "cells", type: "custom", clip: true, encode: { x: [0, 1], y: 2 }, dimensions: ["from", "to", "row", "worst", "found", "places"], data: state.bins, progressive: 0, renderItem: (_, api) => cellShape(api, colours, p) }],

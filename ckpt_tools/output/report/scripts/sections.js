@@ -3,10 +3,13 @@
 // What a verdict means to who wants to start a job.
 const READY = { ok: "ready", suspect: "ready, with a loss", broken: "cannot resume", unknown: "needs an answer" };
 
+// How deeply files were looked at, in words.
+const DEPTHS = { presence: "names and sizes looked at", structure: "structure checked, not the contents", content: "all contents checked", values: "all contents checked, and the numbers in them", load: "all contents checked, and each file was loaded" };
+
 function fillHero(doc) {
   const hero = document.getElementById("next");
   hero.classList.add(doc.next.verdict);
-  const level = doc.level ? "verified to level " + doc.level : "not verified";
+  const level = DEPTHS[doc.level] || "not verified";
   document.getElementById("where").append(badge(doc.next.verdict, doc.starts.length ? READY[doc.next.verdict] : doc.next.verdict), ...doc.roots.slice(0, 4).map((root) => element("code", {}, printable(root))), doc.roots.length > 4 ? "and " + (doc.roots.length - 4) + " more" : "", element("span", {}, level + " · " + moment(doc.made_at)));
   document.getElementById("sentence").replaceChildren(...wholeCodes(printable(doc.next.sentence)));
   if (doc.next.hint) hero.append(element("p", { class: "hint" }, printable(doc.next.hint)));
@@ -35,7 +38,7 @@ function tiles(doc) {
     s ? tile("Files", count(s.files), bad(s) || (s.files ? "all sound" : "none recognised"), s.files ? verdictStack(s, "Files") : null) : null,
     s ? tile("Under checksums", total ? percent(covered / total) : "–", "of " + bytes(s.bytes), total ? stack([["checksum-fill", covered, "under a checksum"], ["unprotected-fill", total - covered, "not"]], percent(covered / total) + " of the bytes are under a stored checksum") : null) : null,
     s ? tile("Read", bytes(s.bytes_read), "in " + span(Math.max(0.1, Math.round(s.seconds * 10) / 10)) + (s.below_level ? "; " + plural(s.below_level, "file") + " less deeply than asked" : "")) : null,
-    s === null ? null : tile("Findings", count(serious.reduce((sum, one) => sum + one.count, 0)), serious.length ? "of " + plural(serious.length, "kind") : "none that changes a verdict"));
+    s === null ? null : tile("Findings", count(serious.reduce((sum, one) => sum + one.count, 0)), serious.length ? [["error", "error"], ["warning", "warning"]].map(([severity, noun]) => [serious.filter((one) => one.severity === severity).reduce((sum, one) => sum + one.count, 0), noun]).filter(([n]) => n).map(([n, noun]) => plural(n, noun)).join(", ") : "none that changes a verdict"));
 }
 
 // Where something is to do comes first; of many runs the good ones are behind a click.
@@ -48,16 +51,20 @@ function startsSection(doc) {
   const boxes = (some) => element("div", { class: "starts" }, some.map((one) => startBox(doc, one)));
   const others = rest.length ? element("details", {}, element("summary", {}, plural(rest.length, "more run")), boxes(rest)) : null;
   const omitted = doc.starts_omitted ? element("p", { class: "quiet" }, "Nobody has asked about " + plural(doc.starts_omitted, "more run") + ": 'ckpt plan --run RUN' does.") : null;
-  return long(card("resume", doc.starts.length === 1 ? "Where a job resumes" : "Where jobs resume", "What a job that starts now would load, and why better checkpoints lost.", boxes(first), others, omitted));
+  return long(card("resume", doc.starts.length === 1 ? "Where a job resumes" : "Where jobs resume", "What a job that starts now would load, and why newer checkpoints were skipped.", boxes(first), others, omitted));
 }
+
+// What a save is, where it is no regular one.
+function kindOf(one) { return { periodic: "", "dying-gasp": "emergency save" }[one.kind] ?? one.kind; }
 
 function startBox(doc, one) {
   const chosen = one.checkpoint === null ? null : doc.checkpoints[one.checkpoint];
   const rows = [];
-  if (chosen) rows.push(["checkpoint", element("span", { class: "mono" }, printable(chosen.path))], ["saved", moment(chosen.mtime) + ", " + chosen.kind + ", " + printable(chosen.layout)]);
+  if (chosen) rows.push(["checkpoint", element("span", { class: "mono" }, printable(chosen.path))], ["saved", [moment(chosen.mtime), kindOf(chosen), printable(chosen.layout)].filter(Boolean).join(", ")]);
+  if (one.state) rows.push(["state", one.state.replace("-", " ")]);
   if (one.world_size) rows.push(["ranks", count(one.world_size) + (one.substituted ? "; " + plural(one.substituted, "file") + " of a replica in place of a rank's own" : "")]);
   if (one.rollback) rows.push(["rollback", "from step " + one.rollback.from + " to " + one.rollback.to + ": " + printable(one.rollback.why)]);
-  if (one.ahead.length) rows.push(["newer ones", "the resumed job will meet " + one.ahead.map((i) => printable(doc.checkpoints[i].label)).join(", ") + " again"]);
+  if (one.ahead.length) rows.push(["newer ones", "the job will save over " + one.ahead.map((i) => printable(doc.checkpoints[i].label)).join(", ")]);
   if (one.error) rows.push(["exit code", "'ckpt plan' ends with " + one.error.exit_code]);
   const words = one.arguments.length ? one.arguments.map(quoted).join(" ") : one.path ? quoted(one.path) : "";
   const several = doc.starts.length > 1;
@@ -75,12 +82,12 @@ function lostList(doc, one) {
     const which = lost.checkpoint === null ? null : doc.checkpoints[lost.checkpoint];
     const causes = lost.findings.filter((found) => !found.follows);
     const so = lost.findings.filter((found) => found.follows);
-    return element("li", { class: "error" }, element("span", { class: "line" }, element("b", {}, which ? printable(which.label) : "a checkpoint that is gone"), which ? element("span", { class: "quiet" }, which.kind + ", " + moment(which.mtime)) : null),
+    return element("li", { class: "error" }, element("span", { class: "line" }, element("b", {}, which ? printable(which.label) : "a checkpoint that is gone"), which ? element("span", { class: "quiet" }, [kindOf(which), moment(which.mtime)].filter(Boolean).join(", ")) : null),
       element("ul", { class: "reasons", css: { "margin-top": ".3rem" } }, alike(causes).slice(0, 4).map(([found, others]) => findingItem(found, one.root, others))),
       lost.findings_omitted ? element("p", { class: "quiet" }, "and " + plural(lost.findings_omitted, "more finding")) : null,
       so.map((found) => element("p", { class: "quiet" }, "so " + printable(found.message))));
   });
-  return element("div", {}, element("h3", {}, "Why better checkpoints lost"), element("ol", { class: "reasons", css: { "margin-top": ".5rem" } }, rows), one.rejected_omitted ? element("p", { class: "quiet" }, "and " + one.rejected_omitted + " more") : null);
+  return element("div", {}, element("h3", {}, "Why newer checkpoints were skipped"), element("ol", { class: "reasons", css: { "margin-top": ".5rem" } }, rows), one.rejected_omitted ? element("p", { class: "quiet" }, "and " + one.rejected_omitted + " more") : null);
 }
 
 // The first of each kind, and how many others say the same.
@@ -108,7 +115,7 @@ function trackersSection(doc) {
     const truth = wrong.length ? badge("suspect", wrong[0].code) : named && ["broken", "unknown"].includes(named.verdict) ? badge(named.verdict, "names what is " + (named.verdict === "broken" ? "damaged" : "not looked at")) : named ? badge("ok", "true") : badge("unknown", "names nothing here");
     return element("tr", {}, element("td", { class: "path" }, below(one.path, doc.roots[0])), element("td", {}, one.says === null ? "nothing readable" : printable(one.says)), element("td", { class: "nowrap" }, truth), element("td", {}, wrong.length ? printable(wrong[0].message) : named ? "it names " + printable(named.label) : ""));
   });
-  return card("trackers", "Trackers", "The files that name the latest checkpoint, which frameworks follow without asking.", scrolling("Trackers", element("table", {}, element("thead", {}, element("tr", {}, ["Tracker", "Says", "Truth", "Because"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows))));
+  return card("trackers", "Trackers", "The files that name the latest checkpoint, which frameworks follow without asking.", scrolling("Trackers", element("table", {}, element("thead", {}, element("tr", {}, ["File", "Says", "Truth", "Because"].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows))));
 }
 
 function coverageSection(doc) {
@@ -118,7 +125,7 @@ function coverageSection(doc) {
     return element("tr", {}, element("td", { class: "nowrap" }, printable(one.format || "not recognised")), element("td", { class: "number" }, count(one.files)), element("td", { class: "number" }, bytes(one.bytes)),
       element("td", {}, element("div", { class: "meter" }, stack([["checksum-fill", part, "under a checksum"], ["unprotected-fill", 1 - part, "not"]], percent(part) + " under checksums"), element("span", { class: "quiet" }, percent(part)))));
   });
-  return card("coverage", "Coverage", "Which share of the bytes a stored checksum protects. In the rest a flipped bit cannot be seen, unless 'ckpt seal' has sworn to it.", scrolling("Coverage", element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Format"), element("th", { scope: "col", class: "number" }, "Files"), element("th", { scope: "col", class: "number" }, "Bytes"), element("th", { scope: "col" }, "Under checksums"))), element("tbody", {}, rows))));
+  return card("coverage", "Coverage", "Which share of the bytes a stored checksum protects. In the rest a flipped bit cannot be seen, unless the file is sealed (ckpt seal).", scrolling("Coverage", element("table", {}, element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Format"), element("th", { scope: "col", class: "number" }, "Files"), element("th", { scope: "col", class: "number" }, "Bytes"), element("th", { scope: "col" }, "Under checksums"))), element("tbody", {}, rows))));
 }
 
 function tensorsSection(doc) {
@@ -139,7 +146,7 @@ function tensorsSection(doc) {
   const search = element("input", { class: "search", type: "search", placeholder: "Search tensors", "aria-label": "Search tensors", autocomplete: "off" });
   search.addEventListener("input", () => { table.query = search.value; table.refresh(); });
   const omitted = total > listed.length ? element("p", { class: "quiet" }, "The first " + count(listed.length) + " of " + count(total) + ", the odd ones before others.") : null;
-  return long(card("tensors", "Numbers in tensors", "What level values counted in each tensor: NaN, infinities and absurd numbers are what a flipped bit or a diverged training leaves. Magnitudes are a sample, by power of two; a bar far from the others is a number far from the others.", element("div", { class: "only-screen" }, search), omitted, table.box));
+  return long(card("tensors", "Numbers in tensors", "What --level values counted in each tensor: NaN, infinities and absurd numbers are what a flipped bit or a diverged training leaves. Magnitudes are a sample, by power of two; a bar far from the others is a number far from the others.", element("div", { class: "only-screen" }, search), omitted, table.box));
 }
 
 // Bars by power of two, as high as the logarithm of how many there are: one number far from all others is seen.

@@ -169,7 +169,7 @@ function rootOf(doc, i) {
 function fileInside(doc, i) {
   const { files } = doc;
   const found = doc.findings.filter((one) => one.file === i);
-  const facts = [["path", element("span", { class: "mono" }, printable(files.path[i]))], ["format", (files.format[i] || "not known") + (files.role[i] ? ", " + files.role[i] : "")], ["looked at", "to level " + files.level[i]], ["saved", moment(files.mtime[i])]];
+  const facts = [["path", element("span", { class: "mono" }, printable(files.path[i]))], ["format", (files.format[i] || "not known") + (files.role[i] ? ", " + files.role[i] : "")], ["looked at", DEPTHS[files.level[i]]], ["saved", moment(files.mtime[i])]];
   const path = quoted(files.path[i]);
   return [element("dl", { class: "facts" }, facts.map(([name, given]) => [element("dt", {}, name), element("dd", {}, given)])),
     found.length ? findingList(found.slice(0, 12).map((one) => ({ ...one, path: "" })), Math.max(0, found.length - 12), "") : files.codes[i] ? element("p", { class: "quiet" }, "Notes: " + files.codes[i]) : null,

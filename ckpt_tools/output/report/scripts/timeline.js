@@ -97,7 +97,7 @@ function saveTip(doc, i) {
   const why = one.findings[0];
   const ranks = one.ranks_present ? one.ranks_present + (one.ranks_expected ? " of " + one.ranks_expected : "") + " ranks, " : "";
   return tip(printable(one.label) + (doc.several ? " · " + printable(one.run) : ""), badge(one.verdict, one.verdict + (one.outcome ? " · " + one.outcome : "")),
-    element("span", {}, one.kind + (one.unfinished ? ", unfinished" : "") + " · " + moment(one.mtime)),
+    element("span", {}, [kindOf(one), one.unfinished ? "unfinished" : "", moment(one.mtime)].filter(Boolean).join(" · ")),
     element("span", { class: "quiet" }, ranks + plural(one.files, "file") + ", " + bytes(one.size)),
     why ? element("span", {}, element("code", {}, why.code), ": " + printable(why.message).slice(0, 180)) : null);
 }
