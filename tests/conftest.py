@@ -46,10 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # The tests start some hundred processes, and compiling is half of what a short command takes.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    config.stash[HOME] = os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(
-        prefix="ckpt-tests-"
-    )
-    os.environ["CKPT_CACHE_DIR"] = os.path.join(config.stash[HOME], "ckpt")
+    home = config.stash[HOME] = tempfile.mkdtemp(prefix="ckpt-tests-")
+    os.environ["XDG_CACHE_HOME"] = os.environ["XDG_STATE_HOME"] = home
+    os.environ["CKPT_CACHE_DIR"] = os.path.join(home, "ckpt")
     if not hasattr(config, "workerinput"):
         of_one_age(FIXTURES.glob("*/**/*"))
 
@@ -76,11 +75,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
     has = rooms.marks(collection_path)
-    return (
-        True
-        if any(leaves_out(config, mark) for mark in has) or ("torch" in has and not rooms.has_torch())
-        else None
-    )
+    left_out = any(leaves_out(config, mark) for mark in has) or ("torch" in has and not rooms.has_torch())
+    return left_out or None
 
 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
@@ -203,9 +199,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if (used := cpu_seconds()) > 30:
         sum(range(10_000_000))
         loop, waited = cpu_seconds() - used, "with all that was waited for"
-        terminalreporter.write_line(
-            f"{used:.0f} s of CPU time, {waited} (a loop of ten million: {loop:.2f} s)"
-        )
+        told = f"{used:.0f} s of CPU time, {waited} (a loop of ten million: {loop:.2f} s)"
+        terminalreporter.write_line(told)
 
 
 def cpu_seconds() -> float:
@@ -236,11 +231,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[HOME], ignore_errors=True)
 
 
-# fmt: off
 READ = (
     "AWS_", "AZURE_", "CKPT_", "GOOGLE_", "HOME", "MS_", "OMPI_", "PATH", "PMI", "SLURM_", "TORCHELASTIC_", "XDG_",
-)
-# fmt: on
+)  # fmt: skip
 """How variables begin that ckpt or a library of a store reads. Others set some of their own, such as torch."""
 
 

@@ -349,7 +349,6 @@ def test_framing_without_a_key(mode: str, plain: int) -> None:
 @pytest.mark.parametrize(("mode", "lengths"), [("gcm", 20), ("cbc", 4), ("sm4", 4), ("old", 4)])
 def test_every_bit_of_the_framing_counts(mode: str, lengths: int) -> None:
     """But the one that turns the magic of a lone CBC block into that of MindSpore 1.x."""
-    data = encrypted(mode, 100)
     data, head = encrypted(mode, 100), block(mode, 100)[0]
     places = [*range(4), *range(lengths, lengths + 8), *range(len(head) - 4, len(head))]
     unseen = {(i, b) for i in places for b in range(8) if not codes(flipped(data, 8 * i + b))}

@@ -23,8 +23,6 @@ from ckpt_tools.formats import BY_NAME, Anatomy
 from ckpt_tools.formats.pickles.globals import Global, Trust, trust
 from ckpt_tools.model.finding import Severity, Verdict
 
-PLAIN = BY_NAME["pickle_plain"]
-
 PLAIN, ZIP, NPZ, NEMO = (BY_NAME[n] for n in ("pickle_plain", "zip_archive", "npz", "nemo"))
 P2 = b"\x80\2"
 LOAD = b"ctorch.storage\n_load_from_bytes\n"

@@ -9,14 +9,13 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from stores.asking import NEWEST, TREE, Said, as_user, ask
-from stores.behind_proxy import behind_proxy
+from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
 from stores.faults import (
     Corrupt,
@@ -40,18 +39,16 @@ from ckpt_tools.storage import stalls
 
 LIST, GET = r"list-type=2", r"/run/.+"
 QUESTIONS = {
-    "ls": ("ls", "@", "--json"),
-    "verify": ("verify", "@", "--level", "content", "--json"),
-    "plan": ("plan", "@", "--json"),
-    "plan-or-none": ("plan", "@", "--allow=none", "--allow=missing", "--json"),
-    "latest": ("latest", "@", "--rank", "0", "--json"),
+    "ls": "ls @ --json",
+    "verify": "verify @ --level content --json",
+    "plan": "plan @ --json",
+    "plan-or-none": "plan @ --allow none,missing --json",
+    "latest": "latest @ --rank 0 --json",
 }
-
-
 WRITERS = {
-    "seal": ("seal", "@", "--json"),
-    "hook": ("hook", "@", "--plan-dir", "plans", "--json"),
-    "watch": ("watch", "@", "--once", "--settle", "0s", "--state-dir", "watched"),
+    "seal": "seal @ --json",
+    "hook": "hook @ --plan-dir plans --json",
+    "watch": "watch @ --once --settle 0s --state-dir watched",
 }
 COMMANDS = QUESTIONS | WRITERS
 LOCAL = re.compile(r"dmesg|smartctl|\bdisk|mounted|chmod|file system\b|user that runs")
@@ -59,16 +56,11 @@ LOCAL = re.compile(r"dmesg|smartctl|\bdisk|mounted|chmod|file system\b|user that
 CHOOSE = ("plan", "plan-or-none", "latest", "hook")
 
 
-@dataclass(frozen=True)
-class Asker:
-    """A user, and the tree in the bucket behind the proxy."""
-
-    bucket: Bucket
-    proxy: Proxy
+class Asker(Behind):
+    """The tree is in the bucket."""
 
     def ask(self, question: str, *more: str) -> Said:
-        root = f"{self.bucket.url}/run"
-        said = ask(*(root + word[1:] if word.startswith("@") else word for word in COMMANDS[question]), *more)
+        said = self.said(" ".join((COMMANDS[question], *more)))
         assert not [hint for hint in said.hints if LOCAL.search(hint)], said.text
         return said
 
@@ -82,8 +74,8 @@ def test_what_nobody_gave_a_hint_for_has_one_about_its_store() -> None:
 @pytest.fixture
 def asker(s3: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Asker]:
     s3.upload(TREE, "run")
-    with behind_proxy(s3, proxy_of, tmp_path) as behind:
-        yield Asker(behind.bucket, behind.proxy)
+    with behind_proxy(s3, proxy_of, tmp_path, Asker) as asker:
+        yield asker
 
 
 FAULTS: dict[str, Fault] = {
@@ -128,7 +120,6 @@ def test_a_list_that_cannot_be_read_is_no_empty_list(asker: Asker, fault: str, q
 def test_an_object_that_cannot_be_read_is_unknown(asker: Asker, fault: str) -> None:
     """Neither broken nor good, and all others are judged as ever."""
     asker.proxy.add(Rule(FAULTS[fault], method="GET", path=f"/run/{NEWEST}"))
-    said = asker.ask("verify")
     said = asker.ask("verify")
     verdicts = said.verdicts
     assert verdicts.pop(NEWEST) == "unknown"
@@ -247,8 +238,8 @@ def elsewhere(
 ) -> Iterator[Asker]:
     bucket: Bucket = request.getfixturevalue(request.param)
     bucket.upload(TREE, "run")
-    with behind_proxy(bucket, proxy_of, tmp_path) as behind:
-        yield Asker(behind.bucket, behind.proxy)
+    with behind_proxy(bucket, proxy_of, tmp_path, Asker) as asker:
+        yield asker
 
 
 LISTED = r"list-type=2|comp=list"
@@ -381,5 +372,5 @@ def test_a_store_that_did_not_answer_is_not_asked_for_something_else(
     gcs.upload(TREE, "run")
     with behind_proxy(gcs, proxy_of, tmp_path) as behind:
         behind.proxy.add(Rule(unavailable("0"), path=LIST))
-        said = ask("plan", f"{gcs.url}/run", "--allow=none", "--allow=missing")
+        said = behind.said("plan @ --allow none,missing")
         assert (said.code, behind.proxy.count("HEAD")) == (5, 0), said.text

@@ -9,14 +9,13 @@ import gzip
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stores.asking import NEWEST, TREE, Said, ask
-from stores.behind_proxy import behind_proxy
+from stores.asking import NEWEST, TREE, Said
+from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
 from stores.faults import Cut, Otherwise, Short, ShortLength, Status, expired_token, unavailable
 from stores.proxy import Fault, Proxy, Rule
@@ -118,13 +117,8 @@ FAULTS = {
 }
 
 
-@dataclass(frozen=True)
-class Desk:
-    """A user whose bucket is filled anew for each command; ``home`` is theirs."""
-
-    bucket: Bucket
-    proxy: Proxy
-    home: Path
+class Desk(Behind):
+    """The bucket is filled anew for each command."""
 
     def ask(self, command: str, rule: Rule | None) -> Said:
         for key in sorted(self.bucket.contents.keys()):
@@ -136,13 +130,13 @@ class Desk:
         if rule is not None:
             rule.matched = 0
             self.proxy.add(rule)
-        return ask(*COMMANDS[command].replace("@", f"{self.bucket.url}/run").split())
+        return self.said(COMMANDS[command])
 
 
 @pytest.fixture
 def desk(gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Desk]:
-    with behind_proxy(gcs, proxy_of, tmp_path) as behind:
-        yield Desk(behind.bucket, behind.proxy, tmp_path)
+    with behind_proxy(gcs, proxy_of, tmp_path, Desk) as desk:
+        yield desk
 
 
 def step(said: Said) -> Any:
@@ -185,6 +179,6 @@ def test_a_list_of_one_page_for_ever(
     monkeypatch.setattr(stalls, "GRACE", 1.0)
     assert desk.ask("plan", None).code == 0
     desk.proxy.add(Rule(Otherwise(body=partial(re.sub, END, ON)), "GET", LIST))
-    where = "none" if more else "run"
-    said = ask("plan", f"{desk.bucket.url}/{where}", "--allow=none", "--allow=missing", "--json", *more)
+    where = f"{desk.bucket.url}/none" if more else "@"
+    said = desk.said(" ".join((f"plan {where} --allow none,missing --json", *more)))
     assert said.code == 5, said.text

@@ -33,7 +33,6 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     counted = Counted(URL, tmp_path / "objects")
     monkeypatch.setitem(mounts._trees, (URL, ()), Tree(counted))
     return counted
-    return counted
 
 
 def megatron(root: Path, ranks: int, steps: range) -> None:

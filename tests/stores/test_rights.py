@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from stores.asking import NEWEST, TREE, Said, ask
+from stores.asking import NEWEST, TREE, Said
 from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
 from stores.policy import READ, Policy, right_of
@@ -42,26 +41,23 @@ OWN = {"seal": "s3:PutObject", "watch --seal": "s3:PutObject", "prune --apply": 
 """The right that a writer needs beside those of a reader."""
 
 
-@dataclass(frozen=True)
-class User:
+class User(Behind):
     """Whose rights end at the proxy."""
 
-    behind: Behind
-
     def ask(self, line: str, rights: frozenset[str], prefix: str = "run/") -> Said:
-        self.behind.proxy.clear()
-        self.behind.proxy.add(Rule(Policy(rights, prefix)))
+        self.proxy.clear()
+        self.proxy.add(Rule(Policy(rights, prefix)))
         with pytest.MonkeyPatch.context() as patch:
             if "tracker" not in line:  # all objects are uploaded in one second, or in two
                 patch.setenv("CKPT_ORDER", "step")
-            return ask(*line.replace("@", f"{self.behind.bucket.url}/run").split())
+            return self.said(line)
 
     @property
     def used(self) -> set[str]:
-        return {right_of(seen) for seen in self.behind.proxy.seen}
+        return {right_of(seen) for seen in self.proxy.seen}
 
     def written(self) -> list[str]:
-        return [seen.path for seen in self.behind.proxy.seen if seen.method == "PUT"]
+        return [seen.path for seen in self.proxy.seen if seen.method == "PUT"]
 
 
 @pytest.fixture(params=["s3"])
@@ -70,8 +66,8 @@ def user(
 ) -> Iterator[User]:
     bucket: Bucket = request.getfixturevalue(request.param)
     bucket.upload(TREE, "run")
-    with behind_proxy(bucket, proxy_of, tmp_path) as behind:
-        yield User(behind)
+    with behind_proxy(bucket, proxy_of, tmp_path, User) as user:
+        yield user
 
 
 @pytest.mark.share(8)
@@ -99,15 +95,15 @@ def test_where_the_bucket_keeps_versions_these_too(user: User, command: str) -> 
 @pytest.mark.parametrize("command", WRITERS)
 def test_who_writes_needs_one_more(user: User, command: str) -> None:
     own = OWN[command]
-    before = user.behind.bucket.keys()
+    before = user.bucket.keys()
     said = user.ask(WRITERS[command], READ)
     assert said.code == (0 if command.startswith("watch") else 5) and own in said.text, said.text
-    assert user.behind.bucket.keys() == before
+    assert user.bucket.keys() == before
     said = user.ask(WRITERS[command], READ | {own})
     assert said.code == 0, said.text
     assert user.used <= READ | {own} and own in user.used
     assert all(re.fullmatch(r"/[^/]+/run/(.*/)?\.ckpt-seal\.json", path) for path in user.written())
-    assert user.behind.bucket.keys() != before
+    assert user.bucket.keys() != before
 
 
 @pytest.mark.share(6)
@@ -125,7 +121,7 @@ def test_a_right_that_is_missing_is_no_answer(user: User, command: str, right: s
 @pytest.mark.slow
 def test_nothing_is_no_first_launch_unless_it_may_be_told(user: User) -> None:
     """S3 refuses what is not there as it refuses what must not be read."""
-    line = f"plan {user.behind.bucket.url}/other --allow none,missing --json"
+    line = f"plan {user.bucket.url}/other --allow none,missing --json"
     assert user.ask(line, READ, "other/").code == 5
     assert user.ask(line, READ, "").code == 0
     assert user.ask("plan @/none --allow none,missing --json", READ).code == 0  # beside what is listed
@@ -133,7 +129,7 @@ def test_nothing_is_no_first_launch_unless_it_may_be_told(user: User) -> None:
 
 def test_a_list_of_a_full_page_ends_also_where_nothing_may_be_read(user: User) -> None:
     """A list of 100 keys may have lost the rest: whoever may list only a part is refused what is not there."""
-    for number in range(100 - len(user.behind.bucket.keys())):
-        user.behind.bucket.put(f"run/notes/{number:03}.md", b"-")
+    for number in range(100 - len(user.bucket.keys())):
+        user.bucket.put(f"run/notes/{number:03}.md", b"-")
     said = user.ask(READERS["ls"], READ)
     assert said.code == 0, said.text

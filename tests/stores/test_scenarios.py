@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from helpers import flipped
 from stores.asking import TREE, Said, as_user, ask
-from stores.behind_proxy import behind_proxy
+from stores.behind_proxy import Behind, behind_proxy
 from stores.bucket import Bucket
 from stores.exchange import Answer, Exchange
 from stores.faults import Corrupt, Cut, Hook, Short, Status, denied, expired_token, too_many, unavailable
@@ -53,28 +53,29 @@ class FirstPageAgain:
         exchange.send(replace(answer, length=len(data), body=iter([data])))
 
 
-@dataclass(frozen=True)
-class Asker:
-    bucket: Bucket
-    proxy: Proxy
-    home: Path
+class Asker(Behind):
+    """Whose copies are below ``ssd``."""
+
+    @property
+    def ssd(self) -> Path:
+        return self.home / "ssd"
 
     def plan(self, *rules: Rule) -> Said:
-        return self.ask("plan", f"{self.bucket.url}/run", "--allow=none", "--allow=missing", rules=rules)
+        return self.ask("plan @ --allow none,missing --json", rules)
 
     def stage(self, *rules: Rule) -> Said:
-        return self.ask("stage", f"{self.bucket.url}/run", str(self.home), rules=rules)
+        return self.ask("stage @ ssd --json", rules)
 
-    def ask(self, *words: str, rules: tuple[Rule, ...]) -> Said:
+    def ask(self, line: str, rules: tuple[Rule, ...]) -> Said:
         mounts._trees.clear()
         self.proxy.clear()
         for rule in rules:
             self.proxy.add(rule)
-        return ask(*words, "--json")
+        return self.said(line)
 
     def staged(self) -> dict[str, bytes]:
         """What lies in whole copies."""
-        whole = [p for p in self.home.glob("iter_*") if not p.name.endswith(".part")]
+        whole = [p for p in self.ssd.glob("iter_*") if not p.name.endswith(".part")]
         return {str(f.relative_to(p)): f.read_bytes() for p in whole for f in p.rglob("*.pt")}
 
 
@@ -88,8 +89,8 @@ def age(bucket: Bucket) -> None:
 def asker(gcs: Bucket, proxy_of: Callable[[Bucket], Proxy], tmp_path: Path) -> Iterator[Asker]:
     gcs.upload(TREE, "run")
     age(gcs)
-    with behind_proxy(gcs, proxy_of, tmp_path) as behind:
-        yield Asker(behind.bucket, behind.proxy, tmp_path / "ssd")
+    with behind_proxy(gcs, proxy_of, tmp_path, Asker) as asker:
+        yield asker
 
 
 def right_or_unseen(said: Said) -> bool:
@@ -183,7 +184,7 @@ def test_a_fault_anywhere(asker: Asker, fault: str, times: int | None) -> None:
         assert question().code == 0
         last = len(asker.proxy.seen)
         for first in range(1, last + 1):
-            shutil.rmtree(asker.home, ignore_errors=True)
+            shutil.rmtree(asker.ssd, ignore_errors=True)
             said = question(Rule(FAULTS[fault], first=first, times=times))
             assert right_or_unseen(said), (first, said.text)
 
@@ -196,7 +197,7 @@ def test_a_fault_that_begins_while_files_are_brought(asker: Asker, fault: str) -
     last = len(asker.proxy.seen)
     whole = asker.staged()
     for first in range(last // 2, last + 1, 1 + last // 6):
-        shutil.rmtree(asker.home)
+        shutil.rmtree(asker.ssd)
         said = asker.stage(Rule(FAULTS[fault], first=first))
         assert right_or_unseen(said), (first, said.text)
         assert asker.staged() in ({}, whole)
@@ -240,7 +241,7 @@ def test_an_object_of_the_same_size_and_second_between_plan_and_copy(asker: Aske
 
     assert asker.stage().code == 0
     reads = [s for s in asker.proxy.seen if s.method == "GET" and FILES[1] in s.path]
-    shutil.rmtree(asker.home)
+    shutil.rmtree(asker.ssd)
     said = asker.stage(Rule(Hook(swap), method="GET", path=FILES[1], first=len(reads) - 1, times=1))
     assert said.code == 5, said.text
     assert asker.staged() == {}

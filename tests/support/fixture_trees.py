@@ -100,10 +100,8 @@ def selection(options: dict[str, Any]) -> Selection:
     for key, to in (("fault_ranks", frozenset), ("require", tuple), ("kind", Kind)):
         if key in made:
             made[key] = to(made[key])
-    if "replica_groups" in made:
-        made["replica_groups"] = {
-            role: tuple(map(tuple, groups)) for role, groups in made["replica_groups"].items()
-        }
+    if of_roles := made.get("replica_groups"):
+        made["replica_groups"] = {role: tuple(map(tuple, groups)) for role, groups in of_roles.items()}
     return Selection(**made)
 
 
@@ -153,12 +151,7 @@ def pairs(ones: Sequence[Any], others: Sequence[Any], mark: pytest.MarkDecorator
     ]
 
 
-QUESTIONS = [
-    pytest.param(case, question, id=f"{case.parent.parent.name}-{case.parent.name}-{i}")
-    for case in CASES
-    for i, question in enumerate(json.loads(case.read_text())["plans"])
-    if "error" not in question
-]
+QUESTIONS = [row for row in questions() if "error" not in row.values[1]]
 
 
 def setup(case: Path, question: Mapping[str, Any], tmp_path: Path) -> tuple[Path, LoadPlan]:

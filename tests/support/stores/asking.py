@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from in_process import executed
 from places import LAYOUT_TREES
@@ -83,19 +84,17 @@ def as_user(home: Path, bucket: Bucket) -> Iterator[None]:
     """The environment of a user who has nothing but the bucket's credentials, and no file of ckpt's yet
     outside ``home``.
     """
-    was, cwd = dict(os.environ), os.getcwd()
-    kept = {name: was[name] for name in COMMON if name in was}
+    kept = {name: os.environ[name] for name in COMMON if name in os.environ}
     places = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_CONFIG_HOME"), str(home))
+    own = kept | places | variables(bucket) | {"CKPT_NO_CACHE": "1", "CKPT_JOBS": "2"}
     mounts._trees.clear()  # clients are kept, and a test may ask one bucket in two ways
+    cwd = os.getcwd()
     try:
-        os.environ.clear()
-        os.environ.update(kept | places | variables(bucket) | {"CKPT_NO_CACHE": "1", "CKPT_JOBS": "2"})
-        os.chdir(home)
-        yield
+        with patch.dict(os.environ, own, clear=True):
+            os.chdir(home)
+            yield
     finally:
         os.chdir(cwd)
-        os.environ.clear()
-        os.environ.update(was)
         mounts._trees.clear()
 
 

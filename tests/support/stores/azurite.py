@@ -35,13 +35,8 @@ class Azurite:
     def bucket(self, name: str) -> Bucket:
         contents = AzureContents(self.endpoint, name)
         contents.ask("PUT", "", {"restype": "container"})
-        options = {
-            "account_name": ACCOUNT,
-            "account_key": KEY,
-            "endpoint": f"{self.endpoint}/{ACCOUNT}",
-            "allow_http": "true",
-        }
-        return Bucket(f"az://{name}", self.endpoint, options, contents)
+        options = {"account_name": ACCOUNT, "account_key": KEY, "endpoint": f"{self.endpoint}/{ACCOUNT}"}
+        return Bucket(f"az://{name}", self.endpoint, {**options, "allow_http": "true"}, contents)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from ckpt_tools.model.selection import StoreOptions
 from ckpt_tools.storage.stores import mounts
@@ -27,16 +28,9 @@ def of_user(bucket: Bucket, home: Path, **more: str) -> dict[str, str]:
 @contextmanager
 def reached(bucket: Bucket, home: Path) -> Iterator[None]:
     """This process asks for the bucket as a command would, and keeps what it knows in ``home``."""
-    own = of_user(bucket, home)
-    before = {name: os.environ.get(name) for name in own}
-    os.environ.update(own)
     mounts.configure(StoreOptions(flags=(("endpoint", bucket.endpoint), ("max_retries", "0"))))
     try:
-        yield
+        with patch.dict(os.environ, of_user(bucket, home)):
+            yield
     finally:
         mounts.configure(StoreOptions())
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name)
-            else:
-                os.environ[name] = value

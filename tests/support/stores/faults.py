@@ -47,9 +47,8 @@ class ShortLength:
 
     def meet(self, exchange: Exchange) -> None:
         answer, data = exchange.ask().whole()
-        exchange.send(
-            replace(answer, length=min(self.length, answer.length), body=iter([data[: self.length]]))
-        )
+        length = min(self.length, answer.length)
+        exchange.send(replace(answer, length=length, body=iter([data[:length]])))
 
 
 @dataclass(frozen=True)

@@ -75,9 +75,8 @@ class Xml(Files):
             self.write(data)
 
     def fails(self, status: int, code: str) -> None:
-        self.reply(
-            status, {"Content-Type": "application/xml"}, f"<Error><Code>{code}</Code></Error>".encode()
-        )
+        text = f"<Error><Code>{code}</Code></Error>"
+        self.reply(status, {"Content-Type": "application/xml"}, text.encode())
 
     def read(self) -> None:
         stored = self.shelf.find(self.key, self.query.get("generation", ""))
@@ -113,9 +112,8 @@ class Xml(Files):
         upload = self.query.get("uploadId", "")
         if self.command == "POST" and "uploads" in self.query:
             upload = f"upload-{next(self.gcs.number)}"
-            self.gcs.uploads[upload] = {}
-            named = f"<UploadId>{upload}</UploadId>"
-            self.xml(f"<InitiateMultipartUploadResult>{named}</InitiateMultipartUploadResult>")
+            self.gcs.uploads[upload], kind = {}, "InitiateMultipartUploadResult"
+            self.xml(f"<{kind}><UploadId>{upload}</UploadId></{kind}>")
         elif upload and self.command == "PUT":
             self.gcs.uploads[upload][int(self.query["partNumber"])] = data
             self.reply(200, {"ETag": f'"{hashlib.md5(data).hexdigest()}"'})
@@ -133,10 +131,8 @@ class Xml(Files):
             self.fails(412, "PreconditionFailed")
             return
         if joined:
-            tag = f"<ETag>{escape(stored.etag)}</ETag>"
-            self.xml(
-                f"<CompleteMultipartUploadResult>{tag}</CompleteMultipartUploadResult>", self.told(stored)
-            )
+            tag, kind = f"<ETag>{escape(stored.etag)}</ETag>", "CompleteMultipartUploadResult"
+            self.xml(f"<{kind}>{tag}</{kind}>", self.told(stored))
         else:
             self.reply(200, self.told(stored))
 

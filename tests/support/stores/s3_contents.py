@@ -31,11 +31,8 @@ def client(endpoint: str, checksums: Literal["when_supported", "when_required"] 
     from botocore.config import Config
 
     _describe_once()
-    how = Config(
-        s3={"addressing_style": "path"},
-        retries={"max_attempts": 1},
-        request_checksum_calculation=checksums,
-    )
+    asking = {"s3": {"addressing_style": "path"}, "retries": {"max_attempts": 1}}
+    how = Config(**asking, request_checksum_calculation=checksums)
     return boto3.client("s3", endpoint_url=endpoint, config=how, **KEYS)
 
 
