@@ -229,7 +229,7 @@ class Cache:
                     db.execute(statement)
             db.execute("COMMIT")
         if self._version(db) != _VERSION:
-            raise sqlite3.DatabaseError("it is no cache of this version")
+            raise sqlite3.DatabaseError("it is not a cache of this version")
 
     def _version(self, db: sqlite3.Connection) -> int:
         version = db.execute("PRAGMA user_version").fetchone()[0]

@@ -175,7 +175,7 @@ def _append(found: Settings, file: str, lines: str, *, sure: bool) -> None:
     except OSError as e:
         raise CannotLook(f"{file} cannot be written: {e.strerror}") from e
     except UnicodeEncodeError as e:
-        raise UsageError(f"{file} cannot hold the name of a file that is no text", "rename it") from e
+        raise UsageError(f"{file} cannot hold the name of a file that is not text", "rename it") from e
 
 
 def _check(asked: options.Asked, root: str, name: str | None, known: Layouts) -> int:

@@ -34,7 +34,7 @@ def repair(
         ),
     ] = None,
     tracker: Annotated[
-        bool, option("--tracker", help="Make the tracker in PATH name what 'ckpt plan' chooses.")
+        bool, option("--tracker", help="Make the framework's 'latest' file name the plan's choice.")
     ] = False,
 ) -> int:
     """Repair damaged files at and below PATH: flip back the one bit that a CRC locates, if a seal, a second

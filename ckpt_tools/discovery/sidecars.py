@@ -30,7 +30,7 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
     try:
         with opened(path, certain=True) as source:
             if not stat.S_ISREG(source.stat.st_mode):
-                return finding("bad-tracker", "it is no file, but a pipe or a device", path=path)
+                return finding("bad-tracker", "it is not a file, but a pipe or a device", path=path)
             if source.size > limit:
                 return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
             data = source.read(0, source.size)
@@ -39,7 +39,7 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
             return data
     except (OSError, ShortRead) as e:
         if getattr(e, "errno", 0) == errno.ENXIO:  # what it is was seen, here as below
-            return finding("bad-tracker", "it is no file, but a socket or a device", path=path)
+            return finding("bad-tracker", "it is not a file, but a socket or a device", path=path)
         if isinstance(e, IsADirectoryError) or (isinstance(e, FileNotFoundError) and is_link(path)):
             return finding("bad-tracker", e.strerror or str(e), path=path)
         return finding("unreadable", getattr(e, "strerror", None) or str(e), path=path)

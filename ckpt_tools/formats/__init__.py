@@ -50,7 +50,7 @@ def _why_unsound(found: Format) -> str:
     try:
         re.compile(found.names)
     except (re.error, TypeError) as e:
-        return f"its names are no regular expression: {e}"
+        return f"its names are not a regular expression: {e}"
     return ""
 
 

@@ -47,7 +47,7 @@ def table(launchers: All, here: Started | None, env: Mapping[str, str], view: Vi
         (name.replace("_", " "), str(n.value), n.provenance) for name, n in numbers if isinstance(n, Known)
     ]
     facts += [("job", here.job, here.job_from)] if here.job else []
-    page.text(f"here: {here.launcher}{', and this process is no rank' if here.skip else ''}")
+    page.text(f"here: {here.launcher}{', and this process is not a rank' if here.skip else ''}")
     if facts:
         page.table(("what", "value", "from"), facts)
     for label, text in (("unclear", here.unclear), ("hint", here.hint)):

@@ -85,7 +85,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_SAMPLE", "--sample", "read only a part of the contents: a fraction such as 2/7 (all 7 make up the whole), a percentage such as 10%, or a size such as 50GiB; the least recently checked first", parsers.share, set="--sample {}", metavar="N/T|P%|SIZE", panel=READING),
     Variable("CKPT_MAX_DURATION", "--budget", "stop reading contents after this time, such as 2h; the next run continues there, with the least recently checked first", parsers.duration, set="--budget {}", called="max-duration", metavar="TIME", panel=READING),
     Variable("CKPT_SCHEDULER", "--scheduler", "who reads for 'ckpt verify': threads (the default), tcp://HOST:PORT or file:FILE of a Dask scheduler, or mpi; docs/scale.md", parsers.scheduler, set="--scheduler {}", metavar="ADDRESS", panel=READING),
-    Variable("CKPT_ORDER", "--order", "what newest means: mtime (which follows a rollback), step, or tracker (what the framework's own tracker names); default: mtime, unless the times look copied or wrong", parsers.one_of("mtime", "step", "tracker"), metavar="mtime|step|tracker", panel=WHICH),
+    Variable("CKPT_ORDER", "--order", "what newest means: mtime (which follows a rollback), step, or tracker (what the framework's own file, such as latest, names); default: mtime, unless the times look copied or wrong", parsers.one_of("mtime", "step", "tracker"), metavar="mtime|step|tracker", panel=WHICH),
     Variable("CKPT_RESUME_FROM", "--resume-from", "where to start: tracker (the checkpoint that the framework's own tracker names), mtime or step", parsers.one_of("tracker", "mtime", "step"), use="--order {}", set="CKPT_ORDER={}"),
     Variable("CKPT_RESUME_ARGS", "--resume-args", "how the command takes what was chosen, such as '--resume {path}': {ckpt.args} and CKPT_ARGS are these words, in place of the layout's own; {files} is a word for each file, {step} and {epoch} are filled in too", parsers.resume_args, metavar="ARGS"),
     Variable("CKPT_PREFER", "--prefer", "checkpoints of this kind go before all others, such as periodic before a newer dying-gasp", parsers.kind, use="CKPT_PREFER={}"),
@@ -149,7 +149,7 @@ ENV: tuple[Variable, ...] = (
     Variable("CKPT_PLAN", "", "the job's decision, as 'ckpt run' and 'ckpt hook' export it; 'ckpt latest' and 'ckpt hook --read' answer from it", None),
     Variable("CKPT_DEBUG", "", "1: print the traceback of an internal error", None),
     Variable("NO_COLOR", "", "any value: no colour (no-color.org)", None),
-    Variable("FORCE_COLOR", "", "any value: colour even when the output is no terminal", None),
+    Variable("FORCE_COLOR", "", "any value: colour even when the output is not a terminal", None),
 )
 # fmt: on
 

@@ -139,7 +139,7 @@ class _Way:
         self._require(owner(info, self.trust), f"the link {here}" if to else here, info)
         self.check_places(self.steps[-1:])
         if not to:
-            raise Untrusted(f"{here} is no regular file", "name a file of your own", unfit=True)
+            raise Untrusted(f"{here} is not a regular file", "name a file of your own", unfit=True)
         if ":[" in to and not to.startswith("/"):
             hint = "write it into a file of your own, and name that"
             raise Untrusted(f"{here} is a pipe or a socket", hint, unfit=True)
@@ -268,5 +268,5 @@ def create(name: str, flags: int, at: int, trust: Trust = OURS) -> int:
         os.close(fd)
         with suppress(OSError):
             name = os.path.join(os.readlink(f"/proc/self/fd/{at}"), name)
-        raise Untrusted(f"{name} is no regular file", "remove it")
+        raise Untrusted(f"{name} is not a regular file", "remove it")
     return fd

@@ -251,7 +251,7 @@ BROKEN = {
     ),
     "no expression": (
         FORMAT.replace('"-", (), "-")', '"-", (), "-", names="(")'), {"formats": {"own": "own_parts:FORMAT"}},
-        "its names are no regular expression",
+        "its names are not a regular expression",
     ),
     "no check": (FORMAT.replace("{Level.STRUCTURE: check}", "{}"), {"formats": {"own": "own_parts:FORMAT"}}, "no check"),
     "a wrong template": (

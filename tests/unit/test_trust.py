@@ -235,7 +235,7 @@ def test_no_planted_link_or_pipe_is_written_to(own: Path) -> None:
     with trust.directory(str(own)) as at:
         with pytest.raises(OSError, match="symbolic links"):
             trust.create("link", os.O_WRONLY, at)
-        with pytest.raises(Untrusted, match=f"{own}/fifo is no regular file"):
+        with pytest.raises(Untrusted, match=f"{own}/fifo is not a regular file"):
             trust.create("fifo", os.O_RDWR, at)
     assert not (own / "victim").exists()
 

@@ -111,7 +111,7 @@ def _check_member(source: Source, m: Member, anatomy: Anatomy) -> Iterator[Findi
                 anatomy.tensors[before:] = [replace(t, name=f"{home}/{t.name}") for t in own]
             return
     if title.endswith(".ckpt"):
-        yield finding("bad-header", f"member {title!r} is no torch archive", offset=m.begin)
+        yield finding("bad-header", f"member {title!r} is not a torch archive", offset=m.begin)
     yield from _judge_pickles(source, m, anatomy)
     anatomy.explain(m.begin, length, f"member {title!r}, which is not looked at", Guard.UNPROTECTED)
 

@@ -138,7 +138,7 @@ def _read_header(head: bytes, at: int) -> tuple[bytes, int, _Told]:
         )
     digits = head[124:136].strip(b" \0")
     if not digits.isdigit() or not set(digits) <= set(b"01234567"):
-        raise Damage("bad-header", "the tar header's size is no octal number", at + 124)
+        raise Damage("bad-header", "the tar header's size is not an octal number", at + 124)
     kind, name, link, prefix = head[156:157], head[:100], head[157:257], head[345:500].partition(b"\0")[0]
     if prefix and kind not in b"LKS":
         name = prefix + b"/" + name
@@ -177,7 +177,7 @@ def _read_pax(source: Source, at: int, length: int, anatomy: Anatomy) -> _Told:
         key, _, value = record[len(digits) + 1 : -1].partition(b"=")
         if key == b"size":
             if not value.isdigit() or len(value) > 18:
-                raise Damage("bad-header", "a pax header's size is no number", at + done)
+                raise Damage("bad-header", "a pax header's size is not a number", at + done)
             told = told._replace(size=int(value))
         elif key in (b"path", b"linkpath"):
             told = told._replace(name=_text(value)) if key == b"path" else told._replace(link=_text(value))

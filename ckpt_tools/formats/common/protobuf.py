@@ -73,7 +73,7 @@ class Reader:
         while at < limit:
             key = self.byte(at)
             if key not in known:
-                raise Damage("bad-header", f"{key:#04x} is no field of this record", at)
+                raise Damage("bad-header", f"{key:#04x} is not a field of this record", at)
             value, start = self.varint(at + 1, limit)
             number = not key & 7
             if not number and value > limit - start:
@@ -87,7 +87,7 @@ class Reader:
             key, start = self.varint(at, limit)
             number, packed = key >> 3, key & 7
             if not 0 < number < 1 << 29 or packed not in (0, 1, 2, 5):
-                raise Damage("bad-header", f"{key:#x} is no field of a message", at)
+                raise Damage("bad-header", f"{key:#x} is not a field of a message", at)
             value = 8 if packed == 1 else 4
             if packed == 0:
                 value, end = self.varint(start, limit)

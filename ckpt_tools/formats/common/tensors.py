@@ -34,7 +34,7 @@ def incomplete(files: Iterable[Mapping[str, Box]]) -> Iterator[Finding]:
                 continue
             words = {"hole": "leave a hole", "overlap": "overlap"}
             what = words.get(bad.kind, "differ in their number of dimensions")
-        text = f"the pieces of {name[:200]!r} {what}: a file of another save, or one that is missing"
+        text = f"the chunks of {name[:200]!r} {what}: a file of another save, or one that is missing"
         yield finding("bad-header", text)
 
 

@@ -169,7 +169,7 @@ def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
         box = Anatomy()
         yield from _keep_pickles(_check_pickles(source, box, p))
         anatomy.named(box)
-        why = f"{title} is no torch.save archive"
+        why = f"{title} is not a torch.save archive"
         yield finding("wrong-format", why, offset=p.start, severity=Severity.WARNING)
 
 

@@ -133,12 +133,12 @@ def lengths_of(value: Any, what: str, at: int) -> tuple[int, ...]:
 def read_entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
     """``state_dict_metadata``: name -> Entry; what is damaged is reported and left out."""
     if not isinstance(values, dict):
-        raise Damage("bad-header", "state_dict_metadata is no dict", 0)
+        raise Damage("bad-header", "state_dict_metadata is not a dict", 0)
     out: dict[str, Entry] = {}
     checked = set[int]()
     for fqn, value in values.items():
         if type(fqn) is not str:
-            why = "a name in state_dict_metadata is no text"
+            why = "a name in state_dict_metadata is not text"
             yield finding("bad-header", why, offset=getattr(value, "offset", None))
             continue
         try:
@@ -213,7 +213,7 @@ def _is_member(value: Call, name: str) -> bool:
 def read_segments(values: Any) -> Generator[Finding, None, list[Segment]]:
     """``storage_data``: MetadataIndex -> _StorageInfo."""
     if not isinstance(values, dict):
-        raise Damage("bad-header", "storage_data is no dict", 0)
+        raise Damage("bad-header", "storage_data is not a dict", 0)
     out: list[Segment] = []
     for key, value in values.items():
         try:
@@ -238,7 +238,7 @@ def _read_segment(key: Any, value: Any) -> Segment:
     )
     hint, start, length = index.get("index", ""), info.get("offset"), info.get("length")
     if hint is not None and not _is_count(hint):
-        raise Damage("bad-header", f"the index of {shown} in storage_data is no number", key.offset)
+        raise Damage("bad-header", f"the index of {shown} in storage_data is not a number", key.offset)
     if not _is_count(start) or not _is_count(length):
         raise Damage("bad-header", f"the place of {shown} in its file is absurd", at)
     if type(path) is not str or not path:
@@ -246,7 +246,7 @@ def _read_segment(key: Any, value: Any) -> Segment:
     texts = info.get("transform_descriptors")
     transforms = [] if texts is None else texts
     if type(transforms) not in (list, tuple) or not all(type(v) is str for v in transforms):
-        raise Damage("bad-header", "transform_descriptors is no list of names", at)
+        raise Damage("bad-header", "transform_descriptors is not a list of names", at)
     return Segment(fqn, offsets, hint, path, start, length, tuple(transforms), at)
 
 

@@ -85,7 +85,7 @@ class _Extent(NamedTuple):
 
 def _read_text(reader: Reader, f: Field) -> str:
     if f.packed != _BYTES or f.value > MAX_NAME:
-        raise Damage("bad-header", "a name is no text, or too long", f.start)
+        raise Damage("bad-header", "a name is not text, or too long", f.start)
     return reader.get(f.start, f.value).decode(errors="replace")
 
 

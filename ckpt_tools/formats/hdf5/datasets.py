@@ -73,7 +73,7 @@ def _name_members(f: Fields, kind: int, size: int, members: int) -> str:
         pair = f.data[f.at :].startswith(b"r\0") and b"i\0" in f.data
         return f"complex{8 * size}" if pair and size in (8, 16) else f"compound{size}"
     if f.data[f.at : f.at + 1] and f.data[f.at] & 15 != _INTEGER:
-        raise f.wrong("an enumeration of what is no integer")
+        raise f.wrong("an enumeration of what is not an integer")
     base = read_type(f)
     return "bool" if size == 1 and members == 2 else base.name
 

@@ -69,7 +69,7 @@ def read_statement(source: Source) -> Statement:
     """The statement in a signature. Raises Damage where it is none."""
     said = _read_payload(read_json(source))
     if said.get("predicateType") not in (_PREDICATE, _PREDICATE_V02):
-        raise Damage("bad-header", "this is no signature of a model", 0)
+        raise Damage("bad-header", "this is not a signature of a model", 0)
     return _statement_of(said)
 
 
@@ -102,7 +102,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     said = _read_payload(bundle)
     yield from bundle.odd
     if said.get("predicateType") not in (_PREDICATE, _PREDICATE_V02):
-        why = "this is no signature of a model: nothing is known about its content"
+        why = "this is not a signature of a model: nothing is known about its content"
         yield finding("not-checksummed", why)
         return
     statement = _statement_of(said)

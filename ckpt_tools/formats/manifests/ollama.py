@@ -22,7 +22,7 @@ from ckpt_tools.storage import Source
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.explain(0, source.size, "digests and sizes", Guard.UNPROTECTED)
     if not opens_object(source.read(0, min(source.size, 64))):
-        yield finding("not-checksummed", "this is no manifest of Ollama: nothing is known about its content")
+        yield finding("not-checksummed", "this is not a manifest of Ollama: nothing is known of its content")
         return
     text = read_json(source)
     yield from text.odd

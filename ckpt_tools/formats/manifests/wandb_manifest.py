@@ -29,7 +29,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     value = mapping(text.value)
     anatomy.explain(0, source.size, "names, digests and sizes", Guard.UNPROTECTED)
     if "storagePolicy" not in value or not isinstance(value.get("contents"), dict):
-        yield finding("not-checksummed", "this is no manifest of wandb: nothing is known about its content")
+        yield finding("not-checksummed", "this is not a manifest of wandb: nothing is known of its content")
         return
     yield from text.odd
     for name, entry in mapping(value["contents"]).items():

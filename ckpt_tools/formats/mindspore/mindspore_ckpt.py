@@ -79,7 +79,7 @@ class _Walk(Struct):
             self.pending = replace(first)  # it grows, the record stays
             return
         if (first.dims, first.type) != (self.pending.dims, self.pending.type):
-            raise Damage("bad-header", f"the pieces of {r.name[:200]!r} differ in dims or type", r.start)
+            raise Damage("bad-header", f"the chunks of {r.name[:200]!r} differ in dims or type", r.start)
         if not self.pending.pieces:
             self.pending.pieces.append((self.pending.offset, self.pending.nbytes))
         self.pending.pieces.append((first.offset, first.nbytes))
@@ -106,7 +106,7 @@ def _explain_names(anatomy: Anatomy, pieces: list[Record]) -> None:
     """Explain the tags of one name: those of a split tensor's pieces must be the same."""
     split = len(pieces) > 1 and len(pieces[0].contents) == 1
     for r in pieces if anatomy.regions is not None else ():
-        what = "name of a piece of a split tensor" if split else "name: only that it is plain text is checked"
+        what = "name of a chunk of a split tensor" if split else "name: only that it is plain text is checked"
         anatomy.explain(r.tag, r.tag_size, what, Guard.STRUCTURE if split else Guard.UNPROTECTED)
         r.explain(anatomy)
     pieces.clear()

@@ -223,7 +223,7 @@ class Tree:
         chunks = tensors[level.first :]
         del tensors[level.first :]
         if len({t.dtype for t in chunks}) != 1 or level.shape is None:
-            raise Damage("bad-header", f"{name!r} is no chunked array", self.tokens.at)
+            raise Damage("bad-header", f"{name!r} is not a chunked array", self.tokens.at)
         dtype, size, item = chunks[0].dtype, sum(t.nbytes for t in chunks), item_size(chunks[0].dtype)
         if item is not None and size != item * math.prod(level.shape):
             why = f"{dtype} {list(level.shape[:8])} in chunks of {size:,} bytes"
@@ -300,7 +300,7 @@ def read_key(tokens: Tokens) -> str:
 
 def _read_description(inside: Tokens, name: str) -> tuple[tuple[int, ...], str, Token]:
     """Shape, dtype and bytes of an array. Raises Damage."""
-    wrong = Damage("bad-header", f"tensor {name!r} is no shape, dtype and bytes", inside.at)
+    wrong = Damage("bad-header", f"tensor {name!r} is not a shape, dtype and bytes", inside.at)
     outer, dims = inside.next(), inside.next()
     if (outer.kind, outer.size, dims.kind) != ("array", 3, "array") or dims.size > _DIMENSIONS:
         raise wrong

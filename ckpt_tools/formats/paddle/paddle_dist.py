@@ -62,7 +62,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     why = "Paddle's metadata has no checksum: it is checked against itself and against the files beside it"
     yield finding("not-checksummed", why)
     pickled = yield from read_judged(source, 0, source.size, anatomy, whole=True)
-    what = "metadata: its pieces are compared with the files, not its names"
+    what = "metadata: its chunks are compared with the files, not its names"
     anatomy.explain(0, pickled.end, what, Guard.UNPROTECTED)
     if pickled.end < source.size:
         why = f"{source.size - pickled.end:,} bytes follow the pickle"
@@ -85,11 +85,11 @@ def _state_of(value: Any, name: str) -> dict[Any, Any]:
 def _read_pieces(values: Any) -> Generator[Finding, None, dict[str, dict[_Place, Piece]]]:
     """``state_dict_metadata``: the pieces of each tensor by their places, without those that are damaged."""
     if not isinstance(values, dict):
-        raise Damage("bad-header", "state_dict_metadata is no dict", 0)
+        raise Damage("bad-header", "state_dict_metadata is not a dict", 0)
     out: dict[str, dict[_Place, Piece]] = {}
     for key, held in values.items():
         if type(key) is not str or type(held) is not list:
-            yield finding("bad-header", "state_dict_metadata names no list of pieces")
+            yield finding("bad-header", "state_dict_metadata names no list of chunks")
             continue
         of = out[key] = {}
         for value in held:
@@ -111,11 +111,11 @@ def _read_piece(s: Mapping[Any, Any], at: int) -> Piece:
     shape, whole = lengths_of(s.get("local_shape"), "local_shape", at), s.get("global_shape")
     (start, flat), dtype = _read_place(s, at), s.get("dtype", "")
     if len(start) != len(shape) or type(dtype) is not str:
-        raise Damage("bad-header", "a piece has offsets of another number of dimensions, or no type", at)
+        raise Damage("bad-header", "a chunk has offsets of another number of dimensions, or no type", at)
     if whole is not None and len(lengths_of(whole, "global_shape", at)) != len(shape):
-        raise Damage("bad-header", "a piece has another number of dimensions than its tensor", at)
+        raise Damage("bad-header", "a chunk has another number of dimensions than its tensor", at)
     if flat is not None and not (len(flat) == 2 and flat[0] <= flat[1]):
-        raise Damage("bad-header", "the range of a flattened piece is none", at)
+        raise Damage("bad-header", "the range of a flattened chunk is none", at)
     box = Box(start, tuple(o + n for o, n in zip(start, shape, strict=True)))
     held = shape if flat is None else (flat[1] - flat[0],)
     return Piece(box, dtype, held, flat is not None, None if whole is None else tuple(whole), at)
@@ -125,7 +125,7 @@ def _check_tiles(key: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator[Fi
     """The pieces of a tensor must fill it: what no file holds stays as the model was made."""
     shown = repr(key[:200])
     if not pieces or len({(p.dtype, p.whole, len(p.box.start)) for p in pieces}) > 1:
-        yield finding("bad-header", f"{shown} has no pieces, or of several types or shapes")
+        yield finding("bad-header", f"{shown} has no chunks, or of several types or shapes")
         return
     first = pieces[0]
     shape = first.whole or tuple(map(max, zip(*(p.box.stop for p in pieces), strict=True)))
@@ -134,7 +134,7 @@ def _check_tiles(key: str, pieces: list[Piece], anatomy: Anatomy) -> Iterator[Fi
         yield finding("unknown-dtype", f"{shown} has the type {first.dtype[:80]!r}", offset=first.at)
     bad = None if any(p.flat for p in pieces) else untiled(shape, [p.box for p in pieces])
     if bad is not None and bad.kind != "complex":
-        why = f"the pieces of {shown} do not fill its shape {list(shape)} exactly"
+        why = f"the chunks of {shown} do not fill its shape {list(shape)} exactly"
         yield finding("bad-header", why, offset=pieces[bad.box].at if bad.box >= 0 else first.at)
 
 
@@ -143,7 +143,7 @@ def _claim_files(
 ) -> Iterator[Finding]:
     """``storage_metadata``: one claim for each data file. Of a piece that several files hold each has it."""
     if not isinstance(values, dict):
-        raise Damage("bad-header", "storage_metadata is no dict", 0)
+        raise Damage("bad-header", "storage_metadata is not a dict", 0)
     wanted: dict[str, dict[str, Piece]] = defaultdict(dict)
     placed = set[tuple[str, _Place]]()
     for index, name in values.items():
@@ -154,14 +154,14 @@ def _claim_files(
             yield e.finding
             continue
         if type(key) is not str or type(name) is not str or place not in pieces.get(key, {}):
-            why = f"storage_metadata names a piece of {text(key)!r} that state_dict_metadata does not have"
+            why = f"storage_metadata names a chunk of {text(key)!r} that state_dict_metadata does not have"
             yield finding("bad-header", why, offset=index.offset)
             continue
         wanted[name][key] = pieces[key][place]
         placed.add((key, place))
     for key, held in pieces.items():
         if lost := [p for place, p in held.items() if (key, place) not in placed]:
-            yield finding("bad-header", f"no file holds a piece of {key[:200]!r}", offset=lost[0].at)
+            yield finding("bad-header", f"no file holds a chunk of {key[:200]!r}", offset=lost[0].at)
     for name, here in wanted.items():
         anatomy.members[name] = Claim("paddle_dist", partial(_compare, here))
 

@@ -59,7 +59,7 @@ def _read_array(call: Call, filled: Filled | None) -> Tensor | Finding | None:
     if code not in _TYPES or not isinstance(data, bytes):
         return None
     if type(shape) is not tuple or len(shape) > _DIMENSIONS or not all(map(_is_length, shape)):
-        return finding("bad-pickle", "an array's shape is no tuple of lengths", offset=call.offset)
+        return finding("bad-pickle", "an array's shape is not a tuple of lengths", offset=call.offset)
     nbytes = min(math.prod(shape) * int(code[1:]), _HUGE)
     have = filled.nbytes if filled else len(data)
     if have != nbytes and (filled or type(data) is not Long):  # of a long one the bytes were not kept

@@ -136,7 +136,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     what = f"{codec.name} data: its checksum, if it has one, covers what it decodes into"
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
     if not is_pickle(_Decoded(_Walk(source, codec), size).read(0, min(HEAD, size))):
-        yield finding("wrong-format", f"the {codec.name} data is no pickle", offset=0)
+        yield finding("wrong-format", f"the {codec.name} data is not a pickle", offset=0)
         return
 
     def pickle(decoded: Source, inside: Anatomy) -> Iterator[Finding]:

@@ -74,7 +74,7 @@ def _find_behind(state: Any) -> tuple[int, bool]:
         or len(shape) > 64
         or not all(type(n) is int and 0 <= n < HUGE for n in shape)
     ):
-        raise ValueError("the shape of an array of joblib is no tuple of lengths")
+        raise ValueError("the shape of an array of joblib is not a tuple of lengths")
     if alignment not in (None, ALIGNMENT):
         raise ValueError("an array of joblib is aligned in a way that joblib does not know")
     size = _find_size(state["dtype"])

@@ -165,7 +165,7 @@ _Kind = TypeVar("_Kind", bound=Struct)
 def _convert(value: object, kind: type[_Kind], what: str) -> _Kind:
     """The value that an object is, each of its members of its type. Raises NotASeal."""
     if not isinstance(value, dict):
-        raise NotASeal(f"{what} is no object")
+        raise NotASeal(f"{what} is not an object")
     known = {name: value[name] for name in kind.__struct_fields__ if name in value}
     try:
         return convert(known, kind)
@@ -205,7 +205,7 @@ def _read_lines(data: bytes, at: int, end: int) -> Iterator[Any]:
 def seal_of(value: object) -> Seal:
     """The seal that a JSON value is. Raises NotASeal."""
     if not isinstance(value, dict) or not isinstance(value.get("schema"), str):
-        raise NotASeal("it is no object with a schema")
+        raise NotASeal("it is not an object with a schema")
     if value["schema"] != SCHEMA:
         raise NotASeal(f"its schema is {value['schema'][:60]!r}, and this version reads {SCHEMA}")
     algorithm, files, beside = value.get("algorithm"), value.get("files"), value.get("beside", [])

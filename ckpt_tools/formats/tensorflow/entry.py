@@ -71,7 +71,7 @@ class Item(NamedTuple):
 def _as_number(value: int | bytes, base: int) -> int:
     """A field's value as the non-negative int64 that it has to be."""
     if isinstance(value, bytes) or value >> 63:
-        raise Damage("bad-header", "a field is no number, or a negative one", base)
+        raise Damage("bad-header", "a field is not a number, or a negative one", base)
     return value
 
 

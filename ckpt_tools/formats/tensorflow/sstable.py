@@ -57,7 +57,7 @@ def read_varint(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, int
             if value >> 64 or not byte:
                 break
             return value, at + i + 1
-    raise Damage("bad-header", "a number is no valid varint, or is cut off", base + at)
+    raise Damage("bad-header", "a number is not a valid varint, or is cut off", base + at)
 
 
 def read_fields(data: bytes, base: int) -> Iterator[tuple[int, int | bytes]]:
@@ -68,7 +68,7 @@ def read_fields(data: bytes, base: int) -> Iterator[tuple[int, int | bytes]]:
         key, at = read_varint(data, at, end, base)
         kind = key & 7
         if not key >> 3 or kind not in (0, 1, 2, 5):
-            raise Damage("bad-header", f"{key:#x} is no field of a message", base + begin)
+            raise Damage("bad-header", f"{key:#x} is not a field of a message", base + begin)
         if kind == 0:
             value, at = read_varint(data, at, end, base)
             yield key >> 3, value

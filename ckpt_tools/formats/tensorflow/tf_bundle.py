@@ -87,7 +87,7 @@ def read_latest(data: bytes) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as e:
-        raise Damage("bad-tracker", "the file is no text", e.start) from None
+        raise Damage("bad-tracker", "the file is not text", e.start) from None
     found: dict[str, list[str]] = {field: [] for field in (*_PATHS, *_TIMES)}
     at = 0
     for line in text.split("\n"):
@@ -97,7 +97,7 @@ def read_latest(data: bytes) -> str:
                 raise Damage("bad-tracker", f"not a line of a list of checkpoints: {line[:80]!r}", at)
             field, path, number = m.groups()
             if field not in (_TIMES if path is None else _PATHS):
-                raise Damage("bad-tracker", f"{field[:80]!r} is no field of a list of checkpoints", at)
+                raise Damage("bad-tracker", f"{field[:80]!r} is not a field of a list of checkpoints", at)
             found[field].append(number if path is None else _unescape(path, at))
         at += len(line.encode()) + 1
     latest, paths, times, preserved = found.values()

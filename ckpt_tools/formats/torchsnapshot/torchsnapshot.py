@@ -52,7 +52,7 @@ class _Manifest:
         """One entry: ``path`` is the rank and the name of the value."""
         m = _RANK.fullmatch(path)
         if m is None or int(m[1]) >= world or len(path) > MAX_NAME:
-            yield finding("bad-header", f"{path[:200]!r} is no entry of one of {world:,} ranks")
+            yield finding("bad-header", f"{path[:200]!r} is not an entry of one of {world:,} ranks")
             return
         rank, name, kind = m[1], m[2], entry.get("type")
         try:

@@ -224,7 +224,7 @@ def find_obstacle(s: Session, e: Entry, staying: Sequence[Entry]) -> str:
         if real_path(os.path.dirname(path)) != os.path.dirname(path) or os.path.islink(path):
             return "it is reached through a link"
         if is_directory(path) and (other := _find_strange(s, e, path, staying)):
-            return f"{os.path.relpath(other, s.root)} is no file of it that ckpt knows"
+            return f"{os.path.relpath(other, s.root)} is not a file of it that ckpt knows"
     return ""
 
 

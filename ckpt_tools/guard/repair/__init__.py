@@ -208,7 +208,7 @@ def repair_trackers(
     with journal.opened(root, state_dir, selection.trust, apply=apply) as store:
         chosen = plan(root, selection).checkpoint
         if chosen is None:
-            raise UsageError(f"there is no checkpoint in {root} that a tracker could name")
+            raise UsageError(f"there is no checkpoint in {root} to name as the latest")
         tracker, number = point_tracker(open_session(root, selection.read_options()), chosen), None
         if apply and tracker:
             step = store.step_to_write(os.path.relpath(tracker.path, root), tracker.data)

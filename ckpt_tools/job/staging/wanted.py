@@ -90,7 +90,7 @@ def _require_name(tree: Tree, name: str, url: str) -> None:
     )
     if wrong or "\0" in name:
         raise UsageError(
-            f"{url} cannot be staged: {name!r} is no name of a file here", "start without --stage"
+            f"{url} cannot be staged: {name!r} is not a name of a file here", "start without --stage"
         )
     above = next((a for n in range(1, len(parts)) if (a := "/".join(parts[:n])) in tree.links), None)
     if above is not None:

@@ -112,7 +112,7 @@ class ObjectStore:
                 return
             else:
                 raise PermissionError(errno.EACCES, _CANNOT_TELL, error.filename) from None
-        text = "what answers with an empty list is no store of this kind: check the endpoint"
+        text = "what answers with an empty list is not a store of this kind: check the endpoint"
         raise OSError(errno.EREMOTEIO, text, joined(self.url, prefix))
 
     def directory(self, prefix: str) -> tuple[list[Object], list[str]]:

@@ -152,7 +152,7 @@ def _retry(given: Mapping[str, str]) -> dict[str, Any]:
     for key, text in given.items():
         is_number = key in ("max_retries", "backoff_base")
         if is_number and not re.fullmatch(r"[0-9]{1,6}(?:\.[0-9]{1,6})?", text):
-            raise UsageError(f"the option {key}={text} is no number", f"use {key}=3")
+            raise UsageError(f"the option {key}={text} is not a number", f"use {key}=3")
         if key == "max_retries":
             out[key] = int(float(text))
         elif key == "backoff_base":

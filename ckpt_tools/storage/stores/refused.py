@@ -219,11 +219,11 @@ _SIGNS = {
     "response body error": "the store's answer broke off",
     "non-partial response": NO_RANGES,
     "Range request not supported": NO_RANGES,
-    "missing from response": "what answers is no store of this kind: check the endpoint",
+    "missing from response": "what answers is not a store of this kind: check the endpoint",
     "cycle": "the store sends us in circles: check the endpoint",
     "connection closed": "the store closed the connection",
     "Connection reset": "the store closed the connection",
     "certificate": "the store's certificate is not accepted: CKPT_STORE_OPTION=root_certificate=FILE names"
     " whom to believe",
-    "Got invalid": "what answers is no store of this kind: check the endpoint",
+    "Got invalid": "what answers is not a store of this kind: check the endpoint",
 }
