@@ -70,10 +70,7 @@ def compare(made: LoadPlan | str, expected: Answer | str, root: Path) -> None:
         assert made == expected or {
             made if isinstance(made, str) else "",
             expected if isinstance(expected, str) else "",
-        } == {
-            "UsageError",
-            "NoneUsable",
-        }
+        } == {"UsageError", "NoneUsable"}
         return
     assert made.checkpoint is not None
     note(

@@ -48,32 +48,13 @@ STRAYS = [
 ]
 """Notes and leftovers that no template names."""
 SAID = [
-    b"",
-    b"10",
-    b"20\n",
-    b"release",
-    b"global_step10",
-    b'model_checkpoint_path: "ckpt-1"\n',
-    b"{}",
-    b"\xff" * 20,
-    b"9" * 5000,
-]
+    b"", b"10", b"20\n", b"release", b"global_step10", b'model_checkpoint_path: "ckpt-1"\n', b"{}",
+    b"\xff" * 20, b"9" * 5000,
+]  # fmt: skip
 NUMBERS = [
-    "1",
-    "0",
-    "2",
-    "3",
-    "10",
-    "20",
-    "007",
-    "0000010",
-    "0000020",
-    "00001",
-    "00002",
-    "9999",
-    "1" * 18,
+    "1", "0", "2", "3", "10", "20", "007", "0000010", "0000020", "00001", "00002", "9999", "1" * 18,
     "1" * 30,
-]
+]  # fmt: skip
 WORDS = ["net", "model", "a-b", "x_1", "net_2", "é", "a b", "-", "\x1b[2J", "\udcff", "\n"]
 
 

@@ -64,10 +64,7 @@ def leads_to(path: str, made: dict[str, Any]) -> bool:
     real = os.path.realpath(path)
     return any(os.path.realpath(f).startswith(real) for f in files_of(made)) or made["checkpoint"][
         "path"
-    ] in (
-        path,
-        real,
-    )
+    ] in (path, real)
 
 
 @pytest.mark.share(16)

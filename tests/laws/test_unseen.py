@@ -257,19 +257,9 @@ def test_only_what_is_older_by_name_and_by_time_is_passed_over(
 
 
 STRICT = {
-    "big-vision",
-    "both_names",
-    "engine",
-    "flax",
-    "fabric",
-    "nemo",
-    "prefixed",
-    "sharded",
-    "sharded_link",
-    "speechbrain",
-    "t5x",
-    "torchsnapshot",
-}
+    "big-vision", "both_names", "engine", "flax", "fabric", "nemo", "prefixed", "sharded", "sharded_link",
+    "speechbrain", "t5x", "torchsnapshot",
+}  # fmt: skip
 """Cases, and layouts, whose closed directories end in exit 5: Accelerate counts its saves in checkpoint_N, which is no step, and
 where the newest is called epoch_1 nothing tells that step_24 is older; -tmp and -last end the newest names of
 big_vision and NeMo; SpeechBrain calls its directories after the time; a prefix or an ending may be anybody's, and only the layout's

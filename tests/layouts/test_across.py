@@ -4,13 +4,13 @@ mixed, files pruned rank by rank.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 from small_files import adam, mindspore, sample, saved, tensor
 from timed import put
+from told_trees import Question, hold, table
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable
@@ -28,75 +28,63 @@ def found(root: Path, code: str) -> list[tuple[str, Severity, str]]:
     return [(os.path.relpath(path, root), x.severity, x.message) for path, x in rows if x.code == code]
 
 
-def job(root: Path, ranks: int = 2, steps: tuple[int, ...] = (10, 20)) -> Path:
-    for i, step in enumerate(steps):
-        for rank in range(ranks):
-            put(root / f"rank_{rank}/net-1_{step}.ckpt", mindspore(True, rank, step_num=step), T0 + 100 * i)
-    return root
-
-
-def note(root: Path, rank: int, epoch: int, step: int, name: str = "") -> Path:
-    text = json.dumps(
-        {"last_epoch": epoch, "last_step": step, "last_ckpt_file": name or f"net-{epoch}_{step}.ckpt"}
-    )
-    return put(root / f"rank_{rank}/meta.json", text.encode())
-
-
-# -- MindFormers' records
-
-
-def test_records_that_agree_are_no_finding(tmp_path: Path) -> None:
-    root = job(tmp_path)
-    for rank in (0, 1):
-        note(root, rank, 1, 20)
-    put(root / "resume_record/latest_checkpointed_iteration.txt", b"net-1_20.ckpt\n")
-    result = verify([str(root)])
-    assert not [x for x in result.findings if x.severity] and not result.summary.unrecognised
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        (b"", "bad-tracker"),
-        (b"[1]", "bad-tracker"),
-        (b'{"last_epoch": 1, "last_step": "20", "last_ckpt_file": "net-1_20.ckpt"}', "bad-tracker"),
-        (b'{"last_epoch": 1, "last_step": 20, "last_ckpt_file": "../net-1_20.ckpt"}', "bad-tracker"),
-        (b'{"last_epoch": 1, "last_step": 10, "last_ckpt_file": "net-1_20.ckpt"}', "bad-tracker"),
-        (b'{"last_epoch": 1, "last_step": 30, "last_ckpt_file": "net-1_30.ckpt"}', "dangling-tracker"),
-        (b"[" * 100_000, "bad-tracker"),
-    ],
+JOB = ";".join(f"rank_0/net-1_{n}.ckpt:mindspore rank_1/net-1_{n}.ckpt:mindspore=" for n in (10, 20, 30, 40))
+MADE = {
+    "job": ("planted", JOB),
+    "deep": ("planted", f"{JOB};put rank_1/meta.json {'[' * 100_000}"),
+}
+TREES = table(
+    """
+    job
+        # --- MindFormers' records
+        put rank_0/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "net-1_40.ckpt"};
+            put rank_1/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "net-1_40.ckpt"};
+            put resume_record/latest_checkpointed_iteration.txt net-1_40.ckpt
+            -> step 40 +world-size-inferred => ok
+        put rank_1/meta.json [1] -> step 40 +world-size-inferred => suspect bad-tracker
+        put rank_1/meta.json {"last_epoch": 1, "last_step": "40", "last_ckpt_file": "net-1_40.ckpt"}
+            -> step 40 +world-size-inferred => suspect bad-tracker
+        put rank_1/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "../net-1_40.ckpt"}
+            -> step 40 +world-size-inferred => suspect bad-tracker
+        put rank_1/meta.json {"last_epoch": 1, "last_step": 10, "last_ckpt_file": "net-1_40.ckpt"}
+            -> step 40 +world-size-inferred => suspect bad-tracker
+        put rank_1/meta.json {"last_epoch": 1, "last_step": 50, "last_ckpt_file": "net-1_50.ckpt"}
+            -> step 40 +world-size-inferred => suspect dangling-tracker
+        rank_1/meta.json:empty -> step 40 +world-size-inferred => suspect bad-tracker
+        # Ranks that note different steps.
+        put rank_0/meta.json {"last_epoch": 1, "last_step": 40, "last_ckpt_file": "net-1_40.ckpt"};
+            put rank_1/meta.json {"last_epoch": 1, "last_step": 10, "last_ckpt_file": "net-1_10.ckpt"}
+            -> step 40 +world-size-inferred => suspect step-mismatch
+        # The decision of all ranks; a MindSpore name has no global step: any number may be right.
+        put resume_record/latest_checkpointed_iteration.txt net-1_50.ckpt
+            -> step 40 +world-size-inferred => suspect dangling-tracker
+        put resume_record/latest_checkpointed_iteration.txt {20,999} -> step 40 +world-size-inferred => ok
+        resume_record/latest_checkpointed_iteration.txt:empty
+            -> step 40 +world-size-inferred => suspect bad-tracker
+        # --- What a rank has pruned: it keeps two, and the other has not come to it. Else one was lost.
+        rm rank_1/net-1_10.ckpt -> step 40 +world-size-inferred => suspect missing-rank
+        rm rank_1/net-1_20.ckpt -> step 40 +world-size-inferred => broken missing-rank
+        rm rank_1/net-1_10.ckpt; rm rank_1/net-1_20.ckpt
+            -> step 40 +world-size-inferred => suspect missing-rank
+        # A gasp of another layout: what is usual for one is unknown to the other.
+        tft_saved_checkpoints-step_50/rank_0/ttp_rank_0-1_50.ckpt:mindspore50;
+            tft_saved_checkpoints-step_50/rank_1/ttp_rank_1-1_50.ckpt:mindspore50=
+            -> tft_saved_checkpoints-step_50 +world-size-inferred
+    deep
+        as it is -> step 40 +world-size-inferred => suspect bad-tracker
+    planted
+        # A lone damaged file is not nothing.
+        last.ckpt:zeros | allow_none=yes -> exit 4 choice/unplaced-newer +no-layout
+        # Without a file to load.
+        5/_CHECKPOINT_METADATA:json 5/commit_success.txt -> exit 4 choice/none-usable -missing-part
+    """,
+    **MADE,
 )
-def test_a_rank_s_note_is_a_hint_to_be_checked(tmp_path: Path, text: bytes, code: str) -> None:
-    root = job(tmp_path)
-    put(root / "rank_1/meta.json", text)
-    assert [path for path, _, _ in found(root, code)] == ["rank_1/meta.json"]
 
 
-def test_ranks_that_note_different_steps_are_named(tmp_path: Path) -> None:
-    root = job(tmp_path)
-    note(root, 0, 1, 20)
-    note(root, 1, 1, 10)
-    ((path, severity, message),) = found(root, "step-mismatch")
-    assert (path, severity) == ("rank_1/meta.json", Severity.WARNING) and "epoch 1 step 10" in message
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        (b"net-1_30.ckpt", "dangling-tracker"),
-        (b"20", None),
-        (b"999", "dangling-tracker"),
-        (b"?\0?", "bad-tracker"),
-        (b"", "bad-tracker"),
-    ],
-)
-def test_the_decision_of_all_ranks_names_what_is_there(tmp_path: Path, text: bytes, code: str | None) -> None:
-    root = job(tmp_path)
-    for path in root.glob("rank_*/*.ckpt"):  # a MindSpore name has no global step: any number may be right
-        os.utime(path, (T0, T0))
-    put(root / "resume_record/latest_checkpointed_iteration.txt", text)
-    seen = {c for c in ("bad-tracker", "dangling-tracker") if found(root, c)}
-    assert seen == ({code} if code and not text.isdigit() else set())
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_what_files_say_of_each_other(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)
 
 
 # -- tensors
@@ -210,22 +198,6 @@ def megatron(root: Path, step: int, rank: int, at: int) -> Path:
     return put(root / f"iter_{step:07d}/mp_rank_{rank:02d}/model_optim_rng.pt", data, at)
 
 
-def test_what_a_rank_has_pruned_is_no_damage(tmp_path: Path) -> None:
-    root = job(tmp_path, ranks=2, steps=(10, 20, 30, 40))
-    (root / "rank_1/net-1_10.ckpt").unlink()
-    (root / "rank_1/net-1_20.ckpt").unlink()  # rank 1 keeps two, rank 0 has not come to it
-    assert {severity for _, severity, _ in found(root, "missing-rank")} == {Severity.WARNING}
-    put(root / "rank_1/net-1_10.ckpt", mindspore(True, 1, step_num=10))  # an older one is there: 20 was lost
-    assert {severity for _, severity, _ in found(root, "missing-rank")} == {Severity.ERROR}
-
-
-def test_a_lone_damaged_file_is_not_nothing(tmp_path: Path) -> None:
-    """With --allow none a job would start fresh over it."""
-    put(tmp_path / "last.ckpt", bytes(4096))
-    with pytest.raises(NoneUsable):
-        plan(str(tmp_path), Selection(allow_none=True))
-
-
 def test_a_tracker_above_root_is_not_missed(tmp_path: Path) -> None:
     """Asked about one checkpoint, nobody has looked where its tracker would be."""
     for rank in (0, 1):
@@ -246,26 +218,3 @@ def test_a_number_that_no_rank_has_costs_no_memory(tmp_path: Path) -> None:
     with pytest.raises(NoneUsable) as refused:
         plan(str(tmp_path / "many"))
     assert refused.value.plan is not None and len(refused.value.plan.rejected[0].findings) < 200
-
-
-def test_a_gasp_of_another_layout_beside_a_run_lacks_nothing_of_it(tmp_path: Path) -> None:
-    """Two layouts in one job: what is usual for one is unknown to the other."""
-    job(tmp_path)
-    put(
-        tmp_path / "tft_saved_checkpoints-step_30/rank_0/ttp_rank_0-1_30.ckpt",
-        mindspore(True, 0, step_num=30, epoch_num=1, cur_rank=0),
-        T0 + 900,
-    )
-    put(
-        tmp_path / "tft_saved_checkpoints-step_30/rank_1/ttp_rank_1-1_30.ckpt",
-        mindspore(True, 1, step_num=30, epoch_num=1, cur_rank=1),
-        T0 + 900,
-    )
-    assert plan(str(tmp_path)).resume_step == 30
-
-
-def test_a_checkpoint_without_a_file_to_load_is_none(tmp_path: Path) -> None:
-    put(tmp_path / "5/_CHECKPOINT_METADATA", b"{}")
-    put(tmp_path / "5/commit_success.txt", b"ok")
-    with pytest.raises(NoneUsable):
-        plan(str(tmp_path))

@@ -20,16 +20,9 @@ from ckpt_tools.model.selection import Selection
 from ckpt_tools.settings.resolve import resolve
 
 TREE = [
-    "a.bin",
-    "logs/run.log",
-    "logs/deep/x.bin",
-    "data/x.bin",
-    "data/y.bin",
-    "data/more/x.bin",
-    "it[1]/x.bin",
-    "step-1/x.bin",
-    "step-2/x.bin",
-]
+    "a.bin", "logs/run.log", "logs/deep/x.bin", "data/x.bin", "data/y.bin", "data/more/x.bin", "it[1]/x.bin",
+    "step-1/x.bin", "step-2/x.bin",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -275,10 +275,7 @@ def test_pasted_lines_make_the_plan_answer_whatever_the_words(words: tuple[str, 
 
 def test_directories_in_a_save_are_parts_of_it() -> None:
     paths = grid("ours-{}/lora/lora.safetensors", TENS) + grid("ours-{}/optimizer/optimizer.pt", TENS)
-    assert templates(*paths) == [
-        "ours-{step}/lora/lora.safetensors",
-        "ours-{step}/optimizer/optimizer.pt",
-    ]
+    assert templates(*paths) == ["ours-{step}/lora/lora.safetensors", "ours-{step}/optimizer/optimizer.pt"]
 
 
 def test_the_roles_of_a_checkpoint_differ() -> None:

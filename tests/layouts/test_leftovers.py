@@ -89,11 +89,7 @@ def named(step: int, name: str) -> bytes:
 @pytest.mark.parametrize("last_damaged", [True, False])
 @pytest.mark.parametrize(
     ("name", "last"),
-    [
-        ("step_{}.pt", "last.pt"),
-        ("step_{}.pt", "latest.pt"),
-        ("epoch=1-step={}.ckpt", "last.ckpt"),
-    ],
+    [("step_{}.pt", "last.pt"), ("step_{}.pt", "latest.pt"), ("epoch=1-step={}.ckpt", "last.ckpt")],
 )
 def test_one_bit_in_one_of_two_files_of_a_step_is_no_question(
     name: str, last: str, last_damaged: bool, tmp_path: Path

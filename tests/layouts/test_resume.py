@@ -28,24 +28,10 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import FileLoad, LoadPlan
 
 OURS_ALONE = {
-    "text_member",
-    "tf_bundle",
-    "ocdbt",
-    "orbax_tree",
-    "zarr",
-    "hdf5",
-    "gguf",
-    "onnx",
-    "saved_model",
-    "msgpack",
-    "msgpack_stream",
-    "zip_archive",
-    "mindspore_ckpt",
-    "mindspore_strategy",
-    "paddle_dist",
-    "torchsnapshot",
-    "eqx",
-}
+    "text_member", "tf_bundle", "ocdbt", "orbax_tree", "zarr", "hdf5", "gguf", "onnx", "saved_model",
+    "msgpack", "msgpack_stream", "zip_archive", "mindspore_ckpt", "mindspore_strategy", "paddle_dist",
+    "torchsnapshot", "eqx",
+}  # fmt: skip
 """Formats whose frameworks are not installed; ``zip_archive`` is Keras' own."""
 STEPS = ("iteration", "global_step", "global_steps", "step", "steps")
 """Names under which the states of these trees hold the number of steps."""

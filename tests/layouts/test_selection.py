@@ -37,7 +37,7 @@ MADE = {
     "gone-back": (
         "planted",
         f"iter_0000010/:megatron iter_0000030/:megatron iter_0000020/:megatron; put {LATEST} 10; at {LATEST} 3000",
-    ),
+    )
 }
 TREES = table(
     """

@@ -124,14 +124,8 @@ def test_no_copy_beside_any_layout_changes_anything(case: Path, tmp_path: Path) 
 
 
 SET_ASIDE = (
-    "run.bak",
-    "model.pt.orig",
-    "iter_0000020~",
-    "exp.old",
-    ".Trash-1000",
-    ".snapshots",
-    "lost+found",
-)
+    "run.bak", "model.pt.orig", "iter_0000020~", "exp.old", ".Trash-1000", ".snapshots", "lost+found",
+)  # fmt: skip
 KEPT = (
     *(
         "iter_0000020",

@@ -360,10 +360,7 @@ BAD_TABLES: list[tuple[object, str]] = [
     ([layout(needs=[1])], "layout 1: needs must be a list of words"),
     ([layout(step_keys=[""])], "layout 1: step_keys must be a list of words"),
     ([layout(tracker="")], "layout 1: tracker is empty"),
-    (
-        [layout(tracker="meta/LATEST")],
-        "layout mine: tracker is a file's name, not the path 'meta/LATEST'",
-    ),
+    ([layout(tracker="meta/LATEST")], "layout mine: tracker is a file's name, not the path 'meta/LATEST'"),
     ([layout(commit="done")], "layout mine: commit names the role 'done', which no piece has"),
     ([layout(needs=["model", "rng"])], "layout mine: needs names the role 'rng'"),
     ([layout(tracker_holds="both")], "layout mine: tracker_holds is 'step' or 'name'"),
