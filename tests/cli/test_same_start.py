@@ -205,7 +205,7 @@ def test_a_job_name_that_is_given_twice(root: Path, rank: Any) -> None:
     assert step(rank(bare(0), "--job", "nightly")) == "20"
     megatron(root, steps=(30,))
     stopped = rank(bare(1), "--job", "nightly")
-    assert stopped.returncode == 5 and "earlier start with the same job id" in stopped.stderr
+    assert stopped.returncode == 5 and "earlier start with this job id" in stopped.stderr
     assert step(rank(bare(1), "--job", "nightly-2")) == "30"
     remove = re.search(r"rm -r \S+", stopped.stderr)
     assert remove

@@ -157,7 +157,7 @@ def test_what_no_decision_says_is_a_question(tmp_path: Path, field: tuple[Any, .
         node = node[key]
     node[field[-1]] = value
     (tmp_path / "x.json").write_bytes(text_of(body))
-    with pytest.raises(UsageError, match="no decision that ckpt made") as caught:
+    with pytest.raises(UsageError, match="not a decision that ckpt made") as caught:
         followed(str(tmp_path / "x.json"), 0)
     assert caught.value.exit_code == 2 and "CKPT_PLAN" in caught.value.hint
 

@@ -146,7 +146,7 @@ def test_saves_without_all_their_hidden_files_are_neither_chosen_nor_good(case: 
         with pytest.raises(CkptError) as caught:
             plan(str(root), selection)
         assert caught.value.exit_code in (2, 4)
-        assert "start from nothing with" not in caught.value.hint
+        assert "--allow none to start from nothing" not in caught.value.hint
         assert not any("wait if its job" in f.hint or f.code == "bad-tracker" for f in told(caught.value))
     assert verify([str(root)]).verdict is Verdict.BROKEN
 

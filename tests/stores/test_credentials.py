@@ -284,7 +284,7 @@ class Says(Handler):
         (403, "InvalidAccessKeyId", "does not know this access key"),
         (301, "PermanentRedirect", "region=REGION"),
         (400, "AuthorizationHeaderMalformed", "region=REGION"),
-        (200, "Portal", "is no store of this kind: check the endpoint"),
+        (200, "Portal", "is not a store of this kind: check the endpoint"),
         (200, "", "check the endpoint"),
         (503, "SlowDown", "503 SlowDown"),
     ],
