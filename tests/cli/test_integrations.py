@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import TestCase
@@ -16,7 +17,7 @@ from unittest import TestCase
 import pytest
 from fixture_trees import materialise
 from places import BENCHMARKS, DOCS, LAYOUT_TREES
-from run_helpers import broken, megatron, one_file_per_rank
+from run_helpers import broken, megatron, one_file_per_rank, torchrun_env
 from small_runs import empty, encrypted, lost, plain
 
 from ckpt_tools import Level, errors, integrations, job
@@ -98,9 +99,8 @@ def test_the_older_one_where_the_newest_is_broken(tmp_path: Path) -> None:
 
 
 def test_of_another_layout_nothing_is_handed_on(tmp_path: Path) -> None:
-    with pytest.raises(
-        errors.UsageError, match=r"of layout megatron, which Trainer\.train does not load"
-    ) as e:
+    said = r"of layout megatron, which Trainer\.train does not load"
+    with pytest.raises(errors.UsageError, match=said) as e:
         transformers.checkpoint(plain(tmp_path))
     assert "layout='hf-trainer'" in e.value.hint
 
@@ -121,15 +121,12 @@ def test_none_only_where_that_is_allowed_and_true(tmp_path: Path) -> None:
     assert resume(tmp_path / "none", allow_none=True, allow_missing=True) is None
 
 
-@pytest.mark.parametrize("wrong", ["rank", "nonsense", "max_steps"])
-def test_what_cannot_be_asked(wrong: str, tmp_path: Path) -> None:
-    with pytest.raises(errors.UsageError, match=f"'{wrong}' is not an argument of this function"):
-        resume(plain(tmp_path), **{wrong: 1})
-
-
 @pytest.mark.slow
 def test_asked_as_of_plan(tmp_path: Path) -> None:
     root = plain(tmp_path)
+    for wrong in ("rank", "nonsense", "max_steps"):
+        with pytest.raises(errors.UsageError, match=f"'{wrong}' is not an argument of this function"):
+            resume(root, **{wrong: 1})
     assert (found := resume(root, max_step=15)) and found.step == 10
     broken(root, 20)
     with pytest.raises(errors.NotNewest):
@@ -160,12 +157,8 @@ class Joined:
         out: list[object] = [None] * self.size
 
         def rank(number: int) -> None:
-            self.here.group = Group(
-                number,
-                self.size,
-                lambda text: self._meet(number, text)[0],
-                lambda text: self._meet(number, text),
-            )
+            meet = partial(self._meet, number)
+            self.here.group = Group(number, self.size, lambda text: meet(text)[0], meet)
             try:
                 out[number] = call(number)
             except Exception as e:
@@ -185,10 +178,13 @@ def test_all_ranks_hear_one_decision(tmp_path: Path, monkeypatch: pytest.MonkeyP
     plan = agreement.api.plan
     monkeypatch.setattr(agreement.api, "plan", lambda *words: asked.append(words) or plan(*words))
     said = Joined(2, monkeypatch).run(lambda _: resume(root))
-    assert [r.files for r in said if isinstance(r, Resumed)] == [
-        (f"{root}/rank_0/net-1_20.ckpt",), (f"{root}/rank_1/net-1_20.ckpt",),
-    ]  # fmt: skip
+    assert [r.files for r in said if isinstance(r, Resumed)] == own_files(root)
     assert len(asked) == 1
+
+
+def own_files(root: Path) -> list[tuple[str, ...]]:
+    """What each of two ranks loads of one_file_per_rank."""
+    return [(f"{root}/rank_{rank}/net-1_20.ckpt",) for rank in (0, 1)]
 
 
 @pytest.mark.parametrize(
@@ -204,11 +200,7 @@ def test_all_ranks_hear_one_decision(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )  # fmt: skip
 def test_all_ranks_raise_alike(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tree: Any,
-    asked: dict[str, Any],
-    error: type[errors.CkptError],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tree: Any, asked: dict[str, Any], error: type[Exception]
 ) -> None:
     root = tree(tmp_path)
     said = Joined(3, monkeypatch).run(lambda _: resume(root, **asked))
@@ -236,26 +228,21 @@ def test_a_rank_that_does_not_see_its_files_stops_all(
 
     def seen(self: Decision, ranks: Any = None) -> None:
         if ranks == [blind]:
-            raise errors.CannotLook("/data/x, which was chosen, cannot be looked at any more: No such file")
+            raise errors.CannotLook("/data/x cannot be looked at any more: No such file")
         check(self, ranks)
 
     monkeypatch.setattr(Decision, "check", seen)
     root = megatron(tmp_path / "run", world=3)
     said = Joined(3, monkeypatch).run(lambda _: resume(root))
-    assert {(type(e), str(e)) for e in said} == {
-        (
-            errors.CannotLook,
-            f"rank {blind}: /data/x, which was chosen, cannot be looked at any more: No such file",
-        )
-    }
+    told = f"rank {blind}: /data/x cannot be looked at any more: No such file"
+    assert {(type(e), str(e)) for e in said} == {(errors.CannotLook, told)}
 
 
 def test_ranks_that_ask_differently_all_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = plain(tmp_path)
     said = Joined(2, monkeypatch).run(lambda rank: resume(root, max_step=20 + rank))
-    assert {(type(e), str(e)) for e in said} == {
-        (errors.UsageError, "rank 1 asks with other arguments, or other plug-ins, than rank 0")
-    }
+    told = "rank 1 asks with other arguments, or other plug-ins, than rank 0"
+    assert {(type(e), str(e)) for e in said} == {(errors.UsageError, told)}
 
 
 @pytest.mark.slow
@@ -271,27 +258,19 @@ def test_nobody_is_joined_where_torch_is_not_imported() -> None:
 
 
 def test_ranks_of_a_launcher_find_one_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = one_file_per_rank(tmp_path / "run")
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    for name, value in {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0}.items():  # fmt: skip
-        monkeypatch.setenv(name, str(value))
-    found = []
+    root, found = one_file_per_rank(tmp_path / "run"), []
     for rank in (0, 1):
-        monkeypatch.setenv("RANK", str(rank))
-        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        for name, value in torchrun_env(rank, 2).items():
+            monkeypatch.setenv(name, value)
         found.append(resume(root))
-        late = one_file_per_rank(tmp_path / "run", steps=(30,))  # the second one looks later
-    assert late == root
-    assert [r.files for r in found if r] == [
-        (f"{root}/rank_0/net-1_20.ckpt",),
-        (f"{root}/rank_1/net-1_20.ckpt",),
-    ]
+        one_file_per_rank(root, steps=(30,))  # the second one looks later
+    assert [r.files for r in found if r] == own_files(root)
 
 
 def test_several_nodes_need_a_place_that_all_see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = one_file_per_rank(tmp_path / "run")
-    for name, value in {"TORCHELASTIC_RUN_ID": "j", "RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 1, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 2}.items():  # fmt: skip
-        monkeypatch.setenv(name, str(value))
+    for name, value in torchrun_env(0, 2, job="j", local=1).items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(errors.UsageError, match=r"2 nodes, and each would decide alone"):
         resume(root)
 

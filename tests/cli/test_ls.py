@@ -45,6 +45,11 @@ def ls(capfd, *argv):
     return code, *capfd.readouterr()
 
 
+def listed(capfd, *argv):
+    """The document that it prints."""
+    return json.loads(ls(capfd, *argv, "--json")[1])
+
+
 def steps(out):
     return [c["step"] for c in json.loads(out)["checkpoints"]]
 
@@ -73,9 +78,8 @@ def test_tree(demo, capfd):
     assert draw(scan(str(demo)), View(now=newest / 1e9 + HOUR / 2)) == TREE
     code, out, err = ls(capfd, demo, "--tree")
     assert (code, err) == (0, "")
-    assert [line.split("  ")[0] for line in out.splitlines()] == [
-        line.split("  ")[0] for line in TREE.splitlines()
-    ]
+    begins = [[line.split("  ")[0] for line in text.splitlines()] for text in (out, TREE)]
+    assert begins[0] == begins[1]
 
 
 @pytest.mark.slow
@@ -105,9 +109,7 @@ def test_a_count_of_saves_is_no_count_of_restarts(capfd, case, save, label):
     header, _ = table(capfd, root)
     assert header[-2:] == ["save", "path"] and "restart" not in header
     saves = {line.split()[-2] for line in ls(capfd, root, "-q")[1].splitlines()[1:-2]}
-    assert save in saves and saves == {
-        str(c["generation"]) for c in json.loads(ls(capfd, root, "--json")[1])["checkpoints"]
-    }
+    assert save in saves and saves == {str(c["generation"]) for c in listed(capfd, root)["checkpoints"]}
     drawn = ls(capfd, root, "--tree")[1]
     assert f"─ {label} " in drawn and "restart" not in drawn and "unknown" not in drawn
 
@@ -121,35 +123,31 @@ def test_restarts_are_called_so(tmp_path, capfd):
     assert "─ epoch 1 step 10, restart 1 " in ls(capfd, tmp_path, "--tree")[1]
 
 
+RANKS = {
+    "2": ("deepspeed/zero1", "deepspeed/pipeline", "megatron/distopt_old", "hf-trainer/fsdp"),
+    "4": ("megatron/pp",),
+    "4/4": ("megatron/ascend", "dcp/four"),
+    "2/2": ("mindspore/resnet",),
+    "–": ("deepspeed-universal/converted", "tensorflow/sharded", "orbax/ocdbt", "sharded-safetensors/transformers"),
+}  # fmt: skip
+"""Of zero1 one file of model states, one of optimizer states for each of two data parallel ranks; of fsdp random
+numbers of two ranks: a job of any number may load it.
+"""
+
+
 @pytest.mark.parametrize(
-    ("case", "ranks"),
-    [
-        # one file of model states, one of optimizer states for each of two data parallel ranks
-        ("deepspeed/zero1", "2"),
-        ("deepspeed/pipeline", "2"),
-        ("deepspeed-universal/converted", "–"),
-        ("megatron/pp", "4"),
-        ("megatron/distopt_old", "2"),
-        ("megatron/ascend", "4/4"),
-        ("tensorflow/sharded", "–"),
-        ("orbax/ocdbt", "–"),
-        ("sharded-safetensors/transformers", "–"),
-        ("dcp/four", "4/4"),
-        ("hf-trainer/fsdp", "2"),  # random numbers of two ranks: a job of any number may load it
-        ("mindspore/resnet", "2/2"),
-    ],
+    ("ranks", "case"), [(ranks, case) for ranks, cases in RANKS.items() for case in cases]
 )
 def test_ranks_are_those_that_names_tell(capfd, case, ranks):
     header, row = table(capfd, FIXTURES / "layouts" / case / "tree")
-    assert (row[header.index("ranks")] if "ranks" in header else "–") == ranks, (
-        "what says nothing is left out"
-    )
+    said = row[header.index("ranks")] if "ranks" in header else "–"
+    assert said == ranks, "what says nothing is left out"
 
 
 @pytest.mark.parametrize("case", ["ocdbt", "zarr", "cut"])
 def test_the_size_of_an_orbax_checkpoint_is_that_of_its_directory(capfd, case):
     root = FIXTURES / "layouts/orbax" / case / "tree"
-    answer = json.loads(ls(capfd, root, "--json")[1])
+    answer = listed(capfd, root)
     assert answer["checkpoints"] and answer["bare"] == answer["unrecognised"] == 0
     for c in answer["checkpoints"]:
         mine = [p for p in Path(c["path"]).rglob("*") if p.is_file()]
@@ -162,27 +160,22 @@ def test_only_a_checkpoint_owns_what_lies_below_its_number(tmp_path, capfd):
     trackers inside one, are none of it.
     """
     shutil.copytree(FIXTURES / "layouts/orbax/ocdbt/tree/ck", tmp_path, dirs_exist_ok=True)
-    before = json.loads(ls(capfd, tmp_path, "--json")[1])
+    before = listed(capfd, tmp_path)
     strangers = ["99/notes/a.txt", "99/notes/b/c", "20/default/net-graph.meta", "20/default/d/x.tmp"]
-    for name in (
-        *strangers,
-        "20/hf/model-00001-of-00002.safetensors",
-        "20/hf/model.safetensors.index.json",
-        "20/hf/latest",
-    ):
+    other = ("model-00001-of-00002.safetensors", "model.safetensors.index.json", "latest")
+    for name in (*strangers, *(f"20/hf/{name}" for name in other)):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "20/empty/empty").mkdir(parents=True)
-    after = json.loads(ls(capfd, tmp_path, "--json")[1])
+    after = listed(capfd, tmp_path)
     sizes = [
         {c["path"]: (c["files"], c["size"]) for c in answer["checkpoints"] if c["layout"] == "orbax"}
         for answer in (before, after)
     ]
     assert sizes[0] == sizes[1] and len(sizes[0]) == 2
     assert {c["path"] for c in after["checkpoints"]} - sizes[0].keys() == {str(tmp_path / "20/hf")}
-    assert after["unrecognised"] == 2 and [f["path"] for f in after["findings"]] == [
-        str(tmp_path / "20/default/d/x.tmp")
-    ]
+    (found,) = after["findings"]
+    assert (after["unrecognised"], found["path"]) == (2, str(tmp_path / "20/default/d/x.tmp"))
 
 
 def test_what_else_lies_in_a_checkpoint_hides_no_other(tmp_path, capfd):
@@ -191,13 +184,8 @@ def test_what_else_lies_in_a_checkpoint_hides_no_other(tmp_path, capfd):
     (tmp_path / "20/own").mkdir()
     (tmp_path / "20/own/notes.txt").write_bytes(b"x")
     (tmp_path / "20/own/net-1_7.ckpt").write_bytes(mindspore(True, 0, step_num=7))
-    assert {
-        (c["layout"], c["step"]) for c in json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]
-    } == {
-        ("orbax", 20),
-        ("orbax", 15),
-        ("mindspore", 7),
-    }
+    found = {(c["layout"], c["step"]) for c in listed(capfd, tmp_path)["checkpoints"]}
+    assert found == {("orbax", 20), ("orbax", 15), ("mindspore", 7)}
 
 
 def test_data_does_not_date_a_checkpoint(tmp_path, capfd):
@@ -205,38 +193,26 @@ def test_data_does_not_date_a_checkpoint(tmp_path, capfd):
     shutil.copytree(FIXTURES / "layouts/orbax/cut/tree", tmp_path, dirs_exist_ok=True)
     for p in tmp_path.rglob("*"):
         os.utime(p, (1_700_000_000 + 1000 * (p.parent.name == "d"),) * 2)
-    answer = json.loads(ls(capfd, tmp_path, "--json")[1])["checkpoints"]
-    assert {c["unfinished"] for c in answer} == {True, False} and {c["mtime"] for c in answer} == {
-        1_700_000_000
-    }
+    answer = listed(capfd, tmp_path)["checkpoints"]
+    assert {c["unfinished"] for c in answer} == {True, False}
+    assert {c["mtime"] for c in answer} == {1_700_000_000}
 
 
 def test_a_note_of_mindformers_is_no_other_file(tmp_path, capfd):
     (tmp_path / "rank_0").mkdir()
     (tmp_path / "rank_0/net-1_5.ckpt").write_bytes(mindspore(True, 0, step_num=5))
     (tmp_path / "rank_0/meta.json").write_text("{}")
-    assert json.loads(ls(capfd, tmp_path, "--json")[1])["unrecognised"] == 0
+    assert listed(capfd, tmp_path)["unrecognised"] == 0
 
 
 def test_shards_are_no_ranks():
-    def parts(*coords):
-        return tuple(
-            sample.part(None, f"/r/{i}", layout="deepspeed", piece="model", coords=at)
-            for i, at in enumerate(coords)
-        )
+    def ranks(*coords):
+        of = {"layout": "deepspeed", "piece": "model"}
+        parts = tuple(sample.part(None, f"/r/{i}", coords=at, **of) for i, at in enumerate(coords))
+        return ranks_present(sample.checkpoint(layout="deepspeed", parts=parts), BUILT_IN["deepspeed"])
 
-    counted = [(("tp", 0), ("shard", 0)), (("tp", 0), ("shard", 1)), (("tp", 1), ("shard", 0))]
-    assert (
-        ranks_present(sample.checkpoint(layout="deepspeed", parts=parts(*counted)), BUILT_IN["deepspeed"])
-        == 2
-    )
-    assert (
-        ranks_present(
-            sample.checkpoint(layout="deepspeed", parts=parts((("shard", 0),), (("shard", 1),))),
-            BUILT_IN["deepspeed"],
-        )
-        is None
-    )
+    assert ranks((("tp", 0), ("shard", 0)), (("tp", 0), ("shard", 1)), (("tp", 1), ("shard", 0))) == 2
+    assert ranks((("shard", 0),), (("shard", 1),)) is None
     assert ranks_present(sample.checkpoint(), BUILT_IN.of(sample.checkpoint())) == 2
 
 
@@ -259,20 +235,14 @@ def test_a_tree_of_nothing(tmp_path, capfd):
     assert draw(scan(str(tmp_path))) == out
 
 
+SINCE = {0: "10m 2999-01-01", 1: "1h 1h30m 1d", 2: "3d 2000-01-01 2000-01-01T08:00:00Z"}
+
+
 @pytest.mark.parametrize(
-    ("since", "left"),
-    [
-        ("10m", []),
-        ("1h", [20]),
-        ("1h30m", [20]),
-        ("1d", [20]),
-        ("3d", [20, 10]),
-        ("2000-01-01", [20, 10]),
-        ("2000-01-01T08:00:00Z", [20, 10]),
-        ("2999-01-01", []),
-    ],
+    ("count", "since"), [(n, word) for n, words in SINCE.items() for word in words.split()]
 )
-def test_since(demo, capfd, since, left):
+def test_since(demo, capfd, since, count):
+    left = [20, 10][:count]
     code, out, _ = ls(capfd, demo, "--since", since, "--json")
     assert (code, sorted(steps(out), reverse=True)) == (0 if left else 3, left)
     assert ls(capfd, demo, "--since", since, "--tree")[1].count("periodic") == len(left)
@@ -306,13 +276,9 @@ def test_what_is_no_time(demo, capfd, text):
     assert "use 90m, 2h, 3d" in err
 
 
-def test_tree_is_for_people(demo, capfd):
+def test_filters_work_together_and_tree_is_for_people(demo, capfd):
     code, _, err = ls(capfd, demo, "--tree", "--json")
-    assert code == 2
-    assert "leave one of them out" in err
-
-
-def test_filters_work_together(demo, capfd):
+    assert code == 2 and "leave one of them out" in err
     other = demo.parent / "other"
     shutil.copytree(demo / "iter_0000020", other / "iter_0000030")
     out = ls(capfd, demo.parent, "--run", "demo", "--tree", "--since", "1h")[1]
@@ -338,21 +304,15 @@ def test_steps_are_filtered_as_a_plan_filters_them(demo, capfd, flags, left):
 def test_the_order_is_that_of_times_unless_asked_for_steps(demo, capfd):
     for f in (demo / "iter_0000010").rglob("*.pt"):
         os.utime(f)
-    assert [
-        steps(ls(capfd, demo, *flags, "--json")[1])
-        for flags in ((), ("--order", "mtime"), ("--order", "step"))
-    ] == [
-        [10, 20],
-        [10, 20],
-        [20, 10],
-    ]
+    for flags, order in (((), [10, 20]), (("--order", "mtime"), [10, 20]), (("--order", "step"), [20, 10])):
+        assert steps(ls(capfd, demo, *flags, "--json")[1]) == order
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["periodic", "dying-gasp", "best", "release"])
 def test_only_one_kind(capfd, kind):
     root = FIXTURES / "layouts/mindspore/pangu/tree"
-    kinds = [c["kind"] for c in json.loads(ls(capfd, root, "--json")[1])["checkpoints"]]
+    kinds = [c["kind"] for c in listed(capfd, root)["checkpoints"]]
     assert {"periodic", "dying-gasp"} == set(kinds)
     code, out, _ = ls(capfd, root, "--kind", kind, "--json")
     assert [c["kind"] for c in json.loads(out)["checkpoints"]] == [k for k in kinds if k == kind]
@@ -365,16 +325,9 @@ def test_a_step_that_only_contents_tell_is_filtered_too(tmp_path, capfd):
     """
     for epoch, done in ((1, 5), (2, 10)):
         (tmp_path / f"net-{epoch}_5.ckpt").write_bytes(mindspore(True, 0, step_num=done, epoch_num=epoch))
-    listed = {
-        most: json.loads(ls(capfd, tmp_path, "--max-step", most, "--json")[1])["checkpoints"]
-        for most in (4, 5, 9, 10)
-    }
-    assert {most: [c["epoch"] for c in found] for most, found in listed.items()} == {
-        4: [],
-        5: [1],
-        9: [1],
-        10: [2, 1],
-    }
+    for most, epochs in {4: [], 5: [1], 9: [1], 10: [2, 1]}.items():
+        found = listed(capfd, tmp_path, "--max-step", most)["checkpoints"]
+        assert [c["epoch"] for c in found] == epochs
 
 
 @pytest.mark.parametrize("flag", ["--settle", "--fault-ranks", "--fault-file"])

@@ -21,6 +21,8 @@ from ckpt_tools import Selection, plan
 
 TRAIN = ["train", "{ckpt.args}"]
 UNHEARD = "the command would not learn of it"
+SCRIPTS = ("hook", "plan --format shell")
+"""Commands whose answer a script reads."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,24 +60,26 @@ def hint(start: Start) -> str:
     return start.said.partition("hint: ")[2]
 
 
+def pasted(line: str) -> Start:
+    """A line of ``ckpt run`` that was printed."""
+    words = shlex.split(line)
+    assert words[:2] == ["ckpt", "run"]
+    end = words.index("--")
+    return started(words[2:end], words[end + 1 :])
+
+
 # ---- a command that would start from nothing
 
 
 def test_a_loop_without_arguments_does_not_start_and_the_line_that_is_printed_does(loop: Path) -> None:
     line, mark, _ = hint(started([loop, "--allow=none"], TRAIN)).partition(", with the flag")
     assert mark and "reads CKPT_PATH" in hint(started([loop], TRAIN))
-    words = shlex.split(line)
-    assert words[:2] == ["ckpt", "run"] and "--allow=none" in words
-    end = words.index("--")
-    assert told(started(words[2:end], words[end + 1 :])) == ["--resume", str(loop / "step_20.pt")]
+    assert "--allow=none" in line and told(pasted(line)) == ["--resume", str(loop / "step_20.pt")]
 
 
-def test_a_command_without_placeholders_reads_the_path(loop: Path) -> None:
+def test_a_command_reads_the_path_or_is_told_the_step(loop: Path) -> None:
     start = started([loop], ["train"])
     assert told(start) == [] and start.env["CKPT_PATH"] == str(loop / "step_20.pt")
-
-
-def test_a_step_alone_tells_which_one(loop: Path) -> None:
     assert told(started([loop], ["train", "--at={ckpt.step}"])) == ["--at=20"]
 
 
@@ -83,10 +87,9 @@ def test_a_step_alone_tells_which_one(loop: Path) -> None:
 def test_a_file_for_each_rank_is_no_answer_for_all(tmp_path: Path, words: list[str]) -> None:
     root = one_file_per_rank(tmp_path / "run")
     said = hint(started([root], words))
-    assert "--worker" in said and "--view DIR" in said and "--resume-args" in said
-    asked = ["hook", str(root)], ["plan", str(root), "--format", "shell"]
-    for command in asked:
-        code, out, said = executed(command)
+    assert all(flag in said for flag in ("--worker", "--view DIR", "--resume-args"))
+    for command in SCRIPTS:
+        code, out, said = executed([*command.split(), str(root)])
         assert (code, out) == (2, "(exit 2)\n") and UNHEARD in said
 
 
@@ -95,15 +98,13 @@ def test_the_line_inside_of_torchrun_is_printed_and_works(
 ) -> None:
     root = one_file_per_rank(tmp_path / "run")
     launch = ["python", "-m", "torch.distributed.run", "--nproc-per-node=2", "train.py", "{ckpt.args}"]
-    line = shlex.split(hint(started([root], launch)).partition("with: ")[2].partition(", with the flag")[0])
-    start = line.index("ckpt")
-    assert line[:start] == ["python", "-m", "torch.distributed.run", "--nproc-per-node=2", "--no-python"]
-    end = line.index("--")
+    line = hint(started([root], launch)).partition("with: ")[2].partition(", with the flag")[0]
+    launcher, _, inner = line.partition("ckpt run ")
+    assert launcher == "python -m torch.distributed.run --nproc-per-node=2 --no-python "
     for rank in range(2):
         for name, value in torchrun_env(rank, 2).items():
             monkeypatch.setenv(name, value)
-        done = started(line[start + 2 : end], line[end + 1 :])
-        assert told(done)[-2:] == ["--resume", f"{root}/rank_{rank}/net-1_20.ckpt"]
+        assert told(pasted(f"ckpt run {inner}"))[-2:] == ["--resume", f"{root}/rank_{rank}/net-1_20.ckpt"]
 
 
 def test_ranks_that_read_their_part_later(tmp_path: Path) -> None:
@@ -284,8 +285,8 @@ def test_a_loop_that_is_told_of_one_of_two_files_is_warned(pair: Path) -> None:
     start = started([pair, "--resume-args", "--resume {path}"], TRAIN)
     assert start.code == 0 and f"{{path}} names {alone}" in start.said
     assert f"the path names {alone}" in started([pair], ["train"]).said
-    for command in (["hook", str(pair)], ["plan", str(pair), "--format", "shell"]):
-        code, _, said = executed([*command, "--resume-args", "--resume {path}"])
+    for command in SCRIPTS:
+        code, _, said = executed([*command.split(), str(pair), "--resume-args", "--resume {path}"])
         assert code == 0 and alone in said and "{files}" in said
 
 
@@ -299,21 +300,17 @@ def test_each_file_is_a_word(pair: Path) -> None:
 
 
 def test_a_script_is_told_that_its_arguments_are_empty(loop: Path) -> None:
-    for command in (["hook", str(loop)], ["plan", str(loop), "--format", "shell"]):
-        code, _, said = executed(command)
+    for command in SCRIPTS:
+        words = [*command.split(), str(loop)]
+        code, _, said = executed(words)
         assert code == 0 and "CKPT_ARGS is empty" in said
-        assert "CKPT_ARGS is empty" not in executed([*command, "--resume-args", "--at {step}"])[2]
+        assert "CKPT_ARGS is empty" not in executed([*words, "--resume-args", "--at {step}"])[2]
 
 
 def test_words_that_the_command_does_not_get_start_nothing(loop: Path) -> None:
     asked = [loop, "--resume-args", "--resume {path}"]
     line, mark, reads = hint(started(asked, ["train"])).partition("; or, if it reads CKPT_ARGS by itself: ")
-    assert mark
-    words = shlex.split(line)
-    end = words.index("--")
-    assert told(started(words[2:end], words[end + 1 :])) == ["--resume", str(loop / "step_20.pt")]
-    words = shlex.split(reads)
-    end = words.index("--")
-    assert started(words[2:end], words[end + 1 :]).code == 0
+    assert mark and told(pasted(line)) == ["--resume", str(loop / "step_20.pt")]
+    assert pasted(reads).code == 0
     assert started(asked, ["sh", "-c", "exec train $CKPT_ARGS"]).code == 0
     assert started(asked, ["train", "{ckpt.path}"]).code == 0

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
+import run_helpers
 import torch
 import warm
 from large_runs import megatron, part, settle
@@ -39,25 +41,20 @@ def one(path: Path, tensors: int = 12, size: int = MiB) -> Path:
     """A file of ``tensors`` records of ``size`` bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(tensors)
-    torch.save(
-        {
-            "step": 3,
-            "model": {f"layer{i}": torch.randn(size // 4, generator=generator) for i in range(tensors)},
-        },
-        path,
-    )
+    weights = {f"layer{i}": torch.randn(size // 4, generator=generator) for i in range(tensors)}
+    torch.save({"step": 3, "model": weights}, path)
     return path
+
+
+def several(root: Path, names: Iterable[object], tensors: int = 1) -> Path:
+    for name in names:
+        one(root / f"{name}.pt", tensors)
+    return root
 
 
 def flip(path: Path) -> None:
     """A bit in the middle of the third record; the modification time is set back."""
-    was = path.stat()
-    with path.open("r+b") as f:
-        f.seek(5 * MiB // 2)
-        byte = f.read(1)[0]
-        f.seek(5 * MiB // 2)
-        f.write(bytes([byte ^ 1]))
-    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    run_helpers.flip(path, 5 * MiB // 2)
 
 
 def asked(root: Path, **more: Any) -> Verification:
@@ -104,11 +101,8 @@ def test_all_of_it_is_the_ordinary_answer(tmp_path: Path) -> None:
     for share in ("1/1", "100%", "1GiB"):
         answer = json.loads(emit.render(asked(root, sample=share)))
         sample = answer.pop("sample")
-        assert (
-            sample["bytes_read"] == sample["bytes"] > 4 * MiB
-            and sample["files_read"] == sample["files"] == 4
-            and sample["never"] == 0
-        )
+        assert sample["bytes_read"] == sample["bytes"] > 4 * MiB
+        assert sample["files_read"] == sample["files"] == 4 and sample["never"] == 0
         answer["summary"]["seconds"] = plain["summary"]["seconds"]
         # where bytes are counted, the structure may have been read twice
         answer["summary"]["bytes_read"] = plain["summary"]["bytes_read"]
@@ -122,12 +116,8 @@ def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> Non
     flip(file)
 
     def hit() -> list[int]:
-        return [
-            n
-            for n in (1, 2, 3)
-            if "crc-mismatch"
-            in {row[1] for row in findings(verify([str(tmp_path / "run")], sample=f"{n}/3"))}
-        ]
+        parts = [verify([str(tmp_path / "run")], sample=f"{n}/3") for n in (1, 2, 3)]
+        return [n for n, part in enumerate(parts, 1) if "crc-mismatch" in {row[1] for row in findings(part)}]
 
     first = hit()
     assert len(first) == 1
@@ -144,16 +134,13 @@ def test_the_parts_of_a_file_stay_when_others_come_and_go(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize(("share", "files"), [("25%", 3), ("3MB", 3), ("1", 1), ("0.001%", 1)])
 def test_at_least_what_was_asked_and_no_more_than_a_file_over(tmp_path: Path, share: str, files: int) -> None:
-    for i in range(12):
-        one(tmp_path / f"run/{i}.pt", 1)
-    s = sampled(tmp_path / "run", sample=share)
+    s = sampled(several(tmp_path / "run", range(12)), sample=share)
     assert s.files == 12 and s.files_read in (files, files + 1)
 
 
 @pytest.mark.slow
 def test_the_least_recently_checked_come_first(tmp_path: Path) -> None:
-    for name in "abcd":
-        one(tmp_path / f"run/{name}.pt", 3)
+    several(tmp_path / "run", "abcd", 3)
     settle()
     runs = [sampled(tmp_path / "run", sample="25%") for _ in range(8)]
     left = [s.never for s in runs]
@@ -181,8 +168,7 @@ def test_a_part_and_the_whole_count_as_checks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_a_cache_each_run_takes_others(tmp_path: Path) -> None:
-    for name in "abcdefgh":
-        one(tmp_path / f"run/{name}.pt", 1)
+    several(tmp_path / "run", "abcdefgh")
     seen = set()
     for _ in range(30):
         result = verify([str(tmp_path / "run")], sample="1")
@@ -218,9 +204,7 @@ def test_a_look_that_was_ended_is_no_verdict(tmp_path: Path, enough_for: Callabl
 
 @pytest.mark.slow
 def test_damage_comes_first_the_next_time(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    for name in "abc":
-        one(root / f"{name}.pt")
+    root = several(tmp_path / "run", "abc", 12)
     flip(root / "b.pt")
     settle()
     found = [asked(root, sample=f"{n}/2") for n in (1, 2)]
@@ -255,17 +239,14 @@ def test_damage_found_in_a_part_ends_an_earlier_verdict(
 def test_the_next_run_goes_on_where_the_time_was_over(
     tmp_path: Path, jobs: int, enough_for: Callable[[int], Any]
 ) -> None:
-    root = tmp_path / "run"
-    for i in range(8):
-        one(root / f"{i}.pt", 2)
+    root = several(tmp_path / "run", range(8), 2)
     settle()
     runs = []
     while not runs or runs[-1].never:
         runs.append(sampled(root, max_duration=60.0, jobs=jobs, progress=enough_for(5 * MiB)))
         assert runs[-1].stopped and 0 < runs[-1].files_read <= 3 and len(runs) < 8
-    assert [8 - s.never for s in runs[:-1]] == [
-        sum(s.files_read for s in runs[: i + 1]) for i in range(len(runs) - 1)
-    ]  # none twice before all had a turn
+    # none twice before all had a turn
+    assert [8 - s.never for s in runs[:-1]] == [*accumulate(s.files_read for s in runs[:-1])]
 
 
 @pytest.mark.slow
@@ -280,9 +261,7 @@ def test_with_time_enough_all_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_both_bound(tmp_path: Path, enough_for: Callable[[int], Any]) -> None:
-    root = tmp_path / "run"
-    for i in range(16):
-        one(root / f"{i}.pt", 1)
+    root = several(tmp_path / "run", range(16))
     s = sampled(root, sample="50%", max_duration=3600.0)
     assert s.files_read in (8, 9) and not s.stopped
     s = sampled(root, sample="50%", max_duration=60.0, jobs=1, progress=enough_for(4 * MiB))
@@ -302,11 +281,8 @@ def test_damage_found_before_the_end_counts(tmp_path: Path, enough_for: Callable
 def test_a_file_that_takes_too_long_is_not_in_the_way_of_others(
     tmp_path: Path, enough_for: Callable[[int], Any]
 ) -> None:
-    notes = list[str]()
-    root = tmp_path / "run"
+    notes, root = list[str](), several(tmp_path / "run", "abc", 2)
     one(root / "huge.pt", 1, 8 * MiB)
-    for name in "abc":
-        one(root / f"{name}.pt", 2)
     settle()
     runs = list[Sample]()
     while sum(s.never == 1 for s in runs) < 6:
@@ -320,9 +296,7 @@ def test_a_file_that_takes_too_long_is_not_in_the_way_of_others(
 
 @pytest.mark.slow
 def test_what_was_read_before_ctrl_c_is_remembered(tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    for i in range(12):
-        one(root / f"{i}.pt", 1)
+    root = several(tmp_path / "run", range(12))
     settle()
 
     def interrupt(done: int, total: int) -> None:
@@ -358,9 +332,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert {f["level"] for f in answers[1]["files"]} <= {"structure", "content"}
     sample = answers[0]["sample"]
     assert sample["asked"].endswith("/5") and sample["max_duration"] is None and sample["files"] == 2
-    code, out, _ = ckpt(
-        str(root), CKPT_SAMPLE="1%", CKPT_MAX_DURATION="1h", CKPT_CACHE_DIR=str(tmp_path / "n")
-    )
+    told = {"CKPT_SAMPLE": "1%", "CKPT_MAX_DURATION": "1h", "CKPT_CACHE_DIR": str(tmp_path / "n")}
+    _, out, _ = ckpt(str(root), **told)
     assert "(sample 1%, within 60 min), 1 file of 2 to the end; 1 file of 2 never checked so far" in out
     code, out, _ = ckpt(str(root), "--format", "jsonl", "--sample", "50%")
     assert json.loads(out.splitlines()[-1])["sample"]["blocks"] == 2
@@ -374,15 +347,12 @@ def test_only_contents_are_sampled(tmp_path: Path, words: tuple[str, str], level
     assert (code, out) == (2, "") and f"level {level}" in err and "add --level content" in err
 
 
-def test_a_share_that_is_none(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_configuration_file_and_a_share_that_is_none(tmp_path: Path) -> None:
     code, _, err = ckpt(str(tmp_path), "--sample", "3/2")
     assert code == 2 and "1/2 to 2/2" in err
     with pytest.raises(errors.UsageError):
         verify([str(tmp_path)], sample="most")
-
-
-@pytest.mark.slow
-def test_the_configuration_file(tmp_path: Path) -> None:
     one(tmp_path / "run/a.pt", 2)
     (tmp_path / "ckpt.toml").write_text('sample = "1/2"\nmax-duration = "1h"\n')
     done = warm.completed(["verify", "run", "--json"], os.environ, cwd=tmp_path)
