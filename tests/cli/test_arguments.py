@@ -76,24 +76,11 @@ def test_run_hook_plan_and_latest_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_first_launch_has_none_and_no_outer_value_shines_through(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    for command in (
-        ["plan", tmp_path / "run", "--format", "shell"],
-        ["hook", tmp_path / "run", "--plan-dir", tmp_path / "plans"],
-    ):
-        done = ckpt(*command, "--allow=none")
+    words = [tmp_path / "run", "--allow=none", "--plan-dir", tmp_path / "plans"]
+    for command in (["plan", "--format", "shell"], ["hook"]):
+        done = ckpt(*command, *words)
         assert words_of("dash", "CKPT_ARGS=--old; set -- --old\n" + done.stdout, SET) == []
-    _, told = json.loads(
-        ckpt(
-            "run",
-            tmp_path / "run",
-            "--allow=none",
-            "--plan-dir",
-            tmp_path / "plans",
-            "--",
-            *SAY,
-            env={"CKPT_ARGS": "--old"},
-        ).stdout
-    )
+    _, told = json.loads(ckpt("run", *words, "--", *SAY, env={"CKPT_ARGS": "--old"}).stdout)
     assert told["CKPT_ARGS"] == ""
 
 

@@ -23,32 +23,16 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.planning.rules.catalogue import RULES
 
 HOSTILE = [
-    "a b",
-    "e\x1b[31m",
-    "$(touch ran)",
-    "nl\nx",
-    "q'u\"o",
-    "tab\tx",
-    "rtl\u202ex",
-    "`touch ran`",
-    "~",
-    "a;touch ran",
-    "*",
-    "back\\slash",
-    "!!",
-    "\udcff",
-    "é",
-]
+    "a b", "e\x1b[31m", "$(touch ran)", "nl\nx", "q'u\"o", "tab\tx", "rtl\u202ex", "`touch ran`", "~", "a;touch ran",
+    "*", "back\\slash", "!!", "\udcff", "é",
+]  # fmt: skip
 """Names of runs."""
 
 
 def asked(line: str) -> dict[str, str]:
     """The environment by which fish asks for what a line may go on with."""
-    return {
-        "_CKPT_COMPLETE": "complete_fish",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-        "_TYPER_COMPLETE_ARGS": f"ckpt {line}",
-    }
+    typer = {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_ARGS": f"ckpt {line}"}
+    return {"_CKPT_COMPLETE": "complete_fish", **typer}
 
 
 def offered(line: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> list[str]:
@@ -130,9 +114,8 @@ def test_a_real_shell(shell: shells.Shell, hostile: Path) -> None:
 @pytest.mark.slow
 def test_fish(hostile: Path) -> None:
     env = shells.with_ckpt(hostile.parent / "bin")
-    assert shells.fish(hostile, env, "ckpt expl") == [
-        "explain\tSay what a finding or a rule means, and what to do about it."
-    ]
+    (row,) = shells.fish(hostile, env, "ckpt expl")
+    assert row == "explain\tSay what a finding or a rule means, and what to do about it."
     assert shells.fish(hostile, env, "ckpt verify --level ") == sorted(map(str, Level))
     assert shells.fish(hostile, env, "ckpt ls runs --run ") == ["plain"]
     assert not list(hostile.glob("**/ran"))

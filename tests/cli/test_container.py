@@ -72,14 +72,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         done = run("podman", "import", "--quiet", home / "base.tar", base)
         assert done.returncode == 0, done.stderr
         certificates = "/etc/ssl/certs:/etc/ssl/certs:ro"  # the machine's own, where it has its own
-        build = [
-            "podman",
-            "build",
-            "--quiet",
-            "--isolation=chroot",
-            "--network=host",
-            f"--volume={certificates}",
-        ]
+        build = ["podman", "build", "--quiet", "--isolation=chroot", "--network=host"]
+        build.append(f"--volume={certificates}")
         arguments = [f"--build-arg={name}={base}" for name in ("BUILDER", "BASE")]
         # A stage without a name would stay behind.
         for words in (("--target", "build", "--tag", f"{made}-stage"), ("--tag", made)):
@@ -94,20 +88,8 @@ def container(image: str, *command: str, options: tuple[str, ...] = ()) -> subpr
     """As docs/container.md starts it, and without a network; crun refuses cgroups of both versions."""
     data = f"{FIXTURES / 'demo'}:/data:ro"
     bounds = ("--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges")
-    started = (
-        "podman",
-        "--runtime",
-        "runc",
-        "run",
-        "--rm",
-        "--network=none",
-        *LIMITS,
-        *bounds,
-        "-v",
-        data,
-        *options,
-    )
-    return run(*started, image, *command)
+    started = ("podman", "--runtime", "runc", "run", "--rm", "--network=none", *LIMITS, *bounds, "-v", data)
+    return run(*started, *options, image, *command)
 
 
 @pytest.mark.image
@@ -141,11 +123,7 @@ def test_verdicts_are_kept_where_there_is_a_place_for_them(image: str, tmp_path:
     cache = tmp_path / "cache"
     cache.mkdir()
     os.chown(cache, 1234, 1234)
-    options = (
-        "--user=1234:1234",
-        "--env=CKPT_NO_CACHE=0",
-        "--env=CKPT_CACHE_DIR=/cache",
-        f"-v={cache}:/cache",
-    )
-    assert container(image, "verify", "/data", "-q", options=options).returncode == 1
+    options = ("--user=1234:1234", "--env=CKPT_NO_CACHE=0", "--env=CKPT_CACHE_DIR=/cache")
+    done = container(image, "verify", "/data", "-q", options=(*options, f"-v={cache}:/cache"))
+    assert done.returncode == 1
     assert [p for p in cache.rglob("*") if p.is_file()]

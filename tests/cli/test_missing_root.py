@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,37 +20,14 @@ from ckpt_tools import Selection, errors
 from ckpt_tools.cli import execute
 from ckpt_tools.discovery.roots import absent
 
-ALLOWED = ("--allow=none",)
-ASK: dict[str, tuple[str, ...]] = {
-    "ls": (),
-    "verify": (),
-    "latest": ALLOWED,
-    "plan": ALLOWED,
-    "hook": ALLOWED,
-    "run": (*ALLOWED, "--", sys.executable, "-c", "raise SystemExit(99)"),
-    "hook --allow fresh": ALLOWED,
-    "run --agree": (
-        *ALLOWED,
-        "--nodes",
-        "1",
-        "--node",
-        "0",
-        "--world-size",
-        "1",
-        "--job",
-        "j",
-        "--plan-dir",
-        "plans",
-        "--",
-        sys.executable,
-        "-c",
-        "raise SystemExit(99)",
-    ),
-    "show": (),
-    "diff": (),
-    "layouts --check": ("--layout", "megatron"),
-    "layouts --guess": (),
-}
+STARTED = f"-- {sys.executable} -c 'raise SystemExit(99)'"
+ASK = (
+    "ls", "verify", "show", "diff", "layouts --check --layout megatron", "layouts --guess",
+    *(f"{command} --allow=none" for command in ("latest", "plan", "hook", "hook --allow fresh")),
+    f"run --allow=none {STARTED}",
+    f"run --agree --allow=none --nodes 1 --node 0 --world-size 1 --job j --plan-dir plans {STARTED}",
+)  # fmt: skip
+TYPOS = ("one letter", "the directory above", "below", "below a file", "a link to nothing", "a space")
 
 
 @pytest.fixture(autouse=True)
@@ -80,26 +58,21 @@ def typos(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.share(2)
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "typo", ["one letter", "the directory above", "below", "below a file", "a link to nothing", "a space"]
-)
+@pytest.mark.parametrize("typo", TYPOS)
 @pytest.mark.parametrize("command", ASK)
 def test_every_command_ends_with_5(
     command: str, typo: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    root = typos(tmp_path)[typo]
-    words = command.split()
-    sides = (str(root), str(root)) if words[0] == "diff" else (str(root),)
+    root = str(typos(tmp_path)[typo])
+    first, *words = shlex.split(command)
     before = sorted(tmp_path.joinpath("runs").rglob("*"))
-    assert execute([words[0], *sides, *words[1:], *ASK[command]]) == 5
+    assert execute([first, *([root] * (1 + (first == "diff"))), *words]) == 5
     said = capfd.readouterr()
     assert said.out in ("", "(exit 5)\n") and "ckpt: error: " in said.err and "hint: " in said.err
     assert sorted(tmp_path.joinpath("runs").rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "typo", ["one letter", "the directory above", "below", "below a file", "a link to nothing", "a space"]
-)
+@pytest.mark.parametrize("typo", TYPOS)
 def test_every_function_raises_cannot_look(typo: str, tmp_path: Path) -> None:
     root = str(typos(tmp_path)[typo])
     allowed = Selection(allow_none=True)
@@ -123,11 +96,8 @@ def test_the_hint_is_a_line_to_copy(tmp_path: Path, capfd: pytest.CaptureFixture
     assert "mkdir" not in capfd.readouterr().err
 
 
-FIRST = ("latest", "plan", "hook", "run")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("command", FIRST)
+@pytest.mark.parametrize("command", ["latest", "plan", "hook", "run -- no-such-command"])
 @pytest.mark.parametrize("given", ["flag", "variable"])
 def test_a_first_launch_may_say_so(
     command: str,
@@ -136,27 +106,22 @@ def test_a_first_launch_may_say_so(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(
-        "ckpt_tools.job.command.become",
-        lambda words, env: (_ for _ in ()).throw(FileNotFoundError(2, "started")),
-    )
-    typos(tmp_path)
-    root, more = str(tmp_path / "runs" / "new"), ("--", "train") if command == "run" else ()
+    wrong = typos(tmp_path)
+    root, (first, *more) = tmp_path / "runs" / "new", command.split()
     if given == "variable":
         monkeypatch.setenv("CKPT_ALLOW_MISSING", "1")
-    flags = ("--allow=missing",) if given == "flag" else ()
-    assert execute([command, root, *flags, *more]) == 5  # alone it allows nothing
+
+    def asked(root: Path, *allowed: str) -> int:
+        flags = (*(["--allow=missing"] if given == "flag" else []), *allowed)
+        return execute([first, str(root), *flags, *more])
+
+    assert asked(root) == 5  # alone it allows nothing
     assert "together with --allow none" in capfd.readouterr().err
-    assert execute([command, root, *flags, "--allow=none", *more]) == (127 if command == "run" else 0)
+    assert asked(root, "--allow=none") == (127 if more else 0)
     said = capfd.readouterr()
     assert "missing-root" in said.err + said.out and not os.path.lexists(root)
-    for wrong in typos_without_parent(tmp_path):
-        assert execute([command, str(wrong), *flags, "--allow=none", *more]) == 5
-
-
-def typos_without_parent(tmp_path: Path) -> list[Path]:
-    runs = tmp_path / "runs"
-    return [tmp_path / "run" / "llm", runs / "llm" / "a-file" / "ckpt", runs / "link"]
+    for typo in ("the directory above", "below a file", "a link to nothing"):  # its parent is not there
+        assert asked(wrong[typo], "--allow=none") == 5
 
 
 def test_absent_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,12 +137,10 @@ def test_absent_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def failing(path: object) -> object:
         raise OSError(5, "Input/output error", str(path))
 
-    with monkeypatch.context() as patch:
-        patch.setattr("os.scandir", failing)
-        assert not absent(str(root))
-    with monkeypatch.context() as patch:
-        patch.setattr("os.lstat", failing)
-        assert not absent(str(root))
+    for call in ("os.scandir", "os.lstat"):
+        with monkeypatch.context() as patch:
+            patch.setattr(call, failing)
+            assert not absent(str(root))
 
 
 def test_what_scripts_are_told_is_the_safe_form() -> None:
@@ -185,11 +148,8 @@ def test_what_scripts_are_told_is_the_safe_form() -> None:
     a misspelt path.
     """
     pages = (DOCS / "hooks.md", DOCS / "exit-codes.md", ROOT / "README.md")
-    scripts = {
-        p: p.read_text()
-        for p in (ROOT / "ckpt_tools" / "cli" / "snippets").iterdir()
-        if p.suffix in (".sh", ".yaml")
-    }
+    snippets = (ROOT / "ckpt_tools" / "cli" / "snippets").iterdir()
+    scripts = {p: p.read_text() for p in snippets if p.suffix in (".sh", ".yaml")}
     scripts |= {p: "\n".join(re.findall(r"```(?:ba)?sh\n(.*?)```", p.read_text(), re.DOTALL)) for p in pages}
     assert len(scripts) > 10 and sum("--allow none" in text for text in scripts.values()) > 10
     for path, text in scripts.items():

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -51,30 +52,18 @@ def ranks_of(finding: dict[str, list[list[int]]]) -> set[int]:
 
 
 def save(ranks: set[int], step: int = 10) -> Checkpoint:
-    parts = [
-        Part(
-            f"/r/rank_{r}/net-1_{step}.ckpt",
-            "mindspore",
-            "model_rank",
-            "model",
-            "run",
-            "/r",
-            rank=r,
-            step=step,
-        )
-        for r in sorted(ranks)
-    ]
+    made = partial(
+        Part, layout="mindspore", piece="model_rank", role="model", run="run", base="/r", step=step
+    )
+    parts = [made(f"/r/rank_{r}/net-1_{step}.ckpt", rank=r) for r in sorted(ranks)]
     return Checkpoint("mindspore", "run", Kind.PERIODIC, tuple(parts), "/r", step, step)
 
 
 def answers(c: Checkpoint, findings: list[Finding]) -> Iterator[set[int]]:
     """The ranks that every form of an answer tells."""
     made = LoadPlan("/r", None, Resume(None), rejected=(Rejected(c, tuple(findings)),), candidates=(c,))
-    for text in (
-        table.render(made),
-        table.render(made, View(width=200)),
-        table.render(made, View(verbose=True)),
-    ):
+    for view in (View(), View(width=200), View(verbose=True)):
+        text = table.render(made, view)
         yield ranks_in(" ".join(text.partition("Skipped: ")[2].split()))
     (lost,) = json.loads(emit_json.render(made))["rejected"][0]["findings"]
     yield ranks_of(lost)
@@ -101,9 +90,8 @@ def test_ranks_without_a_file_are_all_told(missing: set[int]) -> None:
     everyone, c = set(range(WORLD)), save(set(range(WORLD)) - missing, 20)
     findings = find_gaps(c, completeness.expected([save(everyone), c], BUILT_IN, WORLD))
     assert list(answers(c, findings)) == [missing] * 4
-    planned = assign(
-        c, Groups(Topology(WORLD), Selection()), {}, Evidence(lambda p: Tensors(""), lambda r, p: [])
-    ).findings
+    silent = Evidence(lambda p: Tensors(""), lambda r, p: [])
+    planned = assign(c, Groups(Topology(WORLD), Selection()), {}, silent).findings
     assert list(answers(c, planned)) == [missing] * 4
 
 
@@ -147,10 +135,8 @@ def test_folded_names_are_the_names(names: set[str]) -> None:
 def test_many_names_are_short() -> None:
     shards = [f"model-{i:05d}-of-00512.safetensors" for i in range(1, 513) if i != 7]
     assert ranges.names(shards) == "model-{00001–00006, 00008–00512}-of-00512.safetensors"
-    assert (
-        ranges.names(f"__{i}_{j}.distcp" for i in range(64) for j in range(2))
-        == "__{0–63}_0.distcp, __{0–63}_1.distcp"
-    )
+    of_two = (f"__{i}_{j}.distcp" for i in range(64) for j in range(2))
+    assert ranges.names(of_two) == "__{0–63}_0.distcp, __{0–63}_1.distcp"
 
 
 @EXAMPLES
@@ -169,9 +155,8 @@ def test_files_that_an_index_misses_are_all_told(tmp_path: Path) -> None:
     shards = [f"model-{i:05d}-of-00100.safetensors" for i in range(1, 101)]
     index = {"metadata": {"total_size": 0}, "weight_map": {f"w{i}": name for i, name in enumerate(shards)}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    said = " ".join(
-        f.message for r in verify(str(tmp_path)).files for f in r.report.findings if f.code == "missing-part"
-    )
+    found = [f for r in verify(str(tmp_path)).files for f in r.report.findings]
+    said = " ".join(f.message for f in found if f.code == "missing-part")
     quoted = set(re.findall(r"'(.*?)'", said))
     assert quoted | set(unfolded(said.rpartition(": ")[2])) == set(shards)
 
@@ -198,9 +183,8 @@ def test_one_line_for_each_damaged_file_and_one_for_what_follows(tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_one_line_of_run_has_the_count(tmp_path: Path) -> None:
-    done = ckpt(
-        "run", damaged(tmp_path / "run"), "--plan-dir", tmp_path / "plans", "--order", "step", "--", *SAY
-    )
+    root, plans = damaged(tmp_path / "run"), tmp_path / "plans"
+    done = ckpt("run", root, "--plan-dir", plans, "--order", "step", "--", *SAY)
     (line,) = [line for line in done.stderr.splitlines() if "step 20 was skipped (" in line]
     assert "ranks 1–3 and 6 have no good copy; " in line and "truncated" in line
 
@@ -208,7 +192,5 @@ def test_the_one_line_of_run_has_the_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [2, 17, 300])
 def test_every_run_is_named(count: int) -> None:
     text = completeness.listed(("megatron", f"exp/run-{i}") for i in range(count))
-    assert {
-        name.removesuffix(" (layout megatron)")
-        for name in unfolded(text.partition(": ")[2].replace(" (layout megatron)", ""))
-    } == {f"exp/run-{i}" for i in range(count)}
+    names = set(unfolded(text.partition(": ")[2].replace(" (layout megatron)", "")))
+    assert names == {f"exp/run-{i}" for i in range(count)}

@@ -115,9 +115,8 @@ def test_indexed_sets_and_bare_files_too(tmp_path: Path, copies: list[tuple[int,
     damaged.write_bytes(damaged.read_bytes()[:-1])
     alone = told(verify_paths([str(tmp_path)], jobs=1))
     assert told(verify_paths([str(tmp_path)], jobs=2)) == alone
-    assert "truncated" in {
-        f.code for r in alone.files if r.report.path == str(damaged) for f in r.report.findings
-    }
+    (cut,) = (r.report for r in alone.files if r.report.path == str(damaged))
+    assert "truncated" in {f.code for f in cut.findings}
     assert copies and copies[0][0] == copies[0][1] >= 80
 
 
@@ -144,12 +143,8 @@ def test_plans_are_the_same_and_fall_back_the_same(
     question = Selection(level=level, settle=0.0)
     alone = plan(str(many), replace(question, jobs=1))
     made = plan(str(many), replace(question, jobs=2))
-    assert copies
-    assert made == alone
-    assert (
-        made.checkpoint is not None
-        and [p.path.endswith("net-1_100.ckpt") for p in made.checkpoint.parts] == [True] * 80
-    )
+    assert copies and made == alone and made.checkpoint is not None
+    assert [p.path.endswith("net-1_100.ckpt") for p in made.checkpoint.parts] == [True] * 80
     for rank in range(80):
         (many / f"rank_{rank}" / "net-1_100.ckpt").write_bytes(b"\0")
     with pytest.raises(NoneUsable):
@@ -225,8 +220,7 @@ def test_names_that_do_not_tell_the_step(tmp_path: Path, copies: list[tuple[int,
     assert scan(str(tmp_path), Selection(jobs=2)) == scan(str(tmp_path), Selection(jobs=1))
 
 
-def test_the_command_makes_copies(many: Path) -> None:
-    script = """
+TELLING = """
 import sys, ckpt_tools.cli
 from ckpt_tools.reading import engines
 real = engines._begin_copy
@@ -236,12 +230,10 @@ def told():
 engines._begin_copy = told
 sys.exit(ckpt_tools.cli.execute(sys.argv[1:]))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, "verify", str(many), "--jobs", "2", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1000,
-    )
+
+
+def test_the_command_makes_copies(many: Path) -> None:
+    words = [sys.executable, "-c", TELLING, "verify", str(many), "--jobs", "2", "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=1000)
     assert done.returncode == 1, done.stderr
     assert done.stderr.count("a copy is made") == 2

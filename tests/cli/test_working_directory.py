@@ -17,10 +17,7 @@ from ckpt_tools.inspection.loadability import load
 
 pytestmark = pytest.mark.slow  # an interpreter for each
 
-MODULES = (
-    "json typer torch mindspore safetensors numpy zstandard xxhash isal sqlite3 subprocess struct tomllib "
-    "rich"
-)
+MODULES = "json typer torch mindspore safetensors numpy zstandard xxhash isal sqlite3 subprocess struct tomllib rich"
 
 
 @pytest.fixture
@@ -61,17 +58,10 @@ def test_python_m_imports_nothing_from_where_it_was_started(hostile: Path, words
 
 def test_python_m_keeps_other_places(tmp_path: Path) -> None:
     """Only the first place is taken away, which -m has put there: PYTHONPATH is the user's."""
-    code = (
-        "import sys; sys.path[:0] = ['first']; import ckpt_tools.__main__; print(sys.path[0],"
-        f" {str(tmp_path)!r} in sys.path)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd="/",
-        env={**CLEAN, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    begin = "import sys; sys.path[:0] = ['first']; import ckpt_tools.__main__; "
+    words = [sys.executable, "-c", f"{begin}print(sys.path[0], {str(tmp_path)!r} in sys.path)"]
+    env = {**CLEAN, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, cwd="/", env=env, capture_output=True, text=True)
     assert done.stdout == "first True\n", done.stderr
 
 
@@ -86,41 +76,32 @@ def test_the_load_child_imports_nothing_from_the_working_directory(
 def test_the_training_is_not_told_how_to_import(tmp_path: Path) -> None:
     """PYTHONSAFEPATH is meant for ckpt: with it `python train.py` would not find the modules beside train.py."""
     root = megatron(tmp_path / "runs")
-    show = [
-        sys.executable,
-        "-c",
-        "import os, sys; print(os.environ.get('PYTHONSAFEPATH'), os.environ.get('PYTHONUNBUFFERED'))",
-    ]
+    names = "('PYTHONSAFEPATH', 'PYTHONUNBUFFERED')"
+    show = [sys.executable, "-c", f"import os; print(*map(os.environ.get, {names}))"]
     env = {**CLEAN, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(tmp_path / "state")}
     for before, seen in (([], "None 1"), (["env", "PYTHONSAFEPATH=1"], "1 1")):
-        done = subprocess.run(
-            [*CKPT, "run", str(root), "--", *before, *show], env=env, capture_output=True, text=True
-        )
+        words = [*CKPT, "run", str(root), "--", *before, *show]
+        done = subprocess.run(words, env=env, capture_output=True, text=True)
         assert done.stdout == f"{seen}\n", done.stderr
 
 
-def pages() -> list[Path]:
-    return [
-        ROOT / "README.md",
-        ROOT / "SECURITY.md",
-        *sorted((DOCS).glob("*.md")),
-        *sorted((ROOT / "ckpt_tools/cli/snippets").iterdir()),
-    ]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(DOCS.glob("*.md"))]
+PAGES += sorted((ROOT / "ckpt_tools/cli/snippets").iterdir())
 
 
 INVITES = re.compile(r"python3? (?!-P)[^`|\n]*-m (?:mpi4py\.futures -m )?ckpt_tools")
 
 
-@pytest.mark.parametrize("page", [p for p in pages() if p.is_file()], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if p.is_file()], ids=lambda p: p.name)
 def test_pages_start_ckpt_where_nobody_can_plant_a_module(page: Path) -> None:
     lines = [line for line in page.read_text().splitlines() if "ckpt_tools" in line and "limit" not in line]
     assert not [line for line in lines if INVITES.search(line)]
 
 
 def test_the_search_finds_what_it_should() -> None:
-    assert INVITES.search("msrun -- python -m ckpt_tools run") and INVITES.search(
-        "mpirun python -m mpi4py.futures -m ckpt_tools"
-    )
-    assert not INVITES.search("python -P -m ckpt_tools run") and not INVITES.search(
-        "python -P -m mpi4py.futures -m ckpt_tools"
-    )
+    for flag, found in ((" ", True), (" -P ", False)):
+        for line in (
+            f"msrun -- python{flag}-m ckpt_tools run",
+            f"python{flag}-m mpi4py.futures -m ckpt_tools",
+        ):
+            assert bool(INVITES.search(line)) is found
