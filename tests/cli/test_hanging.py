@@ -22,6 +22,7 @@ from ckpt_tools.storage.attempts import patiently
 pytestmark = pytest.mark.slow  # an interpreter for each, and calls that hang for a second
 
 HOUR = ("--budget", "1h")
+NIGHT = pytest.mark.exhaustive
 
 
 @pytest.fixture
@@ -36,33 +37,24 @@ def newest(root: Path) -> Path:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param("plan"),
-        *(pytest.param(c, marks=pytest.mark.exhaustive) for c in ("latest", "hook")),
-        "run",
-    ],
+    "command", ["plan", "run", *(pytest.param(c, marks=NIGHT) for c in ("latest", "hook"))]
 )
 def test_no_command_goes_back_in_time(command: str, root: Path, tmp_path: Path) -> None:
-    more = {
-        "hook": ["--plan-dir", tmp_path / "plans"],
-        "run": ["--plan-dir", tmp_path / "plans", "--", "true"],
-    }.get(command, [])
+    more = ["--plan-dir", tmp_path / "plans"] if command in ("hook", "run") else []
+    more += ["--", "true"] if command == "run" else []
     done = hanging.ckpt("read", newest(root), command, root, *HOUR, "--order", "step", *more)
-    assert done.returncode == 5 and str(newest(root)) in done.stderr and "has not returned" in done.stderr, (
-        done.stderr
-    )
-    assert "Traceback" not in done.stderr
+    assert done.returncode == 5 and str(newest(root)) in done.stderr, done.stderr
+    assert "has not returned" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize(
     ("call", "of"),
     [
-        pytest.param("opendir", "directory", marks=pytest.mark.exhaustive),
         ("readdir", "directory"),
         ("stat", "file"),
-        pytest.param("open", "file", marks=pytest.mark.exhaustive),
+        pytest.param("opendir", "directory", marks=NIGHT),
+        pytest.param("open", "file", marks=NIGHT),
     ],
 )
 def test_every_call_that_hangs_is_noticed(call: str, of: str, root: Path) -> None:
@@ -75,36 +67,27 @@ def test_verify_says_which_file_and_what_it_saw_of_the_others(root: Path) -> Non
     done = hanging.ckpt("read", newest(root), "verify", root, "--max-duration", "1h", "--json")
     assert done.returncode == 5, done.stderr
     files = {f["path"]: f for f in json.loads(done.stdout)["files"]}
-    assert [
-        (f["verdict"], [x["code"] for x in f["findings"]]) for p, f in files.items() if p == str(newest(root))
-    ] == [("unknown", ["unreadable"])]
-    assert {f["verdict"] for p, f in files.items() if p != str(newest(root))} == {"ok"}
+    hung = files.pop(str(newest(root)))
+    assert (hung["verdict"], [x["code"] for x in hung["findings"]]) == ("unknown", ["unreadable"])
+    assert {f["verdict"] for f in files.values()} == {"ok"}
 
 
-def safetensors(path: Path, size: int) -> Path:
-    """A file of one tensor."""
-    path.write_bytes(vectors(a=bytes(range(256)) * (size // 256)))
-    return path
-
-
-@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.exhaustive), "4"])
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=NIGHT), "4"])
 def test_contents_that_hang(jobs: str, tmp_path: Path) -> None:
     """Also in a thread beside others that read: nobody waits for it at the end."""
-    path = safetensors(tmp_path / "model.safetensors", 8 << 20)
-    done = hanging.ckpt(
-        "read", path, "verify", path, "--max-duration", "1h", "-j", jobs, "--json", start=5 << 20
-    )
-    assert done.returncode == 5 and [f["verdict"] for f in json.loads(done.stdout)["files"]] == ["unknown"], (
-        done.stderr
-    )
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(vectors(a=bytes(range(256)) * (8 << 12)))
+    words = ("verify", path, "--max-duration", "1h", "-j", jobs, "--json")
+    done = hanging.ckpt("read", path, *words, start=5 << 20)
+    assert done.returncode == 5, done.stderr
+    assert [f["verdict"] for f in json.loads(done.stdout)["files"]] == ["unknown"]
 
 
-def test_copies_of_this_process_that_hang_are_not_waited_for(root: Path, tmp_path: Path) -> None:
+def test_copies_of_this_process_that_hang_are_not_waited_for(tmp_path: Path) -> None:
     many = megatron(tmp_path / "many", steps=range(70), world=1)
     path = many / "iter_0000069" / "mp_rank_00" / "model_optim_rng.pt"
-    done = hanging.ckpt(
-        "read", path, "plan", many, *HOUR, "-j", "2", "--order", "step", "--level", "structure"
-    )
+    words = ("plan", many, *HOUR, "-j", "2", "--order", "step", "--level", "structure")
+    done = hanging.ckpt("read", path, *words)
     assert done.returncode == 5 and str(path) in done.stderr, done.stderr
 
 
@@ -138,15 +121,10 @@ def test_without_a_limit_nothing_is_different(root: Path) -> None:
 
 
 def test_with_a_limit_the_answer_is_the_same(root: Path) -> None:
-    with_limit, without = (
-        plan(str(root), Selection(order="step", budget=3600.0)),
-        plan(str(root), Selection(order="step")),
-    )
-    assert (with_limit.fingerprint, with_limit.bytes_read, with_limit.ranks) == (
-        without.fingerprint,
-        without.bytes_read,
-        without.by_rank,
-    )
+    made, without = (plan(str(root), Selection(order="step", budget=budget)) for budget in (3600.0, None))
+    assert (made.fingerprint, made.bytes_read, made.ranks) == (
+        without.fingerprint, without.bytes_read, without.by_rank,
+    )  # fmt: skip
     assert not [t for t in threading.enumerate() if t.name.startswith("ckpt-work")]
 
 

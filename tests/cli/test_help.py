@@ -64,11 +64,8 @@ def test_a_directory_is_verified_and_shown(home: Path) -> None:
     done = run_helpers.ckpt("verify", cwd=home / "run")
     assert done.returncode == 0 and done.stdout.startswith("ok: 4 files")
     done = run_helpers.ckpt("show", home / "run/iter_0000010")
-    assert (
-        done.returncode == 0
-        and "└─ step 10" in done.stdout
-        and "mp_rank_01/model_optim_rng.pt" in done.stdout
-    )
+    assert done.returncode == 0
+    assert "└─ step 10" in done.stdout and "mp_rank_01/model_optim_rng.pt" in done.stdout
     done = run_helpers.ckpt("show", home / "run", "--json")
     assert done.returncode == 0 and '"schema": "ckpt-tools/scan/v1"' in done.stdout
 

@@ -115,7 +115,7 @@ LINES = (
     "verify run --explain-bytes --level values", "verify run --sample 1/2 --max-duration 1h", "plan run", "latest run --rank 0", "hook run --plan-dir plans --view view --job j", "ls run",
     f"show run/{FILE} --level values --explain-bytes", "diff run/iter_0000010 run/iter_0000020", "diff run run", "explain truncated", "formats", "layouts", "layouts run --check --layout megatron",
     "launchers", "plan run --history --plan-dir plans", "quarantine run/iter_0000010", "repair run", "prune run --keep-last 1 --settle 0s", "pin run/iter_0000010 --dry-run", "seal run --dry-run --again",
-    "show run/iter_0000010/.ckpt-seal.json", "plan nowhere", "plan run --max-step 5", "verify nowhere", "ls nowhere", "explain nonsense", "quarantine run/iter_0000010 --apply", "ls run --quarantine",
+    "show run/iter_0000010/.ckpt-seal.json", "plan nowhere", "plan run --max-step 5 --plan-dir none", "verify nowhere", "ls nowhere", "explain nonsense", "quarantine run/iter_0000010 --apply", "ls run --quarantine",
     "undo run", "report run --level values",
 )  # fmt: skip
 
@@ -139,9 +139,7 @@ def test_every_command_prints_what_its_schema_says(
     seen = set()
     (tmp_path / tmp_path.name).symlink_to(root)  # a store of this test's own
     for line in (f"stage local://{tmp_path.name} staged --max-step 10", *LINES):
-        _, out, err = asker.execute(
-            *line.split(), "--json", *(["--plan-dir", "none"] if line == "plan run --max-step 5" else [])
-        )
+        _, out, err = asker.execute(*line.split(), "--json")
         assert out, (line, err)
         seen.add(check(json.loads(out)))
     lines = asker.execute("verify", root, "--format", "jsonl", "--progress", "json")
@@ -184,9 +182,8 @@ def test_all_commands_fail_in_one_shape(asker: Asker, tmp_path: Path) -> None:
         answer = json.loads(out)
         assert check(answer) in ("error-v1", "plan-v1"), line
         error = answer["error"]
-        assert got == error["exit_code"] and (
-            got == code or line.startswith(("undo", "quarantine", "pin", "plan run --no-f"))
-        ), (line, got, err)
+        other = line.startswith(("undo", "quarantine", "pin", "plan run --no-f"))
+        assert got == error["exit_code"] and (got == code or other), (line, got, err)
         assert error["message"] and error["hint"] and error["code"], (line, error)
         if answer["schema"] == "ckpt-tools/error/v1":
             assert (answer["verdict"], answer["files"]) == ("unknown", [])
@@ -216,14 +213,10 @@ def test_a_decision_that_failed_is_a_plan_too(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_page_says_how_to_have_one(tmp_path: Path) -> None:
-    block = (
-        (DOCS / "json.md").read_text().partition("## Schemas")[2].partition("```sh\n")[2].partition("```")[0]
-    )
-    env = {
-        **CLEAN,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": str(PACKAGE.parent),
-    }
+    page = (DOCS / "json.md").read_text().partition("## Schemas")[2]
+    block = page.partition("```sh\n")[2].partition("```")[0]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**CLEAN, "PATH": path, "PYTHONPATH": str(PACKAGE.parent)}
     subprocess.run(["sh", "-euc", block], cwd=tmp_path, env=env, check=True)
     assert json.loads((tmp_path / "plan-v1.json").read_text()) == published("plan-v1")
 
@@ -231,23 +224,12 @@ def test_the_page_says_how_to_have_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_line_of_watch_is_valid(asker: Asker, tmp_path: Path) -> None:
     root = plain(tmp_path)
-    state = (
-        "--once",
-        "--settle",
-        "0s",
-        "--state-dir",
-        "state",
-        "--on-good",
-        "true",
-        "--on-bad",
-        "true",
-        "--seal",
-    )
-    lines = asker.execute("watch", root, *state)[1].splitlines()
+    line = "--once --settle 0s --state-dir state --on-good true --on-bad true --seal"
+    lines = asker.execute("watch", root, *line.split())[1].splitlines()
     shutil.rmtree(root / "iter_0000010")
     broken(root, 20)
     asker.execute("hook", root, "--allow=fresh")
-    lines += asker.execute("watch", root, *state)[1].splitlines()
+    lines += asker.execute("watch", root, *line.split())[1].splitlines()
     assert {check(json.loads(line)) for line in lines} == {"watch-v1"}
     types = {json.loads(line)["type"] for line in lines}
     assert types >= {"started", "checkpoint", "gone", "pass", "hook", "stopped"}

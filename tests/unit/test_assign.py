@@ -83,21 +83,14 @@ def test_every_rank_loads_its_own_files_in_the_order_of_the_layout() -> None:
     assert loads(made) == {0: ["model_0", "optim_0"], 1: ["model_1", "optim_1"]}
     assert not made.findings and not made.shared
     assert not any(load.substituted for some in made.loads.values() for load in some)
-
-
-def test_only_ranks_that_are_asked_for_are_assigned() -> None:
-    made = assigned(models(0, 1, 2), 3, ranks=frozenset({1}))
+    made = assigned(models(0, 1, 2), 3, ranks=frozenset({1}))  # only these are asked for
     assert loads(made) == {1: ["model_1"]} and not made.findings
 
 
 def test_a_damaged_file_is_replaced_by_the_nearest_good_one() -> None:
     made = assigned(models(0, 1, 2, 3, 4), 5, "model_3", "model_2")
-    assert loads(made) == {n: [f"model_{n if n < 2 else {2: 1, 3: 4, 4: 4}[n]}"] for n in range(5)}
-    assert [load.substituted for rank in range(5) for load in made.loads[rank]] == [False] * 2 + [
-        True,
-        True,
-        False,
-    ]
+    assert loads(made) == {n: [f"model_{of}"] for n, of in enumerate((0, 1, 1, 4, 4))}
+    assert [n for n in range(5) if made.loads[n][0].substituted] == [2, 3]
     assert loads(assigned(models(0, 1, 2), 3, "model_1"))[1] == ["model_0"]  # of two as near the lower
 
 
@@ -118,8 +111,7 @@ def test_a_substitute_is_proven_by_a_file_of_its_own_kind() -> None:
 
     known = replace(NOTHING_KNOWN, differences=differences)
     made = assigned([*models(0, 1, 2), part("copy_0", 0)], 3, "model_1", known=known)
-    assert loads(made)[1] == ["model_0"]
-    assert compared == [("model", "model")]
+    assert loads(made)[1] == ["model_0"] and compared == [("model", "model")]
 
 
 def test_of_two_own_files_that_of_this_node_and_then_the_newer_goes_first() -> None:
@@ -140,11 +132,8 @@ def test_what_no_rank_may_stand_in_for() -> None:
     assert made.findings[1].message == "rank 1 has no good optimizer file"
     lost = assigned(models(0, name="optim"), 2)
     assert codes(lost) == ["missing-rank"] and not lost.findings[0].follows
-
-
-def test_a_finding_that_has_a_path_keeps_it() -> None:
-    made = assigned(models(0), 1, "model_0", why=replace(CRC, path="/run/10/other"))
-    assert made.findings[0].path == "/run/10/other"
+    elsewhere = assigned(models(0), 1, "model_0", why=replace(CRC, path="/run/10/other"))
+    assert elsewhere.findings[0].path == "/run/10/other", "a finding that has a path keeps it"
 
 
 def test_ranks_without_a_file_are_told_once_and_what_follows_last() -> None:
@@ -167,20 +156,17 @@ def test_a_file_that_is_not_required_is_missed_only_where_it_is_damaged() -> Non
 
 def test_nobody_knows_of_a_group() -> None:
     """Where every file was saved that was meant to be, a rank without one needs a replica."""
-    made = assigned(models(0, name="optim"), 3, layout=replace(TOY, complete=Complete(by_name=True)))
+    by_name = replace(TOY, complete=Complete(by_name=True))
+    made = assigned(models(0, name="optim"), 3, layout=by_name)
     assert made.groupless == (1, 2) and codes(made) == ["replica-groups-needed"]
     assert made.findings[0].ranks == ((1, 2),)
     text = "there is no file in this checkpoint, and no rank is known to hold the same state, for 2 of 3 ranks: 1, 2"
     assert made.findings[0].message == text
-    (one,) = assigned(
-        models(0, name="optim"), 2, layout=replace(TOY, complete=Complete(by_name=True))
-    ).findings
+    (one,) = assigned(models(0, name="optim"), 2, layout=by_name).findings
     assert one.message == "rank 1 has no file in this checkpoint, and no rank is known to hold the same state"
-    broken = assigned(
-        models(0, 1, name="optim"), 2, "optim_1", layout=replace(TOY, complete=Complete(by_name=True))
-    )
+    broken = assigned(models(0, 1, name="optim"), 2, "optim_1", layout=by_name)
     assert not broken.groupless and codes(broken) == ["crc-mismatch", "missing-rank"]
-    known = assigned(models(0), 2, "model_0", layout=replace(TOY, complete=Complete(by_name=True)))
+    known = assigned(models(0), 2, "model_0", layout=by_name)
     assert not known.groupless and codes(known) == ["crc-mismatch", "missing-rank", "missing-rank"]
 
 
@@ -192,10 +178,7 @@ def test_members_of_another_group_do_not_stand_in() -> None:
     assert loads(made)[2] == ["model_0"]
     large = assigned(models(1, 7), 64, ranks=frozenset({0, 6}))  # more ranks than files
     assert loads(large) == {0: ["model_1"], 6: ["model_7"]}
-
-
-def test_members_of_a_group_larger_than_what_is_left_stand_in_and_no_others() -> None:
-    """The group has more ranks than there are files: they are gone through the other way around."""
+    # the group has more ranks than there are files: they are gone through the other way around
     made = assigned(models(1, 2), 8, "model_2", sizes={"tp": 2})
     assert 2 not in loads(made)
     assert codes(made)

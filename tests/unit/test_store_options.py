@@ -6,7 +6,6 @@ import pickle
 import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,13 +56,8 @@ def test_the_client_takes_each_of_its_options() -> None:
     store = pytest.importorskip("obstore.store")
     for key in options.CLIENT - {"root_certificate", "proxy_ca_certificate"}:
         value = "3s" if "timeout" in key or "interval" in key else "true"
-        value = (
-            "http://127.0.0.1:1"
-            if key == "proxy_url"
-            else "65536"
-            if key.endswith(("size", "host"))
-            else value
-        )
+        value = "65536" if key.endswith(("size", "host")) else value
+        value = "http://127.0.0.1:1" if key == "proxy_url" else value
         made = open_options("s3://bucket", StoreOptions(((key, value),)), KEYS)
         assert key in made["client_options"]
         store.from_url("s3://bucket", **made)
@@ -101,75 +95,51 @@ def test_a_value_is_hashed_copied_and_shown_without_what_it_holds() -> None:
     assert "endpoint" in repr(given) and "region" in repr(given)
 
 
+PLAIN = {"allow_http": "true"}
+RETRIES = {"max_retries": "3", "retry_timeout": "1m", "init_backoff": "100ms", "backoff_base": "2"}
+BACKOFF = {"init_backoff": timedelta(seconds=0.1), "base": 2.0}
+OTHERS = {"AWS_ALLOW_HTTP": "true", "AWS_TIMEOUT": "9s", "GOOGLE_PROXY_URL": "x"}
+
+
 @pytest.mark.parametrize(
-    ("url", "flags", "env", "expected"),
+    ("url", "flags", "env", "config", "client"),
     [
-        ("s3://b", {"region": "r"}, KEYS, {"config": {"region": "r"}}),
-        ("s3://b", {"timeout": "90"}, KEYS, {"client_options": {"timeout": "90000ms"}}),
-        (
-            "s3://b",
-            {"endpoint": "http://h:1"},
-            KEYS,
-            {"config": {"endpoint": "http://h:1"}, "client_options": {"allow_http": "true"}},
-        ),
-        (
-            "s3://b",
-            {},
-            {**KEYS, "AWS_ENDPOINT_URL": "http://h:1"},
-            {"client_options": {"allow_http": "true"}},
-        ),
+        ("s3://b", {"region": "r"}, {}, {"region": "r"}, {}),
+        ("s3://b", {"timeout": "90"}, {}, {}, {"timeout": "90000ms"}),
+        ("s3://b", {"endpoint": "http://h:1"}, {}, {"endpoint": "http://h:1"}, PLAIN),
+        ("s3://b", {}, {"AWS_ENDPOINT_URL": "http://h:1"}, {}, PLAIN),
         (
             "s3://b",
             {"endpoint": "https://h"},
-            {**KEYS, "AWS_ENDPOINT_URL": "http://h"},
-            {"config": {"endpoint": "https://h"}},
-        ),
-        (
-            "s3://b",
-            {"timeout": "3"},
-            {**KEYS, "AWS_ALLOW_HTTP": "true", "AWS_TIMEOUT": "9s", "GOOGLE_PROXY_URL": "x"},
-            {"client_options": {"timeout": "3000ms", "allow_http": "true"}},
-        ),
-        ("s3://b", {}, {**KEYS, "AWS_ALLOW_HTTP": "true"}, {}),
-        ("s3://b", {"skip_signature": "true"}, {}, {"config": {"skip_signature": "true"}}),
-        (
-            "gs://b",
-            {"base_url": "http://h"},
+            {"AWS_ENDPOINT_URL": "http://h"},
+            {"endpoint": "https://h"},
             {},
-            {"config": {"base_url": "http://h"}, "client_options": {"allow_http": "true"}},
         ),
-        ("http://h", {}, {}, {"client_options": {"allow_http": "true"}}),
-        ("https://h", {"connect_timeout": "500ms"}, {}, {"client_options": {"connect_timeout": "500ms"}}),
-        (
-            "az://c",
-            {"max_retries": "3", "retry_timeout": "1m", "init_backoff": "100ms", "backoff_base": "2"},
-            {},
-            {
-                "retry_config": {
-                    "max_retries": 3,
-                    "retry_timeout": timedelta(minutes=1),
-                    "backoff": {"init_backoff": timedelta(seconds=0.1), "base": 2.0},
-                }
-            },
-        ),
-        (
-            "sftp://h",
-            {
-                "port": "22",
-                "look_for": "true",
-                "host": "h",
-                "client_kwargs.region_name": "r",
-                "client_kwargs.n": "1",
-            },
-            {},
-            {"port": 22, "look_for": True, "host": "h", "client_kwargs": {"region_name": "r", "n": 1}},
-        ),
+        ("s3://b", {"timeout": "3"}, OTHERS, {}, {"timeout": "3000ms", **PLAIN}),
+        ("s3://b", {}, {"AWS_ALLOW_HTTP": "true"}, {}, {}),
+        ("s3://b", {"skip_signature": "true"}, {}, {"skip_signature": "true"}, {}),
+        ("gs://b", {"base_url": "http://h"}, {}, {"base_url": "http://h"}, PLAIN),
+        ("http://h", {}, {}, {}, PLAIN),
+        ("https://h", {"connect_timeout": "500ms"}, {}, {}, {"connect_timeout": "500ms"}),
     ],
 )
 def test_what_a_store_is_opened_with(
-    url: str, flags: dict[str, str], env: dict[str, str], expected: dict[str, Any]
+    url: str, flags: dict[str, str], env: dict[str, str], config: dict[str, str], client: dict[str, str]
 ) -> None:
-    assert open_options(url, StoreOptions(tuple(flags.items())), env) == expected
+    keys = KEYS if url.startswith("s3:") and "skip_signature" not in flags else {}
+    expected = {"config": config, "client_options": client}
+    made = open_options(url, StoreOptions(tuple(flags.items())), {**keys, **env})
+    assert made == {name: value for name, value in expected.items() if value}
+
+
+def test_what_other_stores_are_opened_with() -> None:
+    made = open_options("az://c", StoreOptions(tuple(RETRIES.items())), {})
+    told = {"max_retries": 3, "retry_timeout": timedelta(minutes=1), "backoff": BACKOFF}
+    assert made == {"retry_config": told}
+    flags = {"port": "22", "look_for": "true", "host": "h"}
+    inner = {"client_kwargs.region_name": "r", "client_kwargs.n": "1"}
+    made = open_options("sftp://h", StoreOptions((*flags.items(), *inner.items())), {})
+    assert made == {"port": 22, "look_for": True, "host": "h", "client_kwargs": {"region_name": "r", "n": 1}}
 
 
 @pytest.mark.parametrize(
