@@ -52,9 +52,7 @@ def test_the_top_level_can_be_read_aloud() -> None:
 
 @pytest.mark.slow
 def test_no_import_leads_back() -> None:
-    graph = {
-        name: {m for m in seen(path).imported if m in MODULES and m != name} for name, path in MODULES.items()
-    }
+    graph = {name: {*seen(path).imported} & MODULES.keys() - {name} for name, path in MODULES.items()}
     with pytest.raises(CycleError):  # the test can fail
         TopologicalSorter({**graph, "ckpt_tools.errors": {"ckpt_tools.api"}}).prepare()
     TopologicalSorter(graph).prepare()
@@ -89,14 +87,8 @@ def test_a_function_is_read_in_one_breath() -> None:
 
 def indexed_reports(tree: ast.Module) -> list[int]:
     """The lines that take a report out of a session's dictionary, in which that of no unread file is."""
-    return [
-        node.lineno
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Subscript)
-        and isinstance(node.ctx, ast.Load)
-        and isinstance(node.value, ast.Attribute)
-        and node.value.attr == "reports"
-    ]
+    taken = (n for n in ast.walk(tree) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load))
+    return [n.lineno for n in taken if isinstance(n.value, ast.Attribute) and n.value.attr == "reports"]
 
 
 def test_whatever_asks_for_a_report_asks_the_session_for_it() -> None:
@@ -153,30 +145,17 @@ def test_the_blueprint_names_every_room_and_nothing_that_is_gone() -> None:
     assert set(rooms) == {p.name for p in PACKAGE.iterdir() if p.is_dir() and p.name != "__pycache__"}
     for room, text in rooms.items():
         there = {p.stem for p in (PACKAGE / room).iterdir()}
-        begin = {
-            word
-            for words in re.findall(r"(?:[a-z]\w+ ){2,}[a-z]\w+", text)
-            for word in words.split()
-            if "_" in word
-        }
+        words = " ".join(re.findall(r"(?:[a-z]\w+ ){2,}[a-z]\w+", text)).split()
+        begin = {word for word in words if "_" in word}
         assert begin <= there, (room, begin - there)
 
 
-ASKS = {
-    *(f"os.{call}" for call in ("stat", "lstat", "open", "listdir", "scandir", "walk", "readlink", "access")),
-    *(
-        f"os.path.{call}"
-        for call in ("exists", "lexists", "isdir", "isfile", "islink", "ismount", "samefile")
-    ),
-    *(f"os.path.{call}" for call in ("getsize", "getmtime", "abspath", "realpath", "commonpath")),
-    "open",
-    "Path",
-    "glob.glob",
-}
+OF_OS = "stat lstat open listdir scandir walk readlink access"
+OF_PATHS = "exists lexists isdir isfile islink ismount samefile getsize getmtime abspath realpath commonpath"
+ASKS = {"open", "Path", "glob.glob", *(f"os.{call}" for call in OF_OS.split())}
+ASKS |= {f"os.path.{call}" for call in OF_PATHS.split()}
 """What asks this machine's file system, or makes a path of this machine of a URL."""
-BLIND = (
-    "discovery", "inspection", "formats", "layouts", "reading", "planning", "comparison",
-)  # fmt: skip
+BLIND = ("discovery", "inspection", "formats", "layouts", "reading", "planning", "comparison")
 """The rooms that may not know where a tree lies."""
 LOCAL = {
     "inspection/load_child.py": "a loader's process is given a file of this machine",
@@ -191,10 +170,8 @@ LOCAL = {
 def asking(tree: ast.AST) -> list[str]:
     """The calls of ``ASKS`` in a file."""
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    passed = [word for n in calls for word in n.args]
-    names = (
-        ast.unparse(n) for n in (*(n.func for n in calls), *passed) if isinstance(n, ast.Attribute | ast.Name)
-    )
+    named = [*(n.func for n in calls), *(word for n in calls for word in n.args)]
+    names = (ast.unparse(n) for n in named if isinstance(n, ast.Attribute | ast.Name))
     return [name for name in names if name in ASKS]
 
 

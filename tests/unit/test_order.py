@@ -63,6 +63,7 @@ class Case(NamedTuple):
     named: str = ""
 
 
+CONTRADICT = "times-contradict-steps"
 AHEAD = 2000
 BEFORE_1980 = -START / MINUTE
 CASES = {
@@ -71,16 +72,16 @@ CASES = {
     "before 1980": Case((BEFORE_1980 + 3, *(BEFORE_1980 + n for n in (2, 1, 0))), 40, "times-mute"),
     "that of the highest step is before 1980": Case((0, 10, 20, BEFORE_1980), 40, "times-mute"),
     "that of an older one is before 1980": Case((BEFORE_1980, 10, 20, 30), 40),
-    "a rollback": Case((0, 10, 40, 30), 30, "times-contradict-steps"),
-    "a rollback to the first": Case((0, 40, 20, 30), 20, "times-contradict-steps"),
-    "reversed": Case((30, 20, 10, 0), 10, "times-contradict-steps", Effect.ASK),
-    "the oldest was touched": Case((50, 10, 20, 30), 10, "times-contradict-steps", Effect.ASK),
+    "a rollback": Case((0, 10, 40, 30), 30, CONTRADICT),
+    "a rollback to the first": Case((0, 40, 20, 30), 20, CONTRADICT),
+    "reversed": Case((30, 20, 10, 0), 10, CONTRADICT, Effect.ASK),
+    "the oldest was touched": Case((50, 10, 20, 30), 10, CONTRADICT, Effect.ASK),
     "copied in the order of the names": Case((0.02, 0.03, 0, 0.01), 40, "times-mute"),
     "a rollback that the tracker contradicts": Case(
-        (0, 10, 40, 30), 30, "times-contradict-steps", Effect.ASK, named="/run/latest"
+        (0, 10, 40, 30), 30, CONTRADICT, Effect.ASK, "/run/latest"
     ),
     "a copy that the tracker contradicts": Case(
-        (0.02, 0.03, 0, 0.01), 40, "times-contradict-steps", Effect.ASK, named="/run/latest"
+        (0.02, 0.03, 0, 0.01), 40, CONTRADICT, Effect.ASK, "/run/latest"
     ),
 }
 
@@ -108,12 +109,11 @@ def test_what_was_written_as_quickly_as_a_copy_writes_it_was_copied(size: int, n
 
 
 def test_a_question_names_what_each_answer_leads_to() -> None:
-    (hit,) = times_contradict_steps.RULE.check(facts([save(10, 20), save(20, 10)]))  # type: ignore[misc]
-    assert hit.hint == "add --order mtime to resume from step 10, or --order step to resume from step 20"
-    f = facts([save(10, 20), save(20, 10)], step_flag=False)
-    assert [h.hint for h in times_contradict_steps.RULE.check(f)] == [
-        "add --order mtime to resume from step 10, or --exclude X"
-    ]  # type: ignore[misc]
+    first = "add --order mtime to resume from step 10, or"
+    for flag, second in ((True, "--order step to resume from step 20"), (False, "--exclude X")):
+        f = facts([save(10, 20), save(20, 10)], step_flag=flag)
+        (hit,) = times_contradict_steps.RULE.check(f)  # type: ignore[misc]
+        assert hit.hint == f"{first} {second}"
 
 
 def test_saves_whose_steps_do_not_compare_are_a_question_where_times_say_nothing() -> None:
@@ -129,9 +129,7 @@ def test_saves_whose_steps_do_not_compare_are_a_question_where_times_say_nothing
 
 def test_a_tracker_that_was_written_later_and_names_another_is_a_question() -> None:
     saves = [save(10, 0), save(20, 10)]
-    assert hits(facts(saves, named="/run/latest", tracked=saves[0])) == [
-        ("times-contradict-steps", Effect.ASK)
-    ]
+    assert hits(facts(saves, named="/run/latest", tracked=saves[0])) == [(CONTRADICT, Effect.ASK)]
 
 
 def test_the_best_so_far_goes_last_where_nothing_tells_its_step() -> None:
@@ -151,14 +149,11 @@ PLACES = partial(find_places, layouts=Layouts())
 
 
 def test_steps_of_a_run_whose_names_restart_are_those_that_its_files_tell() -> None:
-    first, again = (
-        replace(save(None, n), layout="mindspore", epoch=3 - n, step_in_epoch=1, restarts=n) for n in (0, 1)
-    )
+    at = {"layout": "mindspore", "step_in_epoch": 1}
+    first, again = (replace(save(None, n), epoch=3 - n, restarts=n, **at) for n in (0, 1))
     told = {first.key: 9, again.key: 12}
-    assert PLACES([first, again], count_told=lambda c: told[c.key]) == {
-        first.key: (9, -1, -1),
-        again.key: (12, -1, -1),
-    }
+    places = {key: (step, -1, -1) for key, step in told.items()}
+    assert PLACES([first, again], count_told=lambda c: told[c.key]) == places
     assert PLACES([first, again], count_told=lambda c: None) == {}
 
 

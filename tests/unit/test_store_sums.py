@@ -9,6 +9,7 @@ import hashlib
 import pickle
 import threading
 import zlib
+from typing import Any
 
 import pytest
 from examples import examples
@@ -48,6 +49,12 @@ class Counting(BytesSource):
         return super().read(offset, length)
 
 
+def tiles(size: int, tile: int, how: Any) -> list[Sum]:
+    """The sums of a seal."""
+    extents = [Extent(at, min(tile, size - at)) for at in range(0, size, tile)]
+    return [Sum("seal", ASKED, (e,), e.offset, hash=how) for e in extents]
+
+
 CHECK = b"123456789"
 REFERENCE = {"crc32": "cbf43926", "crc32c": "e3069283", "crc64nvme": "ae8b14860a799888"}
 """Of CHECK, as the catalogue of parametrised CRC algorithms has them."""
@@ -60,11 +67,8 @@ def whole(algorithm: str, data: bytes) -> bytes:
     """By other code than what is tested: bit by bit, or hashlib."""
     if algorithm not in CRCS:
         return hashlib.new(algorithm, data).digest()
-    poly, width = {
-        "crc32": (0xEDB88320, 32),
-        "crc32c": (0x82F63B78, 32),
-        "crc64nvme": (0x9A6C9329AC4BC9B5, 64),
-    }[algorithm]
+    polys = {"crc32": (0xEDB88320, 32), "crc32c": (0x82F63B78, 32), "crc64nvme": (0x9A6C9329AC4BC9B5, 64)}
+    poly, width = polys[algorithm]
     ones = (1 << width) - 1
     value = ones
     for byte in data:
@@ -77,9 +81,8 @@ def whole(algorithm: str, data: bytes) -> bytes:
 def of_parts(algorithm: str, parts: list[bytes], *, told: bool = False) -> StoreChecksum:
     """The composite checksum of an upload in parts."""
     values = tuple(whole(algorithm, p) for p in parts)
-    return StoreChecksum(
-        algorithm, whole(algorithm, b"".join(values)), tuple(map(len, parts)), values if told else ()
-    )
+    value = whole(algorithm, b"".join(values))
+    return StoreChecksum(algorithm, value, tuple(map(len, parts)), values if told else ())
 
 
 @pytest.mark.parametrize("algorithm", CRCS)
@@ -139,13 +142,8 @@ def test_each_byte_is_read_once_whatever_else_is_worked_out(algorithm, in_parts,
     cut = data.draw(st.integers(0, len(body)))
     records = [Sum("record", zlib.crc32(body[:cut]), (Extent(0, cut),), 0)] if cut else []
     records += [Sum("other", 1 ^ zlib.crc32(body[cut:]), (Extent(cut, len(body) - cut),), cut)]
-    seal = [
-        Sum("seal", ASKED, (Extent(at, min(700, len(body) - at)),), at, hash=xxh3)
-        for at in range(0, len(body), 700)
-    ]
-    beside = [*records, *(seal if sealed else ())]
     out, source = WorkedOut(of, len(body)), Counting(body)
-    sums = [*beside, *out.sums]
+    sums = [*records, *(tiles(len(body), 700, xxh3) if sealed else ()), *out.sums]
     told = list(out.taken(mismatches(source, sums, jobs=data.draw(st.integers(1, 2)), gaps=True)))
     assert out.value == of.value
     assert {s.what for s, _ in told} - {"seal"} == {"other"}
@@ -164,9 +162,8 @@ def test_a_composite_whose_parts_are_told_gives_that_of_the_whole() -> None:
     body = b"".join(parts)
     for algorithm in CRCS:
         told = StoreChecksums("s3://b/k", len(body), (of_parts(algorithm, parts, told=True),))
-        assert [(s.algorithm, s.value) for s in told_of_whole(told).sums if s.whole] == [
-            (algorithm, whole(algorithm, body))
-        ]
+        (of,) = (s for s in told_of_whole(told).sums if s.whole)
+        assert (of.algorithm, of.value) == (algorithm, whole(algorithm, body))
     for wrong in (
         of_parts("sha256", parts, told=True),
         of_parts("crc32", parts),
@@ -192,9 +189,8 @@ def test_a_composite_follows_from_a_seal_whose_chunks_are_its_parts(full: int, r
         of = StoreChecksum("crc32c", composite("crc32c", values), lengths)
         assert of_chunks(of, size, crcs) == of.value
     assert of_chunks(StoreChecksum("crc32c", b"", (1, size - 1)), size, crcs) is None or size == 2
-    assert of_chunks(StoreChecksum("crc32c", b"", (size, 0)), size, crcs) is None
-    assert of_chunks(StoreChecksum("sha256", b"", (size,)), size, crcs) is None
-    assert of_chunks(StoreChecksum("crc32c", b"", (size + 1,)), size, crcs) is None
+    for algorithm, lengths in (("crc32c", (size, 0)), ("sha256", (size,)), ("crc32c", (size + 1,))):
+        assert of_chunks(StoreChecksum(algorithm, b"", lengths), size, crcs) is None
 
 
 def test_what_is_compared_with_digests_of_the_whole() -> None:
@@ -205,31 +201,29 @@ def test_what_is_compared_with_digests_of_the_whole() -> None:
     weak = StoreChecksum("md5", tag.value, weak=True)
     known = {a: whole(a, CHECK) for a in ("crc32c", "sha256", "md5")}
     other = {a: whole(a, b"987654321") for a in known}
-    found = compared(told(crc, sha), known)
-    assert found is not None and found.same and found.checksum == sha  # the strongest is named
-    found = compared(told(crc, sha), {**known, "crc32c": other["crc32c"]})
-    assert found is not None and not found.same and found.checksum == crc  # one that differs wins
-    assert compared(told(weak), other) is None  # an ETag that differs is no evidence
-    found = compared(told(weak), known)
-    assert found is not None and found.same
-    said = StoreChecksum("md5", tag.value, claimed=True)  # what an uploader said proves no bytes
-    assert compared(told(said), known) is None
-    found = compared(told(said), other)
-    assert found is not None and not found.same
-    assert compared(told(), known) is None
-    assert compared(told(sha), {"crc32": known["crc32c"]}) is None
-    assert compared(told(StoreChecksum("crc32c", crc.value, (5, 4))), known) is None  # a composite is another
+    said = StoreChecksum("md5", tag.value, claimed=True)
+    of_two = StoreChecksum("crc32c", crc.value, (5, 4))
+    for sums, digests, expected in (
+        ((crc, sha), known, (True, sha)),  # the strongest is named
+        ((crc, sha), {**known, "crc32c": other["crc32c"]}, (False, crc)),  # one that differs wins
+        ((weak,), other, None),  # an ETag that differs is no evidence
+        ((weak,), known, (True, weak)),
+        ((said,), known, None),  # what an uploader said proves no bytes
+        ((said,), other, (False, said)),
+        ((), known, None),
+        ((sha,), {"crc32": known["crc32c"]}, None),
+        ((of_two,), known, None),  # a composite is another
+    ):
+        found = compared(told(*sums), digests)
+        assert (found and (found.same, found.checksum)) == expected, sums
 
 
 def test_which_is_worked_out() -> None:
     def chosen(*sums: StoreChecksum, to_prove: bool = True) -> StoreChecksum | None:
         return to_work_out(StoreChecksums("s3://b/k", 9, sums), to_prove=to_prove)
 
-    crc, sha, parts = (
-        StoreChecksum("crc64nvme", b""),
-        StoreChecksum("sha256", b""),
-        of_parts("crc32", [CHECK]),
-    )
+    crc, sha = StoreChecksum("crc64nvme", b""), StoreChecksum("sha256", b"")
+    parts = of_parts("crc32", [CHECK])
     tag = StoreChecksum("md5", b"", weak=True)
     assert chosen(tag, sha, crc, parts) == crc
     assert chosen(tag, parts) == parts
@@ -251,15 +245,10 @@ def test_without_its_package_a_checksum_is_left_alone(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("in_parts", [False, True])
 def test_a_seals_own_digests_carry_a_crc(tile: int, in_parts: bool) -> None:
     data = bytes(range(256)) * 40
-    of = (
-        of_parts("crc32c", [data[:5000], data[5000:]])
-        if in_parts
-        else StoreChecksum("crc32c", whole("crc32c", data))
-    )
-    seal = [
-        Sum(f"c{at}", ASKED, (Extent(at, min(tile, len(data) - at)),), at, hash=ChunkDigests)
-        for at in range(0, len(data), tile)
-    ]
+    of = StoreChecksum("crc32c", whole("crc32c", data))
+    if in_parts:
+        of = of_parts("crc32c", [data[:5000], data[5000:]])
+    seal = tiles(len(data), tile, ChunkDigests)
     out, source = WorkedOut(of, len(data)), Counting(data)
     list(out.taken(mismatches(source, [*seal, *out.sums], jobs=1)))
     assert out.value == of.value and set(source.times) == {1}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -36,15 +37,9 @@ def test_what_is_ours_is_read(own: Path) -> None:
     assert trust.read(str(own / "orders"), 2) == b"go"
     with trust.directory(str(own)) as fd:
         assert os.listdir(fd) == ["orders"]
-
-
-def test_a_file_has_a_size(own: Path) -> None:
     with pytest.raises(Untrusted, match="larger than 1 bytes"):
         trust.read(str(own / "orders"), 1)
-
-
-def test_what_is_not_there_is_an_error_of_the_system_that_names_it(own: Path) -> None:
-    with pytest.raises(FileNotFoundError) as e:
+    with pytest.raises(FileNotFoundError) as e:  # what is not there is an error of the system that names it
         trust.read(str(own / "none"), 1)
     assert e.value.filename == str(own / "none")
 
@@ -205,25 +200,20 @@ def test_nothing_stays_open(own: Path) -> None:
 def test_what_is_exchanged_between_the_look_and_the_opening_is_judged_as_it_is_opened(
     own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.open
+    real, path = os.open, own / "orders"
 
-    def swapped(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if str(name).endswith("/orders"):
-            (own / "orders").unlink()
-            (own / "orders").write_bytes(b"no")
-            (own / "orders").chmod(0o666)
-        return real(name, flags, mode, dir_fd=dir_fd)
+    def exchanging(exchange: Callable[[], object]) -> None:
+        def opened(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+            if str(name).endswith("/orders"):
+                path.unlink()
+                exchange()
+            return real(name, flags, mode, dir_fd=dir_fd)
 
-    monkeypatch.setattr(os, "open", swapped)
-    refused(own / "orders", "everybody")
+        monkeypatch.setattr(os, "open", opened)
 
-    def linked(name: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if str(name).endswith("/orders"):
-            (own / "orders").unlink()
-            (own / "orders").symlink_to("/etc/passwd")
-        return real(name, flags, mode, dir_fd=dir_fd)
-
-    monkeypatch.setattr(os, "open", linked)
+    exchanging(lambda: (path.write_bytes(b"no"), path.chmod(0o666)))
+    refused(path, "everybody")
+    exchanging(lambda: path.symlink_to("/etc/passwd"))
     with pytest.raises(OSError, match="symbolic links"):
         trust.read(str(own / "orders"), 100_000)
     assert stat.S_ISLNK((own / "orders").lstat().st_mode)
