@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import warm
 from fixture_trees import CASES, materialise
-from run_helpers import CKPT, CLEAN, broken, broken_body, megatron, one_file_per_rank
+from run_helpers import CKPT, CLEAN, broken, broken_body, ckpt, megatron, one_file_per_rank
 
 from ckpt_tools.api import plan, scan, show, verify
 from ckpt_tools.comparison.compare import diff
@@ -39,14 +39,17 @@ VERDICTS = ("broken", "unknown", "suspect", "ok")
 WHOLE = re.compile(r"^  (path|arguments|environment): |^(error|warning|note): ")
 
 
-def terminal(*words: str, width: int = 80, cwd: Path | None = None) -> tuple[int, list[str]]:
-    """A command whose stdout is a real terminal: its exit code, and its lines."""
+def terminal(
+    *words: str, width: int = 80, cwd: Path | None = None, stream: str = "stdout"
+) -> tuple[int, list[str]]:
+    """A command of which a stream is a real terminal: its exit code, and its lines."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
     env = {k: v for k, v in CLEAN.items() if k not in ("COLUMNS", "LINES")}  # those of whoever runs the tests
     env["NO_COLOR"] = "1"
     line = [f"{warm.commands()}/ckpt", *words]
-    process = subprocess.Popen(line, stdout=its, stderr=subprocess.DEVNULL, env=env, cwd=cwd)
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, stream: its}
+    process = subprocess.Popen(line, **streams, env=env, cwd=cwd)
     os.close(its)
     seen = b""
     try:
@@ -258,11 +261,11 @@ def test_a_path_alone_says_what_is_there_and_what_to_ask_next(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_layouts_are_a_list_with_a_page_each() -> None:
-    listed = subprocess.run([*CKPT, "layouts"], capture_output=True, text=True, env=CLEAN).stdout.splitlines()
+    listed = ckpt("layouts").stdout.splitlines()
     assert len(listed) == len(list(BUILT_IN)) + 3 and max(map(len, listed)) <= 80
-    page = subprocess.run([*CKPT, "layouts", "megatron"], capture_output=True, text=True, env=CLEAN).stdout
+    page = ckpt("layouts", "megatron").stdout
     assert page.startswith("megatron\n") and "latest_checkpointed_iteration.txt" in page
-    wrong = subprocess.run([*CKPT, "layouts", "megtron"], capture_output=True, text=True, env=CLEAN)
+    wrong = ckpt("layouts", "megtron")
     assert wrong.returncode == 2 and "did you mean 'megatron'" in wrong.stderr
 
 
@@ -290,32 +293,22 @@ def test_differences_and_contents_fit(tmp_path: Path, width: int) -> None:
     for words, rows in ((("diff", a, b), 2), (("show", f"{a}/mp_rank_00/model_optim_rng.pt"), 5)):
         _, lines = terminal(*words, width=width)
         assert not too_wide("\n".join(lines), width)
-        long = [
-            i for i, line in enumerate(lines) if line.strip().endswith("self_attention.linear_qkv.weight")
-        ]
+        name = "self_attention.linear_qkv.weight"
+        long = [i for i, line in enumerate(lines) if line.strip().endswith(name)]
         assert long and all(lines[i].startswith("    ") and len(lines[i - 1].split()) >= rows for i in long)
 
 
 @pytest.mark.slow
 def test_messages_fit_a_terminal_and_are_one_line_in_a_log(tmp_path: Path) -> None:
-    words = [*CKPT, "plan", str(tmp_path / "nowhere")]
-    logged = subprocess.run(words, capture_output=True, text=True, env=CLEAN).stderr.splitlines()
+    logged = ckpt("plan", tmp_path / "nowhere").stderr.splitlines()
     assert [line.partition(" ")[0] for line in logged] == ["ckpt:", "hint:"]
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 60, 0, 0))
-    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=its, env=CLEAN)
-    os.close(its)
-    seen = os.read(ours, 1 << 16).decode().replace("\r\n", "\n")
-    os.close(ours)
-    assert not too_wide(seen, 60) and seen.split() == " ".join(logged).split()
+    _, seen = terminal("plan", str(tmp_path / "nowhere"), width=60, stream="stderr")
+    assert not too_wide("\n".join(seen), 60) and " ".join(seen).split() == " ".join(logged).split()
 
 
 @pytest.mark.slow
 def test_a_misspelt_layout_is_found(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*CKPT, "plan", str(megatron(tmp_path / "run")), "--layout", "megtron"],
-        capture_output=True, text=True, env=CLEAN,
-    )  # fmt: skip
+    done = ckpt("plan", megatron(tmp_path / "run"), "--layout", "megtron")
     assert done.returncode == 4 and "did you mean 'megatron'" in done.stderr
 
 

@@ -18,9 +18,8 @@ BAD = Judgement(False, (finding("crc-mismatch", "flipped"),), read=True)
 
 
 def checkpoint(step: int, mtime: int | None = None, kind: Kind = Kind.PERIODIC, **more: object) -> Checkpoint:
-    return Checkpoint(
-        "megatron", "run", kind, (), f"/run/{kind}/{step}", mtime if mtime is not None else step, step, **more
-    )  # type: ignore[arg-type]
+    at = step if mtime is None else mtime
+    return Checkpoint("megatron", "run", kind, (), f"/run/{kind}/{step}", at, step, **more)  # type: ignore[arg-type]
 
 
 def test_newest_by_mtime_is_not_the_highest_step_after_a_rollback() -> None:
@@ -37,11 +36,8 @@ def test_ties_fall_to_the_other_key() -> None:
 
 
 def test_periodic_goes_before_a_newer_dying_gasp_of_the_same_step() -> None:
-    gasp, periodic, older = (
-        checkpoint(20, mtime=9, kind=Kind.DYING_GASP),
-        checkpoint(20, mtime=3),
-        checkpoint(10, mtime=5),
-    )
+    gasp = checkpoint(20, mtime=9, kind=Kind.DYING_GASP)
+    periodic, older = checkpoint(20, mtime=3), checkpoint(10, mtime=5)
     assert rank([older, gasp, periodic]) == [periodic, gasp, older]
 
 
@@ -87,9 +83,8 @@ def test_nothing_older_than_the_winner_is_judged() -> None:
 
     choice = choose(rank([checkpoint(s) for s in (5, 10, 20, 30)]), judge)
     assert seen == [30, 20] and choice.checkpoint is not None and choice.checkpoint.step == 20
-    assert [r.checkpoint.step for r in choice.rejected] == [30] and choice.rejected[0].findings[
-        0
-    ].code == "crc-mismatch"
+    (rejected,) = choice.rejected
+    assert rejected.checkpoint.step == 30 and rejected.findings[0].code == "crc-mismatch"
 
 
 def test_attempts_count_only_candidates_whose_bodies_were_read() -> None:
@@ -104,32 +99,20 @@ def test_attempts_count_only_candidates_whose_bodies_were_read() -> None:
 
 
 def test_rollback_goes_to_the_save_interval_and_skips_what_lies_above() -> None:
-    ranked = rank(
-        [
-            checkpoint(27, mtime=99, kind=Kind.DYING_GASP),
-            checkpoint(25),
-            checkpoint(20),
-            checkpoint(10),
-            checkpoint(17, mtime=98, kind=Kind.DYING_GASP),
-        ]
-    )
-    choice = choose(
-        ranked,
-        lambda c: Judgement(c.kind is Kind.PERIODIC) if c.kind is Kind.PERIODIC else BAD,
-        save_interval=10,
-    )
+    gasps = [checkpoint(step, mtime=at, kind=Kind.DYING_GASP) for step, at in ((27, 99), (17, 98))]
+    ranked = rank([*gasps, *map(checkpoint, (25, 20, 10))])
+
+    def judge(c: Checkpoint) -> Judgement:
+        return Judgement(True) if c.kind is Kind.PERIODIC else BAD
+
+    choice = choose(ranked, judge, save_interval=10)
     # the gasp at 17 lowered the target to 10
     assert choice.checkpoint is not None and choice.checkpoint.step == 10
     assert choice.rollback is not None and (choice.rollback.origin, choice.rollback.target) == (27, 10)
     assert (choice.rollback.save_interval, ": flipped; 17 steps" in choice.rollback.why) == (10, True)
-    without = choose(ranked, lambda c: Judgement(True) if c.kind is Kind.PERIODIC else BAD)
-    assert without.rollback is None
-
-
-def test_a_periodic_one_that_is_damaged_sends_nobody_back_to_the_save_interval() -> None:
-    choice = choose(
-        rank([checkpoint(27), checkpoint(25)]), lambda c: Judgement(c.step == 25), save_interval=10
-    )
+    assert choose(ranked, judge).rollback is None
+    ranked = rank([checkpoint(27), checkpoint(25)])  # a damaged periodic one sends nobody back
+    choice = choose(ranked, lambda c: Judgement(c.step == 25), save_interval=10)
     assert choice.checkpoint is not None and choice.checkpoint.step == 25 and choice.rollback is None
 
 
@@ -140,11 +123,8 @@ def test_after_a_dying_save_another_one_may_lie_above_the_target() -> None:
 
 
 def test_what_does_not_tell_its_step_is_not_known_to_lie_below_the_target() -> None:
-    gasp, untold, below = (
-        checkpoint(27, kind=Kind.DYING_GASP),
-        replace(checkpoint(1), step=None),
-        checkpoint(20),
-    )
+    gasp, below = checkpoint(27, kind=Kind.DYING_GASP), checkpoint(20)
+    untold = replace(checkpoint(1), step=None)
     choice = choose([gasp, untold, below], lambda c: Judgement(c is not gasp), save_interval=10)
     assert choice.checkpoint is below and [r.checkpoint for r in choice.rejected] == [gasp]
     dying = replace(gasp, step=None)
@@ -165,12 +145,8 @@ def test_no_fallback_stops_at_the_newest() -> None:
     assert choice.checkpoint is None and len(choice.rejected) == 1
 
 
-STEPS = st.lists(
-    st.tuples(st.integers(0, 50), st.integers(0, 50), st.booleans()),
-    min_size=1,
-    max_size=12,
-    unique_by=lambda t: t[0],
-)
+ROW = st.tuples(st.integers(0, 50), st.integers(0, 50), st.booleans())
+STEPS = st.lists(ROW, min_size=1, max_size=12, unique_by=lambda t: t[0])
 
 
 @given(STEPS, st.randoms(), st.sampled_from(["mtime", "step"]))

@@ -27,18 +27,14 @@ def named(rows: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
     yield from ((p.path, finding("step-mismatch", r.format or "")) for p, r in rows)
 
 
+OVER_DP = Readers(replicated_over=("dp",))
 TOY = Layout(
     name="toy",
     title="",
     pieces=(
-        Piece("model", "model", "{step}/{rank}.pt", readers=Readers(replicated_over=("dp",))),
+        Piece("model", "model", "{step}/{rank}.pt", readers=OVER_DP),
         Piece("rng", "rng", "{step}/rng_{rank}.pt", readers=OWN),
-        Piece(
-            "zero",
-            "optimizer",
-            "{step}/zero_{rank}.pt",
-            readers=Readers(sharded=True, replicated_over=("dp",)),
-        ),
+        Piece("zero", "optimizer", "{step}/zero_{rank}.pt", readers=replace(OVER_DP, sharded=True)),
         Piece("bare", "model", "{name}.pt", readers=OWN, claim=Claim.WEAK),
     ),
     resume=lambda _c, _root: Resume(None),
@@ -116,19 +112,19 @@ def test_of_two_the_older_file_is_the_usual_one(older: dict[str, int], newer: di
     assert odd_ones(*rows) == odd_ones(*rows[::-1]) == [("/run/new", "/run/old")]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"rank": 1},
-        {"run": "/other"},
-        {"coords": (("tp", 1),)},
-        {"generation": 2},
-        {"kind": Kind.RELEASE},
-        {"piece": "rng"},
-    ],
-)
-def test_files_of_other_series_are_not_compared(changed: dict[str, object]) -> None:
-    a, b = part(1), part(2, **changed)
+OTHER = {
+    "rank": 1,
+    "run": "/other",
+    "coords": (("tp", 1),),
+    "generation": 2,
+    "kind": Kind.RELEASE,
+    "piece": "rng",
+}
+
+
+@pytest.mark.parametrize("field", OTHER)
+def test_files_of_other_series_are_not_compared(field: str) -> None:
+    a, b = part(1), part(2, **{field: OTHER[field]})
     assert not odd_ones((a, report(a)), (b, report(b, "cd")))
 
 

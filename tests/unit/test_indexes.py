@@ -5,7 +5,7 @@ names.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,9 +44,8 @@ LINES = Format(
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(formats._loaded, "lines", LINES)
-    monkeypatch.setattr(
-        formats, "names", Names((*NAMED, Named("lines", "", LINES.suffixes, LINES.names, describes=True)))
-    )
+    ours = Named("lines", "", LINES.suffixes, LINES.names, describes=True)
+    monkeypatch.setattr(formats, "names", Names((*NAMED, ours)))
 
 
 def tree(root: Path, files: Mapping[str, bytes]) -> Path:
@@ -57,17 +56,17 @@ def tree(root: Path, files: Mapping[str, bytes]) -> Path:
 
 
 def codes(root: Path) -> dict[str, list[str]]:
-    return {
-        str(Path(f.report.path).relative_to(root)): [x.code for x in f.report.findings]
-        for f in verify([str(root)], settle=0).files
-    }
+    reports = [f.report for f in verify([str(root)], settle=0).files]
+    return {str(Path(r.path).relative_to(root)): [x.code for x in r.findings] for r in reports}
+
+
+def looked_at(path: Path) -> set[str]:
+    return {Path(f.report.path).name for f in verify([str(path)]).files}
 
 
 def test_members_are_checked_against_what_is_said(tmp_path: Path) -> None:
-    tree(
-        tmp_path,
-        {"all.idx": b"IDX\ndata1\nplain\nsub/x", "data1": b"12345", "plain": b"1234", "sub/x": b"12345"},
-    )
+    index = {"all.idx": b"IDX\ndata1\nplain\nsub/x"}
+    tree(tmp_path, {**index, "data1": b"12345", "plain": b"1234", "sub/x": b"12345"})
     assert codes(tmp_path) == {"all.idx": [], "data1": [], "plain": ["truncated"], "sub/x": []}
 
 
@@ -87,51 +86,35 @@ def test_many_missing_members_are_counted(tmp_path: Path) -> None:
 
 def test_a_file_without_its_index_is_an_unfinished_save(tmp_path: Path) -> None:
     seen = verify([str(tree(tmp_path, {"data1": b"12345"}))], settle=0)
-    assert [(f.report.verdict, f.report.level, f.report.findings[0].code) for f in seen.files] == [
-        (Verdict.SUSPECT, Level.PRESENCE, "unfinished-save")
-    ]
-    assert seen.summary.below_level == 1
+    (report,) = (f.report for f in seen.files)
+    assert (report.verdict, report.level) == (Verdict.SUSPECT, Level.PRESENCE)
+    assert report.findings[0].code == "unfinished-save" and seen.summary.below_level == 1
 
 
 def test_a_file_that_its_index_does_not_name_is_left_over(tmp_path: Path) -> None:
-    assert codes(tree(tmp_path, {"all.idx": b"IDX\ndata1", "data1": b"12345", "data2": b""})) == {
-        "all.idx": [],
-        "data1": [],
-        "data2": ["extra-file"],
-    }
+    tree(tmp_path, {"all.idx": b"IDX\ndata1", "data1": b"12345", "data2": b""})
+    assert codes(tmp_path) == {"all.idx": [], "data1": [], "data2": ["extra-file"]}
 
 
 def test_one_file_is_looked_at_with_what_its_index_says_and_nothing_else(tmp_path: Path) -> None:
     tree(tmp_path, {"all.idx": b"IDX\ndata1\ndata2", "data1": b"12345", "data2": b"123"})
-    assert {Path(f.report.path).name for f in verify([str(tmp_path / "data1")]).files} == {"data1"}
-    assert {Path(f.report.path).name for f in verify([str(tmp_path / "all.idx")]).files} == {
-        "all.idx",
-        "data1",
-        "data2",
-    }
+    assert looked_at(tmp_path / "data1") == {"data1"}
+    for name in ("all.idx", "all"):  # what they have in common names the index
+        assert looked_at(tmp_path / name) == {"all.idx", "data1", "data2"}
     report, anatomy = show(str(tmp_path / "data2"))
     assert (report.verdict, anatomy.metadata) == (Verdict.BROKEN, {"named": "data2"})
 
 
-def test_a_common_prefix_names_the_index(tmp_path: Path) -> None:
-    tree(tmp_path, {"all.idx": b"IDX\ndata1", "data1": b"12345"})
-    assert {Path(f.report.path).name for f in verify([str(tmp_path / "all")]).files} == {"all.idx", "data1"}
-
-
 def test_each_index_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tree(
-        tmp_path,
-        {
-            "all.idx": b"IDX\n" + "\n".join(f"data{i}" for i in range(9)).encode(),
-            **{f"data{i}": b"12345" for i in range(9)},
-        },
-    )
+    names = [f"data{i}" for i in range(9)]
+    tree(tmp_path, {"all.idx": "\n".join(["IDX", *names]).encode(), **dict.fromkeys(names, b"12345")})
     read, real = [], check.inspect
-    monkeypatch.setattr(
-        check,
-        "inspect",
-        lambda path, level, claims: read.append(path) or real(path, level, claims=claims),
-    )
+
+    def inspect(path: str, level: Level, claims: Sequence[Claim]) -> object:
+        read.append(path)
+        return real(path, level, claims=claims)
+
+    monkeypatch.setattr(check, "inspect", inspect)
     known = Indexes([str(tmp_path / "all.idx")])
     assert all(known.claims(str(tmp_path / f"data{i}")) for i in range(9))
     assert len(list(known.members())) == 9

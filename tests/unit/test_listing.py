@@ -25,10 +25,8 @@ def look(_: str, entries: list[os.DirEntry[str]]) -> Seen:
 
 
 def names(root: Path, threads: int = 8) -> list[tuple[str, list[str] | int | None]]:
-    return [
-        (p, e.errno if isinstance(e, OSError) else [x.name for x in e])
-        for p, e in walk(str(root), look, threads)
-    ]
+    seen = walk(str(root), look, threads)
+    return [(p, e.errno if isinstance(e, OSError) else [x.name for x in e]) for p, e in seen]
 
 
 def tree(root: Path, seed: int) -> None:
@@ -126,20 +124,18 @@ def test_loops_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_only_files_that_are_asked_about_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for i in range(20):
-        (tmp_path / f"d{i}").mkdir()
-        for k in range(70):
-            (tmp_path / f"d{i}" / f"{k}.ckpt").touch()
-            (tmp_path / f"d{i}" / f"{k}.log").touch()
+    wanted = [tmp_path / f"d{i}" / f"{k}.ckpt" for i in range(20) for k in range(70)]
+    for path in wanted:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        path.with_suffix(".log").touch()
     asked: list[str] = []
     real = listing.stat
     monkeypatch.setattr(listing, "stat", lambda e: (asked.append(e.path), real(e)))
     for _, entries in walk(str(tmp_path), look, 8):
         assert not isinstance(entries, OSError)
         assert {e.path for e in entries.to_stat()} <= set(asked)  # before its turn
-    assert sorted(asked) == sorted(
-        str(tmp_path / f"d{i}" / f"{k}.ckpt") for i in range(20) for k in range(70)
-    )
+    assert sorted(asked) == sorted(map(str, wanted))
 
 
 def test_a_mistake_of_the_caller_is_raised(tmp_path: Path) -> None:
