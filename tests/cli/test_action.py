@@ -102,8 +102,10 @@ def test_the_contents_are_read_once(job: Job) -> None:
     [
         ("gone", "never", 5),
         ("empty", "never", 3),
-        pytest.param("gone", "error", 5, marks=pytest.mark.slow),
-        pytest.param("sound", "warning", 0, marks=pytest.mark.slow),
+        *(
+            pytest.param(*row, marks=pytest.mark.slow)
+            for row in (("gone", "error", 5), ("sound", "warning", 0))
+        ),
     ],
 )
 def test_what_is_no_damage_keeps_its_exit_code(job: Job, path: str, fails: str, code: int) -> None:
@@ -181,13 +183,8 @@ def test_the_hook_asks_about_files_that_ckpt_knows() -> None:
     """Each suffix it names belongs to a format with a file of it that is good, and to none that is not."""
     suffixes = re.findall(r"\w+", HOOK["files"].partition("(")[2])
     good = {p.suffix[1:] for p in FORMAT_FILES.glob("*/good/*")}
-    assert suffixes == sorted(suffixes) and set(suffixes) - good <= {
-        "keras",
-        "pdopt",
-        "pdparams",
-        "distcp",
-        "hdf5",
-    }
+    assert suffixes == sorted(suffixes)
+    assert set(suffixes) - good <= {"keras", "pdopt", "pdparams", "distcp", "hdf5"}
 
 
 @pytest.mark.slow
@@ -206,10 +203,9 @@ def test_pre_commit_runs_the_hook(tmp_path: Path) -> None:
     """As somebody else's repository has it: cloned, installed from the package index, run on what is staged."""
     home = tmp_path / "theirs"
     shutil.copytree(DEMO, home / "demo")
-    env = {**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "cache"), "GIT_CONFIG_GLOBAL": os.devnull}
-    env = {
-        key: value for key, value in env.items() if not key.startswith(("GIT_DIR", "GIT_INDEX", "GIT_WORK"))
-    }
+    of_git = ("GIT_DIR", "GIT_INDEX", "GIT_WORK")
+    env = {key: value for key, value in os.environ.items() if not key.startswith(of_git)}
+    env |= {"PRE_COMMIT_HOME": str(tmp_path / "cache"), "GIT_CONFIG_GLOBAL": os.devnull}
     for words in (["init", "-q"], ["add", "-A"]):
         subprocess.run(["git", *words], cwd=home, env=env, check=True)
     tried = [sys.executable, "-m", "pre_commit", "try-repo", str(ROOT), "ckpt-verify"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import run_helpers
 import torch
 import warm
 from large_runs import BIG, flip, megatron, part, settle
@@ -50,10 +51,8 @@ def codes(made: LoadPlan) -> set[str]:
 def test_without_time_the_headers_must_do(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     made = plan(str(root), replace(ASKED, budget=0.0))
-    assert made.resume_step == 20
-    assert levels(made) == [Level.STRUCTURE] * 2
-    assert made.below_level == 2 and made.budget == 0.0
-    assert made.bytes_read < BIG / 2
+    assert made.resume_step == 20 and levels(made) == [Level.STRUCTURE] * 2
+    assert made.below_level == 2 and made.budget == 0.0 and made.bytes_read < BIG / 2
     size = sum(part(root, rank).stat().st_size for rank in (0, 1))
     (said,) = [f for f in made.warnings if f.code == "budget-spent"]
     assert said.severity is Severity.WARNING
@@ -122,11 +121,7 @@ def test_damage_that_was_found_before_the_end_counts(
     root = megatron(tmp_path / "run")
     was = part(root).stat()
     torch.save({"iteration": 20, "model": {name: torch.randn(MiB) for name in ("one", "two")}}, part(root))
-    with part(root).open("r+b") as f:
-        f.seek(2 * MiB)
-        byte = f.read(1)[0]
-        f.seek(2 * MiB)
-        f.write(bytes([byte ^ 1]))
+    run_helpers.flip(part(root), 2 * MiB)
     os.utime(part(root), ns=(was.st_atime_ns, was.st_mtime_ns))
     asked = replace(ASKED, budget=60.0, jobs=1)
     made = plan(str(root), asked, progress=enough_for(6 * MiB))
@@ -142,10 +137,8 @@ def test_damage_that_was_found_before_the_end_counts(
 @pytest.mark.parametrize("after", [3 * MiB, 30 * MiB, 70 * MiB])
 def test_a_stop_yields_what_is_certain_and_leaves_no_thread(jobs: int, after: int) -> None:
     data = bytes(96 * MiB)
-    sums = [
-        Sum(f"record {i}", zlib.crc32(data[: 4 * MiB]) ^ (i == 0), (Extent(4 * MiB * i, 4 * MiB),), 0)
-        for i in range(24)
-    ]
+    extents, right = [Extent(4 * MiB * i, 4 * MiB) for i in range(24)], zlib.crc32(data[: 4 * MiB])
+    sums = [Sum(f"record {i}", right ^ (i == 0), (extent,), 0) for i, extent in enumerate(extents)]
     lock, read, threads = threading.Lock(), [0], threading.active_count()
 
     def progress(n: int) -> None:
@@ -170,15 +163,9 @@ def test_another_error_of_a_reader_thread_is_raised_as_it_is() -> None:
     def progress(n: int) -> None:
         raise ZeroDivisionError
 
+    sums = [Sum("x", 0, (Extent(0, 8 * MiB),), 0)]
     with pytest.raises(ZeroDivisionError):
-        list(
-            mismatches(
-                BytesSource(bytes(8 * MiB)),
-                [Sum("x", 0, (Extent(0, 8 * MiB),), 0)],
-                jobs=2,
-                progress=progress,
-            )
-        )
+        list(mismatches(BytesSource(bytes(8 * MiB)), sums, jobs=2, progress=progress))
     assert threading.active_count() == threads
 
 
@@ -215,15 +202,15 @@ def test_bytes_read_are_those_of_the_files(tmp_path: Path, monkeypatch: pytest.M
 def test_the_command_line(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
     argv = ["plan", str(root), "--tp", "2", "--world-size", "2", "--no-cache", "--json"]
-    done = warm.completed([*argv, "--budget", "0s"], os.environ)
-    value = json.loads(done.stdout)
-    assert (value["budget"], value["below_level"]) == (0.0, 2)
-    assert {f["level"] for r in value["ranks"] for f in r["files"]} == {"structure"}
-    assert "budget-spent" in done.stderr
-    value = json.loads(warm.completed(argv, {**os.environ, "CKPT_BUDGET": "1h"}).stdout)
-    assert (value["budget"], value["below_level"]) == (3600.0, 0)
-    value = json.loads(warm.completed(argv, os.environ).stdout)
-    assert (value["budget"], value["below_level"]) == (None, 0)
+    for more, env, told in (
+        (("--budget", "0s"), {}, (0.0, 2)), ((), {"CKPT_BUDGET": "1h"}, (3600.0, 0)), ((), {}, (None, 0)),
+    ):  # fmt: skip
+        done = warm.completed([*argv, *more], {**os.environ, **env})
+        value = json.loads(done.stdout)
+        assert (value["budget"], value["below_level"]) == told
+        assert ("budget-spent" in done.stderr) == bool(more)
+        levels_of = {f["level"] for r in value["ranks"] for f in r["files"]}
+        assert levels_of == {"structure" if more else "content"}
 
 
 @pytest.mark.slow

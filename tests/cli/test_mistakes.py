@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -58,44 +59,29 @@ def test_a_word_of_a_flag_is_enough_to_name_it(
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["python", "train.py"],
-        ["python", "train.py", "--lr", "3"],
-        ["torchrun", "--nproc_per_node", "2", "train.py"],
-        ["sh", "-c", "true"],
-        ["python"],
-        [],
-        ["--", ""],
-        ["--"],
-    ],
-    ids=" ".join,
-)
+    ["python train.py", "python train.py --lr 3", "torchrun --nproc_per_node 2 train.py", "sh -c true", "python", "",
+     "-- ''", "--"],
+)  # fmt: skip
 def test_run_without_a_command_after_dashes_says_where_it_goes(
-    words: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = megatron(tmp_path / "run")
-    code, err = said(capfd, "run", str(root), "--plan-dir", str(tmp_path / "plans"), *words)
+    code, err = said(capfd, "run", str(root), "--plan-dir", str(tmp_path / "plans"), *shlex.split(words))
     assert code == 2 and "after --: ckpt run ROOT -- " in err, err
     assert not (tmp_path / "plans").exists(), "nothing was decided for a job that cannot start"
 
 
-def test_a_command_that_vanishes_is_no_bug(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_run_cannot_start(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A command that vanishes is no bug; a word before the dashes may be a flag's value, or a second ROOT."""
     (tmp_path / "run").mkdir()
     words = ("--plan-dir", str(tmp_path / "plans"), "--allow=none", "--", "{ckpt.args}")
     code, err = said(capfd, "run", str(tmp_path / "run"), *words)
     assert code == 2 and "after --" in err, err
-
-
-def test_run_says_why_it_has_no_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     code, err = said(capfd, "run", str(tmp_path), "--json", "--", "true")
     assert code == 2 and "ckpt plan --json" in err and "$CKPT_PLAN" in err, err
-
-
-def test_a_word_before_the_dashes_says_nothing_to_run(capfd: pytest.CaptureFixture[str]) -> None:
-    """Not dropped without a word: it may be a flag's value, or a second ROOT."""
     code, err = said(capfd, "run", "a", "b", "--", "echo")
-    assert code == 2
-    assert err.startswith("ckpt: error: there are more words before -- than 'ckpt run' takes: b\nhint: ")
+    begin = "ckpt: error: there are more words before -- than 'ckpt run' takes: b\nhint: "
+    assert code == 2 and err.startswith(begin)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,10 @@ def test_what_no_flag_keeps_goes(tmp_path: Path) -> None:
     said = pruned(root, "--keep", "last=2,every=20")
     assert gone(said) == ["iter_0000010", "iter_0000030"] and files_of(root) == before
     assert all(why for _, why in said.values()) and not (root / ".ckpt").exists()
+    megatron(tmp_path / "runs/a", steps=(10, 20, 30))
+    megatron(tmp_path / "runs/b", steps=(10, 20, 30))
+    pruned(tmp_path / "runs", "--keep", "1", "--apply")  # each run has its own
+    assert [steps(tmp_path / "runs" / name) for name in ("a", "b")] == [[30], [30]]
     assert gone(pruned(root, "--keep", "last=2,every=20", "--apply")) == gone(said)
     assert steps(root) == [20, 40, 50] and step(root) == 50
     assert not list((root / ".ckpt/trash").iterdir())
@@ -69,25 +73,17 @@ def test_the_damaged_count_for_nothing_and_stay_unless_they_are_to_go(tmp_path: 
     assert steps(root) == [30] and step(root) == 30
 
 
-def linked(root: Path) -> None:
-    (root / "best").symlink_to("iter_0000010")
+NEVER: dict[str, Callable[[Path], object]] = {
+    "best leads": lambda root: (root / "best").symlink_to("iter_0000010"),
+    "results.csv": lambda root: (root / "iter_0000010/results.csv").write_text("1,2\n"),
+    "pinned": lambda root: ckpt("pin", str(root / "iter_0000010")),
+}
 
 
-def with_a_file(root: Path) -> None:
-    (root / "iter_0000010/results.csv").write_text("1,2\n")
-
-
-def with_a_pin(root: Path) -> None:
-    assert ckpt("pin", str(root / "iter_0000010")).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [(linked, "best leads"), (with_a_file, "results.csv"), (with_a_pin, "pinned")],
-)
-def test_what_never_goes(make: Callable[[Path], None], why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("why", NEVER)
+def test_what_never_goes(why: str, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30))
-    make(root)
+    NEVER[why](root)
     said = pruned(root, "--keep", "1", "--apply")
     assert gone(said) == ["iter_0000020"] and why in said["iter_0000010"][1]
     assert steps(root) == [10, 30]
@@ -119,13 +115,6 @@ def test_nothing_goes_where_plan_does_not_choose(tmp_path: Path) -> None:
     before = files_of(root)
     pruned(root, "--keep", "1", "--damaged", "--apply", code=4)
     assert files_of(root, state=False) == before
-
-
-def test_each_run_has_its_own(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        megatron(tmp_path / "runs" / name, steps=(10, 20, 30))
-    pruned(tmp_path / "runs", "--keep", "1", "--apply")
-    assert [steps(tmp_path / "runs" / name) for name in ("a", "b")] == [[30], [30]]
 
 
 def test_the_same_file_in_all_is_no_reason(tmp_path: Path) -> None:
@@ -191,9 +180,7 @@ def test_no_command_makes_a_root_or_writes_for_a_prefix(line: list[str], tmp_pat
     megatron(tmp_path / "out/ckpt_0", steps=(10, 20))
     before = files_of(tmp_path)
     command, *flags = line
-    where = (
-        ["--root", str(tmp_path / "out/ckpt")] if command == "quarantine" else [str(tmp_path / "out/ckpt")]
-    )
+    where = ["--root"] * (command == "quarantine") + [str(tmp_path / "out/ckpt")]
     assert ckpt(command, *where, *flags, "--apply").returncode in (2, 5)
     assert files_of(tmp_path) == before and not (tmp_path / "out/ckpt").exists()
 

@@ -92,20 +92,16 @@ def test_files_of_a_checkpoint_without_a_directory_go_together(tmp_path: Path) -
     assert files_of(root, state=False) == before and step(root) == 20
 
 
-def test_a_part_goes_with_its_checkpoint_or_not_at_all(tmp_path: Path) -> None:
+def test_what_stays(tmp_path: Path) -> None:
+    """A part goes with its checkpoint or not at all, and nothing that was just written."""
     root = megatron(tmp_path / "run")
     part = root / "iter_0000020/mp_rank_00/model_optim_rng.pt"
     done = ckpt("quarantine", str(part), "--root", str(root), "--apply", "--settle", "0s")
     assert done.returncode == 2 and "iter_0000020" in done.stderr
-    assert part.exists()
-
-
-def test_what_was_just_written_stays(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
-    (root / "iter_0000020/mp_rank_00/model_optim_rng.pt").touch()
+    part.touch()
     done = ckpt("quarantine", str(root / "iter_0000020"), "--apply", "--json")
     (row,) = json.loads(done.stdout)["changes"]
-    assert row["state"] == "stays" and "--settle" in row["why"]
+    assert row["state"] == "stays" and "--settle" in row["why"] and part.exists()
 
 
 def test_what_has_its_name_by_now_is_not_replaced(tmp_path: Path) -> None:
@@ -119,14 +115,10 @@ def test_what_has_its_name_by_now_is_not_replaced(tmp_path: Path) -> None:
     assert files_of(root, state=False) == {k: v for k, v in before.items() if not k.startswith(".ckpt")}
 
 
-def test_no_such_checkpoint(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
-    assert ckpt("quarantine", str(root / "iter_0000040")).returncode == 3
-    assert ckpt("quarantine", str(tmp_path / "gone/iter_0000040")).returncode == 5
-
-
 def test_what_lies_there_is_listed(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run")
+    assert ckpt("quarantine", str(root / "iter_0000040")).returncode == 3  # no such checkpoint
+    assert ckpt("quarantine", str(tmp_path / "gone/iter_0000040")).returncode == 5
     assert ckpt("ls", str(root), "--quarantine").returncode == 3
     put_away(root / "iter_0000020", "--apply")
     done = ckpt("ls", str(root), "--quarantine", "--json")

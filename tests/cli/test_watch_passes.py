@@ -64,6 +64,14 @@ Watch = Callable[..., Watched]
 
 
 @pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Act]:
+    """Makes acts that put our clock forward by so many seconds."""
+    real, seconds = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: real() + seconds[0])
+    return lambda more: lambda: seconds.__setitem__(0, seconds[0] + more)
+
+
+@pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """``watch(root, act, act, …)``: a pass, an act, a pass, an act, …, a pass."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -124,28 +132,24 @@ def test_a_clock_that_jumps_moves_nothing(
 
 @pytest.mark.slow
 def test_what_is_young_is_waited_for_by_our_clock(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, ahead: Callable[[float], Act]
 ) -> None:
     """Its times lie in the future: those of a file server whose clock is wrong."""
-    path, ahead, real = megatron(tmp_path / "run", steps=(10,), world=1), [0.0], time.monotonic
-    os.utime(path / "iter_0000010/mp_rank_00/model_optim_rng.pt", (real() + 9e9, real() + 9e9))
-    monkeypatch.setattr(time, "monotonic", lambda: real() + ahead[0])
-    later = lambda seconds: lambda: ahead.__setitem__(0, ahead[0] + seconds)  # noqa: E731
-    seen = watch(path, later(20), later(9), later(2), settle=30.0)
+    path = megatron(tmp_path / "run", steps=(10,), world=1)
+    os.utime(path / "iter_0000010/mp_rank_00/model_optim_rng.pt", (9e9, 9e9))
+    seen = watch(path, ahead(20), ahead(9), ahead(2), settle=30.0)
     assert [row[0] for row in seen.checkpoints()] == [10]
 
 
 @pytest.mark.slow
 def test_a_cut_save_is_told_of_whatever_the_clock_of_its_server_says(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, ahead: Callable[[float], Act]
 ) -> None:
-    path, ahead, real = megatron(tmp_path / "run", steps=(10, 20), world=1), [0.0], time.monotonic
-    (path / "latest_checkpointed_iteration.txt").unlink()
-    file = path / "iter_0000020/mp_rank_00/model_optim_rng.pt"
+    path = megatron(tmp_path / "run", steps=(10, 20), world=1, tracker=False)
+    file = path / FILE
     os.truncate(file, file.stat().st_size // 2)
     os.utime(file, (time.time() + 600, time.time() + 600))
-    monkeypatch.setattr(time, "monotonic", lambda: real() + ahead[0])
-    seen = watch(path, lambda: ahead.__setitem__(0, 31.0), nothing, settle=30.0)
+    seen = watch(path, ahead(31), nothing, settle=30.0)
     assert sorted(seen.checkpoints()) == [(10, "good", "new"), (20, "bad", "new")]
 
 
@@ -184,19 +188,14 @@ def test_a_torn_save_waits_until_it_is_whole_or_left_behind(watch: Watch, tmp_pa
 
 @pytest.mark.slow
 def test_what_cannot_be_read_is_neither_good_nor_bad(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: Callable[[float], Act]
 ) -> None:
-    path, real, denied, ahead = megatron(tmp_path / "run"), os.open, [True], [0.0]
-    clock = time.monotonic
-    monkeypatch.setattr(time, "monotonic", lambda: clock() + ahead[0])
+    path, real, denied, later = megatron(tmp_path / "run"), os.open, [True], ahead(90)
 
     def opened(name: Any, *more: Any, **named: Any) -> int:
         if denied[0] and str(name).endswith(FILE):
             raise PermissionError(errno.EACCES, "Permission denied", name)
         return real(name, *more, **named)
-
-    def later() -> None:
-        ahead[0] += 90.0
 
     def allow() -> None:
         denied[0] = False

@@ -9,19 +9,9 @@ from places import PACKAGE
 
 from ckpt_tools.findings import CODES, finding, of_file
 
-SOURCE = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
-EMITTED = {
-    code
-    for path, text in SOURCE.items()
-    if path.name != "findings.py"
-    for code in re.findall(r"(?:finding|Damage|_Bad)\(\s*\"([a-z][a-z0-9-]+)\"", text)
-}
-NAMED = {
-    code
-    for path, text in SOURCE.items()
-    if path.name != "findings.py"
-    for code in re.findall(r"\"([a-z0-9]+(?:-[a-z0-9]+)+)\"", text)
-}
+SOURCE = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py") if path.name != "findings.py")
+EMITTED = set(re.findall(r"(?:finding|Damage|_Bad)\(\s*\"([a-z][a-z0-9-]+)\"", SOURCE))
+NAMED = set(re.findall(r"\"([a-z0-9]+(?:-[a-z0-9]+)+)\"", SOURCE))
 
 
 def test_every_emitted_code_is_in_the_catalogue() -> None:

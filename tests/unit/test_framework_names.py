@@ -47,14 +47,10 @@ USERS_WORDS = [
     Allowed("cli/options.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("cli/app.py", r".*(torchrun|msrun).*", "help: how the command is started"),
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),
-    Allowed(
-        "job/membership.py", r"--worker is for .*|torchrun", "a hint, and the launcher that has a node rank"
-    ),
+    Allowed("job/membership.py", r"--worker is for .*|torchrun", "a hint; the launcher that has a node rank"),
     Allowed("job/decider.py", r"set CKPT_NODE.*", "a hint"),
     Allowed("job/rendezvous.py", r"give torchrun.*", "a hint"),
-    Allowed(
-        "planning/rules/", r".*\n.*", "the page of a rule: the incident or the source that it exists for"
-    ),
+    Allowed("planning/rules/", r".*\n.*", "the page of a rule: the incident or the source that it is for"),
     Allowed("settings/declarations.py", ".*MindSpore (strategy|checkpoints).*", "help texts of flags"),
 ]
 """What users read, in the words that they know."""
@@ -79,9 +75,8 @@ def _names(node: ast.AST) -> list[str]:
 
 def _code(tree: ast.AST) -> Iterator[str]:
     """All names and strings of a module but its docstrings: texts that stand alone."""
-    docs = {
-        id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)
-    }
+    alone = (n.value for n in ast.walk(tree) if isinstance(n, ast.Expr))
+    docs = {id(value) for value in alone if isinstance(value, ast.Constant)}
     for node in ast.walk(tree):
         if id(node) not in docs:
             yield from _names(node)
@@ -110,13 +105,8 @@ def _fits(row: Allowed, file: str, name: str) -> bool:
 
 @pytest.mark.slow
 def test_nothing_but_layouts_and_formats_names_a_framework() -> None:
-    strangers = [
-        f"{file}: {name!r}"
-        for file, names in _named().items()
-        for name in sorted(names)
-        if not any(_fits(row, file, name) for row in ALLOWED)
-    ]
-    assert strangers == []
+    named = [(file, name) for file, names in _named().items() for name in sorted(names)]
+    assert [one for one in named if not any(_fits(row, *one) for row in ALLOWED)] == []
 
 
 @pytest.mark.slow

@@ -49,24 +49,15 @@ def test_two_objects_never_have_one_name(a: str, b: str) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "https://me:hunter2@host/a",
-        "http://hunter2@host/a?sig=x",
-        "sftp://me:hunter2@host/a",
-        "ftp://:hunter2@host",
-        "sftp://me:pass/hunter2@host/a",
-        "https://me:pass/hunter2@host/a",
-        "az://container/a?sv=1&sig=hunter2",
-        "s3://bucket/a?X-Amz-Signature=hunter2",
-        "https://host/a%3Fsv=1&sig=hunter2",
+        "https://me:hunter2@host/a", "http://hunter2@host/a?sig=x", "sftp://me:hunter2@host/a", "ftp://:hunter2@host",
+        "sftp://me:pass/hunter2@host/a", "https://me:pass/hunter2@host/a", "az://container/a?sv=1&sig=hunter2",
+        "s3://bucket/a?X-Amz-Signature=hunter2", "https://host/a%3Fsv=1&sig=hunter2",
         "https://host/a%3FX-Amz-Signature%3Dhunter2",
     ],
-)
+)  # fmt: skip
 def test_what_belongs_elsewhere_is_refused_and_not_quoted(url: str) -> None:
-    for call in (
-        signed.named,
-        lambda u: signed.words(["ls", u]),
-        lambda u: signed.words(["ls", f"--root={u}"]),
-    ):
+    named, words = signed.named, signed.words
+    for call in (named, lambda u: words(["ls", u]), lambda u: words(["ls", f"--root={u}"])):
         with pytest.raises(UsageError) as e:
             call(url)
         assert "hunter2" not in f"{e.value}{e.value.hint}"
@@ -75,23 +66,12 @@ def test_what_belongs_elsewhere_is_refused_and_not_quoted(url: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "/a?sig=x",
-        "a?sig=x",
-        "s3://bucket/a?b",
-        "sftp://me@host/a",
-        "sftp://host:2222/a@b",
-        "sftp://me@host:22/a@b",
-        "s3://arn:aws:s3/a@b",
-        "abfs://c@acc.dfs.core.windows.net/a",
-        "-",
-        "",
+        "/a?sig=x", "a?sig=x", "s3://bucket/a?b", "sftp://me@host/a", "sftp://host:2222/a@b", "sftp://me@host:22/a@b",
+        "s3://arn:aws:s3/a@b", "abfs://c@acc.dfs.core.windows.net/a", "-", "",
     ],
-)
-def test_other_texts_are_their_own_names(text: str) -> None:
+)  # fmt: skip
+def test_other_texts_are_their_own_names_and_a_file_url_is_a_path(text: str) -> None:
     assert signed.named(text) == text and not signed.query_of(text)
-
-
-def test_a_file_url_is_a_path() -> None:
     assert signed.named("file:///a/b%20c") == "/a/b c"
 
 

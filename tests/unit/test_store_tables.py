@@ -31,11 +31,8 @@ def test_flags_go_before_the_variable_and_both_before_tables(tmp_path: Path, fil
     assert found.stores.of("s3://bucket/run/x") == {"region": "b", "allow_http": "true", "timeout": "3"}
     assert found.stores.of("sftp://host/x") == {"port": "22", "client_kwargs.region_name": "r"}
     told = resolve(tmp_path, CKPT_STORE_OPTION="region=c\ntimeout=4").stores
-    assert told is not None and told.of("s3://bucket/run") == {
-        "region": "c",
-        "allow_http": "true",
-        "timeout": "4",
-    }
+    wanted = {"region": "c", "allow_http": "true", "timeout": "4"}
+    assert told is not None and told.of("s3://bucket/run") == wanted
     told = resolve(tmp_path, ["aws-region=d"], CKPT_STORE_OPTION="region=c\ntimeout=4").stores
     assert told is not None and told.flags == (("region", "d"),)
 
@@ -47,15 +44,10 @@ def test_nothing_given_is_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        "secret_access_key={}",
-        "sas-token={}",
-        "proxy_url=http://me:{}@proxy",
-        "endpoint=https://h/?sig={}",
-        "{}",
-        "{} {}=3",
+        "secret_access_key={}", "sas-token={}", "proxy_url=http://me:{}@proxy", "endpoint=https://h/?sig={}", "{}", "{} {}=3",
         "region=eu\nregion=us\nsession_token={}",
     ],
-)
+)  # fmt: skip
 def test_no_secret_is_taken_or_said(tmp_path: Path, given: str) -> None:
     option = given.format(SECRET, SECRET)
     key, _, value = option.rpartition("\n")[2].partition("=")

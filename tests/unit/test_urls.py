@@ -15,20 +15,9 @@ from ckpt_tools.storage.urls import absolute, common, inside, is_url, joined, sp
 
 BASES = ["/data/run", "s3://bucket/run", "gs://bucket/a/b", "memory://run", "s3://bucket"]
 ELSEWHERE = [
-    "",
-    ".",
-    "..",
-    "../x",
-    "a/../../x",
-    "../../../../x",
-    "/etc/passwd",
-    "//bucket/x",
-    "s3://other/x",
-    "s3://bucket/run/x",
-    "HTTPS://host/x",
-    "file:///etc/passwd",
-    "a\0b",
-]
+    "", ".", "..", "../x", "a/../../x", "../../../../x", "/etc/passwd", "//bucket/x", "s3://other/x", "s3://bucket/run/x",
+    "HTTPS://host/x", "file:///etc/passwd", "a\0b",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("base", BASES)
