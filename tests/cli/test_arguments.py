@@ -85,8 +85,7 @@ def test_a_first_launch_has_none_and_no_outer_value_shines_through(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_view_is_what_the_arguments_name(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_view_is_what_the_arguments_name(root: Path, tmp_path: Path) -> None:
     done = ckpt("hook", root, "--plan-dir", tmp_path / "plans", "--job", "j", "--view", tmp_path / "my view")
     assert words_of("dash", done.stdout, SET)[1] == os.fsencode(tmp_path / "my view")
 

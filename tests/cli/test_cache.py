@@ -69,6 +69,21 @@ def asked(root: Path, **more: Any) -> LoadPlan:
     return made
 
 
+@pytest.fixture
+def root(tmp_path: Path, home: Path) -> Path:
+    """One checkpoint, whose files are no longer too young."""
+    made = megatron(tmp_path / "run", steps=(20,))
+    settle()
+    return made
+
+
+@pytest.fixture
+def known(root: Path) -> Path:
+    """The same, of which the verdicts are kept."""
+    asked(root)
+    return root
+
+
 # -- what is kept --------------------------------------------------------------------------------------------
 
 TEXT = st.text(st.characters(exclude_categories=()))  # with lone surrogates
@@ -192,9 +207,7 @@ def test_a_second_run_reads_no_content(tmp_path: Path, level: Level) -> None:
 
 
 @pytest.mark.slow
-def test_a_deeper_look_answers_a_shallower_question_and_not_the_other_way(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
+def test_a_deeper_look_answers_a_shallower_question_and_not_the_other_way(root: Path) -> None:
     asked(root, level=Level.STRUCTURE)
     assert asked(root, level=Level.CONTENT).bytes_read > 2 * BIG
     asked(root, level=Level.VALUES)
@@ -206,18 +219,12 @@ def test_a_deeper_look_answers_a_shallower_question_and_not_the_other_way(tmp_pa
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
-def test_the_loader_is_asked_each_time(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
+def test_the_loader_is_asked_each_time(root: Path) -> None:
     assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
     assert asked(root, level=Level.LOAD).bytes_read > 2 * BIG
 
 
-def test_what_needs_another_package_is_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
+def test_what_needs_another_package_is_looked_at_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "numpy", None)
         without.delitem(sys.modules, "ckpt_tools.inspection.tensor_values", raising=False)
@@ -249,15 +256,12 @@ def replaced(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("change", [touched, rewritten, replaced], ids=lambda c: c.__name__)
-def test_a_file_that_changed_is_read_again(tmp_path: Path, change: Callable[[Path], None]) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
+def test_a_file_that_changed_is_read_again(known: Path, change: Callable[[Path], None]) -> None:
+    change(part(known))
     settle()
-    asked(root)
-    change(part(root))
-    settle()
-    again = asked(root)
+    again = asked(known)
     assert BIG < again.bytes_read < 1.2 * BIG  # this one, and not the other
-    assert asked(root).bytes_read <= 10
+    assert asked(known).bytes_read <= 10
 
 
 @pytest.mark.slow
@@ -321,17 +325,12 @@ def test_a_changed_index_makes_its_members_be_looked_at_again(tmp_path: Path) ->
     assert verify([str(tmp_path / "run")], cache=True, max_age=1e9).summary.bytes_read == full
 
 
-def test_another_question_and_another_version_ask_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
-    asked(root)
-    assert asked(root, require=("iteration",)).bytes_read > 2 * BIG
+def test_another_question_and_another_version_ask_anew(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asked(known, require=("iteration",)).bytes_read > 2 * BIG
     with pytest.raises(errors.NoneUsable):
-        asked(root, require=("optimizer",))
+        asked(known, require=("optimizer",))
     monkeypatch.setattr(reader, "tool_version", lambda: "99")
-    assert asked(root).bytes_read > 2 * BIG
+    assert asked(known).bytes_read > 2 * BIG
 
 
 def test_a_file_written_a_moment_ago_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,18 +379,15 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(
 
 
 @pytest.mark.slow
-def test_max_age(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
-    asked(root)
+def test_max_age(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time_ns()
     monkeypatch.setattr(time, "time_ns", lambda: now + 3600 * 10**9)
-    assert asked(root, max_age=7200.0).bytes_read <= 10
-    assert asked(root, max_age=3000.0).bytes_read > 2 * BIG
-    assert asked(root, max_age=0.0).bytes_read > 2 * BIG
+    assert asked(known, max_age=7200.0).bytes_read <= 10
+    assert asked(known, max_age=3000.0).bytes_read > 2 * BIG
+    assert asked(known, max_age=0.0).bytes_read > 2 * BIG
     # a clock that was set back proves no age
     monkeypatch.setattr(time, "time_ns", lambda: now - 7200 * 10**9)
-    assert asked(root, max_age=1e9).bytes_read > 2 * BIG
+    assert asked(known, max_age=1e9).bytes_read > 2 * BIG
 
 
 @pytest.mark.slow
@@ -440,10 +436,8 @@ COLUMNS = "CREATE TABLE seen (a); CREATE TABLE pruned (ns)"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_cache_is_said_and_left_alone(tmp_path: Path, home: Path, what: str) -> None:
+def test_a_damaged_cache_is_said_and_left_alone(root: Path, home: Path, what: str) -> None:
     """The bytes of it are others, or another program has made it by these statements."""
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
     good, path = asked(root), database(home)
     made_by = DAMAGED[what](path.read_bytes())
     if isinstance(made_by, bytes):
@@ -461,16 +455,13 @@ def test_a_damaged_cache_is_said_and_left_alone(tmp_path: Path, home: Path, what
 
 
 @pytest.mark.slow
-def test_a_changed_entry_is_not_believed(tmp_path: Path, home: Path) -> None:
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
-    asked(root)
+def test_a_changed_entry_is_not_believed(known: Path, home: Path) -> None:
     db = sqlite3.connect(database(home))
     db.create_function("changed", 1, lambda entry: entry.replace(b"torch_zip", b"torch_tar"))
     db.execute("UPDATE seen SET entry = changed(entry) WHERE depth > 1")
     db.commit()
     db.close()
-    assert asked(root).bytes_read > 2 * BIG
+    assert asked(known).bytes_read > 2 * BIG
 
 
 def nowhere(home: Path, patch: pytest.MonkeyPatch) -> None:
@@ -601,11 +592,8 @@ def test_64_processes_read_every_byte_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_who_gets_the_lock_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_gets_the_lock_looks_again(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process may have read the file between our look into the cache and our turn."""
-    root = megatron(tmp_path / "run", steps=(20,))
-    settle()
-    asked(root)
     real, seen = Cache.get, set[tuple[str, bytes, int]]()
 
     def late(
@@ -616,7 +604,7 @@ def test_who_gets_the_lock_looks_again(tmp_path: Path, monkeypatch: pytest.Monke
         return None if first else real(self, path, question, depth, identity, **more)
 
     monkeypatch.setattr(Cache, "get", late)
-    assert asked(root).bytes_read <= 10
+    assert asked(known).bytes_read <= 10
 
 
 HOLDER = """

@@ -9,12 +9,15 @@ import os
 import subprocess
 import sys
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import sample_results as sample
 from msgspec.structs import replace
+from run_helpers import broken
+from small_runs import plain
 
 import ckpt_tools
 from ckpt_tools import __version__, api, cli
@@ -375,33 +378,42 @@ def test_progress_on_a_terminal_waits_until_it_is_worth_it(monkeypatch, capfd):
 
 # -- start-up ------------------------------------------------------------------------------------------------
 
-HEAVY = ("rich", "sqlite3", "torch", "numpy", "fsspec", "safetensors", "cryptography", "pydantic")
+HEAVY = "rich sqlite3 torch numpy fsspec safetensors cryptography pydantic"
+OTHERS = " ".join(f"ckpt_tools.cli.{name}" for name in COMMANDS if name != "latest")
+MACHINES = "junit sarif github markdown csv prometheus observed"
+OUTPUTS = " ".join(f"ckpt_tools.output.{name}" for name in MACHINES.split())
+JOINED = "from ckpt_tools.integrations"
+NEVER = {
+    "import ckpt_tools": f"dataclasses inspect {HEAVY} ckpt_tools.*",
+    "latest run --rank 0": OUTPUTS,
+    "plan run --format shell": OUTPUTS,
+    "plan run --json": f"{OUTPUTS} ckpt_tools.job.starts",
+    "latest empty --rank 0 --allow=none": f"{HEAVY} {OTHERS}",
+    "from ckpt_tools.elastic import ExceptionCheckpoint": "torch numpy typer rich",
+    f"{JOINED} import agreement, dcp, transformers; assert agreement.find_group() is None": "torch transformers",
+}
+"""What is run -> the modules that it does not load: hooks run commands on every rank, and training imports us."""
 LOADED = """
 import sys
 before = set(sys.modules)
-from ckpt_tools import cli
-code = cli.execute(sys.argv[1:])
-print("\\n".join(sorted(set(sys.modules) - before)), file=sys.stderr)
-sys.exit(code)
+{}
+print(*set(sys.modules) - before, file=sys.stderr)
 """
 
 
-@pytest.mark.slow
-def test_latest_loads_only_what_it_needs(tmp_path):
-    """Hooks run it on every rank."""
-    (tmp_path / "rank_0").mkdir()
-    words = [sys.executable, "-c", LOADED, "latest", tmp_path, "--rank", "0", "--allow=none"]
-    done = subprocess.run(words, capture_output=True, text=True, env=CLEAN)
+@pytest.mark.parametrize(
+    "code", [*NEVER][:4] + [pytest.param(code, marks=pytest.mark.slow) for code in [*NEVER][4:]]
+)
+def test_only_what_is_needed_is_loaded(tmp_path, code):
+    broken(plain(tmp_path), 20)
+    (tmp_path / "empty").mkdir()
+    line = code if "import" in code else f"from ckpt_tools import cli; assert not cli.execute({code.split()})"
+    words = [sys.executable, "-c", LOADED.format(line)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=CLEAN)
     assert done.returncode == 0, done.stderr
-    others = {f"ckpt_tools.cli.{name}" for name in COMMANDS if name != "latest"}
-    assert not set(done.stderr.splitlines()) & {*HEAVY, *others}
-
-
-def test_importing_the_package_is_light():
-    code = "import sys; import ckpt_tools; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=CLEAN, check=True)
-    heavy = ("dataclasses", "inspect", *HEAVY)
-    assert not [n for n in done.stdout.split() if n.startswith("ckpt_tools.") or n in heavy]
+    loaded = done.stderr.splitlines()[-1].split()
+    assert "ckpt_tools" in loaded
+    assert not [name for name in loaded if any(fnmatchcase(name, never) for never in NEVER[code].split())]
 
 
 def test_no_module_has_the_name_of_a_public_function():

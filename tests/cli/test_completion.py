@@ -75,8 +75,7 @@ def test_layouts_of_the_configuration_are_offered(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_system_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_file_system_that_hangs_is_not_waited_for(root: Path) -> None:
     env = {**CLEAN, **asked(f"ls {root} --max-step "), **Fault(str(root), "opendir", HANGS).environment()}
     words = [sys.executable, "-m", "ckpt_tools"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)

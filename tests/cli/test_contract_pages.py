@@ -26,13 +26,11 @@ from ckpt_tools.settings import plugins
 
 
 @pytest.fixture
-def asker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Asker]:
-    monkeypatch.chdir(tmp_path)
+def asker(asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asker]:
+    """With a place for packages."""
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     plugins.forget()
-    yield Asker(monkeypatch, capfd, tmp_path / "state")
+    yield asker
     monkeypatch.undo()
     for name in ("own_parts", "own_other"):
         sys.modules.pop(name, None)

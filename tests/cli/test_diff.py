@@ -25,6 +25,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from places import FIXTURES
+from run_helpers import flip
 from safetensors_writer import packed
 from sample_results import field_names
 from small_files import saved, tensor
@@ -78,12 +79,6 @@ def copy(what: Path, to: Path) -> Path:
 
 def names(result, change):
     return {t.name for f in result.files for t in f.tensors if t.change is change}
-
-
-def flip(path: Path, at: int, mask: int = 1) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= mask
-    path.write_bytes(data)
 
 
 def safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes]], **metadata: str) -> Path:

@@ -513,16 +513,6 @@ def test_the_ready_made_instance(monkeypatch):
         _ = elastic.other
 
 
-@pytest.mark.slow
-def test_it_needs_neither_torch_nor_the_command_line():
-    code = (
-        "import sys; from ckpt_tools.elastic import ExceptionCheckpoint; print(*{m.split('.')[0] for m in"
-        " sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert not {"torch", "numpy", "typer", "rich"} & set(done.stdout.split())
-
-
 # -- a real job ----------------------------------------------------------------------------------------------
 
 LOOP = """

@@ -290,58 +290,54 @@ def far(more: str = "") -> Case:
     return Case(lambda _: [], f"{AWAY} {more}", f"{AWAY} {more} --store-option regoin=here", nobody)
 
 
+def added(
+    prepare: Callable[[Path], Path | Sequence[object]], flags: str, before: str = ""
+) -> dict[str, Case]:
+    """Flags that matter in one tree, each added to what is said ``before``."""
+    said = (flag.strip() for flag in flags.split("|"))
+    return {flag.split()[0].replace("-", "_"): Case(prepare, before, f"{before} --{flag}") for flag in said}
+
+
 CHOICE: dict[str, Case] = {
+    **added(
+        plain,
+        "history | world-size 4 | exclude iter_0000020 | max-step 19 | tp 1 | parallel tp=1 | "
+        "require-seal | verify-key absent.pub",
+    ),
+    **added(gasps, "prefer periodic | kind periodic | fault-ranks 0", "--save-interval 10"),
+    **added(flipped, "level structure | max-attempts 1"),
+    **added(half_of_a_pair, "replica-groups 0,1 | replicas all"),
+    **added(plain, "budget 0s | io direct | limit-rate 1PB", "--no-cache"),
+    **added(plain, "max-age 0s | no-cache", "--cached"),
+    **added(empty, "allow none | allow-none"),
+    **added(cut, "no-fallback | fail-on warning"),
     "root": Case(lambda tmp: [], "@plain", "@rolled_back"),
     "rank": Case(per_rank, "--rank 0", "--rank 1"),
-    "history": Case(plain, "", "--history"),
     "resume_args": Case(plain, "", "--resume-args '--at {step}'"),
-    "world_size": Case(plain, "", "--world-size 4"),
     "order": Case(rolled_back, "", "--order step"),
     "resume_from": Case(behind, "", "--resume-from tracker"),
-    "prefer": Case(gasps, "--save-interval 10", "--save-interval 10 --prefer periodic"),
-    "kind": Case(gasps, "--save-interval 10", "--save-interval 10 --kind periodic"),
     "layout": Case(two_layouts, "", "--layout megatron"),
     "run": Case(two_runs, "", "--run a"),
     "prefix": Case(two_prefixes, "", "--prefix net"),
-    "exclude": Case(plain, "", "--exclude iter_0000020"),
     "trust_global": Case(foreign, "", "--trust-global mycompany.*"),
     "store_option": far(),
-    "max_step": Case(plain, "", "--max-step 19"),
-    "level": Case(flipped, "", "--level structure"),
     "key_file": Case(encrypted, "", "--key-file key"),
     "require": Case(per_rank, "", "--require epoch_num"),
-    "fault_ranks": Case(gasps, "--save-interval 10", "--save-interval 10 --fault-ranks 0"),
     "fault_file": Case(failed_ranks, "--save-interval 10", "--save-interval 10 --fault-file faults.json"),
-    "replica_groups": Case(half_of_a_pair, "", "--replica-groups 0,1"),
-    "replicas": Case(half_of_a_pair, "", "--replicas all"),
     "prove_replicas": Case(three_of_a_kind, "--replica-groups all", "--replica-groups all --prove-replicas"),
     "strategy_dir": Case(strategies, "", "--strategy-dir none"),
     **{axis: Case(plain, "", f"--{axis} 2") for axis in ("pp", "cp", "dp", "ep", "etp")},
-    "tp": Case(plain, "", "--tp 1"),
     "rank_order": Case(plain, "--world-size 4", "--world-size 4 --rank-order dp-tp-cp-ep-pp"),
     "save_interval": Case(gasps, "", "--save-interval 10"),
-    "max_attempts": Case(flipped, "", "--max-attempts 1"),
-    "budget": Case(plain, "--no-cache", "--no-cache --budget 0s"),
-    "max_age": Case(plain, "--cached", "--cached --max-age 0s"),
-    "no_cache": Case(plain, "--cached", "--cached --no-cache"),
-    "allow": Case(empty, "", "--allow none"),
-    "allow_none": Case(empty, "", "--allow-none"),
-    "parallel": Case(plain, "", "--parallel tp=1"),
     "allow_missing": Case(lambda tmp: tmp / "run", "--allow=none", "--allow=none --allow-missing"),
     "allow_fresh": Case(lost, "", "--allow-fresh"),
     "plan_dir": Case(started_before, "--allow=none", "--allow=none --plan-dir log"),
-    "require_seal": Case(plain, "", "--require-seal"),
     "seal_dir": Case(sealed_away, "--require-seal", "--require-seal --seal-dir seals"),
-    "verify_key": Case(plain, "", "--verify-key absent.pub"),
-    "no_fallback": Case(cut, "", "--no-fallback"),
     "skip_unreadable": Case(plain, "--unreadable", "--unreadable --skip-unreadable"),
     "strict": Case(plain, "--no-cache --budget 0s", "--no-cache --budget 0s --strict"),
-    "fail_on": Case(cut, "", "--fail-on warning"),
     **without(plain),
     "settle": Case(unfinished, "", "--settle 0s"),
     "jobs": Case(plain, "--no-cache --jobs 2", "--no-cache --jobs 3"),
-    "io": Case(plain, "--no-cache", "--no-cache --io direct"),
-    "limit_rate": Case(plain, "--no-cache", "--no-cache --limit-rate 1PB"),
     **trusting(plain),
 }
 
@@ -352,61 +348,48 @@ def chosen(names: str) -> dict[str, Case]:
 
 
 DECIDING: dict[str, Case] = {
+    **added(plain, "worker | job j | nodes 2 | view view | stage staged | keep none | agree | read"),
+    **added(plain, "rendezvous nowhere | meet here", ONE_NODE),
     "rank": Case(per_rank, "--worker --rank 0", "--worker --rank 1", torchrun_env(0, 2)),
-    "worker": Case(plain, "", "--worker"),
-    "job": Case(plain, "", "--job j"),
-    "nodes": Case(plain, "", "--nodes 2"),
     "node": Case(plain, "--agree --nodes 2 --world-size 2", ONE_NODE),
     "timeout": Case(locked, "--job j --timeout 0s", "--job j --timeout 1ms"),
     "require_mount": Case(lambda tmp: tmp / "run", "", "--require-mount"),
-    "view": Case(plain, "", "--view view"),
-    "stage": Case(plain, "", "--stage staged"),
-    "keep": Case(plain, "", "--keep none"),
-    "agree": Case(plain, "", "--agree"),
-    "rendezvous": Case(plain, ONE_NODE, f"{ONE_NODE} --rendezvous nowhere"),
-    "meet": Case(plain, ONE_NODE, f"{ONE_NODE} --meet here"),
-    "read": Case(plain, "", "--read"),
     "by_rank": Case(per_rank, TOLD, f"--by-rank {TOLD}"),
     "command": Case(plain, "-- train", "-- test"),
 }
 CHECK: dict[str, Case] = {
+    **added(plain, "by-store | sample 1/2 | scheduler file:none.json"),
+    **added(behind, "strict | fail-on warning"),
     **chosen(
         "level key_file require require_seal seal_dir verify_key no_cache jobs io limit_rate trust_global"
     ),
     "paths": CHOICE["root"],
     "store_option": far(),
-    "by_store": Case(plain, "", "--by-store"),
     "max_age": Case(plain, "--cached", "--cached --max-age 1d"),
     "no_cache": Case(plain, "--cached --max-age 1d", "--cached --max-age 1d --no-cache"),
     "settle": Case(unfinished, "", "--settle 0s"),
     "explain_bytes": Case(one_rank, "", "--explain-bytes"),
-    "strict": Case(behind, "", "--strict"),
-    "fail_on": Case(behind, "", "--fail-on warning"),
-    "sample": Case(plain, "", "--sample 1/2"),
     "max_duration": Case(plain, "--sample 100%", "--sample 100% --budget 0s"),
-    "scheduler": Case(plain, "", "--scheduler file:none.json"),
     **without(plain),
     **trusting(plain),
 }
 DRY = "--dry-run"
 SEAL: dict[str, Case] = {
+    **added(
+        plain,
+        "digest none | also none | tensors | seal-dir seals | sign-key absent.key | io direct | "
+        "limit-rate 1PB",
+        DRY,
+    ),
+    **added(unfinished, "settle 0s | strict", DRY),
     "paths": Case(lambda tmp: [], f"@plain {DRY}", f"@rolled_back {DRY}"),
-    "digest": Case(plain, DRY, f"{DRY} --digest none"),
-    "also": Case(plain, DRY, f"{DRY} --also none"),
-    "tensors": Case(plain, DRY, f"{DRY} --tensors"),
-    "seal_dir": Case(plain, DRY, f"{DRY} --seal-dir seals"),
     "store_option": far(DRY),
-    "sign_key": Case(plain, DRY, f"{DRY} --sign-key absent.key"),
     "again": Case(sealed_and_edited, DRY, f"{DRY} --again"),
     "merge": Case(fragments, DRY, f"{DRY} --merge"),
     "dry_run": Case(sealed_already, "--again", f"--again {DRY}"),
     "key_file": Case(encrypted, DRY, f"{DRY} --key-file key"),
     "require": Case(per_rank, DRY, f"{DRY} --require epoch_num"),
-    "settle": Case(unfinished, DRY, f"{DRY} --settle 0s"),
-    "strict": Case(unfinished, DRY, f"{DRY} --strict"),
     "jobs": Case(plain, f"{DRY} --jobs 2", f"{DRY} --jobs 3"),
-    "io": Case(plain, DRY, f"{DRY} --io direct"),
-    "limit_rate": Case(plain, DRY, f"{DRY} --limit-rate 1PB"),
     **trusting(plain),
     **without(plain, DRY),
 }
@@ -435,12 +418,11 @@ def quarantine_locked(tmp: Path) -> Path:
 
 NEWEST = "run/iter_0000020"
 QUARANTINE: dict[str, Case] = {
+    **added(untold(unfinished), "apply | settle 0s", f"{NEWEST}"),
     "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
     "damaged": Case(cut, "", "--damaged"),
     "undo": Case(untold(put_away), f"{NEWEST}", f"{NEWEST} --undo"),
     "home": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --root ."),
-    "apply": Case(untold(unfinished), f"{NEWEST}", f"{NEWEST} --apply"),
-    "settle": Case(untold(unfinished), f"{NEWEST}", f"{NEWEST} --settle 0s"),
     "no_cache": Case(cut, "--damaged --cached", "--damaged --cached --no-cache"),
     "state_dir": Case(
         untold(nowhere),
@@ -480,29 +462,29 @@ PRUNE: dict[str, Case] = {
     **trusting(many, always=ONE),
 }
 PIN: dict[str, Case] = {
+    **added(untold(plain), "undo | dry-run", f"{NEWEST}"),
     "paths": Case(untold(plain), f"{NEWEST}", "run/iter_0000010"),
-    "undo": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --undo"),
     "home": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --root ."),
-    "dry_run": Case(untold(plain), f"{NEWEST}", f"{NEWEST} --dry-run"),
     **trusting(lambda tmp: [plain(tmp) / "iter_0000020"]),
     **without(untold(plain), f"{NEWEST} --dry-run"),
 }
 PASS = "--once --settle 0s"
 WATCH: dict[str, Case] = {
+    **added(
+        plain,
+        "rescan never | every night | on-good true | metrics 0 | state-dir elsewhere | io direct | "
+        "limit-rate 1PB",
+        PASS,
+    ),
     "roots": Case(untold(plain), f"run {PASS}", f"run/iter_0000010 {PASS}"),
-    "rescan": Case(plain, PASS, f"{PASS} --rescan never"),
     "store_option": far(PASS),
-    "every": Case(plain, PASS, f"{PASS} --every night"),
-    "on_good": Case(plain, PASS, f"{PASS} --on-good true"),
     "on_bad": Case(flipped, PASS, f"{PASS} --on-bad true"),
     "timeout": Case(one_rank, f"{PASS} --on-good 'sleep 1'", f"{PASS} --on-good 'sleep 1' --timeout 0.1s"),
-    "metrics": Case(plain, PASS, f"{PASS} --metrics 0"),
     "metrics_address": Case(
         plain,
         f"{PASS} --metrics-port 0",
         f"{PASS} --metrics-port 0 --metrics-address 192.0.2.1",
     ),
-    "state_dir": Case(plain, PASS, f"{PASS} --state-dir elsewhere"),
     "plan_dir": Case(started_before, PASS, f"{PASS} --plan-dir log"),
     "seal_dir": Case(sealed_away, PASS, f"{PASS} --seal-dir seals"),
     "require": Case(per_rank, PASS, f"{PASS} --require epoch_num"),
@@ -510,8 +492,6 @@ WATCH: dict[str, Case] = {
     "settle": Case(plain, "--once", PASS),
     "key_file": Case(encrypted, PASS, f"{PASS} --key-file key"),
     "jobs": Case(plain, f"{PASS} --jobs 2", f"{PASS} --jobs 3"),
-    "io": Case(plain, PASS, f"{PASS} --io direct"),
-    "limit_rate": Case(plain, PASS, f"{PASS} --limit-rate 1PB"),
     **without(plain, PASS),
     **trusting(plain, always=PASS),
 }

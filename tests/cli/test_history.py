@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,15 @@ from ckpt_tools.planning import decision_log
 
 
 def run(root: Path, plans: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return ckpt("run", str(root), "--plan-dir", str(plans), *words, "--", *SAY)
+    return ckpt("run", root, "--plan-dir", plans, *words, "--", *SAY)
+
+
+def told(root: Path, plans: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return ckpt("plan", root, "--plan-dir", plans, "--history", *words)
 
 
 def history(root: Path, plans: Path, code: int = 0) -> dict:
-    done = ckpt("plan", str(root), "--plan-dir", str(plans), "--history", "--json")
+    done = told(root, plans, "--json")
     assert done.returncode == code, (done.stdout, done.stderr)
     return json.loads(done.stdout)
 
@@ -45,7 +48,7 @@ def test_each_start_is_a_line(tmp_path: Path) -> None:
     assert (last["step"], last["lost_steps"]) == (20, 10)
     (passed,) = last["passed"]
     assert passed["step"] == 30 and passed["codes"]
-    table = ckpt("plan", str(root), "--plan-dir", str(plans), "--history").stdout
+    table = told(root, plans).stdout
     assert "10 steps" in table and "iter_0000030" in table and "2 starts" in table
 
 
@@ -58,8 +61,7 @@ def test_a_start_from_nothing_is_one_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_third_start_from_the_same_checkpoint_is_said(tmp_path: Path) -> None:
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+def test_the_third_start_from_the_same_checkpoint_is_said(root: Path, plans: Path) -> None:
     warned = ["restart-loop" in run(root, plans).stderr for _ in range(4)]
     assert warned == [False, False, True, True]
     assert history(root, plans)["repeats"] == 4
@@ -78,8 +80,7 @@ def test_a_later_checkpoint_of_the_last_start_that_is_gone_is_said(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_members_of_one_job_are_one_line(tmp_path: Path) -> None:
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+def test_members_of_one_job_are_one_line(root: Path, plans: Path) -> None:
     line = [*CKPT, "run", str(root), "--plan-dir", str(plans), "--worker", "--", "true"]
     jobs = [subprocess.Popen(line, env={**CLEAN, **torchrun_env(rank, 2)}) for rank in range(2)]
     assert [job.wait() for job in jobs] == [0, 0]
@@ -89,37 +90,31 @@ def test_members_of_one_job_are_one_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.share(3)
 @pytest.mark.parametrize("text", ["garbage", '{"path": 3', "[]", "\0\xff", '{"path": null}', "[" * 100_000])
-def test_a_line_that_says_nothing_is_counted(text: str, tmp_path: Path) -> None:
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+def test_a_line_that_says_nothing_is_counted(root: Path, plans: Path, text: str) -> None:
     run(root, plans)
     with log(root, plans).open("a") as file:
         file.write(f"\n{text}")
     assert run(root, plans).returncode == 0
-    told = history(root, plans)
-    assert (len(told["starts"]), told["damaged"]) == (2, 1)
+    found = history(root, plans)
+    assert (len(found["starts"]), found["damaged"]) == (2, 1)
 
 
 @pytest.mark.slow
-def test_where_it_cannot_be_written_the_job_starts_all_the_same(tmp_path: Path) -> None:
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+def test_where_it_cannot_be_written_the_job_starts_all_the_same(root: Path, plans: Path) -> None:
+    """And what others could have written is not told."""
     log(root, plans).mkdir(parents=True)
     assert run(root, plans).returncode == 0
-    assert ckpt("plan", str(root), "--plan-dir", str(plans), "--history").returncode == 5
-
-
-@pytest.mark.slow
-def test_what_others_could_have_written_is_not_told(tmp_path: Path) -> None:
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+    assert told(root, plans).returncode == 5
+    log(root, plans).rmdir()
     run(root, plans)
     log(root, plans).chmod(0o666)
-    assert ckpt("plan", str(root), "--plan-dir", str(plans), "--history").returncode == 2
+    assert told(root, plans).returncode == 2
 
 
 @pytest.mark.share(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["write", "fsync"])
-def test_killed_at_any_call_that_writes_the_history_is_readable(call: str, tmp_path: Path) -> None:
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+def test_killed_at_any_call_that_writes_the_history_is_readable(root: Path, plans: Path, call: str) -> None:
     run(root, plans)
     line = ["strace", "-f", "-qq", "-o", "/dev/null", "-P", str(log(root, plans))]
     line += ["-e", f"inject={call}:signal=KILL:when=1"]
@@ -127,8 +122,8 @@ def test_killed_at_any_call_that_writes_the_history_is_readable(call: str, tmp_p
     done = subprocess.run(line, env=CLEAN, capture_output=True)
     assert done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL), done.stderr
     assert run(root, plans).returncode == 0
-    told = history(root, plans)
-    assert len(told["starts"]) in (2, 3) and not told["damaged"]
+    found = history(root, plans)
+    assert len(found["starts"]) in (2, 3) and not found["damaged"]
 
 
 @pytest.mark.slow
@@ -140,13 +135,6 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in range(60):
         body = decided_body("/x", step) | {"decision": {"root": "/", "decided_at": float(step)}}
         made._remember(decisions.Decision("", body))
-    told = starts.history(str(tmp_path / "run"), made.directory)
-    assert told.starts[0].step == 59 and 5 < len(told.starts) < 40 and not told.damaged
+    kept = starts.history(str(tmp_path / "run"), made.directory)
+    assert kept.starts[0].step == 59 and 5 < len(kept.starts) < 40 and not kept.damaged
     assert os.path.getsize(f"{made.directory}/{starts.NAME}") <= 2200
-
-
-@pytest.mark.slow
-def test_a_question_does_not_pay_for_it() -> None:
-    code = "import sys; from ckpt_tools.cli import execute; execute(['plan', '/nowhere']); print('ckpt_tools.job.starts' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], env=CLEAN, capture_output=True, text=True)
-    assert done.stdout.strip() == "False"

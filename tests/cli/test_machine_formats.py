@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import machine_readers as read
@@ -279,12 +278,6 @@ def test_prometheus_has_the_numbers() -> None:
 # -- as commands ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
-    monkeypatch.chdir(tmp_path)
-    return Asker(monkeypatch, capfd, tmp_path / "state")
-
-
 @pytest.mark.exhaustive
 def test_every_real_tree_in_every_format(asker: Asker) -> None:
     """The exit code is that of the table, and each answer is one that its reader takes."""
@@ -328,17 +321,6 @@ def test_a_missing_package_is_said_before_anything_is_read() -> None:
     assert e.value.hint == "pip install 'ckpt-tools[page]'"
     own = registry.Output("own", "t", {"plan": lambda d, v: f"{d.root} {v.now}\n"})
     assert own.render(sample.plan()) == "/data 0.0\n"
-
-
-def test_nothing_of_it_is_loaded_for_the_usual_formats(tmp_path: Path) -> None:
-    broken(plain(tmp_path), 20)
-    code = "import sys; from ckpt_tools import cli; cli.execute(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
-    for line in ("latest run --rank 0", "plan run --format shell", "plan run --json"):
-        words = [sys.executable, "-c", code, *line.split()]
-        done = subprocess.run(words, cwd=tmp_path, env=CLEAN, capture_output=True, text=True)
-        loaded = set(done.stderr.splitlines()[-1].split())
-        assert "ckpt_tools.cli.output" in loaded
-        assert not loaded & {f"ckpt_tools.output.{name}" for name in (*MACHINES, "observed")}
 
 
 # -- docs/machines.md ----------------------------------------------------------------------------------------

@@ -63,9 +63,8 @@ def test_a_word_of_a_flag_is_enough_to_name_it(
      "-- ''", "--"],
 )  # fmt: skip
 def test_run_without_a_command_after_dashes_says_where_it_goes(
-    words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    root: Path, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    root = megatron(tmp_path / "run")
     code, err = said(capfd, "run", str(root), "--plan-dir", str(tmp_path / "plans"), *shlex.split(words))
     assert code == 2 and "after --: ckpt run ROOT -- " in err, err
     assert not (tmp_path / "plans").exists(), "nothing was decided for a job that cannot start"

@@ -36,10 +36,9 @@ def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 @pytest.mark.slow
 @pytest.mark.parametrize("started", ["run", "hook"])
 def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
-    asker: Asker, tmp_path: Path, started: str
+    asker: Asker, root: Path, started: str
 ) -> None:
     """A file system that is not mounted looks like a first launch to whoever asks."""
-    root = megatron(tmp_path / "run")
     assert asker.ask(started, root).step == 20
     shutil.rmtree(root)
     root.mkdir()
@@ -52,9 +51,8 @@ def test_nothing_where_an_earlier_start_had_something_is_no_first_launch(
 
 
 @pytest.mark.slow
-def test_a_question_is_no_start(asker: Asker, tmp_path: Path) -> None:
+def test_a_question_is_no_start(asker: Asker, root: Path) -> None:
     """Whoever only asked has started nothing, and has left nothing behind."""
-    root = megatron(tmp_path / "run")
     assert {asker.ask(name, root).step for name in ("plan", "latest")} == {20}
     assert not asker.state.exists()
     shutil.rmtree(root)
@@ -80,9 +78,8 @@ def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("note", ["", "[]", "not json"])
 def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(
-    asker: Asker, tmp_path: Path, name: str, note: str
+    asker: Asker, root: Path, name: str, note: str
 ) -> None:
-    root = megatron(tmp_path / "run")
     asker.ask("run", root)
     (last,) = asker.state.glob("*/last.json")
     shutil.rmtree(root)
@@ -97,8 +94,7 @@ def test_a_note_of_an_earlier_start_that_cannot_be_read_is_no_absence(
 
 
 @pytest.mark.slow
-def test_a_fresh_start_although_checkpoints_exist(asker: Asker, tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_fresh_start_although_checkpoints_exist(asker: Asker, root: Path) -> None:
     broken(root, 10)
     broken(root, 20)
     assert set(asker.everywhere(root, "--allow=none", allow_none=True).values()) == {Answer(4)}
@@ -106,8 +102,7 @@ def test_a_fresh_start_although_checkpoints_exist(asker: Asker, tmp_path: Path) 
         assert (answer.code, answer.path, len(answer.rejected)) == (0, None, 2), name
 
 
-def test_decisions_never_go_below_the_root(asker: Asker, tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_decisions_never_go_below_the_root(asker: Asker, root: Path) -> None:
     asker.state = root / "decisions"
     assert set(asker.everywhere(root).values()) == {Answer(2)}
     assert not asker.state.exists()
@@ -247,10 +242,7 @@ def test_the_formats_are_those_of_the_commands(asker: Asker, tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("tree", TREES)
-def test_neither_format_nor_rank_nor_quiet_decides(
-    asker: Asker, tmp_path: Path, tree: str, name: str
-) -> None:
-    root = megatron(tmp_path / "run")
+def test_neither_format_nor_rank_nor_quiet_decides(asker: Asker, root: Path, tree: str, name: str) -> None:
     TREES[tree](root)
     right = asker.ask("plan", root)
     for more in (("-q",), ("-v", "--explain"), ("--rank", "1")):
@@ -269,8 +261,7 @@ def test_neither_format_nor_rank_nor_quiet_decides(
 
 
 @pytest.mark.slow
-def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, root: Path) -> None:
     for name, budget in {"plan": None, "latest": None, "hook": 60}.items():
         _, out, _ = asker.execute(name, root, "--plan-dir", asker.state, "--json", "--rank", "0")
         assert json.loads(out)["budget"] == budget
@@ -286,12 +277,11 @@ def test_the_budget_of_a_start_is_the_only_default_that_differs(asker: Asker, tm
 
 @pytest.mark.slow
 def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
-    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asker: Asker, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CKPT_RANK is what each process of a job has: whoever writes the plan of the job there must not write
     that of one rank.
     """
-    root = megatron(tmp_path / "run")
     whole, one = (
         json.loads(asker.execute("plan", root, "--json", *words)[1]) for words in ((), ("--rank", "1"))
     )
@@ -303,8 +293,7 @@ def test_a_plan_may_be_narrowed_to_a_rank_but_only_by_the_flag(
 
 
 @pytest.mark.slow
-def test_strict_knows_everything_or_stops(asker: Asker, tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_strict_knows_everything_or_stops(asker: Asker, root: Path) -> None:
     words, asked = ("--strict", "--no-cache", "--budget"), {"strict": True}
     assert {a.step for a in asker.everywhere(root, *words, "1h", budget=3600.0, **asked).values()} == {20}
     assert set(asker.everywhere(root, *words, "0s", budget=0.0, **asked).values()) == {Answer(5)}
@@ -314,9 +303,8 @@ def test_strict_knows_everything_or_stops(asker: Asker, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "hook"])
 def test_a_rank_outside_the_world_of_the_decision_does_not_start(
-    asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    asker: Asker, root: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    root = megatron(tmp_path / "run")
     for variable, value in torchrun_env(3, 4).items():
         monkeypatch.setenv(variable, value)
     assert asker.ask(name, root, "--worker", "--world-size", "2") == Answer(2)

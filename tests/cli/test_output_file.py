@@ -28,9 +28,7 @@ from ckpt_tools.storage.writes import check_writable, write_whole
 
 
 @pytest.fixture
-def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
-    monkeypatch.chdir(tmp_path)
-    asker = Asker(monkeypatch, capfd, tmp_path / "state")
+def asker(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> Asker:
     monkeypatch.setenv("CKPT_NO_CACHE", "1")
     return asker
 

@@ -27,10 +27,8 @@ from ckpt_tools.cli.output import Output
 from ckpt_tools.cli.progress import INTERVAL, Lines, Meter, progress
 from ckpt_tools.storage import Identity
 
-TREES = [
-    next(p for p in sorted(layout.iterdir()) if p.is_dir()) / "tree"
-    for layout in sorted(LAYOUT_TREES.iterdir())
-]
+CASES = [[p for p in sorted(layout.iterdir()) if p.is_dir()] for layout in sorted(LAYOUT_TREES.iterdir())]
+TREES = [cases[0] / "tree" for cases in CASES]
 
 
 def measured(ask: Callable[[Callable[[int, int], None]], object]) -> list[tuple[int, int]]:
@@ -45,9 +43,8 @@ def measured(ask: Callable[[Callable[[int, int], None]], object]) -> list[tuple[
 @pytest.mark.parametrize("tree", TREES, ids=lambda p: p.parent.parent.name)
 def test_what_is_left_is_known(tree: Path) -> None:
     """In every layout: what was read never exceeds what there is, and goes to its end."""
-    said = measured(
-        lambda tell: plan(str(tree), Selection(jobs=1, allow_none=True, order="step"), progress=tell)
-    )
+    asked = Selection(jobs=1, allow_none=True, order="step")
+    said = measured(lambda tell: plan(str(tree), asked, progress=tell))
     assert all(done <= total for done, total in said) and [d for d, _ in said] == sorted(d for d, _ in said)
     assert not said or said[-1][0] == said[-1][1]
 
@@ -108,9 +105,8 @@ class Heard:
 
 
 @pytest.mark.slow
-def test_every_directory_that_is_listed_is_said(tmp_path: Path) -> None:
+def test_every_directory_that_is_listed_is_said(root: Path) -> None:
     """A file system that answers slowly is heard of before the first byte is read."""
-    root = megatron(tmp_path / "run")
     there = {str(root), *(str(path) for path in root.rglob("*") if path.is_dir())}
     for ask in (scan, verify, lambda path, progress: plan(path, progress=progress)):
         heard = Heard()
@@ -139,12 +135,8 @@ def test_a_terminal_sees_how_much_of_6_gib_was_read(command: str, huge: Path, tm
     more = ["--plan-dir", str(tmp_path / "plans"), "--", "true"] if command == "run" else []
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "ckpt_tools", command, str(huge), *more]
-    with subprocess.Popen(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env={**CLEAN, "TERM": "xterm", "COLUMNS": "120", "CKPT_NO_CACHE": "1"},
-    ) as child:
+    env = {**CLEAN, "TERM": "xterm", "COLUMNS": "120", "CKPT_NO_CACHE": "1"}
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=theirs, env=env) as child:
         os.close(theirs)
         seen = b""
         while b"/6.0 GiB" not in seen:
@@ -169,35 +161,23 @@ def lines_of(err: str) -> list[dict]:
 @pytest.mark.parametrize("command", ["verify", "plan", "latest", "run", "hook", "diff", "seal"])
 def test_a_wrapper_hears_of_the_first_and_the_last(command: str, tmp_path: Path) -> None:
     root = megatron(tmp_path / "run\n\udcff{", world=2)
-    subject: list[object] = [root]
-    if command == "diff":
-        subject = [root / "iter_0000010", root / "iter_0000020"]
+    subject = [root / "iter_0000010", root / "iter_0000020"] if command == "diff" else [root]
     state = ["--plan-dir", tmp_path / "plans"] if command in ("run", "hook") else []
-    more = {
-        "latest": ["--rank", "0", "--json"],
-        "hook": ["--json"],
-        "run": ["--rank", "0", "--", "true"],
-        "seal": ["--dry-run"],
-    }.get(command, [])
+    more = {"latest": "--rank 0 --json", "hook": "--json", "run": "--rank 0 -- true", "seal": "--dry-run"}
+    words = [*state, *more.get(command, "").split()]
     for quiet in ([], ["-q"]):
-        done = ckpt(
-            command, *subject, "--progress", "json", *quiet, *state, *more, env={"CKPT_NO_CACHE": "1"}
-        )
+        done = ckpt(command, *subject, "--progress", "json", *quiet, *words, env={"CKPT_NO_CACHE": "1"})
         first, *_, last = said = lines_of(done.stderr)
         assert done.returncode == (command == "diff"), done.stderr
         assert all(list(line) == FIELDS and line["type"] == "progress" for line in said)
         assert (first["state"], first["bytes"], last["state"]) == ("started", 0, "done")
-        assert (
-            0 < last["bytes"] <= last["bytes_total"]
-            and last["files"] >= 2
-            and last["file"].startswith(str(root))
-        )
+        assert 0 < last["bytes"] <= last["bytes_total"]
+        assert last["files"] >= 2 and last["file"].startswith(str(root))
         assert last["files_total"] == (last["files"] if command in ("verify", "diff", "seal") else None)
 
 
 @pytest.mark.slow
-def test_a_failure_ends_in_stopped_and_the_rest_of_stderr_stays(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_failure_ends_in_stopped_and_the_rest_of_stderr_stays(root: Path) -> None:
     for step in (10, 20):
         broken(root, step)
     done = ckpt("plan", root, "--progress", "json")
@@ -219,11 +199,8 @@ def test_few_lines_whatever_happens(
     said = lines_of(capfd.readouterr().err)
     assert len(said) <= 10 / INTERVAL + 2 and len(said) > 30
     assert [line["seconds"] for line in said] == sorted(line["seconds"] for line in said)
-    assert (
-        said[-1]
-        | {"file": "/data/0", "files": 3, "files_total": 7, "bytes": 9999, "rate": 1000, "state": "done"}
-        == said[-1]
-    )
+    last = {"file": "/data/0", "files": 3, "files_total": 7, "bytes": 9999, "rate": 1000, "state": "done"}
+    assert last.items() <= said[-1].items()
 
 
 def test_none_and_bar_are_obeyed(capfd: pytest.CaptureFixture[str]) -> None:
@@ -238,10 +215,8 @@ def test_none_and_bar_are_obeyed(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_a_wrapper_sees_how_much_of_6_gib_was_read(huge: Path) -> None:
-    words = [*CKPT, "verify", str(huge), "--progress", "json", "--no-cache"]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=CLEAN
-    ) as child:
+    words, pipe = [*CKPT, "verify", str(huge), "--progress", "json", "--no-cache"], subprocess.PIPE
+    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, env=CLEAN) as child:
         assert child.stderr is not None
         for text in child.stderr:  # it ends with the command
             line = json.loads(text)

@@ -125,8 +125,7 @@ def test_the_same_file_in_all_is_no_reason(tmp_path: Path) -> None:
     assert gone(pruned(root, "--keep", "1", "--apply")) == ["iter_0000020"]
 
 
-def test_hard_links_are_said(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_hard_links_are_said(root: Path, tmp_path: Path) -> None:
     os.link(root / "iter_0000010/mp_rank_00/model_optim_rng.pt", tmp_path / "mine")
     assert "hard links" in pruned(root, "--keep", "1", "--apply")["iter_0000010"][1]
     assert (tmp_path / "mine").stat().st_size

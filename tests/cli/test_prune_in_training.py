@@ -50,15 +50,7 @@ JOB = """
 
 
 def job(root: Path, first: int, last: int, limit: int) -> subprocess.Popen[str]:
-    words = [
-        warm.python_with_torch(),
-        "-c",
-        textwrap.dedent(JOB),
-        str(root),
-        str(first),
-        str(last),
-        str(limit),
-    ]
+    words = [warm.python_with_torch(), "-c", textwrap.dedent(JOB), root, *map(str, (first, last, limit))]
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=CLEAN)
 
 

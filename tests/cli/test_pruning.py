@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from run_helpers import ckpt, decided_body, megatron
+from run_helpers import ckpt, decided_body
 from told_decider import told
 
 from ckpt_tools.job import decisions as room
@@ -76,8 +76,7 @@ def test_what_cannot_be_looked_at_stays(
     assert after(decisions, 3650) == {"old"}
 
 
-def test_the_command_says_nothing_of_it(tmp_path: Path) -> None:
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+def test_the_command_says_nothing_of_it(root: Path, plans: Path) -> None:
     key = decide(Decisions(str(plans), str(root)), "old")
     for path in (*key.rglob("*"), key):
         os.utime(path, (1, 1))

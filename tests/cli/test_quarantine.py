@@ -23,8 +23,7 @@ def put_away(path: Path, *words: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_nothing_is_done_without_apply(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_nothing_is_done_without_apply(root: Path) -> None:
     before = files_of(root)
     said = put_away(root / "iter_0000020")
     assert [c["state"] for c in said["changes"]] == ["would-move", "would-point"] and not said["applied"]
@@ -92,9 +91,8 @@ def test_files_of_a_checkpoint_without_a_directory_go_together(tmp_path: Path) -
     assert files_of(root, state=False) == before and step(root) == 20
 
 
-def test_what_stays(tmp_path: Path) -> None:
+def test_what_stays(root: Path) -> None:
     """A part goes with its checkpoint or not at all, and nothing that was just written."""
-    root = megatron(tmp_path / "run")
     part = root / "iter_0000020/mp_rank_00/model_optim_rng.pt"
     done = ckpt("quarantine", str(part), "--root", str(root), "--apply", "--settle", "0s")
     assert done.returncode == 2 and "iter_0000020" in done.stderr
@@ -104,8 +102,7 @@ def test_what_stays(tmp_path: Path) -> None:
     assert row["state"] == "stays" and "--settle" in row["why"] and part.exists()
 
 
-def test_what_has_its_name_by_now_is_not_replaced(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_what_has_its_name_by_now_is_not_replaced(root: Path) -> None:
     put_away(root / "iter_0000020", "--apply")
     megatron(root, steps=(20,))
     before = files_of(root)
@@ -115,8 +112,7 @@ def test_what_has_its_name_by_now_is_not_replaced(tmp_path: Path) -> None:
     assert files_of(root, state=False) == {k: v for k, v in before.items() if not k.startswith(".ckpt")}
 
 
-def test_what_lies_there_is_listed(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_what_lies_there_is_listed(root: Path, tmp_path: Path) -> None:
     assert ckpt("quarantine", str(root / "iter_0000040")).returncode == 3  # no such checkpoint
     assert ckpt("quarantine", str(tmp_path / "gone/iter_0000040")).returncode == 5
     assert ckpt("ls", str(root), "--quarantine").returncode == 3

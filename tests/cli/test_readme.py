@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from hook_job import Job
 from places import ROOT
 from safetensors_writer import vectors
@@ -31,12 +32,8 @@ def test_a_seal_sees_what_the_readme_flips(tmp_path: Path) -> None:
     (tmp_path / "run/model.safetensors").write_bytes(vectors(w=bytes(range(250)) * 4))
     text = (ROOT / "README.md").read_text().partition("**Any changed bit.**")[2]
     script = text.partition("```sh\n")[2].partition("```")[0]
-    (tmp_path / "ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckpt_tools "$@"\n')
-    (tmp_path / "ckpt").chmod(0o755)
-    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        ["sh", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
+    env = {**os.environ, "PATH": f"{warm.commands()}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 1 and "seal-mismatch" in done.stdout, done.stdout + done.stderr
 
 

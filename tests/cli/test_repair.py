@@ -43,11 +43,6 @@ def codes(root: Path) -> set[str]:
     return codes_of(verify(root))
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return megatron(tmp_path / "run")
-
-
 def test_nothing_is_done_without_apply(root: Path) -> None:
     flip(root / FILE)
     before = files_of(root)

@@ -38,12 +38,6 @@ HOME = PACKAGE / "output/report"
 MEGABYTES = 1_000_000
 
 
-@pytest.fixture
-def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
-    monkeypatch.chdir(tmp_path)
-    return Asker(monkeypatch, capfd, tmp_path / "state")
-
-
 def report(asker: Asker, *words: object) -> dict[str, Any]:
     return dict(json.loads(asker.execute("report", *words, "--json")[1]))
 

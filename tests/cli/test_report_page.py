@@ -115,21 +115,16 @@ def test_it_says_first_what_to_do(shown: Open, demo: dict[str, Any]) -> None:
     assert of.page.eval_on_selector_all("#sections > .card", "all => all.map((one) => one.id)") == sections
     assert "names what is damaged" in texts(of, "#trackers tbody td")
     events = " ".join(texts(of, ".events li"))
-    assert (
-        "from step 3173 to step 3000" in events
-        and "no save for 25 h after step 5500" in events
-        and "dying gasp" in events
-    )
+    told = ("from step 3173 to step 3000", "no save for 25 h after step 5500", "dying gasp")
+    assert all(words in events for words in told)
 
 
 def test_the_map_names_what_is_under_the_pointer(shown: Open, demo: dict[str, Any]) -> None:
     of = shown(demo)
     at = 9 % RANKS
-    assert (
-        f"rank {at} · step 7500" in (said := point(of, "heatmap", at + 0.5, row_of(demo, 7500)))
-        and "broken" in said
-    )
-    assert "truncated" in said and f"iter_0007500/mp_rank_01/model_optim_rng_{at}.pt" in said
+    file = f"iter_0007500/mp_rank_01/model_optim_rng_{at}.pt"
+    said = point(of, "heatmap", at + 0.5, row_of(demo, 7500))
+    assert all(words in said for words in (f"rank {at} · step 7500", "broken", "truncated", file))
     assert "rank 3 · step 500\n" in (said := point(of, "heatmap", 3.5, row_of(demo, 500))) and "ok" in said
     assert "no file" in point(of, "heatmap", RANKS - 0.5, row_of(demo, 3173))
     assert texts(of, "#heatmap-under") == [f"rank {RANKS - 1} · step 3173: no file"]
@@ -137,9 +132,7 @@ def test_the_map_names_what_is_under_the_pointer(shown: Open, demo: dict[str, An
     of.page.mouse.down()
     of.page.mouse.up()
     of.page.wait_for_selector("#files-filter .badge")
-    assert texts(of, "#files tbody tr td:nth-child(2)") == [
-        f"iter_0007500/mp_rank_01/model_optim_rng_{at}.pt"
-    ]
+    assert texts(of, "#files tbody tr td:nth-child(2)") == [file]
 
 
 def test_the_map_by_keyboard(shown: Open, demo: dict[str, Any]) -> None:
@@ -193,10 +186,8 @@ def test_search_sort_and_open(shown: Open, demo: dict[str, Any]) -> None:
     assert texts(of, "#files tbody td") == ["Nothing here is as you asked."]
     of.page.fill("#files .search", "")
     of.page.click("#files th button:text-is('Size')")
-    sizes = [
-        demo["files"]["size"][int(str(i))]
-        for i in of.page.eval_on_selector_all("#files tbody tr", "all => all.map((one) => one.dataset.row)")
-    ]
+    rows = of.page.eval_on_selector_all("#files tbody tr", "all => all.map((one) => one.dataset.row)")
+    sizes = [demo["files"]["size"][int(row)] for row in rows]
     assert sizes == sorted(demo["files"]["size"])[: len(sizes)]
     of.page.click("#files th button:text-is('Size')")
     assert of.page.get_attribute("#files th:has(button:text-is('Size'))", "aria-sort") == "descending"
@@ -232,10 +223,8 @@ def it_has_pages(of: Shown) -> None:
     of.page.fill("#files .search", "")
     of.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert of.page.locator("#files tbody tr").count() == 10_000
-    assert (
-        of.page.text_content("#files .only-paper")
-        == "The first 10,000 of 81,920 rows: search or filter before printing to choose others."
-    )
+    said = "The first 10,000 of 81,920 rows: search or filter before printing to choose others."
+    assert of.page.text_content("#files .only-paper") == said
     of.page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert texts(of, "#files .pager .quiet") == ["1–25 of 81,920"]
 
@@ -246,19 +235,17 @@ def it_zooms(of: Shown) -> None:
     assert "ranks 2" in (said := point(of, "heatmap", 2049, 0)) and "1 of" in said and "broken" in said
     for _ in range(12):
         of.page.click("#heatmap button:text-is('Zoom in')")
-    zoomed = option(
-        of, "heatmap", "[chart.getOption().dataZoom[0].startValue, chart.getOption().dataZoom[0].endValue]"
+    begin, end = (
+        option(of, "heatmap", f"chart.getOption().dataZoom[0].{at}Value") for at in ("start", "end")
     )
-    assert zoomed[1] - zoomed[0] < 20
-    of.page.wait_for_function(
-        "() => echarts.getInstanceByDom(document.querySelector('#heatmap .chart')).getOption().series[0].data.length < 500"
-    )
-    middle = int((zoomed[0] + zoomed[1]) / 2)
+    assert end - begin < 20
+    chart = "echarts.getInstanceByDom(document.querySelector('#heatmap .chart'))"
+    cells = f"{chart}.getOption().series[0].data.length"
+    of.page.wait_for_function(f"() => {cells} < 500")
+    middle = int((begin + end) / 2)
     assert point(of, "heatmap", middle + 0.5, 3).startswith(f"rank {middle} · step 8500")
     of.page.click("#heatmap button:text-is('Show all')")
-    of.page.wait_for_function(
-        f"() => echarts.getInstanceByDom(document.querySelector('#heatmap .chart')).getOption().series[0].data.length == {few}"
-    )
+    of.page.wait_for_function(f"() => {cells} == {few}")
 
 
 def test_all_of_it_is_saved_as_json(shown: Open, demo: dict[str, Any]) -> None:
@@ -275,9 +262,8 @@ def test_odd_numbers_come_first_with_their_distribution(shown: Open, demo: dict[
     assert "layers.1.mlp" in rows[0] and "iter_0005500/mp_rank_05" in rows[0]
     assert any("layers.0.mlp" in row and "2.7e+21" in row for row in rows)
     assert texts(of, "#tensors th")[:4] == ["Tensor", "Magnitudes", "NaN", "Absurd"]
-    wide = of.page.locator("#tensors .bars", has=of.page.locator("span")).evaluate_all(
-        "all => Math.max(...all.map((one) => one.children.length))"
-    )
+    bars = of.page.locator("#tensors .bars", has=of.page.locator("span"))
+    wide = bars.evaluate_all("all => Math.max(...all.map((one) => one.children.length))")
     assert wide > 30  # from 2^-16 to 2^71, two powers a bar; other tensors have half as many
     of.page.fill("#tensors .search", "norm iter_0000500")
     assert all("model.norm" in row for row in texts(of, "#tensors tbody tr"))
@@ -393,31 +379,20 @@ def test_hostile_names_are_words_and_commands_are_about_them(shown: Open, tmp_pa
     of.page.on("dialog", lambda dialog: pytest.fail(dialog.message))
     assert of.page.evaluate("document.querySelectorAll('img, svg, iframe, object').length") == 0
     assert of.page.evaluate("document.scripts.length") == 3
-    shown_names = texts(of, "#files tbody td:nth-child(2)")
-    assert len(shown_names) == len(NASTY)
-    assert {
-        "<img src=x onerror=alert(1)>.pt",
-        "a\\x0ab\\x1b[2J\\.pt",
-        "\\u202egnp.pt",
-        "\\xff\\x80'.pt",
-    } <= set(shown_names)
+    names = texts(of, "#files tbody td:nth-child(2)")
+    assert len(names) == len(NASTY)
+    assert {NASTY[0], "a\\x0ab\\x1b[2J\\.pt", "\\u202egnp.pt", "\\xff\\x80'.pt"} <= set(names)
     commands = []
     for i in range(len(NASTY)):
         of.page.click(f"#files tbody .open >> nth={i}")
         commands += [text for text in texts(of, "#files tr.inside code") if text.startswith("ckpt show ")]
         of.page.click(f"#files tbody .open >> nth={i}")
-    said = {word for command in commands for word in _words(command, tmp_path)}
+    arguments = " ".join(command.removeprefix("ckpt show ") for command in commands)
+    line = ["bash", "-c", f"printf '%s\\0' {arguments}"]
+    done = subprocess.run(line, cwd=tmp_path, env=CLEAN, capture_output=True, check=True)
+    said = set(done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1])
     assert said == {str(f.report.path) for f in result.files}
     assert [p.name for p in tmp_path.iterdir()] == ["<"]
-
-
-def _words(command: str, cwd: Path) -> list[str]:
-    """The words that bash makes of a command's arguments, each as the name that Python has for it."""
-    arguments = command.removeprefix("ckpt show ")
-    done = subprocess.run(
-        ["bash", "-c", f"printf '%s\\0' {arguments}"], cwd=cwd, env=CLEAN, capture_output=True, check=True
-    )
-    return done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
 def test_what_is_copied_is_what_is_shown(shown: Open, demo: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ import small_files
 import torch
 from hook_job import torch_file
 from in_process import Start, executed, started
-from run_helpers import OLD, megatron, one_file_per_rank, torchrun_env
+from run_helpers import OLD, one_file_per_rank, torchrun_env
 
 from ckpt_tools import Selection, plan
 
@@ -124,8 +124,7 @@ def test_ranks_that_read_their_part_later(tmp_path: Path) -> None:
 # ---- what the caller says
 
 
-def test_the_callers_arguments_go_before_the_layouts(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_the_callers_arguments_go_before_the_layouts(root: Path) -> None:
     start = started([root, "--resume-args", "--from {path} --at={step} '${HOME} x'"], TRAIN)
     assert told(start) == ["--from", str(root), "--at=20", "${HOME} x"]
     assert start.env["CKPT_ARGS"] == shlex.join(told(start))

@@ -40,16 +40,6 @@ from ckpt_tools.planning import decision_log
 pytestmark = pytest.mark.slow  # real processes, many at a time
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return megatron(tmp_path / "run")
-
-
-@pytest.fixture
-def plans(tmp_path: Path) -> Path:
-    return tmp_path / "plans"
-
-
 def start(
     root: Path, plans: Path, *more: object, words: Sequence[str] = (), env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:

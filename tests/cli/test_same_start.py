@@ -143,8 +143,7 @@ def digest(root: Path, **selection: Any) -> str:
     return Decider(str(root), Selection(**selection), of, Options(), None, {}).digest_saves()
 
 
-def test_what_a_decision_is_made_from(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_what_a_decision_is_made_from(root: Path, tmp_path: Path) -> None:
     seen = [digest(root)]
     (root / "events.out.tfevents.1").write_bytes(b"x")
     (root / "logs").mkdir()
@@ -167,11 +166,6 @@ def test_what_a_decision_is_made_from(tmp_path: Path) -> None:
 
 
 # -- with real processes -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return megatron(tmp_path / "run")
 
 
 @pytest.fixture

@@ -120,13 +120,6 @@ LINES = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Asker:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RANK", "0")
-    return Asker(monkeypatch, capfd, tmp_path / "state")
-
-
 @pytest.mark.slow
 def test_every_command_prints_what_its_schema_says(
     asker: Asker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

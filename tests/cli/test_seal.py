@@ -43,8 +43,7 @@ def codes(root: Path, **more: object) -> dict[str, set[str]]:
 
 
 @pytest.mark.slow
-def test_what_is_whole_is_sealed_and_a_flipped_bit_is_seen(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_what_is_whole_is_sealed_and_a_flipped_bit_is_seen(root: Path) -> None:
     said = sealed(root)
     assert said["summary"]["sealed"] == 2
     assert plan(root).checkpoint.step == 20
@@ -70,8 +69,7 @@ def test_a_place_in_the_file_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_a_lost_file_loses(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_lost_file_loses(root: Path) -> None:
     (root / "iter_0000020/extra.json").write_text("{}")
     guard.seal(root)
     (root / "iter_0000020/extra.json").unlink()
@@ -80,9 +78,8 @@ def test_a_lost_file_loses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("new", [False, True])
-def test_a_sealed_file_that_is_another_by_now_is_no_good_news(new: bool, tmp_path: Path) -> None:
+def test_a_sealed_file_that_is_another_by_now_is_no_good_news(root: Path, new: bool) -> None:
     """Nor is it sworn to again unless that is asked for, also beside a file that is new."""
-    root = megatron(tmp_path / "run")
     assert guard.seal(root).count("sealed") == 2 == guard.seal(root).count("already")
     flip(root / FILE, 5)
     if new:
@@ -153,8 +150,7 @@ def test_a_file_to_load_that_its_seal_does_not_name_is_said(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(root: Path) -> None:
     guard.seal(root)
     flip(root / "iter_0000020/.ckpt-seal.json", 300)
     assert codes(root)["iter_0000020/.ckpt-seal.json"] == {"seal-broken"}
@@ -165,9 +161,8 @@ def test_a_broken_seal_is_a_warning_and_with_require_seal_an_error(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_unsealed_files_are_an_error_where_a_seal_is_required(tmp_path: Path) -> None:
+def test_unsealed_files_are_an_error_where_a_seal_is_required(root: Path) -> None:
     """And a dry run makes none."""
-    root = megatron(tmp_path / "run")
     before = sorted(root.rglob("*"))
     assert sealed(root, "--dry-run")["summary"]["would-seal"] == 2
     assert sorted(root.rglob("*")) == before
@@ -177,8 +172,7 @@ def test_unsealed_files_are_an_error_where_a_seal_is_required(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_read_only_tree_has_its_seals_elsewhere(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_read_only_tree_has_its_seals_elsewhere(root: Path, tmp_path: Path) -> None:
     away = tmp_path / "seals"
     guard.seal(root, seal_dir=str(away))
     assert not list(root.rglob(".ckpt-seal*"))
@@ -188,8 +182,7 @@ def test_a_read_only_tree_has_its_seals_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_rank_seals_what_it_wrote(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_each_rank_seals_what_it_wrote(root: Path) -> None:
     home = root / "iter_0000020"
     files = sorted(home.rglob("*.pt"))
     guard.seal(home, rank=1, world_size=2, files=[files[1]])
@@ -215,8 +208,7 @@ def test_another_save_under_the_same_name_is_no_damage(tmp_path: Path) -> None:
     assert set().union(*codes(root / "last").values()) == {"seal-stale"}
 
 
-def test_a_seal_that_cannot_be_written_is_exit_5(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_seal_that_cannot_be_written_is_exit_5(root: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CannotLook):
         guard.seal(root, seal_dir=str(tmp_path / "file"))
@@ -298,8 +290,7 @@ def test_damage_between_tensors_hits_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_seal_shows_what_it_holds(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_seal_shows_what_it_holds(root: Path) -> None:
     guard.seal(root, tensors=True)
     seal = root / "iter_0000020/.ckpt-seal.json"
     text = ckpt("show", seal).stdout
@@ -313,8 +304,7 @@ def test_a_seal_shows_what_it_holds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sha256", "blake3"])
-def test_the_digest_of_a_whole_file_is_the_one_that_others_know(tmp_path: Path, name: str) -> None:
-    root = megatron(tmp_path / "run")
+def test_the_digest_of_a_whole_file_is_the_one_that_others_know(root: Path, name: str) -> None:
     path = root / FILE
     guard.seal(root, digest=name, also=("md5", "crc64nvme"))
     home = root / "iter_0000020"

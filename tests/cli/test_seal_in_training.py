@@ -67,8 +67,7 @@ def test_it_goes_on_in_the_background_in_order(tmp_path: Path) -> None:
     ]
 
 
-def test_what_goes_wrong_is_a_warning(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_what_goes_wrong_is_a_warning(root: Path, tmp_path: Path) -> None:
     path = root / "iter_0000020/mp_rank_00/model_optim_rng.pt"
     path.write_bytes(path.read_bytes()[:-40])
     with TestCase().assertLogs("ckpt_tools", "INFO") as logged:
@@ -80,8 +79,7 @@ def test_what_goes_wrong_is_a_warning(tmp_path: Path) -> None:
     assert levels == [("WARNING", "ckpt_tools")] * 3 + [("INFO", "ckpt_tools")]
 
 
-def test_a_process_that_ends_waits_for_its_seals(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_process_that_ends_waits_for_its_seals(root: Path) -> None:
     python("import sys, ckpt_tools; ckpt_tools.seal(sys.argv[1], background=True)", root)
     assert len(list(root.glob("*/.ckpt-seal.json"))) == 2
 
@@ -99,8 +97,7 @@ def test_a_process_that_can_start_no_more_threads_seals(
     assert ckpt_tools.seal(root).count("sealed") == 2
 
 
-def test_a_copy_of_the_process_does_not_wait_for_a_thread_it_has_not(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_copy_of_the_process_does_not_wait_for_a_thread_it_has_not(root: Path) -> None:
     code = """
         import os, sys, ckpt_tools
         ckpt_tools.seal(sys.argv[1], background=True).wait()

@@ -17,7 +17,7 @@ import warm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from places import ROOT, SUPPORT
-from run_helpers import CLEAN, ckpt, megatron
+from run_helpers import CLEAN, ckpt, flip, megatron
 from safetensors_writer import packed
 
 RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); sys.path += sys.argv.pop(1).split(':'); "
@@ -52,12 +52,6 @@ def pair(home: Path, name: str) -> tuple[Path, Path]:
     return private, public
 
 
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-
-
 def invalid(root: Path, key: Path) -> tuple[int, set[str]]:
     """The exit code, and the names of the files that no signature vouches for."""
     done = ours("verify", root, "--verify-key", key, "--json")
@@ -68,8 +62,7 @@ def invalid(root: Path, key: Path) -> tuple[int, set[str]]:
     return done.returncode, {Path(p).name for p in files}
 
 
-def test_the_command_accepts_what_we_sign(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_the_command_accepts_what_we_sign(root: Path, tmp_path: Path) -> None:
     (private, public), (_, foreign) = pair(tmp_path, "ours"), pair(tmp_path, "foreign")
     done = ours("seal", root, "--sign-key", private)
     assert done.returncode == 0, done.stderr
@@ -85,9 +78,8 @@ def test_the_command_accepts_what_we_sign(tmp_path: Path) -> None:
     assert theirs(*words, public) == 1
     assert ours("verify", root, "--verify-key", public).returncode == 1
     assert ours("plan", root, "--verify-key", foreign).returncode == 4
-    assert (
-        '"step": 10' in ours("plan", root, "--verify-key", public, "--json").stdout.partition("rejected")[0]
-    )
+    planned = ours("plan", root, "--verify-key", public, "--json").stdout
+    assert '"step": 10' in planned.partition("rejected")[0]
 
 
 @pytest.mark.share(2)
@@ -151,21 +143,15 @@ def test_a_key_that_is_none_is_exit_2(text: str | None, tmp_path: Path) -> None:
     assert not list(root.rglob(".ckpt-seal*"))
 
 
-def test_without_the_package_it_is_named(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_without_the_package_it_is_named(root: Path) -> None:
     text = "import sys; sys.modules['model_signing'] = None; from ckpt_tools.cli import main; main()"
-    for words in (
-        ("verify", "--verify-key", "k"),
-        ("plan", "--verify-key", "k"),
-        ("seal", "--sign-key", "k"),
-    ):
-        line = [sys.executable, "-c", text, words[0], str(root), *words[1:]]
+    for command, flag in {"verify": "--verify-key", "plan": "--verify-key", "seal": "--sign-key"}.items():
+        line = [sys.executable, "-c", text, command, str(root), flag, "k"]
         done = subprocess.run(line, env=CLEAN, capture_output=True, text=True, timeout=1000)
         assert done.returncode == 2 and "pip install 'ckpt-tools[sign]'" in done.stderr, done.stderr
 
 
-def test_a_signature_goes_with_a_whole_seal(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_signature_goes_with_a_whole_seal(root: Path, tmp_path: Path) -> None:
     for more in (("--merge",), ("--seal-dir", tmp_path / "seals")):
         done = ckpt("seal", root, "--sign-key", "k", *more)
         assert done.returncode == 2 and "whole checkpoint" in done.stderr

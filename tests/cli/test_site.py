@@ -17,6 +17,7 @@ from places import DOCS, ROOT
 from ckpt_tools.cli.app import COMMANDS
 from ckpt_tools.cli.hook_install import snippets
 
+LOADED = "stylesheet|icon|preload|preconnect|modulepreload"
 TORCH = ("pytorch.md", "torchrun.md")
 """Pages whose blocks import torch."""
 STORIES = [pytest.param(p, marks=pytest.mark.slow) if p.name in TORCH else p for p in page_blocks.pages()]
@@ -46,12 +47,8 @@ def test_each_launcher_with_a_snippet_has_a_page() -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
-    env = {
-        **os.environ,
-        "NO_MKDOCS_2_WARNING": "1",
-        "http_proxy": "http://127.0.0.1:9",
-        "https_proxy": "http://127.0.0.1:9",
-    }
+    nobody = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", **nobody}
     done = built(ROOT, out, env)
     assert done.returncode == 0, done.stderr
     return out
@@ -67,9 +64,8 @@ def built(top: Path, out: Path, env: dict[str, str]) -> subprocess.CompletedProc
 def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     config = (ROOT / "mkdocs.yml").read_text()
-    (tmp_path / "mkdocs.yml").write_text(
-        config.partition("\nnav:")[0].replace("  - docs/site_hooks.py", "  []")
-    )
+    config = config.partition("\nnav:")[0].replace("  - docs/site_hooks.py", "  []")
+    (tmp_path / "mkdocs.yml").write_text(config)
     for link, code in (("other.md", 0), ("other.md#there", 0), ("nowhere.md", 1), ("other.md#nowhere", 1)):
         (tmp_path / "docs/index.md").write_text(f"# Here\n\n[link]({link})\n")
         (tmp_path / "docs/other.md").write_text("# Other\n\n## There\n")
@@ -94,10 +90,7 @@ def test_a_reader_needs_no_other_server(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text()
         loaded = re.findall(r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?([^\"' >]+)", text)
-        loaded += re.findall(
-            r"<link(?=[^>]*rel=[\"']?(?:stylesheet|icon|preload|preconnect|modulepreload))[^>]*href=[\"']?([^\"' >]+)",
-            text,
-        )
+        loaded += re.findall(rf"<link(?=[^>]*rel=[\"']?(?:{LOADED}))[^>]*href=[\"']?([^\"' >]+)", text)
         assert not [url for url in loaded if re.match(r"\w+:|//", url) and not url.startswith("data:")], page
     for sheet in site.rglob("*.css"):
         assert not re.findall(r"url\([\"']?(?:https?:)?//", sheet.read_text()), sheet

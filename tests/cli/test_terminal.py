@@ -115,8 +115,7 @@ def test_other_terminals_and_other_pages_fit(width: int, tmp_path: Path) -> None
         assert not [line for text in texts for line in too_wide(text, width)], case
 
 
-def test_a_difference_is_said_first_and_a_type_once(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_a_difference_is_said_first_and_a_type_once(root: Path) -> None:
     made = diff(root / "iter_0000010", root / "iter_0000020")
     short = difference.render(made, NARROW).splitlines()
     lines = difference.render(made, View(width=80, verbose=True)).splitlines()
@@ -142,8 +141,7 @@ def test_a_path_as_long_as_the_line_stays_whole() -> None:
     assert page.done().startswith(f"error: {path[3:]}\n  cut [truncated]\n") and len(path) + 4 > 80
 
 
-def test_what_a_wide_terminal_has_room_for_stands_in_one_line(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_what_a_wide_terminal_has_room_for_stands_in_one_line(root: Path) -> None:
     broken(root, 20)
     narrow, wide = (verify_page.render(verify(root), View(width=w)) for w in (80, 200))
     assert len(wide.splitlines()) < len(narrow.splitlines())
@@ -152,8 +150,7 @@ def test_what_a_wide_terminal_has_room_for_stands_in_one_line(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_verify_says_the_verdict_first_and_then_only_problems(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_verify_says_the_verdict_first_and_then_only_problems(root: Path) -> None:
     good = verify_page.render(verify(root), NARROW)
     assert good.startswith("ok: 4 files") and "verdict" not in good and "4 ok files not listed" in good
     broken(root, 20)
@@ -196,8 +193,7 @@ def test_what_is_broken_is_listed_first(tmp_path: Path) -> None:
     assert verdicts == sorted(verdicts, key=VERDICTS.index) and verdicts[0] == "broken"
 
 
-def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_columns_that_say_nothing_are_left_out(root: Path, tmp_path: Path) -> None:
     header = scan_page.render(scan(root), NARROW).splitlines()[0].split()
     assert header == ["step", "state", "layout", "ranks", "files", "size", "age", "path"]
     both = tmp_path / "both"

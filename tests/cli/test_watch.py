@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 from run_helpers import OLD, broken, broken_body, ckpt, flip, megatron, one_file_per_rank
 from watching import Watching, once, states, watching
 
@@ -46,8 +47,7 @@ def test_what_a_listing_shows_is_damage_too_and_files_in_one_directory_are_told_
     assert code == 1 and states(events) == {10: "good", 20: "bad", 30: "good"}
 
 
-def test_what_changed_is_verified_again_and_what_is_gone_is_said(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_what_changed_is_verified_again_and_what_is_gone_is_said(root: Path, tmp_path: Path) -> None:
     once(tmp_path, root, "--settle", "0s")
     for rank in range(2):
         os.utime(root / f"iter_0000010/mp_rank_0{rank}/model_optim_rng.pt", (OLD, OLD))
@@ -58,8 +58,7 @@ def test_what_changed_is_verified_again_and_what_is_gone_is_said(tmp_path: Path)
     assert code == 0 and events[-2]["plan"]["step"] == 10 and events[-2]["tracker_agrees"] is False
 
 
-def test_what_is_young_waits(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_what_is_young_waits(root: Path, tmp_path: Path) -> None:
     code, events, _ = once(tmp_path, root, "--settle", "1h")
     assert code == 0 and states(events) == {}
     assert events[-2]["checkpoints"]["waiting"] == 2, "its files were made just now, whatever times they bear"
@@ -249,9 +248,7 @@ def test_commands_that_fail_hang_or_say_much(tmp_path: Path) -> None:
 
 def test_a_command_may_prune_what_is_still_to_be_verified(tmp_path: Path) -> None:
     root = megatron(tmp_path / "run", steps=(10, 20, 30, 40))
-    (tmp_path / "ckpt").write_text(f'#!/bin/sh\nexec {sys.executable} -m ckpt_tools "$@"\n')
-    (tmp_path / "ckpt").chmod(0o755)
-    words = f'{tmp_path}/ckpt prune "$CKPT_WATCH_ROOT" --keep-last 2 --settle 0s --apply'
+    words = f'{warm.commands()}/ckpt prune "$CKPT_WATCH_ROOT" --keep-last 2 --settle 0s --apply'
     code, events, said = once(tmp_path, root, "--settle", "0s", "--on-good", words)
     assert code == 0, said
     assert states(events) == {40: "good", 30: "good"}, "what is gone is neither good nor bad"
@@ -268,8 +265,7 @@ def test_what_is_good_is_sealed(tmp_path: Path) -> None:
     assert states(once(tmp_path, root, "--settle", "0s")[1]) == {}, "a seal changes no checkpoint"
 
 
-def test_restarts_from_the_same_step_are_counted(tmp_path: Path) -> None:
-    root, plans = megatron(tmp_path / "run"), tmp_path / "plans"
+def test_restarts_from_the_same_step_are_counted(root: Path, plans: Path, tmp_path: Path) -> None:
     seen = []
     for start in range(4):
         done = ckpt("hook", root, "--rank", 0, "--plan-dir", plans, "--job", start)
@@ -314,8 +310,7 @@ def test_metrics_over_http(tmp_path: Path) -> None:
         assert watcher.end() == 143
 
 
-def test_nothing_is_written_in_the_tree(tmp_path: Path) -> None:
-    root = megatron(tmp_path / "run")
+def test_nothing_is_written_in_the_tree(root: Path, tmp_path: Path) -> None:
     before = {p: p.stat().st_mtime_ns for p in root.rglob("*")}
     once(tmp_path, root, "--settle", "0s")
     assert {p: p.stat().st_mtime_ns for p in root.rglob("*")} == before

@@ -20,10 +20,8 @@ from ckpt_tools.settings.declarations import ENV
 DECIDING = ("planning", "discovery", "reading", "layouts")
 NAMES_ARE_READ_IN = ("planning", "discovery", "reading", "layouts/common")
 DECIDING_FILES = (*NAMES_ARE_READ_IN, "layouts/files.py", "layouts/guess.py", "layouts/index.py")
-QUESTIONS = frozenset(
-    {"UsageError", "NotRecognised", "NoCheckpoint", "NoneUsable", "CannotLook", "NotNewest", "LoadFailed"}
-)
-EMITS = QUESTIONS | {"finding", "Finding"}
+QUESTIONS = "UsageError NotRecognised NoCheckpoint NoneUsable CannotLook NotNewest LoadFailed"
+EMITS = {*QUESTIONS.split(), "finding", "Finding"}
 GENERATED = re.compile(r"Made by (?:docs/make|fixtures/make_matrix)\.py|^Made from what", re.MULTILINE)
 WORD = re.compile(r"[a-z]{2,}")
 NAMES = re.compile(r"[a-z0-9 |_.-]+")
@@ -57,22 +55,14 @@ def find_emitters(tree: ast.AST, inside: str = "") -> Iterator[str]:
 
 
 def count_emitters(*rooms: str) -> int:
-    found = {
-        (module, name)
-        for module, text in modules(*(rooms or DECIDING))
-        if not is_rule(module)
-        for name in find_emitters(ast.parse(text))
-    }
-    return len(found)
+    rest = ((module, text) for module, text in modules(*(rooms or DECIDING)) if not is_rule(module))
+    return len({(module, name) for module, text in rest for name in find_emitters(ast.parse(text))})
 
 
 def count_words() -> int:
     """Return how many words the constants of the rooms hold that read names."""
-    return sum(
-        len(set(words_of(ast.parse(text))))
-        for module, text in modules(*NAMES_ARE_READ_IN)
-        if not is_rule(module)
-    )
+    rest = (text for module, text in modules(*NAMES_ARE_READ_IN) if not is_rule(module))
+    return sum(len(set(words_of(ast.parse(text)))) for text in rest)
 
 
 def words_of(module: ast.Module) -> Iterator[str]:

@@ -36,9 +36,8 @@ def test_a_page_is_short_and_says_what_for(rule: Rule) -> None:
 
 
 def test_every_flag_that_an_answer_names_is_one() -> None:
-    flags = {
-        flag for name in app.COMMANDS for p in app.command(name).params if not p.hidden for flag in p.opts
-    }
+    params = (p for name in app.COMMANDS for p in app.command(name).params if not p.hidden)
+    flags = {flag for p in params for flag in p.opts}
     named = {flag for rule in RULES.values() for flag in re.findall(r"--[a-z-]+", rule.answer + rule.why)}
     assert named <= flags
 
@@ -58,15 +57,11 @@ def test_a_finding_names_its_rule_or_has_that_of_its_code() -> None:
 
 def test_every_rule_that_code_names_is_in_the_catalogue() -> None:
     texts = (file.read_text(encoding="utf-8") for file in HERE.parents[1].rglob("*.py"))
-    named = {
-        word.value.value
-        for text in texts
-        if 'rule="' in text
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Call)
-        for word in node.keywords
-        if word.arg == "rule" and isinstance(word.value, ast.Constant)
-    }
+    nodes = (node for text in texts if 'rule="' in text for node in ast.walk(ast.parse(text)))
+    words = (
+        word for node in nodes if isinstance(node, ast.Call) for word in node.keywords if word.arg == "rule"
+    )
+    named = {word.value.value for word in words if isinstance(word.value, ast.Constant)}
     assert named - {""} <= RULES.keys()
     for error in (UsageError, NotRecognised, NoCheckpoint, NoneUsable, CannotLook, NotNewest):
         assert error.rule in {"", *RULES}

@@ -7,6 +7,7 @@ import re
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from counted import TooMuchWork, at_most, calls
@@ -14,9 +15,14 @@ from places import ROOT, SUPPORT, TESTS
 from rooms import ROOMS, imports, needs_torch, wants_torch
 
 
-def test_the_loop_of_edit_and_test_does_not_grow_unnoticed(request: pytest.FixtureRequest) -> None:
+@pytest.fixture
+def guard(request: pytest.FixtureRequest) -> Any:
+    """The conftest.py of all rooms."""
     plugins = request.config.pluginmanager.get_plugins()
-    guard = next(plugin for plugin in plugins if hasattr(plugin, "too_many"))
+    return next(plugin for plugin in plugins if hasattr(plugin, "too_many"))
+
+
+def test_the_loop_of_edit_and_test_does_not_grow_unnoticed(guard: Any) -> None:
     quick = "not slow and not cluster"
     assert guard.too_many(guard.QUICK_MOST, quick) is None
     assert "QUICK_MOST" in guard.too_many(guard.QUICK_MOST + 1, quick)
@@ -41,29 +47,23 @@ class Row:
         return name in {mark.name for mark in self.marks}
 
 
-def test_laws_take_turns_over_the_same_rows(request: pytest.FixtureRequest) -> None:
+def test_laws_take_turns_over_the_same_rows(guard: Any) -> None:
     """One of each n rows of a law is read by day, and with some laws every row is."""
-    plugins = request.config.pluginmanager.get_plugins()
-    taken = next(plugin for plugin in plugins if hasattr(plugin, "take_turns")).take_turns
     read = set[int]()
     for law in range(20):
         rows = [Row(*["exhaustive"] * (n == 3)) for n in range(12)]
-        taken(Law(f"test_law_{law}", 5), rows)
+        guard.take_turns(Law(f"test_law_{law}", 5), rows)
         left = [n for n, row in enumerate(rows) if not row.has("exhaustive")]
         assert len(left) in (2, 3) and 3 not in left
         read.update(left)
     assert read == set(range(12)) - {3}
     rows = [Row() for _ in range(9)]
-    taken(Law("test_law", 3, "slow"), rows)
+    guard.take_turns(Law("test_law", 3, "slow"), rows)
     assert sum(row.has("slow") for row in rows) == 6 and not any(row.has("exhaustive") for row in rows)
 
 
-def test_another_session_leaves_the_files_of_one_under_way_alone(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_another_session_leaves_the_files_of_one_under_way_alone(guard: Any, tmp_path: Path) -> None:
     """Whoever seals a file takes it for one in use when anything about it changes, its times too."""
-    plugins = request.config.pluginmanager.get_plugins()
-    guard = next(plugin for plugin in plugins if hasattr(plugin, "of_one_age"))
     (tmp_path / "cloned").touch()
     (tmp_path / "link").symlink_to("cloned")
     paths = sorted(tmp_path.iterdir())
@@ -78,13 +78,9 @@ def test_another_session_leaves_the_files_of_one_under_way_alone(
 @pytest.mark.slow
 def test_no_test_module_imports_another() -> None:
     """What two of them share is in tests/support, so that either can be run, read or removed alone."""
-    wrong = {
-        str(path.relative_to(TESTS)): name
-        for path in TESTS.rglob("*.py")
-        for name in imports(ast.parse(path.read_text()))
-        if name.startswith((".", "tests.", "test_")) or name == "tests"
-    }
-    assert not wrong
+    imported = [(str(p.relative_to(TESTS)), imports(ast.parse(p.read_text()))) for p in TESTS.rglob("*.py")]
+    others = (".", "tests.", "test_")
+    assert not [(p, n) for p, names in imported for n in names if n.startswith(others) or n == "tests"]
 
 
 def test_every_test_module_is_in_a_room() -> None:
