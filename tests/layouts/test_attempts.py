@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from described_layouts import HOUR, START
-from small_files import adam, dcp, mindspore, saved, tensor, trainer
+from small_files import mindspore, saved, tensor
 from timed import put
+from told_trees import Question, hold, table
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.model.selection import Selection
@@ -47,24 +47,6 @@ def test_counters_that_disagree_reject_the_checkpoint(tmp_path: Path) -> None:
     assert {(f.code, os.path.relpath(f.path, tmp_path)) for f in rejected.findings} >= {
         ("mixed-attempts", "iter_0000020/mp_rank_02/model_optim_rng.pt")
     }
-
-
-def test_restart_counters_and_times_reject_the_checkpoint(tmp_path: Path) -> None:
-    """MindSpore counts restarts in the names: a step of which one rank's file is of the next restart, hours
-    later, was not saved at once.
-    """
-    for step, at in ((10, 0), (20, 600), (30, 1200)):
-        for rank in (0, 1):
-            again = step == 30 and rank == 1
-            put(
-                tmp_path / f"rank_{rank}/net{'_1' if again else ''}-1_{step}.ckpt",
-                mindspore(True, rank, epoch_num=1, step_num=step),
-                START + at + (4 * HOUR if again else rank),
-            )
-    made = plan(str(tmp_path))
-    assert made.checkpoint is not None
-    assert made.checkpoint.step_in_epoch == 20
-    assert {f.code for r in made.rejected for f in r.findings} & {"generation-mismatch", "missing-rank"}
 
 
 def test_a_file_of_another_step_accuses_no_good_one(tmp_path: Path) -> None:
@@ -109,24 +91,28 @@ def test_one_number_of_ranks_that_count_restarts_differently_is_of_two_attempts(
     assert "generation-mismatch" in {f.code for r in made.rejected for f in r.findings}
 
 
-def pair(step: int) -> dict[str, bytes]:
-    return {"model.pt": saved({"w": tensor(step)}), "optimizer.pt": saved(adam(step))}
+TREES = table(
+    """
+    planted
+        # A job went back from a damaged save, and died as it saved that step again under the same names.
+        checkpoint-10/:halves checkpoint-15/:halves -> checkpoint-15 => ok
+        then at checkpoint-15/model.pt 1 -> checkpoint-15 => ok
+        then at checkpoint-15/model.pt 140 -> checkpoint-15 +mixed-attempts => suspect mixed-attempts
+        checkpoint-10/:trainer checkpoint-15/:trainer -> checkpoint-15 => ok
+        then at checkpoint-15/model.safetensors 1 -> checkpoint-15 => ok
+        then at checkpoint-15/model.safetensors 140 -> checkpoint-15 +mixed-attempts => suspect mixed-attempts
+        checkpoint-10/:dcp checkpoint-15/:dcp -> checkpoint-15 => ok
+        then at checkpoint-15/__0* 1 -> checkpoint-15 => ok
+        then at checkpoint-15/__0* 140 -> checkpoint-15 +mixed-attempts => suspect mixed-attempts
+        # MindSpore counts restarts in the names: a step of which one rank's file is of the next restart, hours later,
+        # was not saved at once.
+        rank_0/net-1_10.ckpt:mindspore rank_1/net-1_10.ckpt:mindspore= rank_0/net-1_20.ckpt:mindspore;
+            rank_1/net-1_20.ckpt:mindspore= rank_0/net-1_30.ckpt:mindspore;
+            rank_1/net_1-1_30.ckpt:mindspore@240 -> step 20 -missing-rank +world-size-inferred
+    """
+)
 
 
-@pytest.mark.parametrize(("later", "told"), [(0, []), (1, []), (140, ["mixed-attempts"])])
-@pytest.mark.parametrize("made", [pair, trainer, dcp])
-def test_a_save_that_was_begun_again_in_its_place_is_told(
-    made: Callable[[int], dict[str, bytes]], later: int, told: list[str], tmp_path: Path
-) -> None:
-    """A job went back from a damaged save, and died as it saved that step again under the same names."""
-    for step, at in ((10, 0), (15, 60)):
-        for name, data in made(step).items():
-            put(
-                tmp_path / f"checkpoint-{step}/{name}",
-                data,
-                START + at + (later if step == 15 and name.startswith(("model", "__0")) else 0),
-            )
-    plans = plan(str(tmp_path))
-    assert plans.resume_step == 15
-    assert [f.code for f in plans.warnings if f.rule == "save/mixed-counters"] == told
-    assert [f.code for f in verify([str(tmp_path)]).findings if f.code == "mixed-attempts"] == told
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_what_two_attempts_left(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)

@@ -2,119 +2,107 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from fixture_trees import materialise
 from places import LAYOUT_TREES
-from small_files import deepspeed_model, deepspeed_zero, saved, tensor, trainer
+from small_files import deepspeed_model, deepspeed_zero, trainer
+from told_trees import SETS, Question, hold, table
 
-from ckpt_tools.api import plan, verify
-from ckpt_tools.errors import CkptError
-from ckpt_tools.model.finding import Verdict
-from ckpt_tools.model.selection import Selection
+from ckpt_tools.api import verify
 
 RANKS = 2
-
-
-def save(root: Path, step: int) -> None:
-    home = root / f"checkpoint-{step}"
-    engine = home / f"global_step{step}"
-    engine.mkdir(parents=True)
-    (engine / "mp_rank_00_model_states.pt").write_bytes(deepspeed_model(step, RANKS, 1, 0))
-    for rank in range(RANKS):
-        name = f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
-        (engine / name).write_bytes(deepspeed_zero(step, RANKS, rank))
-    for name, data in trainer(step).items():
-        if name != "optimizer.pt":
-            (home / name).write_bytes(data)
-    (home / "latest").write_text(f"global_step{step}")
-
-
-def cut(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("harm", [Path.unlink, cut], ids=["gone", "cut"])
-@pytest.mark.parametrize("name", ["mp_rank_00_model_states.pt", "zero_pp_rank_1_mp_rank_00_optim_states.pt"])
-def test_a_save_that_has_lost_a_file_of_its_engine_is_passed_over(
-    tmp_path: Path, name: str, harm: Callable[[Path], None]
-) -> None:
-    for step in (10, 20):
-        save(tmp_path, step)
-    harm(tmp_path / "checkpoint-20/global_step20" / name)
-    made = plan(str(tmp_path))
-    assert made.resume.path == str(tmp_path / "checkpoint-10")
-    assert [len(rank.files) for rank in made.by_rank] == [RANKS] * RANKS
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["latest", "pytorch_model_fsdp.bin"])
-def test_a_model_for_everybody_does_not_replace_what_the_trainer_asks_for(tmp_path: Path, name: str) -> None:
-    """The note by which the engine finds its files, and with FSDP the model that is not sharded."""
-    for step in (10, 20):
-        save(tmp_path, step)
-        (tmp_path / f"checkpoint-{step}/pytorch_model_fsdp.bin").write_bytes(saved({"w": tensor(step)}))
-    assert plan(str(tmp_path)).resume.path == str(tmp_path / "checkpoint-20")
-    (tmp_path / "checkpoint-20" / name).unlink()
-    made = plan(str(tmp_path))
-    assert made.resume.path == str(tmp_path / "checkpoint-10")
-    assert [{f.code for f in r.findings} for r in made.rejected] == [{"missing-part"}]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "home", ["checkpoint-10/global_step10", "epoch=0-step=10.ckpt/checkpoint", "step_10/pytorch_model"]
-)
-def test_a_lone_one_is_not_loaded_without_the_model_of_its_engine(tmp_path: Path, home: str) -> None:
-    """Below the Trainer, Lightning and Accelerate; at the size that saved it, and at any other."""
-    save(tmp_path / "saved", 10)
-    (tmp_path / "run" / home).parent.mkdir(parents=True)
-    (tmp_path / "saved/checkpoint-10/global_step10").rename(tmp_path / "run" / home)
-    if home.startswith("checkpoint"):
-        for file in (tmp_path / "saved/checkpoint-10").iterdir():
-            file.rename(tmp_path / "run/checkpoint-10" / file.name)
-    for world in (None, 1, RANKS):
-        made = None
-        with suppress(CkptError):
-            made = plan(str(tmp_path / "run"), Selection(world_size=world))
-        assert (made is None) is (world == 1)
-    (tmp_path / "run" / home / "mp_rank_00_model_states.pt").unlink()
-    for world in (None, 1, RANKS):
-        with pytest.raises(CkptError, match="missing-part"):
-            plan(str(tmp_path / "run"), Selection(world_size=world))
-
-
 STATE = (
     b"\x80\x02cpaddleformers.trainer.trainer_callback\nTrainerState\n)\x81}X\x0b\x00\x00\x00global_stepK%csb."
 )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "gone", ["", "model_state/0.metadata", "optimizer_state/1_0.distcp", "master_weight"]
-)
-def test_a_trainer_of_paddle_has_a_distributed_checkpoint_of_each_part(gone: str, tmp_path: Path) -> None:
+def engine(step: int) -> Mapping[str, bytes]:
+    zero = {
+        f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": deepspeed_zero(step, RANKS, rank)
+        for rank in range(RANKS)
+    }
+    return {"mp_rank_00_model_states.pt": deepspeed_model(step, RANKS, 1, 0), **zero}
+
+
+def below_trainer(step: int) -> Mapping[str, bytes]:
+    files = {f"global_step{step}/{name}": data for name, data in engine(step).items()}
+    files |= {name: data for name, data in trainer(step).items() if name != "optimizer.pt"}
+    return {**files, "latest": f"global_step{step}".encode()}
+
+
+def paddle(step: int) -> Mapping[str, bytes]:
     """PaddleFormers with flex_checkpoint: each part was a run, of which ``--run`` planned one alone."""
-    for step in (10, 20):
-        save = tmp_path / f"checkpoint-{step}"
-        for part in ("model_state", "optimizer_state", "master_weight"):
-            shutil.copytree(LAYOUT_TREES / f"paddle-dist/steps/tree/step_{step}", save / part)
-        (save / "trainer_state.bin").write_bytes(STATE % bytes([step]))
-        for path in save.rglob("*"):
-            os.utime(path, (1_760_000_000 + step,) * 2)
-    if gone:
-        lost = tmp_path / "checkpoint-20" / gone
-        shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
-    made = plan(str(tmp_path))
-    assert made.resume_step == (10 if gone else 20)
-    assert made.resume.path == str(tmp_path / f"checkpoint-{made.resume_step}")
-    assert bool(made.rejected) == bool(gone)
+    save = LAYOUT_TREES / f"paddle-dist/steps/tree/step_{step}"
+    parts = ("model_state", "optimizer_state", "master_weight")
+    files = {f"{part}/{path.name}": path.read_bytes() for part in parts for path in save.iterdir()}
+    return {**files, "trainer_state.bin": STATE % bytes([step])}
+
+
+SETS.update(engine=engine, enginebelow=below_trainer, paddle=paddle)
+MADE = {
+    "trainer": ("planted", "checkpoint-10/:enginebelow checkpoint-20/:enginebelow"),
+    "fsdp": (
+        "planted",
+        ";".join(
+            f"checkpoint-{n}/:enginebelow checkpoint-{n}/pytorch_model_fsdp.bin:model{n}=" for n in (10, 20)
+        ),
+    ),
+    "paddle": ("planted", "checkpoint-10/:paddle checkpoint-20/:paddle"),
+}
+TREES = table(
+    """
+    trainer slow
+        as it is -> checkpoint-20 +missing-rank
+        rm checkpoint-20/global_step20/mp_rank_00_model_states.pt -> checkpoint-10 -missing-part +missing-rank
+        rm checkpoint-20/global_step20/zero_pp_rank_1_mp_rank_00_optim_states.pt
+            -> checkpoint-10 -missing-rank +missing-rank
+        cut checkpoint-20/global_step20/{mp_rank_00_model_states,zero_pp_rank_1_mp_rank_00_optim_states}.pt
+            -> checkpoint-10 -missing-rank -truncated +missing-rank
+    fsdp slow
+        # A model for everybody does not replace what the Trainer asks for: the note by which the engine finds its
+        # files, and with FSDP the model that is not sharded.
+        as it is -> checkpoint-20 +missing-rank
+        rm checkpoint-20/{latest,pytorch_model_fsdp.bin} -> checkpoint-10 -missing-part +missing-rank
+    planted slow
+        # A lone one, at the size that saved it, and at any other.
+        checkpoint-10/:enginebelow -> checkpoint-10 +missing-rank
+        checkpoint-10/:enginebelow | world_size=2 -> checkpoint-10 +missing-rank
+        checkpoint-10/:enginebelow | world_size=1 -> exit 2 save/topology-mismatch
+        checkpoint-10/:enginebelow; rm checkpoint-10/global_step10/mp_rank_00_model_states.pt
+            -> exit 4 choice/none-usable -missing-part
+        then as it is | world_size=1 -> exit 4 choice/none-usable -missing-part
+        then as it is | world_size=2 -> exit 4 choice/none-usable -missing-part
+        checkpoint-10/:enginebelow; rm checkpoint-10/global_step10/zero_pp_rank_1_mp_rank_00_optim_states.pt
+            -> exit 4 choice/none-usable -missing-rank => broken missing-rank
+        epoch=0-step=10.ckpt/checkpoint/:engine10 -> epoch=0-step=10.ckpt
+        epoch=0-step=10.ckpt/checkpoint/:engine10 | world_size=1 -> exit 2 save/topology-mismatch
+        epoch=0-step=10.ckpt/checkpoint/:engine10;
+            rm epoch=0-step=10.ckpt/checkpoint/mp_rank_00_model_states.pt
+            -> exit 4 choice/none-usable -missing-part
+        then as it is | world_size=1 -> exit 4 choice/none-usable -missing-part
+        then as it is | world_size=2 -> exit 4 choice/none-usable -missing-part
+        step_10/pytorch_model/:engine10 -> step_10/pytorch_model
+        step_10/pytorch_model/:engine10 | world_size=1 -> exit 2 save/topology-mismatch
+        step_10/pytorch_model/:engine10; rm step_10/pytorch_model/mp_rank_00_model_states.pt
+            -> exit 4 choice/none-usable -missing-part
+        then as it is | world_size=1 -> exit 4 choice/none-usable -missing-part
+        then as it is | world_size=2 -> exit 4 choice/none-usable -missing-part
+    paddle slow
+        as it is -> checkpoint-20
+        rm checkpoint-20/{model_state/0.metadata,optimizer_state/1_0.distcp,master_weight}
+            -> checkpoint-10 -missing-part
+    """,
+    **MADE,
+)
+
+
+@pytest.mark.parametrize(("tree", "asked"), TREES)
+def test_each_file_of_an_engine_is_needed(tree: str, asked: list[Question], tmp_path: Path) -> None:
+    hold(tree, asked, tmp_path)
 
 
 @pytest.mark.parametrize("case", ["lightning/engine", "lightning/fabric", "accelerate/deepspeed"])
@@ -129,11 +117,3 @@ def test_a_shard_that_a_lone_engine_has_lost_is_seen(case: str, tmp_path: Path) 
     lost.unlink()
     found = [f.code for file in verify([str(root)]).files for f in file.report.findings]
     assert "missing-rank" in found
-
-
-def test_a_shard_that_a_lone_trainer_has_lost_is_seen(tmp_path: Path) -> None:
-    save(tmp_path, 10)
-    (tmp_path / "checkpoint-10/global_step10/zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
-    for path in tmp_path.rglob("*"):
-        os.utime(path, (1.7e9, 1.7e9))  # nobody is at it any more
-    assert verify([str(tmp_path)]).verdict is Verdict.BROKEN
