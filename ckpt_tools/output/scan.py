@@ -139,12 +139,12 @@ def _draw_rows(scan: Scan, view: View) -> Iterator[_Row]:
     for (layout, run), checkpoints in _group_by_run(scan).items():
         yield _Row(run or ".", layout, size=_add_sizes(*checkpoints))
         for c, branch, stem in _branch(checkpoints):
-            words = [c.label]
-            words += [f"epoch {epoch(c)}"] if c.step is not None and c.epoch is not None else []
+            words = [c.label, *[f"epoch {epoch(c)}"] * (None not in (c.step, c.epoch))]
             if c.generation and not c.counted:
                 words.append(f"{'save' if _counts_saves(c) else 'restart'} {c.generation}")
+            what = _kind(c).replace("periodic", scan.states.get(c.key) or "periodic")
             age = span(view.now - c.mtime_ns / 1e9)
-            yield _Row(branch + ", ".join(words), _kind(c), _count_ranks(c, scan), _add_sizes(c), age)
+            yield _Row(branch + ", ".join(words), what, _count_ranks(c, scan), _add_sizes(c), age)
             for row, twig, _ in _branch(_list_files(c, view)):
                 yield row._replace(name=f"{stem}{twig}{row.name}")
 

@@ -55,18 +55,18 @@ def steps(out):
 
 
 TREE = """\
-checkpoint                             what      ranks            size     age
-.                                      megatron                992 KiB
-├─ step 20                             periodic  4/4           463 KiB  30 min
-│  ├─ mp_rank_00/model_optim_rng_0.pt  model     rank 0 tp=0   132 KiB  30 min
-│  ├─ mp_rank_01/model_optim_rng_1.pt  model     rank 1 tp=1   132 KiB  30 min
-│  ├─ mp_rank_00/model_optim_rng_2.pt  model     rank 2 tp=0   132 KiB  30 min
-│  └─ mp_rank_01/model_optim_rng_3.pt  model     rank 3 tp=1  66.1 KiB  30 min
-└─ step 10                             periodic  4/4           529 KiB     2 d
-   ├─ mp_rank_00/model_optim_rng_0.pt  model     rank 0 tp=0   132 KiB     2 d
-   ├─ mp_rank_01/model_optim_rng_1.pt  model     rank 1 tp=1   132 KiB     2 d
-   ├─ mp_rank_00/model_optim_rng_2.pt  model     rank 2 tp=0   132 KiB     2 d
-   └─ mp_rank_01/model_optim_rng_3.pt  model     rank 3 tp=1   132 KiB     2 d
+checkpoint                             what       ranks            size     age
+.                                      megatron                 992 KiB
+├─ step 20                             periodic   4/4           463 KiB  30 min
+│  ├─ mp_rank_00/model_optim_rng_0.pt  model      rank 0 tp=0   132 KiB  30 min
+│  ├─ mp_rank_01/model_optim_rng_1.pt  model      rank 1 tp=1   132 KiB  30 min
+│  ├─ mp_rank_00/model_optim_rng_2.pt  model      rank 2 tp=0   132 KiB  30 min
+│  └─ mp_rank_01/model_optim_rng_3.pt  model      rank 3 tp=1  66.1 KiB  30 min
+└─ step 10                             resumable  4/4           529 KiB     2 d
+   ├─ mp_rank_00/model_optim_rng_0.pt  model      rank 0 tp=0   132 KiB     2 d
+   ├─ mp_rank_01/model_optim_rng_1.pt  model      rank 1 tp=1   132 KiB     2 d
+   ├─ mp_rank_00/model_optim_rng_2.pt  model      rank 2 tp=0   132 KiB     2 d
+   └─ mp_rank_01/model_optim_rng_3.pt  model      rank 3 tp=1   132 KiB     2 d
 
 2 checkpoints
 """
