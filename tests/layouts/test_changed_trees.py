@@ -277,8 +277,8 @@ TREES = table(
         rm global_step_20/policy/metadata.json; rm global_step_20/policy/common.pt;
             rm global_step_20/trainer_state.pt -> global_step_10 +unfinished-save
         only global_step_20;
-            put global_step_20/policy/metadata.json {"sharded_backend": "torch_dist", "common_backend":;
-            "torch"} -> global_step_20
+            put global_step_20/policy/metadata.json {"sharded_backend": "torch_dist", "common_backend": "torch"}
+            -> global_step_20
         then rm global_step_20/policy/common.pt -> exit 4 choice/none-usable -missing-part
     t5x/steps slow
         rm checkpoint_20/{target.decoder.bias,target.decoder.kernel/0.0}
@@ -525,8 +525,7 @@ TREES = table(
             -> resnet-2_4.ckpt -missing-rank -wrong-format => broken wrong-format
     mindio-ttp/tft
         # A second file of a rank is named.
-        cp tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-3_1.ckpt;
-            tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-4_1.ckpt | world_size=4 replica_groups=0,2/1,3
+        cp tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-3_1.ckpt tft_saved_checkpoints-step_11/rank_2/ttp_rank_2-4_1.ckpt | world_size=4 replica_groups=0,2/1,3
             -> tft_saved_checkpoints-step_11 +unfinished-save ~replica-unproven => broken epoch-mismatch extra-file step-mismatch unfinished-save
     deepspeed/zero2
         # MMEngine gives DeepSpeed's directories the names of its files, and notes them in last_checkpoint.
