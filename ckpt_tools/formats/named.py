@@ -170,13 +170,14 @@ class Names:
     def __init__(self, named: tuple[Named, ...], more: Callable[[], tuple[Named, ...]] = lambda: ()) -> None:
         """``more`` are tried before ``named``, and asked for when the first name is looked up."""
         self._own, self._more = named, more
-        self._allowed = lru_cache(1000)(self._look_up)
+        self.forget()
 
     def forget(self) -> None:
         """Ask for ``more`` again."""
-        for made in [key for key in vars(self) if key not in ("_own", "_more", "_allowed")]:
+        for made in [key for key in vars(self) if key not in ("_own", "_more")]:
             del vars(self)[made]
-        self._allowed.cache_clear()
+        self._allowed = lru_cache(1000)(self._look_up)
+        self._find_whole = lru_cache(1000)(self._match_whole)
 
     @cached_property
     def named(self) -> tuple[Named, ...]:
@@ -290,7 +291,7 @@ class Names:
         """One expression for the whole names of all formats but those of plug-ins: most names are none."""
         return re.compile("|".join(f"(?:{row.names})" for row in self._own if row.names))
 
-    def _find_whole(self, name: str) -> list[Named]:
+    def _match_whole(self, name: str) -> list[Named]:
         """The formats whose whole names match."""
         count = len(self.named) - (0 if self._own_whole.fullmatch(name) else len(self._own))
         return [row for row in self.named[:count] if row.names and re.fullmatch(row.names, name)]

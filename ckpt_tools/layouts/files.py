@@ -25,7 +25,7 @@ from ckpt_tools.layouts.common.layout import (
 )
 from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, holds_of, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
-from ckpt_tools.layouts.common.templates import outline, read_path
+from ckpt_tools.layouts.common.templates import Outlines, read_path
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
@@ -116,16 +116,17 @@ def loop_of(p: Part) -> Loop:
 
 
 @cache
-def _names() -> tuple[tuple[Loop, tuple[str, ...]], ...]:
-    return tuple((loop, tuple(p.template.split("/"))) for loop in loops() for p in loop.pieces())
+def _names() -> tuple[Sequence[tuple[Loop, tuple[str, ...]]], Outlines]:
+    names = [(loop, tuple(p.template.split("/"))) for loop in loops() for p in loop.pieces()]
+    return names, Outlines(templates[-1] for _, templates in names)
 
 
 def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
     """The convention that the end of a path fits, and the numbers in it."""
-    names = path.split("/")
-    for loop, templates in _names():
-        fits = len(templates) <= len(names) and outline(templates[-1]).may_fit(names[-1])
-        if fits and (said := read_path(templates, names)) is not None:
+    names, (known, outlines) = path.split("/"), _names()
+    for i in outlines.find(names[-1]):
+        loop, templates = known[i]
+        if len(templates) <= len(names) and (said := read_path(templates, names)) is not None:
             return loop, said
     return None, {}
 

@@ -4,8 +4,7 @@ costs one test of its own name.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from sys import intern
 from typing import NamedTuple
@@ -14,15 +13,7 @@ from msgspec import Struct, field
 
 from ckpt_tools.layouts.common.layout import Layout
 from ckpt_tools.layouts.common.piece import Claim, Piece, Where
-from ckpt_tools.layouts.common.templates import (
-    FIELD,
-    NUMBERS,
-    TOKENS,
-    Outline,
-    compile_name,
-    outline,
-    read_path,
-)
+from ckpt_tools.layouts.common.templates import FIELD, NUMBERS, Outlines, compile_name, read_path
 
 _OF_PART = ("rank", "generation", "step", "epoch", "step_in_epoch")
 _COORDS = frozenset(NUMBERS).difference(_OF_PART)
@@ -98,29 +89,25 @@ def _rank(one: _AtHome) -> tuple[bool, bool, bool, int]:
     return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
 
 
-class _Directory(Struct):
-    """Directories whose last names fit the same templates: the pieces at home in them, and by the next name
-    above, or its template, those ``above`` them.
+class _Directory(Struct, eq=False):
+    """Directories whose last names fit the same templates: the pieces at home in them, and by the template
+    of the next name above those ``above`` them.
     """
 
     number: int
     pieces: list[_AtHome] = field(default_factory=list)
     above: dict[str, _Directory] = field(default_factory=dict)
-    patterns: dict[str, _Directory] = field(default_factory=dict)
     repeats: tuple[str, ...] = ()  # the templates of all its names, where two of them tell the same number
+    outlines: Outlines | None = None
 
-    def climb(self, names: Sequence[str], left: int) -> Iterator[_Directory]:
-        """Yield those that fit the end of the names, of which so many are ``left``; itself among them."""
-        if self.pieces and (not self.repeats or read_path(self.repeats, names) is not None):
-            yield self
-        if not left:
-            return
-        name = names[left - 1]
-        if name in self.above:
-            yield from self.above[name].climb(names, left - 1)
-        for template, above in self.patterns.items():
-            if outline(template).may_fit(name) and compile_name(template).fullmatch(name):
-                yield from above.climb(names, left - 1)
+
+@lru_cache(10_000)  # what lies in one directory has the same names above it
+def _find_above(at: _Directory, name: str) -> list[_Directory]:
+    """Return those above one that the next name fits."""
+    at.outlines = at.outlines or Outlines(at.above)
+    above = list(at.above.items())
+    tried = [above[i] for i in at.outlines.find(name)]
+    return [one for template, one in tried if compile_name(template).fullmatch(name)]
 
 
 class _Arranged:
@@ -129,21 +116,14 @@ class _Arranged:
     def __init__(self, matched: tuple[int, ...], at_home: list[_AtHome]) -> None:
         self.matched, self.at_home = matched, at_home
         self.pieces = [one.piece for one in at_home]
-        self._outlines = [(i, outline(piece.file_template)) for i, piece in enumerate(self.pieces)]
-        self._by_letter: dict[str, list[tuple[int, Outline]]] = {}
+        self._outlines = Outlines(piece.file_template for piece in self.pieces)
         self.read = lru_cache(1000)(self._read)  # directories of saves and of ranks repeat names
 
     def _read(self, name: str, after: int) -> NameFields | None:
-        letter = name[:1]
-        tried = self._by_letter.get(letter)
-        if tried is None:
-            begin = [(i, o) for i, o in self._outlines if "" in o.starts or letter in o.letters]
-            tried = self._by_letter[letter] = begin
-        for i, o in tried[bisect_right(tried, (after + 1,)) :]:
-            if name.startswith(o.starts) and name.endswith(o.ends) and o.contains in name:
-                piece = self.pieces[i]
-                if m := piece.file.fullmatch(name):
-                    return _read_fields(m.groupdict(), i, piece, name)
+        for i in self._outlines.find(name, after):
+            piece = self.pieces[i]
+            if m := piece.file.fullmatch(name):
+                return _read_fields(m.groupdict(), i, piece, name)
         return None
 
 
@@ -173,11 +153,10 @@ class Templates:
     def _directory(self, names: tuple[str, ...]) -> _Directory:
         at = self._top
         for name in reversed(names):
-            beside = at.patterns if TOKENS.search(name) else at.above
-            if name not in beside:
-                beside[name] = _Directory(self._directories)
+            if name not in at.above:
+                at.above[name] = _Directory(self._directories)
                 self._directories += 1
-            at = beside[name]
+            at = at.above[name]
         if not at.pieces:
             told = [field for field, _ in FIELD.findall("/".join(names)) if field in NUMBERS]
             at.repeats = names if len(told) > len(set(told)) else ()
@@ -186,8 +165,12 @@ class Templates:
     def places(self, path: str) -> Places:
         """Return the pieces whose directory fits the end of ``path``, those at home anywhere last."""
         names = path.split("/")[1:]
-        found = list(self._top.climb(names, len(names)))
-        matched = tuple(sorted(at.number for at in found))
+        found = level = [self._top]
+        for name in reversed(names):
+            level = [above for at in level for above in _find_above(at, name)]
+            found = found + level
+        found = [at for at in found if at.pieces and read_path(at.repeats, names) is not None]
+        matched = tuple(sorted([at.number for at in found]))
         known = self._arranged.get(matched)
         if known is None:
             at_home = sorted((one for at in found for one in at.pieces), key=_rank)

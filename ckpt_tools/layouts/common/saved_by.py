@@ -18,6 +18,7 @@ _ARGS = {
     "dp": "args.data_parallel_size",
 }
 """Parallel axis -> what Megatron-LM calls its size."""
+_SIZES = frozenset(("args.world_size", "dp_world_size", "mp_world_size", *_ARGS.values()))
 PLACES = ("tp", "pp", "ep")
 """Axes along which each place holds another part of a model."""
 _RANKS = 1 << 20
@@ -50,14 +51,15 @@ def saved_world_size(reports: Iterable[Report]) -> int | None:
 
 def said_world_size(reports: Iterable[Report]) -> int | None:
     """The same as the files say that a layout has for it: in others ``world_size`` may be anything."""
-    said = (whole(r.metadata.get("world_size")) for r in reports)
-    return next((n for n in said if n and 0 < n <= _RANKS), None)
+    return next(_numbers("world_size", reports), None)
 
 
 def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
     """What the files of one checkpoint say about the job: "world" and the sizes of parallel axes."""
     out: dict[str, int] = {}
     for r in reports:
+        if r.metadata.keys().isdisjoint(_SIZES):
+            continue
         sizes = {"world": _world(r.metadata)}
         sizes |= {axis: whole(r.metadata.get(key)) for axis, key in _ARGS.items()}
         if mp := whole(r.metadata.get("mp_world_size")):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import NamedTuple
 
 COORDS = ("tp", "pp", "ep", "dp", "cp")
 """Parallel axes that a template may name besides the rank."""
@@ -86,7 +85,7 @@ def compile_name(template: str) -> re.Pattern[str]:
 def read_path(templates: Sequence[str], names: Sequence[str]) -> dict[str, str | None] | None:
     """Return what the names at the end of a path tell; None if one does not fit, or two contradict."""
     told: dict[str, str | None] = {}
-    for template, name in zip(templates, names[-len(templates) :], strict=True):
+    for template, name in zip(templates, names[len(names) - len(templates) :], strict=True):
         if (m := compile_name(template).fullmatch(name)) is None:
             return None
         for field, text in m.groupdict().items():
@@ -96,21 +95,10 @@ def read_path(templates: Sequence[str], names: Sequence[str]) -> dict[str, str |
     return told
 
 
-class Outline(NamedTuple):
-    """What is asked of a name before the expression, which costs a hundred times as much to compile: how it
-    ``starts`` and ``ends``, a text that it ``contains``, a digit where it is ``numbered``, and
-    one of these first ``letters``.
-    """
-
-    starts: tuple[str, ...]
-    ends: tuple[str, ...]
-    contains: str
-    numbered: bool
-    letters: frozenset[str]
-
-    def may_fit(self, name: str) -> bool:
-        fits = name.startswith(self.starts) and name.endswith(self.ends) and self.contains in name
-        return fits and (not self.numbered or any(map(str.isdigit, name)))
+Outline = tuple[tuple[str, ...], tuple[str, ...], str, bool]
+"""What is asked of a name before the expression, which costs a hundred times as much to compile: how it
+begins and ends, a text that it contains, and whether it has a digit.
+"""
 
 
 @cache
@@ -124,9 +112,25 @@ def outline(template: str) -> Outline:
             numbered = numbered or word[1:-1].partition(":")[0] in NUMBERS
         elif not deep and word[0] not in "<]":
             texts.append(word)
-    starts, ends = _spell(words[0]), _spell(words[-1])
-    letters = frozenset([text[:1] for text in starts])
-    return Outline(starts, ends, max(texts, key=len), numbered, letters)
+    return _spell(words[0]), _spell(words[-1]), max(texts, key=len), numbered
+
+
+class Outlines:
+    """Templates of names by the letters that these may begin with, so that few are asked about a name."""
+
+    def __init__(self, templates: Iterable[str]) -> None:
+        self._all = [(i, outline(template)) for i, template in enumerate(templates)]
+        self._tried: dict[str, list[tuple[int, Outline]]] = {}
+
+    def find(self, name: str, after: int = -1) -> Iterator[int]:
+        """Yield the numbers of those behind ``after`` that may fit a name."""
+        letter, has_digit = name[:1], any(map(str.isdigit, name))
+        if letter not in self._tried:
+            self._tried[letter] = [(i, o) for i, o in self._all if any(s[:1] in ("", letter) for s in o[0])]
+        for i, (starts, ends, contains, numbered) in self._tried[letter]:
+            fits = i > after and contains in name and (has_digit or not numbered)  # which most do not
+            if fits and name.startswith(starts) and name.endswith(ends):
+                yield i
 
 
 def _spell(word: str) -> tuple[str, ...]:
