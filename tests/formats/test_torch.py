@@ -26,7 +26,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, structure
-from ckpt_tools.formats.archives.zip import Record
+from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.torch.serialization_id import in_order, name_hash, serialization_id
 from ckpt_tools.formats.torch.torch_legacy import encode
 from ckpt_tools.inspection.check import regions_of

@@ -12,11 +12,10 @@ import struct
 import zlib
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from operator import attrgetter
-from typing import NamedTuple
 
 from ckpt_tools.checksum import Deflated, Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip_directory import KNOWN, Entry, extras, read_end, read_entries
+from ckpt_tools.formats.archives.zip_directory import KNOWN, Record, extras, read_end, read_entries
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard
@@ -34,31 +33,12 @@ multiple of 64 (caffe2/serialize/inline_container.cc, getPadding).
 """
 
 
-class Record(NamedTuple):
-    """One file of the archive, as its directory entry has it. Its ``payload`` is at -1 where its local
-    header, at ``header``, is damaged.
-    """
-
-    name: str
-    header: int
-    payload: int
-    stored: int
-    size: int
-    crc: int
-    method: int
-    flags: int
-
-    @property
-    def place(self) -> int:
-        """Where to point at: the payload, or the header when that is all that is known."""
-        return self.payload if self.payload >= 0 else self.header
-
-
 class _Near:
     """Reads a little more than asked: a descriptor and the next record's header lie side by side."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.at, self.data = source, 0, b""
+        self.spares: Callable[[int, int], bool] | None = getattr(source, "spares", None)
 
     def get(self, offset: int, length: int) -> bytes:
         begin = offset - self.at
@@ -74,54 +54,54 @@ def read_zip(source: Source, anatomy: Anatomy, *, torch: bool) -> Generator[Find
     no comments, no foreign fields, all entries alike. Raises Damage when there is no directory.
     """
     end = yield from read_end(source, anatomy, comment=not torch)
-    directory = yield from read_entries(source, end, torch, anatomy)
-    records: list[Record] = []
+    records = yield from read_entries(source, end, torch, anatomy)
     near, at = _Near(source), 0
-    directory.sort(key=attrgetter("header"))
-    borders = [*[e.header for e in directory[1:]], end.directory][: len(directory)]  # of none there is none
-    _await_headers(source, directory)
-    spares = getattr(source, "spares", None) if torch else None
-    for e, border in zip(directory, borders, strict=True):
-        if e.header != at:
-            yield _gap(near, at, e.header, f"record {e.name[:200]!r}", "two records overlap")
-        payload = _assume_payload(e, border, spares) if spares is not None else -1
-        if payload >= 0:
-            records.append(Record(e.name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
-            at = border
+    records.sort(key=attrgetter("header"))
+    borders = [*[r.header for r in records[1:]], end.directory][: len(records)]  # of none there is none
+    if (wait := getattr(source, "await_ranges", None)) is not None:  # a source far away
+        wait([(max(0, r.header - _WIDE.size - 4), _NEAR + len(r.raw)) for r in records])
+    for r, border in zip(records, borders, strict=True):
+        if r.header != at:
+            yield _gap(near, at, r.header, f"record {r.name[:200]!r}", "two records overlap")
+        r.payload, at = _find_usual_payload(near, r, border, anatomy) if torch else -1, border
+        if r.payload >= 0:
             continue
-        payload = _find_usual_payload(near, e, border) if torch else -1
-        if payload < 0:
-            try:
-                payload = yield from _check_header(near, e, border, torch=torch, anatomy=anatomy)
-            except Damage as d:
-                yield d.finding
-        elif anatomy.regions is not None:
-            anatomy.explain(e.header, payload - e.header, f"header of {e.name[:200]!r}")
-        records.append(Record(e.name, e.header, payload, e.stored, e.size, e.crc, e.method, e.flags))
-        at = payload + e.stored if payload >= 0 else border
-        if e.flags & 8 and payload >= 0:
-            at = yield from _check_descriptor(near, e, at, border, anatomy)
+        try:
+            r.payload = yield from _check_header(near, r, border, torch=torch, anatomy=anatomy)
+        except Damage as d:
+            yield d.finding
+        else:
+            at = r.payload + r.stored
+            if r.flags & 8:
+                at = yield from _check_descriptor(near, r, at, border, anatomy)
     if at != end.directory:
         yield _gap(near, at, end.directory, "the directory", "a record overlaps the directory")
     yield from _check_names(records, torch)
     return records
 
 
-def _await_headers(source: Source, directory: Sequence[Entry]) -> None:
-    """Tell a source far away what is read next."""
-    if (wait := getattr(source, "await_ranges", None)) is not None:
-        wait([(max(0, e.header - _WIDE.size - 4), _NEAR + len(e.raw)) for e in directory])
-
-
-def _assume_payload(e: Entry, border: int, spares: Callable[[int, int], bool]) -> int:
-    """Where the payload would begin in a usual record, if looking costs a request (``spares``); else -1."""
-    if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
+def _find_usual_payload(near: _Near, r: Record, border: int, anatomy: Anatomy) -> int:
+    """Where the payload of a stored record begins, if every byte from its header to ``border`` is as torch
+    writes it, so that nothing needs a closer look: a field pads the payload, a descriptor follows. Else -1.
+    """
+    name, end = len(r.raw), border - _SHORT.size - 4
+    payload = end - r.stored
+    extra = payload - r.header - _LOCAL.size - name
+    usual = r.flags == _TORCH_FLAGS and r.method == STORED and not r.wide and r.stored == r.size
+    if not usual or not _FIELD <= extra <= 0xFFFF:
         return -1
-    payload = -(-(e.header + _LOCAL.size + len(e.raw) + _FIELD) // _ALIGNED) * _ALIGNED
-    if border - payload - e.stored not in (_SHORT.size + 4, _WIDE.size + 4):
+    spares = near.spares if payload % _ALIGNED == 0 and extra < _FIELD + _ALIGNED else None
+    if spares is not None and (spares(r.header, payload - r.header) or spares(end, border - end)):
+        return payload  # to look would cost a request
+    header = _LOCAL.pack(b"PK\3\4", r.need, r.flags, STORED, r.time, r.date, 0, 0, 0, name, extra)
+    before = header + r.raw + b"FB" + (extra - _FIELD).to_bytes(2, "little") + b"Z" * (extra - _FIELD)
+    behind = b"PK\7\x08" + _SHORT.pack(r.crc, r.stored, r.size)
+    if near.get(r.header, len(before)) != before or near.get(end, len(behind)) != behind:
         return -1
-    far = spares(e.header, payload - e.header) or spares(payload + e.stored, _SHORT.size + 4)
-    return payload if far else -1
+    if anatomy.regions is not None:
+        anatomy.explain(r.header, len(before), f"header of {r.name[:200]!r}")
+        anatomy.explain(end, len(behind), f"data descriptor of {r.name[:200]!r}")
+    return payload
 
 
 def _gap(near: _Near, at: int, begin: int, before: str, overlap: str) -> Finding:
@@ -134,24 +114,8 @@ def _gap(near: _Near, at: int, begin: int, before: str, overlap: str) -> Finding
     return finding("bad-header", f"before {before}: {what}", offset=min(at, begin))
 
 
-def _find_usual_payload(near: _Near, e: Entry, border: int) -> int:
-    """Where the payload of a stored record begins, if every byte of its header is as torch writes it, so that
-    nothing needs a closer look: a descriptor follows, a field pads the payload to 64 bytes. Else -1.
-    """
-    if e.flags != _TORCH_FLAGS or e.method != STORED or e.wide or e.stored != e.size:
-        return -1
-    name, head = len(e.raw), near.get(e.header, _LOCAL.size)
-    extra = int.from_bytes(head[-2:], "little")
-    payload = e.header + _LOCAL.size + name + extra
-    fixed = (b"PK\3\4", e.need, e.flags, STORED, e.time, e.date, 0, 0, 0, name, extra)
-    if extra < _FIELD or payload + e.stored > border or head != _LOCAL.pack(*fixed):
-        return -1
-    padding = b"FB" + (extra - _FIELD).to_bytes(2, "little") + b"Z" * (extra - _FIELD)
-    return payload if near.get(e.header + _LOCAL.size, name + extra) == e.raw + padding else -1
-
-
 def _check_header(
-    near: _Near, e: Entry, border: int, *, torch: bool, anatomy: Anatomy
+    near: _Near, e: Record, border: int, *, torch: bool, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
     """Compare a local header (APPNOTE 4.3.7) with its entry; returns the payload's place. Raises Damage."""
     raw = near.get(e.header, _LOCAL.size)
@@ -180,7 +144,7 @@ def _check_header(
     return payload
 
 
-def _check_sizes(e: Entry, said: tuple[int, int, int], *, wide: bool, torch: bool) -> Iterator[Finding]:
+def _check_sizes(e: Record, said: tuple[int, int, int], *, wide: bool, torch: bool) -> Iterator[Finding]:
     """Whether checksum and sizes of a header are those of the directory. Where a descriptor follows the
     payload miniz leaves all three zero, and other writers may know them.
     """
@@ -192,12 +156,12 @@ def _check_sizes(e: Entry, said: tuple[int, int, int], *, wide: bool, torch: boo
             yield _disagree(e, what)
 
 
-def _disagree(e: Entry, what: str) -> Finding:
+def _disagree(e: Record, what: str) -> Finding:
     text = f"record {e.name[:200]!r}: its header and the directory disagree on {what}"
     return finding("bad-header", text, offset=e.header)
 
 
-def _check_extras(e: Entry, fields: bytes, torch: bool) -> Generator[Finding, None, tuple[bool, bool]]:
+def _check_extras(e: Record, fields: bytes, torch: bool) -> Generator[Finding, None, tuple[bool, bool]]:
     """Check a header's extra fields; returns whether they hold 64-bit sizes, and some that nothing checks."""
     wide = foreign = False
     record, at = f"record {e.name[:200]!r}", e.header + 30 + len(e.raw)
@@ -224,7 +188,7 @@ def _check_extras(e: Entry, fields: bytes, torch: bool) -> Generator[Finding, No
 
 
 def _check_descriptor(
-    near: _Near, e: Entry, at: int, border: int, anatomy: Anatomy
+    near: _Near, e: Record, at: int, border: int, anatomy: Anatomy
 ) -> Generator[Finding, None, int]:
     """Compare the data descriptor at ``at`` (APPNOTE 4.3.9) with the directory; returns its end."""
     n = border - at
@@ -242,8 +206,7 @@ def _check_descriptor(
     if near.get(at, n) != (sizes if n in (12, 20) else b"PK\7\x08" + sizes):
         why = f"record {e.name[:200]!r}: its descriptor and the directory disagree"
         yield finding("bad-header", why, offset=at)
-    if anatomy.regions is not None:
-        anatomy.explain(at, n, f"data descriptor of {e.name[:200]!r}")
+    anatomy.explain(at, n, f"data descriptor of {e.name[:200]!r}")
     return at + n
 
 
@@ -254,7 +217,8 @@ def _check_names(records: Sequence[Record], torch: bool) -> Iterator[Finding]:
         if "\0" in r.name:
             what = f"record {r.name[:200]!r} has a NUL in its name"
             yield finding("bad-header", what, offset=r.header + 30)
-        if r.name.startswith(("/", "\\")) or ".." in r.name.replace("\\", "/").split("/"):
+        above = ".." in r.name and ".." in r.name.replace("\\", "/").split("/")
+        if above or r.name.startswith(("/", "\\")):
             what = f"record {r.name[:200]!r} leaves the archive's directory"
             yield finding("path-escape", what, offset=r.header + 30)
         # miniz finds names regardless of case

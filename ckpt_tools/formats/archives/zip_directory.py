@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.model.finding import Finding
@@ -47,29 +49,36 @@ class End(NamedTuple):
     directory: int
 
 
-class Entry(NamedTuple):
-    """One entry; ``where`` is its own offset, ``header`` that of the record, ``wide`` counts its 64-bit
-    numbers, ``comment`` is a length in bytes. Bytes of a name that are no text are escaped in ``name``.
+class Record(Struct, eq=False, gc=False):
+    """One file of the archive, as its directory entry has it: ``where`` is the entry's own offset, ``header``
+    that of the record, ``wide`` counts its 64-bit numbers, ``comment`` is a length in bytes. Bytes of a name
+    that are no text are escaped in ``name``. Its ``payload`` is at -1 where its local header is damaged.
     """
 
     name: str
-    raw: bytes
-    made: int
-    need: int
-    flags: int
-    method: int
-    time: int
-    date: int
-    crc: int
+    header: int
+    payload: int
     stored: int
     size: int
-    internal: int
-    external: int
-    header: int
-    wide: int
-    where: int
-    extra: bytes
-    comment: int
+    crc: int
+    method: int
+    flags: int
+    raw: bytes = b""
+    made: int = 0
+    need: int = 0
+    time: int = 0
+    date: int = 0
+    internal: int = 0
+    external: int = 0
+    wide: int = 0
+    where: int = 0
+    extra: bytes = b""
+    comment: int = 0
+
+    @property
+    def place(self) -> int:
+        """Where to point at: the payload, or the header when that is all that is known."""
+        return self.payload if self.payload >= 0 else self.header
 
 
 def read_end(source: Source, anatomy: Anatomy, *, comment: bool) -> Generator[Finding, None, End]:
@@ -176,9 +185,9 @@ def _contradict(short: End, end: End, comment: bool) -> bool:
 
 def read_entries(
     source: Source, end: End, torch: bool, anatomy: Anatomy
-) -> Generator[Finding, None, list[Entry]]:
+) -> Generator[Finding, None, list[Record]]:
     """All entries in the directory's order. Raises Damage when the directory cannot be followed to its end"""
-    data, at, out = source.read(end.directory, end.size), 0, list[Entry]()
+    data, at, out = source.read(end.directory, end.size), 0, list[Record]()
     for i in range(end.entries):
         where = end.directory + at
         if at + 46 > len(data):
@@ -205,10 +214,8 @@ def read_entries(
             name = raw.decode("utf-8" if flags & 0x800 else "cp437")
         except UnicodeDecodeError:
             name = raw.decode("utf-8", "backslashreplace")
-        own = (made, need, flags, method, time, date, crc)
-        out.append(
-            Entry(name, raw, *own, stored, size, internal, external, header, wide, where, extra, comment)
-        )
+        own, attributes = (name, header, -1, stored, size, crc, method, flags), (internal, external)
+        out.append(Record(*own, raw, made, need, time, date, *attributes, wide, where, extra, comment))
     if at != len(data):
         what = f"the directory has {len(data) - at} bytes after its last entry"
         raise Damage("bad-header", what, end.directory + at)
@@ -236,13 +243,12 @@ def _read_wide(
     return sizes
 
 
-def _find_unlike(out: Sequence[Entry], torch: bool, anatomy: Anatomy) -> Iterator[Finding]:
+def _find_unlike(out: Sequence[Record], torch: bool, anatomy: Anatomy) -> Iterator[Finding]:
     """Three fields that no reader needs. The miniz of torch writes 0 in all of them. Python's zipfile writes
     few values; one that is a single bit off is a flipped bit.
     """
     made = [e.made for e in out]
-    usual = Counter(made).most_common(1)
-    miniz = bool(torch and usual and not usual[0][0])
+    miniz = torch and (not any(made) or not Counter(made).most_common(1)[0][0])
     python = not miniz and len(out) > 1 and not set(made).isdisjoint(_PYTHON)
     for e in out if miniz or python else ():
         odd = bool(e.made or e.internal or e.external) if miniz else _is_flipped(e)
@@ -253,7 +259,7 @@ def _find_unlike(out: Sequence[Entry], torch: bool, anatomy: Anatomy) -> Iterato
         _explain(e, miniz, python, anatomy)
 
 
-def _is_flipped(e: Entry) -> bool:
+def _is_flipped(e: Record) -> bool:
     """Whether a field is one bit away from what Python's zipfile writes."""
     if any((e.made ^ m).bit_count() == 1 for m in _PYTHON) or e.internal.bit_count() == 1:
         return True
@@ -261,7 +267,7 @@ def _is_flipped(e: Entry) -> bool:
     return off.bit_count() == 1 and off != _REGULAR
 
 
-def _explain(e: Entry, miniz: bool, python: bool, anatomy: Anatomy) -> None:
+def _explain(e: Record, miniz: bool, python: bool, anatomy: Anatomy) -> None:
     """The bytes of an entry: nearly all repeat what the record's own header says."""
     what = f"directory entry of {e.name[:200]!r}"
     stop = e.where + 46 + len(e.raw)

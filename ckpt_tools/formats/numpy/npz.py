@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip import DEFLATED, STORED, Record, of_numpy, protect, read_zip, unsummed
+from ckpt_tools.formats.archives.zip import DEFLATED, STORED, of_numpy, protect, read_zip, unsummed
+from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import Anatomy, Damage, own_format, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar

@@ -5,11 +5,12 @@ of a job, and its saves, differ in their tensors, and seldom in what is said abo
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.pickles.judged import read_judged
+from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.tensors import Place, Storage, storages, tensors
 from ckpt_tools.model.finding import Finding
@@ -50,6 +51,12 @@ class Contents:
             listed = self._listed = places, root, inner.tensors, findings
         anatomy.tensors += listed[2]
         yield from listed[3]
+
+    @cached_property
+    def scalars(self) -> Anatomy:
+        """The scalars of its value, and the keys of its top level."""
+        scalars(self.pickled.value, anatomy := Anatomy())
+        return anatomy
 
 
 def read_contents(

@@ -12,7 +12,8 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.archives.zip import Record, read_record
+from ckpt_tools.formats.archives.zip import read_record
+from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard

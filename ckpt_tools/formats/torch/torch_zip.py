@@ -15,18 +15,17 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import (
     DEFLATED,
     STORED,
-    Record,
     of_numpy,
     protect,
     read_record,
     read_zip,
     unsummed,
 )
+from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, own_format, structure
 from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
 from ckpt_tools.formats.pickles.judged import RUNS, read_judged
-from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch import torch_legacy
 from ckpt_tools.formats.torch.contents import Contents, read_contents
 from ckpt_tools.formats.torch.names import is_proto, legacy_magic
@@ -290,7 +289,8 @@ def _check_pickle(
             yield finding("extra-storage", f"no tensor refers to record {other[:100]!r}", offset=r.header)
     yield from contents.tensors(places, anatomy, "constants" if name == "constants.pkl" else "")
     if name == "data.pkl":
-        scalars(contents.pickled.value, anatomy)
+        anatomy.metadata |= contents.scalars.metadata
+        anatomy.keys |= contents.scalars.keys
 
 
 def _find_places(
