@@ -1,14 +1,13 @@
 """Stored checksums against the bytes they cover: every byte is read once however many sums it is in, by
 several threads, in bounded memory.
 
-What is to be read is cut into runs. CRCs are cut with them and joined again, so that one huge range keeps all
-threads busy; any other checksum, and what is deflated, is fed from its first byte to its last within one run.
+What is to be read is cut into batches. CRCs are cut with them and joined again, so that one huge range keeps
+all threads busy; any other checksum, and what is deflated, is fed from its first byte to its last within one.
 """
 
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -22,12 +21,12 @@ from msgspec.structs import replace
 from ckpt_tools.checksum.combine import Crc
 from ckpt_tools.checksum.sums import ASKED, Deflated, Extent, Hash, RunningCrc, Sum, covered, xxh3
 from ckpt_tools.storage import Source, Stopped
-from ckpt_tools.storage.local import BUFFER, own_buffer
+from ckpt_tools.storage.local import ALIGNED, BUFFER, HeldSource, own_buffer
 from ckpt_tools.storage.threads import Threads, default_jobs
 
 MIB = 1 << 20
 UNIT = 64 * MIB
-"""Bytes of a run at most, where it can be cut."""
+"""Bytes of a batch at most, where it can be cut."""
 GAP = 4096
 """Bytes between sums that are not worth a read of their own: headers, which the structure level has read."""
 INLINE = 2 * MIB
@@ -80,23 +79,10 @@ class _Inflating:
         return self._crc.digest()
 
 
-class _Watching:
-    """Shows who watches what comes, as if it were a Hash."""
-
-    def __init__(self, watch: Watch | None, at: int) -> None:
-        self._watch, self._at = watch, at
-
-    def update(self, data: memoryview | bytes, /) -> None:
-        if self._watch is not None:
-            self._watch(self._at, data)
-        self._at += len(data)
-
-    def digest(self) -> int:
-        return 0
-
-
 class _Feed(Struct, frozen=True):
-    """Who wants bytes: a piece of a sum, or who watches (``sum`` -1). ``fixed``: all of them in one run."""
+    """Who wants bytes: a piece of a sum, or who watches (``sum`` -1). ``fixed``: all of them in one batch.
+    One of ``piece`` -1, behind the file's end, stands for a sum whose pieces are read one after the other.
+    """
 
     start: int
     stop: int
@@ -105,17 +91,11 @@ class _Feed(Struct, frozen=True):
     fixed: bool = False
 
 
-class _Run(NamedTuple):
-    """Bytes that one thread reads in order, and who is fed with them. A feed of no bytes stands for a sum
-    whose pieces are read for it, one after the other.
-    """
-
-    start: int
-    stop: int
-    feeds: list[_Feed]
-
-
 Outcomes = list[tuple[_Feed, Outcome]]
+_Values = tuple[Sequence[Outcome | None], int, Stopped | None]
+"""What each sum comes to, None where it was stopped before its end; how many bytes were read of which nobody
+was told yet; what stopped it.
+"""
 
 
 def mismatches(
@@ -136,21 +116,15 @@ def mismatches(
     """
     share = getattr(source, "share", None)  # a store has other limits than this machine
     jobs = int(share(jobs)) if share is not None else jobs or default_jobs()
-    # little enough for all threads to end at about the same time
-    most = min(UNIT, max(MIB, source.size // (8 * jobs)))
-    runs = _list_runs(sums, source.size if gaps else 0, most)
-    left, came = Counter(feed.sum for run in runs for feed in run.feeds), dict[int, Outcomes]()
-    reader, stopped = _Reader(source, sums, watch), None
-    for outcomes, stopped in reader.read_all(runs, jobs, most, progress):  # noqa: B007 - the last one's
-        for feed, got in outcomes:
-            left[feed.sum] -= 1
-            came.setdefault(feed.sum, []).append((feed, got))
-    for i, s in enumerate(sums):
-        value = _join(s, came.get(i, []), whole=not left[i])
+    reader, size = _Reader(source, sums, watch or (lambda *_: None)), source.size if gaps else 0
+    values, read, stopped = reader.sum_up_held(size) or reader.sum_up(size, jobs, progress)
+    for s, value in zip(sums, values, strict=True):
         if value not in (None, s.expected) and not _reads_otherwise(source, s, jobs):
             yield s, value
     if stopped is not None:
         raise stopped
+    if progress and read:
+        progress(read)
 
 
 def digests(
@@ -172,6 +146,18 @@ def _reads_otherwise(source: Source, s: Sum, jobs: int) -> bool:
         return False
     second = replace(s, pieces=s.otherwise, otherwise=None)
     return next(iter(mismatches(source, [second], jobs=jobs)), None) is None
+
+
+def _sum_up(s: Sum, whole: memoryview) -> Outcome:
+    """What a sum comes to over a file in memory."""
+    value, running = 0, None if isinstance(s.hash, Crc) else s.hash()
+    for p in s.pieces:
+        part = p if isinstance(p, bytes) else whole[p.offset : p.offset + p.length]
+        if isinstance(s.hash, Crc):
+            value = s.hash.update(part, value)
+        elif running is not None:
+            running.update(part)
+    return value if running is None else running.digest()
 
 
 def _join(s: Sum, came: Outcomes, *, whole: bool) -> Outcome | None:
@@ -196,22 +182,33 @@ def _join(s: Sum, came: Outcomes, *, whole: bool) -> Outcome | None:
 # ---- what is read in one go
 
 
-def _list_runs(sums: Sequence[Sum], size: int, most: int) -> list[_Run]:
-    """All that is to be read: what the sums cover, and the gaps below ``size``."""
-    feeds, runs = list[_Feed](), list[_Run]()
+def _list_feeds(sums: Sequence[Sum], size: int, gaps: int) -> list[_Feed]:
+    """All that is to be read of ``size`` bytes: what the sums cover, and the gaps below ``gaps``."""
+    feeds, behind = list[_Feed](_list_gaps(sums, gaps)), size
     for i, s in enumerate(sums):
         pieces = [(j, p) for j, p in enumerate(s.pieces) if not isinstance(p, bytes)]
         if isinstance(s.hash, Crc) or (len(s.pieces) == len(pieces) == 1 and pieces[0][1].length):
             for j, p in pieces:
                 fixed = isinstance(p, Deflated) or not isinstance(s.hash, Crc)
-                if p.length:
+                if p.length or fixed:
                     feeds.append(_Feed(p.offset, p.offset + p.length, i, j, fixed))
-                elif fixed:
-                    runs.append(_Run(0, 0, [_Feed(0, 0, i, j)]))
         else:
-            runs.append(_Run(0, sum(p.length for _, p in pieces), [_Feed(0, 0, i, -1)]))
-    feeds = sorted([*feeds, *_list_gaps(sums, size)], key=attrgetter("start"))
-    return runs + _cut_runs(feeds, most)
+            feeds.append(_Feed(behind, behind + sum(p.length for _, p in pieces), i, -1, fixed=True))
+            behind = feeds[-1].stop
+    return feeds
+
+
+def _list_batches(feeds: Iterable[_Feed], most: int) -> list[list[_Feed]]:
+    """The feeds in file order, cut at pages where nothing is fixed; no byte is in two batches."""
+    waiting, batches, page = deque(sorted(feeds, key=attrgetter("start"))), [], min(ALIGNED, most)
+    while waiting:
+        batch, end = list[_Feed](), -(-(waiting[0].start + most) // page) * page
+        while waiting and waiting[0].start < end:
+            batch.append(waiting.popleft())
+            end = max(end, batch[-1].stop) if batch[-1].fixed else end
+        waiting.extendleft([replace(f, start=end) for f in batch if f.stop > end])
+        batches.append([replace(f, stop=end) if f.stop > end else f for f in batch])
+    return batches
 
 
 def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
@@ -222,35 +219,11 @@ def _list_gaps(sums: Sequence[Sum], size: int) -> Iterator[_Feed]:
         end = stop
 
 
-def _cut_runs(feeds: Sequence[_Feed], most: int) -> list[_Run]:
-    """The bytes that feeds want, in file order, cut into runs of ``most`` where nothing is fixed."""
-    runs, fixed = list[_Run](), _unite((f for f in feeds if f.fixed), touching=False)
-    for start, stop in _unite(feeds, touching=True):
-        at = start
-        while at < stop:
-            end = min(stop, at + most)
-            k = bisect_left(fixed, (end, 0)) - 1  # the last one that begins before
-            if k >= 0 and fixed[k][1] > end:
-                end = fixed[k][0] if fixed[k][0] > at else fixed[k][1]
-            runs.append(_Run(at, end, []))
-            at = end
-    first = 0
-    for f in feeds:
-        while runs[first].stop <= f.start:
-            first += 1
-        at, k = f.start, first
-        while at < f.stop:
-            end = min(f.stop, runs[k].stop)
-            runs[k].feeds.append(f if end - at == f.stop - f.start else replace(f, start=at, stop=end))
-            at, k = end, k + 1
-    return runs
-
-
-def _unite(feeds: Iterable[_Feed], *, touching: bool) -> list[tuple[int, int]]:
+def _unite(feeds: Iterable[_Feed]) -> list[tuple[int, int]]:
     """(start, stop) of the bytes of feeds that overlap, or touch."""
     out = list[tuple[int, int]]()
     for f in feeds:
-        if out and f.start < out[-1][1] + touching:
+        if out and f.start <= out[-1][1]:
             out[-1] = out[-1][0], max(out[-1][1], f.stop)
         else:
             out.append((f.start, f.stop))
@@ -281,18 +254,52 @@ def read_parts(
 
 
 class _Reader(NamedTuple):
-    """Reads runs of a file, by this thread or by several."""
+    """Reads what sums cover of a file, and the gaps below a size."""
 
     source: Source
     sums: Sequence[Sum]
-    watch: Watch | None
+    watch: Watch
+
+    def sum_up_held(self, gaps: int) -> _Values | None:
+        """One sum after the other of a file in memory; None where that has not all that they cover, and where
+        something is deflated.
+        """
+        source, values = self.source, list[Outcome]()
+        if not isinstance(source, HeldSource) or not (whole := memoryview(source.whole())):
+            return None
+        lost = [Extent(feed.start, feed.stop - feed.start) for feed in _list_gaps(self.sums, gaps)]
+        ranges = covered([*self.sums, Sum("", ASKED, tuple(lost), 0)], certain=False)
+        if max([stop for _, stop, _ in ranges], default=0) > len(whole):
+            return None
+        for s in self.sums:
+            if Deflated in map(type, s.pieces):
+                return None
+            values.append(_sum_up(s, whole))
+        for e in lost:
+            self.watch(e.offset, whole[e.offset : e.offset + e.length])
+        source.count(read := sum([stop - start for start, stop, _ in ranges]))
+        return values, read, None
+
+    def sum_up(self, gaps: int, jobs: int, progress: Progress | None) -> _Values:
+        """By this thread or by several."""
+        size = self.source.size
+        # little enough for all threads to end at about the same time
+        most = min(UNIT, max(MIB, size // (8 * jobs)))
+        batches = _list_batches(_list_feeds(self.sums, size, gaps), most)
+        left, came = Counter(feed.sum for batch in batches for feed in batch), dict[int, Outcomes]()
+        stopped = None
+        for outcomes, stopped in self.read_all(batches, jobs, progress):  # noqa: B007 - the last one's
+            for feed, got in outcomes:
+                left[feed.sum] -= 1
+                came.setdefault(feed.sum, []).append((feed, got))
+        values = [_join(s, came.get(i, []), whole=not left[i]) for i, s in enumerate(self.sums)]
+        return values, 0, stopped
 
     def read_all(
-        self, runs: Sequence[_Run], jobs: int, most: int, progress: Progress | None
+        self, batches: Sequence[Sequence[_Feed]], jobs: int, progress: Progress | None
     ) -> Iterator[tuple[Outcomes, Stopped | None]]:
-        """Yield what comes of the runs, about ``most`` bytes at a time, until one was stopped."""
-        batches = _batch(runs, most)
-        if jobs < 2 or sum(run.stop - run.start for run in runs) < INLINE:
+        """Yield what comes of each batch, until one was stopped."""
+        if jobs < 2 or sum(batch[-1].stop - batch[0].start for batch in batches) < INLINE:
             for batch in batches:
                 yield (done := self.read_batch(batch, progress))
                 if done[1] is not None:
@@ -306,12 +313,12 @@ class _Reader(NamedTuple):
             if progress:
                 progress(n)
 
-        pool, wait, stopped = Threads(jobs), True, None
+        pool, wait, stopped, left = Threads(jobs), True, None, iter(batches)
         waiting = deque[Future[tuple[Outcomes, Stopped | None]]]()
         try:
             while True:
                 # bounded: the queue never holds more than a few batches per thread
-                for batch in islice(batches, 0 if stopped else 1 if waiting else 2 * jobs):
+                for batch in islice(left, 0 if stopped else 1 if waiting else 2 * jobs):
                     waiting.append(pool.submit(self.read_batch, batch, count))
                 if not waiting:
                     return
@@ -328,29 +335,33 @@ class _Reader(NamedTuple):
             ended = True
             pool.close(wait=wait)
 
-    def read_batch(self, runs: Sequence[_Run], progress: Progress | None) -> tuple[Outcomes, Stopped | None]:
-        """What comes of some runs, and what ended them early."""
-        out = Outcomes()
+    def read_batch(
+        self, feeds: Sequence[_Feed], progress: Progress | None
+    ) -> tuple[Outcomes, Stopped | None]:
+        """What comes of some feeds, and what ended them early."""
+        out, plain = Outcomes(), [f for f in feeds if f.piece >= 0 and f.start < f.stop]
         try:
-            for run in runs:
-                if run.feeds[0].start == run.feeds[0].stop:
-                    self._read_pieces(run.feeds[0], progress, out)
-                else:
-                    self._read_run(run, progress, out)
+            for feed in feeds if len(plain) < len(feeds) else ():
+                if feed.piece < 0 or feed.start == feed.stop:
+                    self._read_pieces(feed, progress, out)
+            self._read_plain(plain, progress, out)
         except Stopped as e:
             return out, e
         return out, None
 
-    def _read_run(self, run: _Run, progress: Progress | None, out: Outcomes) -> None:
-        waiting, fed, at = deque(run.feeds), list[tuple[_Feed, Hash]](), run.start
-        for part in read_parts(self.source, run.start, run.stop - run.start, progress):
-            done = 0
-            while done < len(part):
-                data = part[done : done + STEP - at % STEP]
-                while waiting and waiting[0].start < at + len(data):
-                    fed.append((waiting[0], self._begin(waiting.popleft())))
-                fed = [one for one in fed if self._feed(*one, at, data, out)]
-                done, at = done + len(data), at + len(data)
+    def _read_plain(self, feeds: Sequence[_Feed], progress: Progress | None, out: Outcomes) -> None:
+        waiting, fed = deque(feeds), list[tuple[_Feed, Hash | None]]()
+        for start, stop in _unite(feeds):
+            at = start
+            for part in read_parts(self.source, start, stop - start, progress):
+                done = 0
+                while done < len(part):
+                    data = part[done : done + STEP - at % STEP]
+                    while waiting and waiting[0].start < at + len(data):
+                        feed = waiting.popleft()
+                        fed.append((feed, None if feed.sum < 0 else self._begin(feed)))
+                    fed = [one for one in fed if self._feed(*one, at, data, out)]
+                    done, at = done + len(data), at + len(data)
 
     def _read_pieces(self, feed: _Feed, progress: Progress | None, out: Outcomes) -> None:
         running = self._begin(feed)
@@ -362,40 +373,30 @@ class _Reader(NamedTuple):
             else:
                 for part in read_parts(self.source, piece.offset, piece.length, progress):
                     running.update(part)
-        self._feed(feed, running, 0, b"", out)
+        self._feed(feed, running, feed.stop, b"", out)
 
     def _begin(self, feed: _Feed) -> Hash:
-        if feed.sum < 0:
-            return _Watching(self.watch, feed.start)
         s = self.sums[feed.sum]
         if not isinstance(s.hash, Crc):
             return s.hash()
         piece = s.pieces[feed.piece]
         return _Inflating(s.hash, piece) if isinstance(piece, Deflated) else RunningCrc(s.hash)
 
-    @staticmethod
-    def _feed(feed: _Feed, running: Hash, at: int, data: memoryview | bytes, out: Outcomes) -> bool:
-        """Whether more is wanted than ``data``, which lies at ``at``; else what came of it is in ``out``."""
-        got: Outcome
+    def _feed(
+        self, feed: _Feed, running: Hash | None, at: int, data: memoryview | bytes, out: Outcomes
+    ) -> bool:
+        """Whether more is wanted than ``data``, which lies at ``at``; else what came of it is in ``out``.
+        Without a sum that is ``running`` the bytes are for who watches.
+        """
+        part, more = data[max(0, feed.start - at) : feed.stop - at], feed.stop > at + len(data)
+        if running is None:
+            self.watch(max(at, feed.start), part)
+            return more
         try:
-            running.update(data[max(0, feed.start - at) : feed.stop - at])
-            if feed.stop > at + len(data):
+            running.update(part)
+            if more:
                 return True
-            got = running.digest()
+            out.append((feed, running.digest()))
         except InflateError as e:
-            got = e
-        out.append((feed, got))
+            out.append((feed, e))
         return False
-
-
-def _batch(runs: Iterable[_Run], most: int) -> Iterator[list[_Run]]:
-    """The runs, in lists of about ``most`` bytes."""
-    batch, size = list[_Run](), 0
-    for run in runs:
-        batch.append(run)
-        size += run.stop - run.start
-        if size >= most:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

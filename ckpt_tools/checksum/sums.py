@@ -40,8 +40,8 @@ class Hash(Protocol):
 class RunningCrc:
     """A CRC that one thread feeds."""
 
-    def __init__(self, crc: Crc) -> None:
-        self._crc, self._value = crc, 0
+    def __init__(self, crc: Crc, start: int = 0) -> None:
+        self._crc, self._value = crc, start
 
     def update(self, data: memoryview | bytes, /) -> None:
         self._value = self._crc.update(data, self._value)
@@ -103,12 +103,12 @@ def covered(sums: Iterable[Sum], *, certain: bool = True) -> list[tuple[int, int
 
     With ``certain``, bytes that only one of a sum's two readings covers do not count.
     """
-    ranges: list[tuple[int, int, Sum]] = []
-    for s in sums:
-        pieces = s.otherwise if certain and s.otherwise is not None else s.pieces
-        ranges += [
-            (p.offset, p.offset + p.length, s) for p in pieces if not isinstance(p, bytes) and p.length
-        ]
+    ranges = [
+        (p.offset, p.offset + p.length, s)
+        for s in sums
+        for p in (s.otherwise if certain and s.otherwise is not None else s.pieces)
+        if not isinstance(p, bytes) and p.length
+    ]
     ranges.sort(key=itemgetter(0, 1))
     out: list[tuple[int, int, Sum]] = []
     end = 0

@@ -76,13 +76,13 @@ def inspect(
         Inspection, path, level, expect, claims, progress, require, key, explain, io, asks_store=True
     )
     first = make()
-    report, anatomy = first.run(read, hold=True)
+    report, anatomy = first.run(read)
     if not again or first.proven or not is_in_doubt(report):
         return report, anatomy
     from ckpt_tools.inspection.kept_checksum import weigh_again  # what lies on disks is read once
 
     second = make()
-    later, anatomy = second.run(read, hold=True)
+    later, anatomy = second.run(read)
     return weigh_again(report, later, progress, stopped=second.stopped, as_kept=second.as_kept), anatomy
 
 
@@ -126,12 +126,12 @@ class Inspection(Struct):
     pages: bytes = b""
     found: list[Finding] = field(default_factory=list)
 
-    def run(self, read: Read, *, hold: bool = False) -> tuple[Report, Anatomy]:
-        """Read the file, its content with ``read``; with ``hold`` a small one at once."""
+    def run(self, read: Read) -> tuple[Report, Anatomy]:
+        """Read the file, its content with ``read``."""
         anatomy = self.anatomy = Anatomy(key=self.key, regions=[] if self.explain else None)
         certain = names.may_be_index(self.path.rpartition("/")[2])  # what it says is believed of others
         try:
-            source = opened(self.path, self.io, hold=hold and self.level >= Level.CONTENT, certain=certain)
+            source = opened(self.path, self.io, hold=self.level >= Level.CONTENT, certain=certain)
         except OSError as e:
             return unreadable(self.path, e), anatomy
         with source:
@@ -151,7 +151,7 @@ class Inspection(Struct):
                 self.found = instead(source, self.found)
             try:
                 anatomy.identity = source.identity()
-                if source.changed():  # which makes worthless what was found
+                if anatomy.identity is None and source.changed():  # which makes worthless what was found
                     what = "size or modification time changed while the file was read"
                     self.found = [finding("in-use", what)]
             except OSError as e:
@@ -301,11 +301,9 @@ def signature(tensors: Iterable[Tensor]) -> str:
     """Return a digest of names, dtypes and shapes in file order (XXH3-128, hex); "" if there are none."""
     import xxhash
 
-    digest, any_ = xxhash.xxh3_128(), False
-    for t in tensors:
-        any_ = True
-        digest.update(f"{t.name}\0{t.dtype}\0{t.shape}\n".encode("utf-8", "surrogatepass"))
-    return sys.intern(digest.hexdigest()) if any_ else ""  # all ranks' files may have the same
+    text = "".join([f"{t.name}\0{t.dtype}\0{t.shape}\n" for t in tensors])
+    digest = xxhash.xxh3_128_hexdigest(text.encode("utf-8", "surrogatepass"))
+    return sys.intern(digest) if text else ""  # all ranks' files may have the same
 
 
 def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:

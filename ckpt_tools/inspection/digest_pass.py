@@ -94,7 +94,7 @@ class DigestPass(NamedTuple):
             found = self._wanted(source.size)
             return found.taken(self._mismatches(source, [*sums, *found.sums], empty))
 
-        report, anatomy = inspection.run(read, hold=True)
+        report, anatomy = inspection.run(read)
         if report.format is None and not report.findings:
             return self.read_plain(path, name)
         # a read that was stopped leaves some digests out

@@ -113,7 +113,7 @@ class Reader:
         """Return a report, maybe from the cache unless ``based`` is None; None if time is over."""
         fresh = partial(self._fresh, path, level, expect, claims)
         # What a framework's loader says is asked anew each time: it depends on what is installed.
-        if based is not None and level < Level.LOAD:
+        if self.cache is not None and based is not None and level < Level.LOAD:
             found = self._cached(path, self.question(expect, based), level, partial(unpack, path), fresh)
         else:
             found = fresh()[0]

@@ -6,6 +6,7 @@ import errno
 
 from ckpt_tools.storage.local import (
     Counter,
+    HeldSource,
     Identity,
     LocalSource,
     OpenFile,
@@ -34,8 +35,8 @@ __all__ = [
 
 
 def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = False) -> OpenFile:
-    """A file, open for reading: past the page cache where ``io`` is "direct". Of a store, ``hold``: all of it
-    will be read; what is ``certain`` was not changed on its way from there. Raises OSError.
+    """A file, open for reading: past the page cache where ``io`` is "direct". ``hold``: all of it will be
+    read; what is ``certain`` was not changed on its way from a store. Raises OSError.
     """
     if is_url(path):
         from ckpt_tools.storage.stores.source import StoreSource
@@ -45,7 +46,7 @@ def opened(path: str, io: str = "auto", *, hold: bool = False, certain: bool = F
         from ckpt_tools.storage.local import DirectSource
 
         return DirectSource(path)
-    return LocalSource(path)
+    return HeldSource(path) if hold else LocalSource(path)
 
 
 class BytesSource:

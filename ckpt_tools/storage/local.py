@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckpt_tools.storage.attempts import patiently
+from ckpt_tools.storage.stalls import Stalled
 from ckpt_tools.storage.urls import is_url
 
 if TYPE_CHECKING:
@@ -218,6 +219,38 @@ class LocalSource(OpenFile):
         with suppress(OSError):  # what was read was read, and the descriptor is gone all the same
             os.close(self.fd)
         super().close()
+
+
+HELD = 8 << 20
+"""Bytes of a file at most that is read in one go."""
+
+
+class HeldSource(LocalSource):
+    """A file of which all will be read. A small one is in memory from its first read on, because a call for
+    each of its headers takes longer; where that fails it is read as any other, which meets the error.
+    """
+
+    _whole: bytes | None = None
+
+    def whole(self) -> bytes:
+        """All of it; nothing where it is not in memory. Raises Stalled."""
+        if self._whole is None:
+            data = b""
+            try:
+                data = patiently(os.pread, self.fd, self.size, 0) if self.size <= HELD else b""
+            except OSError as e:
+                if isinstance(e, Stalled):
+                    raise
+            self._whole = data if len(data) == self.size else b""
+        return self._whole
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = (self.whole() if self._whole is None else self._whole)[offset : offset + length]
+        if len(data) != length or offset < 0:
+            return super().read(offset, length)
+        with self._lock:
+            self.bytes_read += length
+        return data
 
 
 ALIGNED = 4096

@@ -4,13 +4,17 @@ memory flat.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import tracemalloc
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -40,7 +44,8 @@ from ckpt_tools.checksum import (
 )
 from ckpt_tools.checksum.chunks import ChunkDigests
 from ckpt_tools.checksum.sums import ASKED, xxh3
-from ckpt_tools.storage import BytesSource, Window, opened
+from ckpt_tools.storage import BytesSource, ShortRead, Stopped, Window, opened
+from ckpt_tools.storage.local import HELD, HeldSource, LocalSource
 
 
 class Counting(BytesSource):
@@ -79,6 +84,17 @@ def sha256(data: bytes) -> Sum:
 
 
 DATA = bytes(range(256)) * 20
+
+
+@contextmanager
+def in_memory(data: bytes) -> Iterator[HeldSource]:
+    """A file of which all will be read."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        with HeldSource(file.name) as source:
+            assert source.whole() == data
+            yield source
 
 
 def deflated(data: bytes) -> bytes:
@@ -127,10 +143,13 @@ def test_true_sums_match_and_every_flip_shows(
         assert list(mismatches(BytesSource(data), sums, jobs=jobs, gaps=gaps)) == []
         at = bit // 8 % len(data)
         damaged = data[:at] + bytes([data[at] ^ 1 << bit % 8]) + data[at + 1 :]
-        found = [id(s) for s, _ in mismatches(BytesSource(damaged), sums, jobs=jobs, gaps=gaps)]
+        found = list(mismatches(BytesSource(damaged), sums, jobs=jobs, gaps=gaps))
+        wrong = [id(s) for s, _ in found]
         for s in sums:
             extents = (p for p in s.pieces if not isinstance(p, bytes))
-            assert (id(s) in found) == any(p.offset <= at < p.offset + p.length for p in extents)
+            assert (id(s) in wrong) == any(p.offset <= at < p.offset + p.length for p in extents)
+        with in_memory(damaged) as source:
+            assert list(mismatches(source, sums, jobs=jobs, gaps=gaps)) == found
 
 
 @given(
@@ -230,6 +249,103 @@ def test_fastcrc_is_taken_where_it_can_be(tmp_path: Path, iscsi: str, taken: boo
     assert int(done.stdout) == (7 if taken else 0xE3069283)
 
 
+# ---- a small file, of which all is in memory
+
+
+BODY = deflated(DATA[:500])
+PAGES = DATA[:4096] + bytes(8192) + BODY + DATA
+PLAIN = [
+    Sum("head", zlib.crc32(PAGES[:4000]), (Extent(0, 4000),), 0),
+    Sum("wrong", 7, (Extent(100, 50), b"and", Extent(13_000, 200)), 0, hash=CRC32C),
+    Sum("odd", 7, (Extent(100, 50),), 0, otherwise=(Extent(0, 4000),)),
+    Sum("SHA-256", b"wrong", (Extent(15_000, 40),), 0, hash=hashlib.sha256),
+    Sum("both", b"wrong", (Extent(15_500, 40), Extent(15_100, 40)), 0, hash=hashlib.sha256),
+]
+INFLATED = Sum("inflated", 7, (Deflated(12_288, len(BODY), 500),), 0)
+KINDS = {
+    "plain": PLAIN,
+    "none": [],
+    "deflated": [*PLAIN, INFLATED],
+    "damaged": [Sum("inflated", 7, (Deflated(12_288, len(BODY) - 1, 500),), 0)],
+    "asked": [*PLAIN[:-1], Sum("all", ASKED, (Extent(0, len(PAGES)),), 0, hash=xxh3)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gaps", [False, True])
+def test_a_file_in_memory_is_compared_as_any_other(tmp_path: Path, kind: str, gaps: bool) -> None:
+    """What differs, what nobody covers, and how many bytes were read for it."""
+    path, told = tmp_path / "data", []
+    path.write_bytes(PAGES)
+    for make in (LocalSource, HeldSource):
+        took, seen = list[int](), bytearray(len(PAGES))
+
+        def watch(at: int, part: memoryview | bytes, seen: bytearray = seen) -> None:
+            seen[at : at + len(part)] = b"\1" * len(part)
+
+        with make(str(path)) as source:
+            found = mismatches(source, KINDS[kind], jobs=1, gaps=gaps, watch=watch, progress=took.append)
+            wrong = [(s.what, str(got)) for s, got in found]
+            told.append((wrong, source.bytes_read, sum(took), bytes(seen)))
+    assert told[0] == told[1]
+
+
+def test_sums_that_say_more_than_there_is_in_memory() -> None:
+    beyond = Sum("beyond", 7, (Extent(0, len(DATA) + 1),), 0)
+    with in_memory(DATA) as source, pytest.raises(ShortRead) as e:
+        list(mismatches(source, [beyond]))
+    assert e.value.offset + e.value.got == len(DATA)
+
+
+def test_what_was_found_in_memory_counts_although_time_is_over() -> None:
+    def stop(_n: int) -> None:
+        raise Stopped
+
+    found = list[str]()
+    with in_memory(PAGES) as source, pytest.raises(Stopped):
+        found.extend(s.what for s, _ in mismatches(source, PLAIN[:2], progress=stop))
+    assert found == ["wrong"]
+
+
+def test_what_cannot_be_read_in_one_go_is_read_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A medium error in one page: what lies elsewhere is read, and the error is met where it is."""
+    (tmp_path / "data").write_bytes(PAGES)
+    real, bad = os.pread, 9000
+
+    def pread(fd: int, n: int, at: int) -> bytes:
+        if at <= bad < at + n:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd, n, at)
+
+    monkeypatch.setattr(os, "pread", pread)
+    with HeldSource(str(tmp_path / "data")) as source:
+        assert source.read(100, 50) == PAGES[100:150]
+        assert (source.whole(), source.bytes_read) == (b"", 50)
+        with pytest.raises(OSError, match="Input/output"):
+            source.read(8999, 2)
+        assert list(mismatches(source, PLAIN[:1])) == []
+
+
+@pytest.mark.parametrize("size", [10, HELD + 1])
+def test_reads_of_a_file_in_memory_are_those_of_the_system(tmp_path: Path, size: int) -> None:
+    path, told = tmp_path / "data", []
+    for make in (LocalSource, HeldSource):
+        path.write_bytes(DATA[:10])
+        os.truncate(path, size)
+        with make(str(path)) as source:
+            for offset, length in ((0, 10), (3, 0), (size, 0), (-1, 2), (0, -1), (size - 1, 2), (size, 1)):
+                try:
+                    told.append((make, source.read(offset, length)))
+                except (ShortRead, OSError) as e:
+                    told.append((make, str(e)))
+            os.truncate(path, 5)  # what is in memory stays: whether it is still the file is asked in the end
+            assert (source.changed(), source.identity()) == (True, None)
+    half = len(told) // 2
+    assert [what for _, what in told[:half]] == [what for _, what in told[half:]]
+
+
 def test_what_is_covered() -> None:
     a = Sum("a", 0, (Extent(10, 10), b"xy"), 0)
     b = Sum("b", 0, (Extent(15, 10),), 0, otherwise=(Extent(15, 5),))
@@ -239,8 +355,6 @@ def test_what_is_covered() -> None:
 
 
 def test_a_window_is_a_source_that_ends_where_it_ends() -> None:
-    from ckpt_tools.storage import ShortRead
-
     w = Window(BytesSource(DATA), 100, 50)
     assert (w.size, w.read(10, 40)) == (50, DATA[110:150])
     into = bytearray(5)

@@ -35,7 +35,7 @@ def zero_tensors(source: Source, tensors: Sequence[Tensor], *, every: bool = Tru
     placed = _find_in_one_run(several, source.size)
     filled = next((t for t in placed if not _is_zero(source, t)), None)
     if filled is not None:
-        weights = filter(_is_matrix, placed if every else ())
+        weights = [t for t in placed if every and len(t.shape) > 1 and is_weight(t) and t.dtype in KINDS]
         yield from (t for t in weights if t is not filled and _is_zero(source, t))
     elif len(placed) == len(several) and any(t.dtype in KINDS for t in placed):
         yield from placed
@@ -50,11 +50,6 @@ def _find_in_one_run(tensors: Iterable[Tensor], size: int) -> list[Tensor]:
     """The tensors whose bytes lie in the first ``size`` bytes of a file one after another."""
     found = [t for t in tensors if t.offset is not None and not t.pieces]
     return [t for t in found if (t.offset or 0) + t.nbytes <= size]
-
-
-def _is_matrix(t: Tensor) -> bool:
-    """Return True if a tensor is a weight with two axes or more."""
-    return len(t.shape) > 1 and is_weight(t) and t.dtype in KINDS
 
 
 def _is_zero(source: Source, t: Tensor) -> bool:

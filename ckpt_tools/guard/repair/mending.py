@@ -86,7 +86,7 @@ class Bench:
                 wrong.append(pair[0])
                 yield pair
 
-        report, anatomy = inspection.run(read, hold=True)
+        report, anatomy = inspection.run(read)
         beside = list[Sum]()
         if report.verdict is Verdict.BROKEN:
             # not compared: structure has found them wrong, or its damage kept the content from being read
