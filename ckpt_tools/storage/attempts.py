@@ -6,7 +6,6 @@ import errno
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import ParamSpec, TypeVar
 
 from ckpt_tools.storage.stalls import watched
@@ -47,4 +46,4 @@ def ask_again(ask: Callable[[], T], each: Sequence[float] = OF_A_STORE) -> T:
 
 def patiently(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """``call(*args)``, made up to three times more while it fails with one of ``TRANSIENT``."""
-    return ask_again(partial(watched, call, *args, **kwargs), PAUSES)
+    return ask_again(lambda: watched(call, *args, **kwargs), PAUSES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 
 from ckpt_tools.formats.common.floats import KINDS
 from ckpt_tools.model.tensor import Tensor
@@ -31,12 +32,12 @@ def zero_tensors(source: Source, tensors: Sequence[Tensor], *, every: bool = Tru
     one) those that are weights with two axes or more. Of most tensors the first bytes are read. Raises
     OSError.
     """
-    several = [t for t in tensors if max(t.shape, default=1) > 1 and 0 not in t.shape]
+    several = [t for t in tensors if prod(t.shape) > 1]
     placed = _find_in_one_run(several, source.size)
     filled = next((t for t in placed if not _is_zero(source, t)), None)
     if filled is not None:
-        weights = [t for t in placed if every and len(t.shape) > 1 and is_weight(t) and t.dtype in KINDS]
-        yield from (t for t in weights if t is not filled and _is_zero(source, t))
+        others = [t for t in placed if len(t.shape) > 1 and t is not filled and t.dtype in KINDS]
+        yield from all_zeros(source, filter(is_weight, others if every else ()))
     elif len(placed) == len(several) and any(t.dtype in KINDS for t in placed):
         yield from placed
 

@@ -101,7 +101,7 @@ class _Directory(Struct, eq=False):
     outlines: Outlines | None = None
 
 
-@lru_cache(10_000)  # what lies in one directory has the same names above it
+@lru_cache(200)  # what lies in one directory has the same names above it
 def _find_above(at: _Directory, name: str) -> list[_Directory]:
     """Return those above one that the next name fits."""
     at.outlines = at.outlines or Outlines(at.above)

@@ -18,7 +18,6 @@ _ARGS = {
     "dp": "args.data_parallel_size",
 }
 """Parallel axis -> what Megatron-LM calls its size."""
-_SIZES = frozenset(("args.world_size", "dp_world_size", "mp_world_size", *_ARGS.values()))
 PLACES = ("tp", "pp", "ep")
 """Axes along which each place holds another part of a model."""
 _RANKS = 1 << 20
@@ -57,9 +56,10 @@ def said_world_size(reports: Iterable[Report]) -> int | None:
 def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
     """What the files of one checkpoint say about the job: "world" and the sizes of parallel axes."""
     out: dict[str, int] = {}
+    keys = {"args.world_size", "dp_world_size", "mp_world_size", *_ARGS.values()}
     for r in reports:
-        if r.metadata.keys().isdisjoint(_SIZES):
-            continue
+        if r.metadata.keys().isdisjoint(keys):
+            continue  # as of most
         sizes = {"world": _world(r.metadata)}
         sizes |= {axis: whole(r.metadata.get(key)) for axis, key in _ARGS.items()}
         if mp := whole(r.metadata.get("mp_world_size")):
