@@ -455,10 +455,12 @@ def two_runs(root: Path) -> Path:
     return root
 
 
-MADE = {"runs": two_runs}
+MADE = {"runs": two_runs, "nowhere": lambda root: root / "gone/run"}
 FLAGS = "allow_none=yes level=structure"
 TREES_OF_FIRST = table(
     """
+    nowhere
+        as it is -> exit 5 tree/could-not-look
     planted
         # A mark says that a save was finished.
         run/100/commit_success.txt:empty -> exit 2 tree/first-launch-leftovers

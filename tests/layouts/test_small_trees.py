@@ -86,6 +86,7 @@ TREES = table(
         epoch_1.pt:epoch epoch_3.pt:epoch epoch_5.pt:epoch1 -> loads epoch_3.pt
         step_100.pt step_200.pt:cut -> loads step_100.pt
         step_100.pt last.pt:whole200! -> loads step_100.pt
+        step_100.pt step_200.pt; flip step_200.pt -22 -> step_100.pt -bad-header
         model.pt:stepped200 optim.pt:counted100= -> exit 4 choice/none-usable -step-mismatch
         model_100.pt:model optim_100.pt:optimizer= model_200.pt:model optim_200.pt:optimizer100=
             -> loads model_100.pt optim_100.pt
