@@ -196,7 +196,7 @@ def test_the_commands_that_read_a_decision(
     ):
         assert cli.execute(line) == code
         out, err = capsys.readouterr()
-        assert "no decision" in out + err and "Traceback" not in err
+        assert "not a decision" in out + err and "Traceback" not in err
 
 
 @pytest.mark.parametrize("name", GARBAGE)
