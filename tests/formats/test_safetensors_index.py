@@ -108,7 +108,7 @@ def test_the_sum_is_reported_once_by_the_shard_that_completes_it() -> None:
     assert check(said["2"], B) == {}  # a second look at another level
     again = check(said["1"], A)["odd-header"]
     assert again.severity is Severity.NOTE
-    assert "is 99, its 2 shards hold 12 bytes" in again.message
+    assert "is 99, the 2 shards hold 12 bytes" in again.message
 
 
 def test_the_sum_waits_for_missing_and_broken_shards() -> None:
