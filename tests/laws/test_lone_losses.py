@@ -110,7 +110,7 @@ TREES = table(
     nemo-rl/dtensor
         only step_4; rm step_4/train_dataloader.pt -> step_4 +missing-part
     olmo-core/steps/run
-        only step200; rm step200/train/rank1.pt -> step200 +missing-rank ~missing-rank
+        only step200; rm step200/train/rank1.pt -> step200 +missing-rank
     two-models
         as it is -> checkpoints/checkpoint_3
         rm checkpoints/checkpoint_3/{optimizer,scheduler}_1.bin -> checkpoints/checkpoint_3 +missing-part
