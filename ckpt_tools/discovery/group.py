@@ -118,20 +118,20 @@ def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int
     return Kind.DYING_GASP if partial or off else first.kind
 
 
-def essential(parts: Sequence[Part], layout: Layout, *, newest: bool = True) -> Sequence[Part]:
+def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
     """The parts of a checkpoint whose times are its time: those that resuming needs."""
     optional = {piece.name for piece in layout.pieces if not (piece.required and piece.loaded)}
     needed = [p for p in parts if p.folder.piece not in optional]
     needed = needed or [p for p in parts if layout.piece(p.piece).claim is not Claim.DESCRIBED] or [*parts]
-    # of those of which one is enough the one that is loaded first, or the last one that was written
-    single = {piece.name: 0 if newest else i for i, piece in enumerate(layout.pieces) if piece.readers.single}
+    # of those of which one is enough the one that is loaded first
+    single = {piece.name: i for i, piece in enumerate(layout.pieces) if piece.readers.single}
     ordered = sorted(needed, key=lambda p: (-single.get(p.piece, 0), p.mtime_ns))
     return list({(p.role, p.rank) if p.piece in single else p.path: p for p in ordered}.values())
 
 
 def _path(parts: Sequence[Part], layout: Layout) -> str:
     """What names files without an own directory: the one that others are copies of, or a common name."""
-    own, base = essential(parts, layout, newest=False), parts[0].base
+    own, base = essential(parts, layout), parts[0].base
     pieces = [layout.piece(p.piece) for p in parts]
     if len(parts) > 1 and all(piece.readers.shared for piece in pieces):
         if all(piece.readers.single for piece in pieces):

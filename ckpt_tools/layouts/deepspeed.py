@@ -11,16 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from ckpt_tools.layouts.common.counters import borrowed
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Rows,
-    Saves,
-    Tracker,
-    loss,
-    name_home,
-    whole,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, name_home, whole
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity

@@ -220,10 +220,16 @@ def _join_halves(saves: Sequence[_Save]) -> list[_Save]:
 
 
 def _find_fitting(half: _Save, models: Sequence[_Save]) -> list[_Save]:
-    told = {*half.steps, *half.counts}
-    of_it = [o for o in models if not told.isdisjoint((o.step, *o.steps))]
-    of_it = of_it or [o for o in models if were_written_together(o.files[0].part, half.files[0].part)]
-    return of_it or [o for o in models if all(m.loop.rolling for m in models)]
+    """Return the saves of the step that a half tells, else those that it was written with, or the nearest, if
+    its optimizer's count is theirs: a count begins anew with the optimizer.
+    """
+    if of_it := [o for o in models if not {*half.steps}.isdisjoint((o.step, *o.steps))]:
+        return of_it
+    at = half.files[0].part
+    together = [o for o in models if were_written_together(o.files[0].part, at)]
+    near = together or sorted(models, key=lambda o: abs(o.files[0].part.mtime_ns - at.mtime_ns))[:1]
+    counted = [o for o in near if not {*half.counts}.isdisjoint((o.step, *o.steps))]
+    return counted or together or [o for o in models if all(m.loop.rolling for m in models)]
 
 
 def _find_unit(saves: Sequence[_Save]) -> str:

@@ -197,6 +197,13 @@ TREES = table(
             -> epoch_2_step_10.pt +mtime-not-kept
         # --- 4. Is it whole
         model.pt:model3 optimizer.pt:optimizer3= -> model.pt
+        # The count of an optimizer that was made anew is no step: it is of the save that it was written with.
+        model_100.pt:model model_200.pt:model model_300.pt:model optimizer.pt:optimizer100=
+            -> loads model_300.pt optimizer.pt => ok
+        model_100.pt:model model_200.pt:model optimizer.pt:optimizer200 model_300.pt:model@60
+            -> loads model_200.pt optimizer.pt
+        model_100.pt:model model_200.pt:model model_300.pt:model optimizer.pt:optimizer100
+            -> exit 4 choice/none-usable -missing-part
         # Two halves that were not written together.
         model.pt:model3@10 optimizer.pt:optimizer3@0 -> model.pt +mixed-attempts
         last/model.pt:model3@10 last/optimizer.pt:optimizer3@0 -> last +mixed-attempts
