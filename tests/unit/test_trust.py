@@ -127,13 +127,13 @@ def test_a_planted_link_is_its_owners(own: Path, owners: Owners) -> None:
 
 def test_what_is_no_regular_file_is_not_opened(own: Path, owners: Owners) -> None:
     os.mkfifo(own / "fifo")
-    assert refused(own / "fifo", "no regular file").unfit
+    assert refused(own / "fifo", "not a regular file").unfit
     own.chmod(0o777)
     assert not refused(own / "fifo", "may be written by everybody").unfit
     own.chmod(0o755)
     owners.give(own / "fifo")
     assert not refused(own / "fifo", "belongs to uid 54321").unfit
-    refused("/dev/null", "no regular file")
+    refused("/dev/null", "not a regular file")
     with pytest.raises(IsADirectoryError):
         trust.read(str(own), 9)
     reading, writing = os.pipe()
