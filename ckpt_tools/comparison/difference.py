@@ -48,12 +48,15 @@ class TensorSide(Struct, frozen=True):
 
 
 class TensorDifference(Struct, frozen=True):
-    """One tensor, and what it is on either side (None: it is not there)."""
+    """One tensor, and what it is on either side (None: it is not there). ``apart`` is the largest difference
+    of two numbers of a changed one; None where nobody looked.
+    """
 
     name: str
     change: Change
     a: TensorSide | None
     b: TensorSide | None
+    apart: float | None = None
 
 
 class MetadataDifference(Struct, frozen=True):
