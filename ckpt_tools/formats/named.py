@@ -177,7 +177,7 @@ class Names:
         for made in [key for key in vars(self) if key not in ("_own", "_more")]:
             del vars(self)[made]
         self._allowed = lru_cache(1000)(self._look_up)
-        self._find_whole = lru_cache(1000)(self._match_whole)
+        self._find_whole = lru_cache(100)(self._match_whole)  # a name is asked about several times in a row
 
     @cached_property
     def named(self) -> tuple[Named, ...]:

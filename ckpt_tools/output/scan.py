@@ -142,7 +142,7 @@ def _draw_rows(scan: Scan, view: View) -> Iterator[_Row]:
             words = [c.label, *[f"epoch {epoch(c)}"] * (None not in (c.step, c.epoch))]
             if c.generation and not c.counted:
                 words.append(f"{'save' if _counts_saves(c) else 'restart'} {c.generation}")
-            what = _kind(c).replace("periodic", scan.states.get(c.key) or "periodic")
+            what = _kind(c).replace("periodic", scan.states.get(c.key) or "–")
             age = span(view.now - c.mtime_ns / 1e9)
             yield _Row(branch + ", ".join(words), what, _count_ranks(c, scan), _add_sizes(c), age)
             for row, twig, _ in _branch(_list_files(c, view)):

@@ -57,7 +57,7 @@ def steps(out):
 TREE = """\
 checkpoint                             what       ranks            size     age
 .                                      megatron                 992 KiB
-├─ step 20                             periodic   4/4           463 KiB  30 min
+├─ step 20                             –          4/4           463 KiB  30 min
 │  ├─ mp_rank_00/model_optim_rng_0.pt  model      rank 0 tp=0   132 KiB  30 min
 │  ├─ mp_rank_01/model_optim_rng_1.pt  model      rank 1 tp=1   132 KiB  30 min
 │  ├─ mp_rank_00/model_optim_rng_2.pt  model      rank 2 tp=0   132 KiB  30 min
@@ -245,7 +245,7 @@ def test_since(demo, capfd, since, count):
     left = [20, 10][:count]
     code, out, _ = ls(capfd, demo, "--since", since, "--json")
     assert (code, sorted(steps(out), reverse=True)) == (0 if left else 3, left)
-    assert ls(capfd, demo, "--since", since, "--tree")[1].count("periodic") == len(left)
+    assert ls(capfd, demo, "--since", since, "--tree")[1].count("step ") == len(left)
     assert ls(capfd, demo, "--since", since)[1].count("iter_") == len(left)
 
 

@@ -219,7 +219,7 @@ def test_files_of_orders(asker: Asker, root: Path, tmp_path: Path, owners: Owner
     refused(asker, asked, f"{file} may be written by everybody", flag, "chmod o-w")
     file.unlink()
     os.mkfifo(file)
-    refused(asker, asked, "no regular file", flag, "file of your own")
+    refused(asker, asked, "not a regular file", flag, "file of your own")
     write()
     os.truncate(file, 1 << 40)
     refused(asker, asked, "is larger than", flag, "file that was meant")

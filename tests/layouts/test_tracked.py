@@ -149,7 +149,9 @@ def test_what_is_no_file_names_nothing_and_is_said(
         }[kind]()
         made = run.ask()
         assert made.checkpoint is not None and made.checkpoint.path == run.newest.path
-        assert next(f.message for f in made.warnings if f.code == "bad-tracker").startswith("it is no file")
+        assert next(f.message for f in made.warnings if f.code == "bad-tracker").startswith(
+            "it is not a file"
+        )
         for home in run.root.glob("iter_*"):
             shutil.rmtree(home)
         with pytest.raises(UsageError):
