@@ -48,7 +48,7 @@ def _list_skipped(page: Page, plan: LoadPlan) -> None:
         page.text(f"Skipped: {c.label}{f' ({place})' * (place != c.label)}", "yellow")
         page.findings(rejected.findings, plan.root)
     skipped = {rejected.checkpoint.key for rejected in plan.rejected}
-    if ahead := ", ".join(c.label for c in plan.ahead if c.key not in skipped):
+    if ahead := ", ".join(dict.fromkeys(c.label for c in plan.ahead if c.key not in skipped)):
         page.text("")
         page.text(f"Written earlier, with higher steps: {ahead}. The job will save over them.", "yellow")
 
