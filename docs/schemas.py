@@ -236,11 +236,10 @@ DIFFERENT = record(
     bytes_same=maybe(YES_NO),
     tensors=array(
         record(
-            "name change a b largest_difference",
+            "name change a b",
             change=one_of("same changed reshaped added removed not-compared"),
             a=TENSOR_SIDE,
             b=TENSOR_SIDE,
-            largest_difference=SCALAR,
         )
     ),
     metadata=array(record("key change a b", change=one_of("changed added removed"), a=SCALAR, b=SCALAR)),

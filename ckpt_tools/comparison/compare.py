@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -90,20 +89,7 @@ class _Reader:
             a.whole, b.whole, a.by_store = "one", "other", told.checksum.algorithm
         if self.level >= Level.CONTENT:
             self.digest(a, b)
-        found = compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
-        return found if is_url(in_a.path) or is_url(in_b.path) else self.measure(a, b, found)
-
-    def measure(self, a: Side, b: Side, found: FileDifference) -> FileDifference:
-        """Add how far the numbers of changed tensors are apart; without numpy nobody knows."""
-        names = [t.name for t in found.tensors if t.change is Change.CHANGED]
-        if not names or "big" in (side.report.metadata.get("byteorder") for side in (a, b)):
-            return found
-        with suppress(ImportError, OSError, ShortRead):
-            from ckpt_tools.comparison.apart import find_largest
-
-            apart = find_largest(a, b, names)
-            return replace(found, tensors=tuple(replace(t, apart=apart.get(t.name)) for t in found.tensors))
-        return found
+        return compare(in_a.name, a, b, self.level, described=several and is_index(a) and is_index(b))
 
     def inspect_either(self, in_a: File, in_b: File) -> tuple[Side, Side]:
         """Look at one of two files of the same bytes, a local one if there is one."""

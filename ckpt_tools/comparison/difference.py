@@ -48,15 +48,12 @@ class TensorSide(Struct, frozen=True):
 
 
 class TensorDifference(Struct, frozen=True):
-    """One tensor, and what it is on either side (None: it is not there). ``apart`` is the largest difference
-    of two numbers of a changed one; None where nobody looked.
-    """
+    """One tensor, and what it is on either side (None: it is not there)."""
 
     name: str
     change: Change
     a: TensorSide | None
     b: TensorSide | None
-    apart: float | None = None
 
 
 class MetadataDifference(Struct, frozen=True):

@@ -35,7 +35,17 @@ from ckpt_tools.layouts.common.layout import (
     read_number,
     resume_with,
 )
-from ckpt_tools.layouts.common.piece import JSON, TORCH, Changes, Claim, Content, Piece, Readers, Stage, Where
+from ckpt_tools.layouts.common.piece import (
+    JSON,
+    TORCH,
+    Changes,
+    Claim,
+    Content,
+    Piece,
+    Readers,
+    Stage,
+    Where,
+)
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.tables import read_table
 

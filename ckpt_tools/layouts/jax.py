@@ -7,7 +7,14 @@ from functools import partial
 
 from ckpt_tools.layouts.common.arrays import fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all, loss, names_in
+from ckpt_tools.layouts.common.layout import (
+    Flaws,
+    Saves,
+    Tracker,
+    check_all,
+    loss,
+    names_in,
+)
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 
@@ -30,7 +37,9 @@ BIG_VISION = declare(
     __name__,
     "big-vision",
     tracker=Tracker(
-        file=f"{_SAVES}LAST", read=_read_last, name=lambda c: c.path.rpartition("/")[2].removeprefix(_SAVES)
+        file=f"{_SAVES}LAST",
+        read=_read_last,
+        name=lambda c: c.path.rpartition("/")[2].removeprefix(_SAVES),
     ),
     lost=lost_arrays,
 )

@@ -89,7 +89,11 @@ def _find_lost_of_speechbrain(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 SPEECHBRAIN = declare(
-    __name__, "speechbrain", steps=_read_speechbrain, check=_check_speechbrain, lost=_find_lost_of_speechbrain
+    __name__,
+    "speechbrain",
+    steps=_read_speechbrain,
+    check=_check_speechbrain,
+    lost=_find_lost_of_speechbrain,
 )
 _DREAMED = re.compile(r"(20[0-9]{6}T[0-9]{6}F[0-9]{6})(?:-[0-9]{12,18})?")
 """timestamp(millis=True), and the step where the Checkpoint was given one."""
@@ -244,5 +248,9 @@ def _resume_torchtune(checkpoint: Checkpoint, _path: str | None) -> Resume:
 
 
 TORCHTUNE = declare(
-    __name__, "torchtune", resume=_resume_torchtune, steps=_read_torchtune, lacks=_find_other_recipes
+    __name__,
+    "torchtune",
+    resume=_resume_torchtune,
+    steps=_read_torchtune,
+    lacks=_find_other_recipes,
 )

@@ -32,13 +32,7 @@ def json(result: Difference) -> str:
             "bytes_same": f.bytes_same,
             "store_checksum": f.by_store or None,
             "tensors": [
-                {
-                    **fields(t, "name", "change"),
-                    "a": _tensor(t.a),
-                    "b": _tensor(t.b),
-                    "largest_difference": scalar(t.apart),
-                }
-                for t in f.tensors
+                {**fields(t, "name", "change"), "a": _tensor(t.a), "b": _tensor(t.b)} for t in f.tensors
             ],
             "metadata": [
                 {**fields(m, "key", "change"), "a": scalar(m.a), "b": scalar(m.b)} for m in f.metadata
@@ -146,8 +140,7 @@ def _ends(t: TensorDifference, verbose: bool) -> tuple[str, str, str]:
     a, b = (f"{s.dtype} {'×'.join(map(str, s.shape)) or 'scalar'}" if s else "–" for s in (t.a, t.b))
     if str(t.change) == "changed" and t.a and t.b and a == b:
         digests = [(side.digest or "")[: 8 * verbose] for side in (t.a, t.b)]
-        by = "" if t.apart is None else f"differs by at most {t.apart:.3g}"
-        return a, digests[0], " ".join(filter(None, (digests[1], by)))
+        return a, digests[0], digests[1]
     return "", a, b
 
 
@@ -180,8 +173,6 @@ def _describe(result: Difference) -> str:
     gone, new = (
         [t for f in result.files for t in f.tensors if str(t.change) == word] for word in ("removed", "added")
     )
-    apart = max((t.apart for f in result.files for t in f.tensors if t.apart is not None), default=None)
-    text += "" if apart is None else f", by at most {apart:.3g}"
     return text + _find_prefix(gone, new)
 
 
