@@ -124,7 +124,7 @@ def _share(name: str, told: Any, kind: Any = str | None, default: Any = None) ->
 
 
 for _flags, _about, _panel in (
-    ("--json", "Answer with one JSON object (docs/json.md).", None),
+    ("--json", "Answer in JSON (docs/json.md).", None),
     ("--apply", "Do it; without this the command only says what it would do.", None),
     ("--history", "List instead what earlier starts resumed from, and what was lost.", OUTPUT),
     ("--worker", "This is one rank: torchrun, msrun, srun or mpirun starts this command.", DECISION),

@@ -164,6 +164,7 @@ def _check(parts: Rows) -> Found:
     yield from borrowed(parts, {"optimizer": ("optimizer_step",)})
 
 
+_ROLES = ("model", "optimizer", "scheduler")
 _WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "count of steps or epochs"
 
 
@@ -201,7 +202,8 @@ def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
 
 def _explain(what: str, mine: frozenset[str], beside: _Beside) -> str:
     if o := next((o for o, held in beside if held is not None and what in held), None):
-        like = next((f"has no file like {p.name}" for p in o.parts if p.role == what), f"holds no {what}")
+        named = [p.name for p in o.parts if p.role == what and what not in _ROLES]
+        like = f"has no file like {named[0]}" if named else f"holds no {what}"
         return f"{like}, which {_call(o)} beside it has"
     why = ""
     if what == _OPTIMIZER:

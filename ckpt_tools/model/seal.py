@@ -75,16 +75,7 @@ class Seal(Struct, frozen=True):
     digest: str = ""
 
 
-STATES = (
-    "sealed",
-    "would-seal",
-    "already",
-    "merged",
-    "broken",
-    "unreadable",
-    "unfinished",
-    "in-use",
-)
+STATES = ("sealed", "would-seal", "already", "merged", "broken", "unreadable", "unfinished", "in-use")
 """What may come of a checkpoint: in the order of the JSON's counts."""
 
 

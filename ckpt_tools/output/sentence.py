@@ -42,7 +42,8 @@ def _say_choice(plan: LoadPlan) -> str:
     name, file = c.label, os.path.basename(plan.resume.path or "")
     if plan.resume.path in [p.path for p in c.parts] and c.parts[1:] and file != name:
         name += f" ({file})"  # one of several copies
-    newest = "" if plan.rejected or plan.ahead else ", the newest checkpoint"
+    begun = any(f.code == "unfinished-save" for f in plan.warnings)
+    newest = "" if plan.rejected or plan.ahead else f", the newest {'finished ' * begun}checkpoint"
     return f"Resume from {name}{newest}."
 
 

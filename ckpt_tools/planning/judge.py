@@ -378,8 +378,8 @@ class Review:
             return None
         if report.verdict is Verdict.UNKNOWN and (why := why_unseen(part, self.session)) is not None:
             self.unseen[part.path] = why
-        found = (f for f in report.findings if f.severity is not Severity.NOTE)
-        return [replace(f, severity=Severity.ERROR) for f in found]
+        found = sorted(report.findings, key=lambda f: -f.severity)  # the cause is said first
+        return [replace(f, severity=Severity.ERROR) for f in found if f.severity is not Severity.NOTE]
 
     def _read_ahead(self, parts: Sequence[Part]) -> None:
         """Many files are read by several processes at once, the contents only if the structure is sound."""

@@ -64,7 +64,7 @@ def require_none_newer(s: Session, c: Checkpoint, asked: Selection) -> None:
         aside = without_all(s.root, c, [h.path for h in hits], {p.path for p in s.parts})
         if len(hits) > _NAMED:
             aside = f"--exclude GLOB, so that all {len(hits):,} such files are left out"
-        todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else describe_how_to_place(s)
+        todo = "fetch it (dvc pull)" if hits[0].path.endswith(DVC) else describe_how_to_place(s, hits[0].path)
         raise error_of(unplaced_newer.RULE, replace(hits[0], hint=f"{todo}; or {make_clause(aside)}"))
 
 
@@ -90,8 +90,10 @@ def require_no_stranger(s: Session, c: Checkpoint, asked: Selection) -> None:
             raise unplaced_newer.ask_whose_part(c, p.path, name, hint)
 
 
-def describe_how_to_place(s: Session) -> str:
+def describe_how_to_place(s: Session, path: str = "") -> str:
     """Return what to do about a file that no layout recognises and that is a save's."""
+    if any(path.startswith(f"{p.home}/") for p in s.parts if p.home):  # guessed is what lies outside of saves
+        return f"if it is a part of this save, {unplaced_newer.how_to_describe(s.root, sure=False)}"
     return f"if it is a save of this run, {say_how_to_describe(s)}"
 
 
@@ -236,13 +238,18 @@ def _read(s: Session, file: BareFile, *, inside: bool) -> UnplacedFile:
         return replace(known, format="packed or encrypted")
     if is_unread(name):
         return replace(known, format="one that ckpt cannot read")
-    allowed = formats.names.allowed(name)
-    if not allowed and not _holds_state((known := _read_unnamed(s, known)).format):
-        return known
+    if allowed := formats.names.allowed(name):
+        return _read_named(s, known, file, allowed[0])
+    known = _read_unnamed(s, known)
+    # it may be of another kind, so that what it does not show may be there
+    trained = inside and _holds_state(known.format) and _read_named(s, known, file, "").optimizer
+    return replace(known, optimizer=trained or None)
+
+
+def _read_named(s: Session, known: UnplacedFile, file: BareFile, of_name: str) -> UnplacedFile:
     report = s.report_file(file.path, Level.STRUCTURE, file.findings)
     s.unplaced += (Unseen(file.path, f.message) for f in report.findings if f.code in NOT_SEEN)
-    of = report.format or known.format or allowed[0]
-    broken = bool(allowed) and report.verdict is Verdict.BROKEN  # else it may be of another kind
+    of, broken = report.format or of_name, report.verdict is Verdict.BROKEN
     if report.verdict in (Verdict.OK, Verdict.SUSPECT):
         step = max(counters.steps_told(report.metadata), default=None)
         array = of in OF_ONE_ARRAY and is_optimizer_state(os.path.relpath(os.path.dirname(file.path), s.root))

@@ -109,7 +109,8 @@ class Settings(Struct, frozen=True):
         rank, world_size = given.get("rank"), given.get("world_size")
         if rank is not None and world_size is not None and rank >= world_size:
             raise UsageError(
-                f"{self.origins['rank']} {rank} does not exist among {world_size} ranks",
+                f"{self.origins['rank']} {rank} does not exist among {world_size} ranks"
+                f" ({self.origins['world-size']})",
                 f"ranks count from 0: add --rank 0 to {world_size - 1}",
             )
         if "fault-file" in self.values:

@@ -221,10 +221,6 @@ class LocalSource(OpenFile):
         super().close()
 
 
-HELD = 8 << 20
-"""Bytes of a file at most that is read in one go."""
-
-
 class HeldSource(LocalSource):
     """A file of which all will be read. A small one is in memory from its first read on, because a call for
     each of its headers takes longer; where that fails it is read as any other, which meets the error.
@@ -237,7 +233,7 @@ class HeldSource(LocalSource):
         if self._whole is None:
             data = b""
             try:
-                data = patiently(os.pread, self.fd, self.size, 0) if self.size <= HELD else b""
+                data = patiently(os.pread, self.fd, self.size, 0) if self.size <= BUFFER else b""
             except OSError as e:
                 if isinstance(e, Stalled):
                     raise

@@ -248,7 +248,7 @@ TREES = table(
         step_1.pt {train.log,curve.png,notes.txt,main.py,events.out.tfevents.1:text} -> step_1.pt
         step_1/a.pt step_1/mine/kept:whole300 -> exit 2 choice/unplaced-newer
         step_1/a.pt step_1/mine/kept:model300 -> step_1
-        step_1.pt {kept,kept.bin}:model1 -> step_1.pt
+        step_1.pt {kept,kept.bin}:model1 -> exit 2 choice/unplaced-newer   # it may be of a kind that nobody knows
         epoch_0.pt epoch_1.pt last.pt.tmp:whole3! -> epoch_1.pt +unfinished-save
         epoch_0.pt epoch_1.pt train.log last.pt.tmp:whole3! -> epoch_1.pt +unfinished-save
         # --- Links

@@ -29,10 +29,10 @@ def find_unplaced(
         if not (_may_be_later(file, chosen, optimizer) if chosen else file.state or large):
             continue
         name = file.path.removeprefix(f"{root}/")
-        text = f"no layout recognises {name}, maybe a training state (format: {file.format or 'unknown'})"
+        text = f"no layout recognises {name} (format: {file.format or 'unknown'}), maybe a training state"
         if chosen:
             why = "holds an optimizer's state and lies beside" if file.inside else "is not older than"
-            text += f" and {why} {chosen.label} ({chosen.path})"
+            text += f": it {why} {chosen.label} ({chosen.path})"
             text = f"{DOUBT}{text}"
         yield Hit(file.path, text)
 
