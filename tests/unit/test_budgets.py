@@ -98,8 +98,8 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "lines of the package": Budget(66_932, lambda: count_lines("")),
-    "lines of what decides": Budget(15_493, lambda: count_lines(*DECIDING_FILES)),
+    "lines of the package": Budget(66_927, lambda: count_lines("")),
+    "lines of what decides": Budget(15_472, lambda: count_lines(*DECIDING_FILES)),
     "functions outside rules and formats that make findings or ask": Budget(45, count_emitters),
     "functions of planning and layouts outside rules that ask, all of them about the command line": Budget(
         3, lambda: count_emitters("planning", "layouts")
@@ -110,7 +110,7 @@ BUDGETS = {
     "variables": Budget(45, count_variables),
     "fields of a Layout": Budget(20, lambda: len(Layout.__match_args__)),
     "fields of a Piece": Budget(14, lambda: len(Piece.__match_args__)),
-    "words of README and docs, without pages that are made": Budget(44_758, count_words_of_docs),
+    "words of README and docs, without pages that are made": Budget(44_757, count_words_of_docs),
 }
 """Each number only falls."""
 

@@ -45,7 +45,7 @@ from ckpt_tools.checksum import (
 from ckpt_tools.checksum.chunks import ChunkDigests
 from ckpt_tools.checksum.sums import ASKED, xxh3
 from ckpt_tools.storage import BytesSource, ShortRead, Stopped, Window, opened
-from ckpt_tools.storage.local import HELD, HeldSource, LocalSource
+from ckpt_tools.storage.local import BUFFER, HeldSource, LocalSource
 
 
 class Counting(BytesSource):
@@ -328,7 +328,7 @@ def test_what_cannot_be_read_in_one_go_is_read_in_parts(
         assert list(mismatches(source, PLAIN[:1])) == []
 
 
-@pytest.mark.parametrize("size", [10, HELD + 1])
+@pytest.mark.parametrize("size", [10, BUFFER + 1])
 def test_reads_of_a_file_in_memory_are_those_of_the_system(tmp_path: Path, size: int) -> None:
     path, told = tmp_path / "data", []
     for make in (LocalSource, HeldSource):
