@@ -40,8 +40,8 @@ class Hash(Protocol):
 class RunningCrc:
     """A CRC that one thread feeds."""
 
-    def __init__(self, crc: Crc, start: int = 0) -> None:
-        self._crc, self._value = crc, start
+    def __init__(self, crc: Crc) -> None:
+        self._crc, self._value = crc, 0
 
     def update(self, data: memoryview | bytes, /) -> None:
         self._value = self._crc.update(data, self._value)

@@ -124,10 +124,11 @@ def _say_what(taken: Taken, command: Sequence[str]) -> None:
     what = "nothing" if chosen is None else decision.resume.path or chosen.path
     console.problem("note", f"the job starts from {what} (decision: {decision.path})")
     if chosen is not None and not any("{ckpt." in word or "CKPT_" in word for word in command):
-        form = f"{FLAG} '--resume {name_example(taken.path, taken.links)}' before the --, and "
-        form *= not taken.arguments
         text = "no word of the command names it: it must read CKPT_PATH by itself"
-        console.problem("note", text, f"if it takes arguments, add {form}'{{ckpt.args}}' to the command")
+        add = "'{ckpt.args}' to the command"
+        if not taken.arguments:
+            add = f"{FLAG} '--resume {name_example(taken.path, taken.links)}' before the --, and {add}"
+        console.problem("note", text, f"if it takes arguments, add {add}")
     say_rest(taken)
 
 

@@ -211,8 +211,10 @@ _FEW = 16
 
 def listed(runs: Iterable[tuple[str, str]]) -> str:
     """Return runs by name, all of them: whoever has to say which one needs the whole list."""
-    itself = {"": ". (ROOT itself, ", ".": ". (ROOT itself, "}
-    names = [f"{itself.get(run, f'{run} (')}layout {layout})" for layout, run in runs]
+    names = [
+        f"{run} (layout {layout})" if run not in ("", ".") else f". (ROOT itself, layout {layout})"
+        for layout, run in runs
+    ]
     every = ", ".join(sorted(names)) if len(names) <= _FEW else ranges.names(names)
     return f"{'several runs' if len(names) > 1 else 'one run'}: {every}"
 

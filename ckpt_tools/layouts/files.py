@@ -13,16 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, borrowed, number, told_otherwise
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Metadata,
-    Rows,
-    Saves,
-    Steps,
-    Tracker,
-    loss,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss
 from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, holds_of, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
 from ckpt_tools.layouts.common.templates import Outlines, read_path

@@ -8,13 +8,7 @@ import json
 from functools import partial
 
 from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, number
-from ckpt_tools.layouts.common.layout import (
-    Metadata,
-    Steps,
-    Tracker,
-    name_home,
-    names_in,
-)
+from ckpt_tools.layouts.common.layout import Metadata, Steps, Tracker, name_home, names_in
 from ckpt_tools.layouts.common.lost_files import without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.part import Part
@@ -61,11 +55,5 @@ RAY = declare(
     lost=partial(
         without_names, names=names_in, text="there is no {}, which the trial's other checkpoints have"
     ),
-    tracker=Tracker(
-        file=_SNAPSHOT,
-        name=name_home,
-        read=_read_snapshot,
-        write=_write_snapshot,
-        always=False,
-    ),
+    tracker=Tracker(file=_SNAPSHOT, name=name_home, read=_read_snapshot, write=_write_snapshot, always=False),
 )

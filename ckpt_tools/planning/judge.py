@@ -138,7 +138,7 @@ class Judge:
         compared = self._find_compared(c, parts)
         first = min(c.order, self.run.first.get((c.layout, c.run), c.order))
         facts = make_facts(self.session, (whole,), self.run.expected, compared, first)
-        found = [Contradiction(hit.path, f) for hit, f in find_hits(facts) if hit.of_file]
+        found = [*self._find_hits(facts)]
         wrong = {row.path for row in found if row.finding.is_error}
         deep = self.selection.level > Level.STRUCTURE or self.selection.compare_only
         if deep and {p.path for p in planned}.isdisjoint({*bad, *wrong}):
@@ -147,6 +147,13 @@ class Judge:
             hit = signature_changed.compare(odd, typical, facts)
             found.append(Contradiction(odd.path, finding_of(signature_changed.RULE, hit)))
         return [row for row in found if row.path in mine]
+
+    def _find_hits(self, facts: SavesFacts) -> Iterator[Contradiction]:
+        """Yield what rules say of files; what a rank lacks may be on another node if only some ask."""
+        elsewhere = "" if self.selection.ranks is None else "missing-rank"
+        for hit, f in find_hits(facts):
+            if hit.of_file and f.code != elsewhere:
+                yield Contradiction(hit.path, f)
 
     def _find_compared(self, c: Checkpoint, parts: Sequence[Part]) -> list[Part]:
         """The files themselves, and the sound ones of the same ranks in checkpoints near in time."""

@@ -12,7 +12,9 @@ from places import LAYOUT_TREES
 from small_files import deepspeed_model, deepspeed_zero, trainer
 from told_trees import SETS, Question, hold, table
 
-from ckpt_tools.api import verify
+from ckpt_tools.api import plan, verify
+from ckpt_tools.errors import NoneUsable
+from ckpt_tools.model.selection import Selection
 
 RANKS = 2
 STATE = (
@@ -117,3 +119,20 @@ def test_a_shard_that_a_lone_engine_has_lost_is_seen(case: str, tmp_path: Path) 
     lost.unlink()
     found = [f.code for file in verify([str(root)]).files for f in file.report.findings]
     assert "missing-rank" in found
+
+
+@pytest.mark.parametrize("home", ["", "checkpoint-20/"], ids=["deepspeed", "trainer"])
+def test_a_node_may_have_the_files_of_its_own_ranks_alone(home: str, tmp_path: Path) -> None:
+    """Nodes with disks of their own: what one lacks, another one has."""
+    files = (
+        below_trainer(20) if home else {f"global_step20/{name}": data for name, data in engine(20).items()}
+    )
+    for name, data in files.items():
+        if "zero_pp_rank_1" not in name:
+            (tmp_path / home / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / home / name).write_bytes(data)
+    made = plan(str(tmp_path), Selection(ranks=[0], world_size=2))
+    assert made.checkpoint is not None and {rank.rank for rank in made.by_rank} == {0}
+    for ranks in ([1], None):
+        with pytest.raises(NoneUsable):
+            plan(str(tmp_path), Selection(ranks=ranks, world_size=2))

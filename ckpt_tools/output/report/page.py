@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ckpt_tools.errors import UsageError
+from ckpt_tools.output.page import DEPTHS
 from ckpt_tools.output.words import printable
 
 LIBRARY = "vendor/echarts.min.js"
@@ -41,7 +42,8 @@ def render(document: Mapping[str, Any]) -> str:
     import jinja2
 
     env = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    own = "\n".join(_read(f"scripts/{name}.js") for name in SCRIPTS)
+    words = f"const DEPTHS = {json.dumps({str(level): text for level, text in DEPTHS.items()})};"
+    own = "\n".join([words, *(_read(f"scripts/{name}.js") for name in SCRIPTS)])
     scripts = [_read(LIBRARY), f'"use strict";\n(() => {{\n{own}\n}})();\n']
     style = _read("report.css")
     rest = "img-src data: blob:; base-uri 'none'; form-action 'none'"

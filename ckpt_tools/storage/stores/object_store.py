@@ -32,7 +32,7 @@ BATCH = 1000
 """Keys that one delete request of S3 takes at most."""
 _ROUND = 100
 """Lists that end at a multiple of so many keys may have lost a page: those of all stores are multiples."""
-_AGAIN = "its list begins again in the middle: a proxy answers wrongly, or the server has no ListObjectsV2"
+_AGAIN = "its list begins again in the middle: a proxy, or a server without ListObjectsV2, answers wrongly"
 _CANNOT_TELL = (
     "nothing is listed, and the store answers 403 AccessDenied: these credentials lack the right to read it"
     " (s3:GetObject) or to list the whole bucket (s3:ListBucket), so nobody can tell what is there"

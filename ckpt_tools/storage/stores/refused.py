@@ -194,8 +194,8 @@ _NO_CREDENTIALS = (
 )
 """Signs that a machine was asked for a role that it does not have: all else has been tried before."""
 _NOBODY = (
-    "log in ('aws sso login', 'gcloud auth application-default login'), or set the library's variables"
-    " (docs/stores.md); for a public bucket set CKPT_STORE_OPTION=skip_signature=true"
+    "there are no credentials: log in ('aws sso login', 'gcloud auth application-default login'), or set the"
+    " library's variables (docs/stores.md); for a public bucket set CKPT_STORE_OPTION=skip_signature=true"
 )
 NO_RANGES = "the server sends whole files alone, where a part was asked for: copy the file to a disk"
 _KINDS = {

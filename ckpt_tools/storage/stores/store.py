@@ -48,7 +48,7 @@ class Replaced(OSError):
 DIFFERENTLY = (
     "its bytes differed when they were read twice: something between the store and here changes them"
 )
-NOT_KEPT = "its bytes are not those that the store says it has: a cache changes them, or they were stored so"
+NOT_KEPT = "its bytes are not those that the store says it has: changed on the way, or before it was stored"
 ANOTHER = "somebody else has written it meanwhile"
 
 

@@ -3,13 +3,10 @@
 // What a verdict means to who wants to start a job.
 const READY = { ok: "ready", suspect: "ready, with a loss", broken: "cannot resume", unknown: "needs an answer" };
 
-// How deeply files were looked at, in words.
-const DEPTHS = { presence: "names and sizes looked at", structure: "structure checked, not the contents", content: "all contents checked", values: "all contents checked, and the numbers in them", load: "all contents checked, and each file was loaded" };
-
 function fillHero(doc) {
   const hero = document.getElementById("next");
   hero.classList.add(doc.next.verdict);
-  const level = DEPTHS[doc.level] || "not verified";
+  const level = doc.level ? "checked: " + DEPTHS[doc.level] : "not verified";
   document.getElementById("where").append(badge(doc.next.verdict, doc.starts.length ? READY[doc.next.verdict] : doc.next.verdict), ...doc.roots.slice(0, 4).map((root) => element("code", {}, printable(root))), doc.roots.length > 4 ? "and " + (doc.roots.length - 4) + " more" : "", element("span", {}, level + " · " + moment(doc.made_at)));
   document.getElementById("sentence").replaceChildren(...wholeCodes(printable(doc.next.sentence)));
   if (doc.next.hint) hero.append(element("p", { class: "hint" }, printable(doc.next.hint)));
