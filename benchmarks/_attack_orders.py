@@ -15,7 +15,7 @@ from typing import Any
 
 from _scene import ATTACKER, HOME, MARK, Answer, Scene
 
-from ckpt_tools.cache.verdicts import _digest, _text
+from ckpt_tools.cache import _digest, _text
 from ckpt_tools.storage import Identity
 
 Told = tuple[Answer, str]

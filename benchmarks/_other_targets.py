@@ -294,7 +294,7 @@ def strategy() -> Target:
 def cache_seeds() -> list[bytes]:
     """Records as a look at fixtures leaves them."""
     from ckpt_tools.api import verify
-    from ckpt_tools.cache.codec import pack
+    from ckpt_tools.cache import pack
     from ckpt_tools.model.report import Level
 
     files = [
@@ -308,7 +308,7 @@ def cache_seeds() -> list[bytes]:
 
 
 def cache() -> Target:
-    from ckpt_tools.cache.codec import pack, unpack
+    from ckpt_tools.cache import pack, unpack
     from ckpt_tools.model.report import Report
 
     def run(data: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache.verdicts import Note, remembering
+from ckpt_tools.cache import Note, remembering
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.layouts import Layouts

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from xxhash import xxh3_128_hexdigest
 
-from ckpt_tools.cache.verdicts import remembering
+from ckpt_tools.cache import remembering
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.job.decision import failure

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from xxhash import xxh3_64_hexdigest
 
 from ckpt_tools import api, launchers
-from ckpt_tools.cache.verdicts import Note
+from ckpt_tools.cache import Note
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError, explain_refusal
 from ckpt_tools.job.decision import Body, Decision, body_of, check, failure
 from ckpt_tools.job.decisions import Decisions

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache.verdicts import Cache
+from ckpt_tools.cache import Cache
 from ckpt_tools.errors import NoCheckpoint, UsageError
 from ckpt_tools.model.plan import LoadPlan, Resume
 from ckpt_tools.model.selection import Selection

@@ -8,7 +8,7 @@ from shlex import quote
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache.verdicts import Cache
+from ckpt_tools.cache import Cache
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.exclude import without

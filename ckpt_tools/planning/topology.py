@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools import launchers
-from ckpt_tools.cache.locks import inside
+from ckpt_tools.cache import inside
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery.group import essential
 from ckpt_tools.formats.common.format import RankGroups

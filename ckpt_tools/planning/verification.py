@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools import formats
-from ckpt_tools.cache.verdicts import Cache, remembering
+from ckpt_tools.cache import Cache, remembering
 from ckpt_tools.discovery.group import group
 from ckpt_tools.discovery.unrecognised import remains, unpacked
 from ckpt_tools.findings import NOT_SEEN

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ckpt_tools.cache.verdicts import Cache
+from ckpt_tools.cache import Cache
 from ckpt_tools.discovery.names import is_place_of_loop
 from ckpt_tools.discovery.sidecars import read_tracker
 from ckpt_tools.findings import NOT_SEEN, finding

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ckpt_tools.cache.locks import turn
+from ckpt_tools.cache import turn
 from ckpt_tools.layouts import Changes
 from ckpt_tools.model.finding import cut_short
 from ckpt_tools.model.part import Part

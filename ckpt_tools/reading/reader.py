@@ -10,9 +10,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache.codec import Places, Seen, pack, unpack
-from ckpt_tools.cache.locks import turn
-from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.cache import Cache, Entry, Places, Seen, pack, turn, unpack
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy, Claim
 from ckpt_tools.inspection.check import inspect, unreadable

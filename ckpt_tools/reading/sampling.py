@@ -11,8 +11,7 @@ from math import ceil
 import xxhash
 from msgspec import Struct
 
-from ckpt_tools.cache.codec import Seen
-from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.cache import Cache, Entry, Seen
 from ckpt_tools.errors import UsageError
 from ckpt_tools.model import answers
 from ckpt_tools.model.finding import Verdict

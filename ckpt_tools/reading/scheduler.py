@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ckpt_tools.cache.codec import Seen, pack, unpack
+from ckpt_tools.cache import Seen, pack, unpack
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Claim

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ckpt_tools.cache.codec import Seen
-from ckpt_tools.cache.verdicts import Cache
+from ckpt_tools.cache import Cache, Seen
 from ckpt_tools.discovery.exclude import Excluded, set_aside
 from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery

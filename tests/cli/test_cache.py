@@ -29,9 +29,7 @@ from msgspec.structs import replace
 
 from ckpt_tools import errors
 from ckpt_tools.api import latest, plan, verify
-from ckpt_tools.cache.codec import pack, unpack
-from ckpt_tools.cache.locks import inside, turn
-from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.cache import Cache, Entry, inside, pack, turn, unpack
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
@@ -507,7 +505,7 @@ def test_a_cache_that_cannot_be_had_is_one_note(
 def test_a_locked_cache_is_waited_for_and_then_done_without(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ckpt_tools.cache.verdicts._BUSY", 0.05)
+    monkeypatch.setattr("ckpt_tools.cache._BUSY", 0.05)
     root = megatron(tmp_path / "run", steps=(20,))
     settle()
     asked(root)
@@ -547,7 +545,7 @@ def test_where_it_lies() -> None:
 
 
 def test_the_file_stays_bounded(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ckpt_tools.cache.verdicts.ROWS", 10)
+    monkeypatch.setattr("ckpt_tools.cache.ROWS", 10)
 
     def filled(names: range, now_ns: int) -> list[str]:
         monkeypatch.setattr(time, "time_ns", lambda: now_ns)
@@ -609,7 +607,7 @@ def test_who_gets_the_lock_looks_again(known: Path, monkeypatch: pytest.MonkeyPa
 
 HOLDER = """
 import os, sys
-from ckpt_tools.cache.locks import turn
+from ckpt_tools.cache import turn
 from ckpt_tools.settings.directories import verdicts as directory
 home = directory(os.environ)
 os.makedirs(home, 0o700, exist_ok=True)
@@ -665,7 +663,7 @@ def test_without_file_locks_everybody_reads(tmp_path: Path, monkeypatch: pytest.
 
 WRITER = """
 import sys, time
-from ckpt_tools.cache.verdicts import Cache, Entry
+from ckpt_tools.cache import Cache, Entry
 from ckpt_tools.storage import Identity
 n = 0
 while True:

@@ -20,7 +20,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools import Level, NoneUsable, Selection, Verification, plan, scan
 from ckpt_tools import verify as verify_paths
-from ckpt_tools.cache.codec import Seen
+from ckpt_tools.cache import Seen
 from ckpt_tools.reading import engines, scheduler
 from ckpt_tools.reading.scheduler import Request, Scheduler
 

@@ -22,7 +22,7 @@ from mutated import mutants
 from run_helpers import CLEAN, megatron, one_file_per_rank
 
 from ckpt_tools import api, cli, job
-from ckpt_tools.cache.codec import pack, unpack
+from ckpt_tools.cache import pack, unpack
 from ckpt_tools.errors import CannotLook, CkptError, UsageError
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.job.decision import body_of, describe_failure, parse, read

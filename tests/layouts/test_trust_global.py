@@ -17,7 +17,7 @@ from run_helpers import OLD, megatron
 from timed import put
 
 from ckpt_tools import Level, Selection, plan, verify
-from ckpt_tools.cache.codec import pack, unpack
+from ckpt_tools.cache import pack, unpack
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.pickles.unlisted import vouched
 from ckpt_tools.layouts import LAYOUTS

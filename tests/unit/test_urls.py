@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from ckpt_tools.cache.locks import inside as within
+from ckpt_tools.cache import inside as within
 from ckpt_tools.errors import UsageError
 from ckpt_tools.planning.topology import require_trusted
 from ckpt_tools.reading.mirrored import place

@@ -11,7 +11,7 @@ from glob import escape
 from msgspec.structs import replace
 
 from ckpt_tools.api import plan
-from ckpt_tools.cache.verdicts import remembering
+from ckpt_tools.cache import remembering
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding

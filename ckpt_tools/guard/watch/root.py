@@ -14,7 +14,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from ckpt_tools.api import plan
-from ckpt_tools.cache.verdicts import remembering
+from ckpt_tools.cache import remembering
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard.verifying import verify

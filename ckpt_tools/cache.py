@@ -7,20 +7,28 @@ then reads for itself.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import stat
+import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ckpt_tools.cache.locks import inside
+from msgspec import DecodeError, msgpack
+from msgspec.structs import replace
+
+from ckpt_tools.model.report import NO_METADATA, Report
+from ckpt_tools.model.tensor import Box
 from ckpt_tools.settings.directories import verdicts as directory
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage import trust as orders
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
-from ckpt_tools.storage.urls import absolute
+from ckpt_tools.storage.urls import absolute, is_url, real_path
 
 if TYPE_CHECKING:
     import sqlite3
@@ -287,3 +295,79 @@ def _digest(*values: object) -> bytes:
     import xxhash
 
     return xxhash.xxh3_64_digest(repr(values).encode())
+
+
+Places = Mapping[str, Box]
+
+
+class Seen(NamedTuple):
+    """A report made ahead of the question; ``identity`` is None when it may not be kept."""
+
+    report: Report
+    places: Places
+    identity: Identity | None
+
+
+def pack(report: Report, places: Places) -> bytes | None:
+    """Return all of a report but its path and the map of its bytes; None when it cannot be kept."""
+    try:
+        return msgpack.encode((replace(report, path="", regions=()), places))
+    except (TypeError, ValueError, OverflowError):  # a name that is no UTF-8, an integer of more than 64 bits
+        return None
+
+
+def unpack(path: str, data: bytes) -> tuple[Report, Places] | None:
+    """Return what was packed, as a report on ``path``; None when it is not what ``pack`` writes."""
+    try:
+        report, places = _decoder().decode(data)
+    except (DecodeError, ValueError, RecursionError):
+        return None
+    # the words that 100,000 reports have in common are kept once
+    of = None if report.format is None else sys.intern(report.format)
+    return replace(report, path=path, format=of, metadata=report.metadata or NO_METADATA), places
+
+
+@cache
+def _decoder() -> msgpack.Decoder[tuple[Report, Places]]:
+    return msgpack.Decoder(tuple[Report, Places])
+
+
+_LOCKS = 64
+"""Lock files of each kind: files that share one wait for each other in vain, but none is left over."""
+
+
+def inside(path: str, root: str) -> bool:
+    """Return True if ``path`` lies in the tree at ``root``, or beside it where that is a prefix."""
+    path, real = real_path(path), real_path(root)
+    if is_url(root):
+        return f"{path}/".startswith(f"{real}/")
+    return path == real or path.startswith(real if not os.path.lexists(root) else real.rstrip("/") + "/")
+
+
+@contextmanager
+def turn(home: str | None, path: str, deep: bool, kind: str = "") -> Iterator[Callable[[], bool]]:
+    """A function that says whether it is our turn to read ``path``; ask again until it is. Never hold two
+    turns of one ``kind``. A turn ends with its process, however that ends.
+
+    Deep looks have locks of their own, so that a look at a header never waits for somebody who reads a whole
+    file. Where nothing can be locked, and without a ``home``, it is always our turn.
+    """
+    fd, flags = None, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    name = f"{kind}{'deep' if deep else 'quick'}-{zlib.crc32(os.fsencode(path)) % _LOCKS:02d}.lock"
+    with suppress(OSError):
+        fd = None if home is None else os.open(os.path.join(home, name), flags, 0o600)
+    if fd is None:
+        yield lambda: True
+        return
+
+    def is_ours() -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:  # else it is a file system without locks
+            return not isinstance(e, BlockingIOError)
+        return True
+
+    try:
+        yield is_ours
+    finally:
+        os.close(fd)

@@ -1,1 +1,0 @@
-"""Verdicts kept between runs, and the locks that let many processes read a file once."""
