@@ -35,7 +35,7 @@ def checkpoint() -> Path:
 def seeds() -> list[bytes]:
     """The fixtures, seals of the checkpoint with one of everything, and of one rank."""
     from ckpt_tools import guard
-    from ckpt_tools.formats.seals.names import FRAGMENTS, NAME
+    from ckpt_tools.formats.seals.document import FRAGMENTS, NAME
 
     home, made = checkpoint(), list[bytes]()
     for options in ({}, {"digest": "sha256", "also": ["md5", "crc64nvme"], "tensors": True}):
@@ -52,7 +52,7 @@ def sealed() -> Callable[[bytes], None]:
     from ckpt_tools.api import plan, show, verify
     from ckpt_tools.errors import CkptError
     from ckpt_tools.findings import CODES
-    from ckpt_tools.formats.seals.names import NAME
+    from ckpt_tools.formats.seals.document import NAME
     from ckpt_tools.model.report import Level
     from ckpt_tools.output import json, verification
 

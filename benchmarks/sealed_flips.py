@@ -63,7 +63,7 @@ def flipped(good: Path, limit: int) -> Flipped:
 
 def small_files(seals: list[Path], limit: int) -> Iterator[tuple[Path, tuple[object, ...]]]:
     """Every file that a seal names, once, with what the seals say about it."""
-    from ckpt_tools.formats.seals.names import base_of
+    from ckpt_tools.formats.seals.document import base_of
     from ckpt_tools.inspection.indexes import Indexes
 
     bases = {str(seal): base_of(str(seal)) for seal in seals}

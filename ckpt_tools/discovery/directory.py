@@ -15,8 +15,8 @@ from ckpt_tools import formats
 from ckpt_tools.discovery.file_stat import FileStat, holds_something, stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.seals.names import FRAGMENTS, is_aside, is_fragment
-from ckpt_tools.formats.seals.names import NAME as SEAL
+from ckpt_tools.formats.seals.document import FRAGMENTS, is_aside, is_fragment
+from ckpt_tools.formats.seals.document import NAME as SEAL
 from ckpt_tools.layouts import Claim, Layouts, NameFields, Piece, Places
 from ckpt_tools.layouts.common.under_way import AGAIN, CONTROLS, TEMPORARY
 from ckpt_tools.model.finding import Severity

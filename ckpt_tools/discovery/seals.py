@@ -14,7 +14,7 @@ from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.discovery.file_stat import stat_of, surely_directory
 from ckpt_tools.discovery.found import BareFile
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, is_apart, is_fragment
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, beside, is_apart, is_fragment
 from ckpt_tools.layouts.common.under_way import TEMPORARY
 from ckpt_tools.storage.listing import Entries, Names, entries_of, walk
 from ckpt_tools.storage.retry import ABSENT, is_file, is_link, lstat

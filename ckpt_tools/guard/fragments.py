@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ckpt_tools import __version__
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.seals import document, names
+from ckpt_tools.formats.seals import document
 from ckpt_tools.guard.writing import opened_home, put, tidy
 from ckpt_tools.inspection.seals import Known, replaces
 from ckpt_tools.model.finding import Finding
@@ -33,7 +33,7 @@ def merge_below(root: str, read: ReadOptions, *, dry_run: bool) -> Iterator[Seal
     for home, found in sorted(by_home.items()):
         fragments = sorted(found, key=lambda k: k.path)
         above = os.path.dirname(os.path.dirname(fragments[0].path))
-        done = SealedOne(home, f"{above}/{names.NAME}", "merged", f"{len(fragments)} ranks")
+        done = SealedOne(home, f"{above}/{document.NAME}", "merged", f"{len(fragments)} ranks")
         for directory in () if dry_run else (above, os.path.dirname(fragments[0].path)):
             tidy(directory)
         # left by somebody who died while he merged
@@ -85,16 +85,16 @@ def remove_fragments(home: str, only: Sequence[str] | None = None) -> None:
     """Remove fragments, all or those of these names, once the seal that replaces them is there. What is left
     is compared with the files as the seal is.
     """
-    home = f"{home}/{names.FRAGMENTS}"
+    home = f"{home}/{document.FRAGMENTS}"
     with suppress(OSError):
         if is_url(home):
             from ckpt_tools.storage.stores.mounts import store_of
 
             store, key = store_of(home)
             there = [of.key.rpartition("/")[2] for of in store.directory(key)[0]] if only is None else only
-            store.delete([f"{key}/{name}" for name in there if names.is_fragment(name)])
+            store.delete([f"{key}/{name}" for name in there if document.is_fragment(name)])
             return
         with opened_home(home) as at:
-            for name in filter(names.is_fragment, os.listdir(at) if only is None else only):
+            for name in filter(document.is_fragment, os.listdir(at) if only is None else only):
                 os.unlink(name, dir_fd=at)
         os.rmdir(home)

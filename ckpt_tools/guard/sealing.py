@@ -17,8 +17,8 @@ from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.seals import document, names
-from ckpt_tools.formats.seals.names import NAME
+from ckpt_tools.formats.seals import document
+from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
 from ckpt_tools.guard.targets import Target, described, files_of, find_size, targets
@@ -172,7 +172,7 @@ class Sealer:
             ranks = {p.path: p.rank for p in s.parts}
             own = (None, 0) if fragment.rank == 0 else (fragment.rank,)
             paths = [path for path in sorted({*files_of(home), *ranks}) if ranks.get(path) in own]
-        seal = f"{home}/{names.FRAGMENTS}/{names.fragment_name(fragment.rank)}"
+        seal = f"{home}/{document.FRAGMENTS}/{document.fragment_name(fragment.rank)}"
         seal = seal if away is None else place(away, seal)
         found = [c for c in grouping.group(s.parts, s.layouts) if {p.home for p in c.parts} == {home}]
         target = Target(home, home, seal, tuple(paths), (), found[0] if len(found) == 1 else None)
@@ -227,8 +227,8 @@ class Sealer:
     def _sign(self, target: Target, files: Sequence[SealedFile]) -> None:
         if self._signer is not None:
             homes = [os.path.split(p) for p in target.files if p in self._alone and p != target.path]
-            hidden = [f"{home}/{names.beside(name)}" for home, name in homes]
-            hidden += (f"{home}/{names.signature_beside(name)}" for home, name in homes)
+            hidden = [f"{home}/{document.beside(name)}" for home, name in homes]
+            hidden += (f"{home}/{document.signature_beside(name)}" for home, name in homes)
             for path, data in self._signer.sign(target, files, self.options.algorithm, hidden):
                 put(path, data, away=False)
 

@@ -17,7 +17,7 @@ from ckpt_tools import formats
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.seals import directories
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
-from ckpt_tools.formats.seals.names import NAME, beside, is_apart, signature_beside
+from ckpt_tools.formats.seals.document import NAME, beside, is_apart, signature_beside
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.seal import SealedCheckpoint
 from ckpt_tools.reading.session import Session

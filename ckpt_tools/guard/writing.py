@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
-from ckpt_tools.formats.seals import names
-from ckpt_tools.formats.seals.names import FRAGMENTS
+from ckpt_tools.formats.seals import document
+from ckpt_tools.formats.seals.document import FRAGMENTS
 from ckpt_tools.storage.urls import READ_ONLY, is_url
 from ckpt_tools.storage.writes import write_all, written_aside
 
@@ -100,7 +100,7 @@ def tidy(home: str) -> None:
     if is_url(home):
         return
     with suppress(OSError), opened_home(home) as at:
-        for name in filter(names.is_aside, os.listdir(at)):
+        for name in filter(document.is_aside, os.listdir(at)):
             with suppress(FileNotFoundError):  # another process was faster, or has renamed it
                 if time.time() - os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime > _DEAD:
                     os.unlink(name, dir_fd=at)
@@ -123,7 +123,7 @@ def _put_file(at: int, name: str, data: bytes) -> None:
             return
         finally:
             os.close(fd)
-    aside = names.aside(name)
+    aside = document.aside(name)
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
     with written_aside(fd, data, aside, name, at):  # it says what is wrong
         pass

@@ -18,8 +18,7 @@ from ckpt_tools.findings import NOT_SEEN, finding, of_file
 from ckpt_tools.formats import HEAD, Anatomy, Claim, Format, names, structure
 from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.held import find_held
-from ckpt_tools.formats.common.zero_pages import MOST, lost_pages, watching
-from ckpt_tools.formats.common.zeros import zero_tensors
+from ckpt_tools.formats.common.zeros import MOST, lost_pages, watching, zero_tensors
 from ckpt_tools.formats.named import MANIFESTS
 from ckpt_tools.inspection.digests import digests_of, page_digests, placed
 from ckpt_tools.inspection.recognise import recognise

@@ -14,7 +14,7 @@ from ckpt_tools.checksum.combine import crc32_combine, crc32c_combine
 from ckpt_tools.checksum.sums import ASKED
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Claim
-from ckpt_tools.formats.common.zero_pages import watching
+from ckpt_tools.formats.common.zeros import watching
 from ckpt_tools.formats.seals.document import hash_of
 from ckpt_tools.inspection.check import Inspection, Told, is_in_doubt
 from ckpt_tools.inspection.digests import tensor_digests

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, Claim, format_of
-from ckpt_tools.formats.seals.names import is_seal
+from ckpt_tools.formats.seals.document import is_seal
 from ckpt_tools.inspection.recognise import allowed_by_name, by_layout
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict

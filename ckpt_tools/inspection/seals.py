@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Claim, Damage
-from ckpt_tools.formats.seals.document import misplaced
-from ckpt_tools.formats.seals.names import NAME, is_seal, of_one_file
+from ckpt_tools.formats.seals.document import NAME, is_seal, misplaced, of_one_file
 from ckpt_tools.formats.seals.seal import compare, read, whole_of
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity

@@ -9,7 +9,7 @@ from ckpt_tools.discovery.file_stat import stat_of
 from ckpt_tools.discovery.found import BareFile, Discovery
 from ckpt_tools.discovery.seals import seals_about
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats.seals.names import base_of
+from ckpt_tools.formats.seals.document import base_of
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT
 from ckpt_tools.storage.urls import absolute, mirror_path

@@ -21,8 +21,7 @@ from ckpt_tools import Change, diff, guard
 from ckpt_tools.api import plan, verify
 from ckpt_tools.cli.seal import exit_code
 from ckpt_tools.errors import CannotLook, UsageError
-from ckpt_tools.formats.seals.document import Crc64Nvme
-from ckpt_tools.formats.seals.names import FRAGMENTS
+from ckpt_tools.formats.seals.document import FRAGMENTS, Crc64Nvme
 from ckpt_tools.guard import sealing
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.selection import Selection

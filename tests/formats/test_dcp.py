@@ -38,9 +38,9 @@ from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.format import structure
 from ckpt_tools.formats.common.tensors import incomplete
 from ckpt_tools.formats.common.tiling import untiled
-from ckpt_tools.formats.dcp import byte_map, dcp
+from ckpt_tools.formats.dcp import dcp, metadata
 from ckpt_tools.formats.json_files import mcore_integrity
-from ckpt_tools.formats.safetensors import dcp_sharding
+from ckpt_tools.formats.safetensors import safetensors_index
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Guard
@@ -510,9 +510,9 @@ def test_a_map_of_very_many_places_ends() -> None:
     places = b"".join(b"M" + n.to_bytes(2, "little") + b"0" for n in range(1 << 16)).replace(b"0", b"\x94")
     data = b"\x80\x04" + places * 2 + b"."
     anatomy = Anatomy(regions=[])
-    byte_map.explain(data, anatomy, (), (), sizes=False)
+    metadata.explain(data, anatomy, (), (), sizes=False)
     regions = regions_of(anatomy, len(data))
-    assert len(regions) < 2 * byte_map.MAX_SPOTS + 3
+    assert len(regions) < 2 * metadata.MAX_SPOTS + 3
     assert regions[-1].guard is Guard.UNPROTECTED
     assert regions[-1].length > len(data) // 3
 
@@ -545,7 +545,7 @@ def test_many_bad_digests_are_looked_up_in_linear_time(escaped: bool) -> None:
 
 def _info(text: str, *tensors: Tensor) -> tuple[dict[str, Box], list[Finding]]:
     anatomy = Anatomy(tensors=list(tensors))
-    found = list(dcp_sharding.read_places(text, anatomy, 8))
+    found = list(safetensors_index.read_places(text, anatomy, 8))
     return anatomy.places, found
 
 

@@ -10,7 +10,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, Anatomy
-from ckpt_tools.formats.hdf5.checksums import lookup3
+from ckpt_tools.formats.hdf5.blocks import lookup3
 
 HDF5 = BY_NAME["hdf5"]
 GOOD = FORMAT_FILES / "hdf5" / "good"

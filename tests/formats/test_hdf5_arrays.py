@@ -13,8 +13,7 @@ from helpers import bad, is_bad, look
 from places import FORMAT_FILES
 
 from ckpt_tools.formats import BY_NAME, Anatomy
-from ckpt_tools.formats.hdf5.blocks import Blocks, Span
-from ckpt_tools.formats.hdf5.checksums import Fletcher32, Lookup3
+from ckpt_tools.formats.hdf5.blocks import Blocks, Fletcher32, Lookup3, Span
 
 HDF5 = BY_NAME["hdf5"]
 TRUTH = json.loads((FORMAT_FILES / "hdf5" / "truth.json").read_text())

@@ -9,7 +9,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.formats.common.zero_pages import MANY, PAGE, joined, lost_pages, zero_pages
+from ckpt_tools.formats.common.zeros import MANY, PAGE, joined, lost_pages, zero_pages
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import BytesSource

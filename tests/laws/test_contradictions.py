@@ -17,7 +17,7 @@ import xxhash
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import chunks
 from ckpt_tools.formats.seals import document
-from ckpt_tools.formats.seals.names import NAME
+from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.seal import Seal, SealedCheckpoint, SealedFile
 

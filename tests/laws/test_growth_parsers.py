@@ -28,9 +28,8 @@ from small_files import tf
 from ckpt_tools.api import verify
 from ckpt_tools.formats.archives import zip_directory
 from ckpt_tools.formats.common import json_text, tensors
-from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.common.limited import limited
-from ckpt_tools.formats.hdf5.checksums import lookup3
+from ckpt_tools.formats.common.format import Damage, limited
+from ckpt_tools.formats.hdf5.blocks import lookup3
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
 

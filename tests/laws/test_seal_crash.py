@@ -23,7 +23,7 @@ from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.cli.seal import exit_code
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, aside
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, aside
 from ckpt_tools.guard import sealing
 
 

@@ -19,7 +19,7 @@ from ckpt_tools import guard
 from ckpt_tools.api import verify
 from ckpt_tools.checksum import chunks
 from ckpt_tools.formats import FORMATS
-from ckpt_tools.formats.seals.names import NAME, base_of
+from ckpt_tools.formats.seals.document import NAME, base_of
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.model.finding import Severity, Verdict

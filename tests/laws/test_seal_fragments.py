@@ -22,7 +22,7 @@ from ckpt_tools.api import verify
 from ckpt_tools.checksum import chunks
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals import document
-from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, fragment_name
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, fragment_name
 from ckpt_tools.inspection import seals as reading
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.model.report import Level

@@ -21,7 +21,7 @@ from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError
 from ckpt_tools.formats.seals import document
-from ckpt_tools.formats.seals.names import NAME
+from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.model.finding import Verdict
 
 NAMES = ("", ".", "..", "../x", "/etc/passwd", "a/../b", "./model.safetensors", "a\0b", "\ud800", "n" * 5000)

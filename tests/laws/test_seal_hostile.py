@@ -18,7 +18,7 @@ from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals import document
-from ckpt_tools.formats.seals.names import FRAGMENTS, NAME
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME
 
 MODEL = "mp_rank_00/model_optim_rng.pt"
 HEAD = {

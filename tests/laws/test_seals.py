@@ -18,7 +18,7 @@ from fixture_trees import CASES, TREES, materialise
 from ckpt_tools import guard
 from ckpt_tools.api import plan, scan, verify
 from ckpt_tools.errors import CkptError
-from ckpt_tools.formats.seals.names import FRAGMENTS, NAME
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME
 from ckpt_tools.model.answers import Verification
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.seal import Sealing

@@ -19,7 +19,7 @@ from timed import put
 from ckpt_tools import guard
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import CkptError
-from ckpt_tools.formats.seals.names import FRAGMENTS, NAME
+from ckpt_tools.formats.seals.document import FRAGMENTS, NAME
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection

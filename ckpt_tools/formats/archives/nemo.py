@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from ckpt_tools.checksum.sums import Deflated, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import Member, walk
-from ckpt_tools.formats.common.format import Anatomy, Check, Damage, inside, own_format, structure
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import Anatomy, Check, Damage, inside, limited, own_format, structure
 from ckpt_tools.formats.dcp import dcp
 from ckpt_tools.formats.numpy.npy import MAGIC
 from ckpt_tools.formats.pickles.judged import RUNS

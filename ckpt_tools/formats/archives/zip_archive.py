@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import protect, read_record, read_zip, unsummed
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.common.format import Anatomy, inside, own_format
+from ckpt_tools.formats.common.format import Anatomy, inside, limited, own_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
-from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.hdf5 import hdf5
 from ckpt_tools.formats.hdf5.headers import MAGIC
 from ckpt_tools.formats.numpy import npz

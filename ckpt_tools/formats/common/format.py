@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from ckpt_tools.model.tables import read_table
 from ckpt_tools.model.tensor import Box, Stats, Tensor
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
 
-if TYPE_CHECKING:  # what a start that reads no contents does not need
+if TYPE_CHECKING:
     from ckpt_tools.checksum import Sum
 
 HEAD = 64
@@ -249,3 +250,34 @@ def inside(
     for r in inner.regions or ():
         anatomy.explain(r.offset + offset, r.length, prefix + r.what, r.guard)
     return inner
+
+
+MANY = 20
+"""Findings of one code that are given in full."""
+_Arguments = ParamSpec("_Arguments")
+
+
+def limited(check: Callable[_Arguments, Iterable[Finding]]) -> Callable[_Arguments, Iterator[Finding]]:
+    """A check that gives MANY findings of each code and counts the rest; Damage comes after that."""
+
+    @wraps(check)
+    def first_of_each(*args: _Arguments.args, **options: _Arguments.kwargs) -> Iterator[Finding]:
+        seen: Counter[str] = Counter()
+        damage: Damage | None = None
+        try:
+            for f in check(*args, **options):
+                seen[f.code] += 1
+                if seen[f.code] <= MANY:
+                    yield f
+        except Damage as e:
+            damage = e
+        for code, n in seen.items():
+            if n > MANY:
+                yield finding(code, f"and {n - MANY:,} more of this kind")
+        if damage:
+            try:
+                raise damage
+            finally:
+                del damage  # else it and this frame keep each other, and all that was read
+
+    return first_of_each

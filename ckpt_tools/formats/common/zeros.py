@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
+from operator import attrgetter
 
+from ckpt_tools.checksum import Watch
+from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.floats import KINDS
+from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import Source
 
@@ -61,3 +66,114 @@ def _is_zero(source: Source, t: Tensor) -> bool:
             return False
         at, step = at + step, _AT_ONCE
     return True
+
+
+PAGE = 4096
+MANY = 8
+"""Runs in one tensor beyond which they are taken for a pattern: somebody pruned it."""
+MOST = 4096
+"""Runs in one file that are looked at, two small reads each."""
+BLOCK = 64
+"""Numbers; what cuts rows into blocks (heads, tiles) makes them multiples of this, as a rule."""
+_ZEROS = bytes(PAGE)
+_WIDTHS = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "complex64": 8, "complex128": 16}
+
+
+def zero_pages(offset: int, data: memoryview) -> Iterator[tuple[int, int]]:
+    """(start, stop) in the file of the runs of whole zero pages in ``data``, which begins at ``offset``."""
+    first = -offset % PAGE
+    count = (len(data) - first) // PAGE
+    if count < 1:
+        return
+    heads = data[
+        first : first + count * PAGE : PAGE
+    ].tobytes()  # the first byte of each page: that is seldom zero, so few pages are looked at further
+    run, i = -1, heads.find(0)
+    while i >= 0:
+        at = first + i * PAGE
+        if data[at + PAGE - 1] == 0 and data[at : at + PAGE].tobytes() == _ZEROS:
+            run = at if run < 0 else run
+            end = at + PAGE
+            if i + 1 < count and heads[i + 1] == 0:  # the run may go on
+                i += 1
+                continue
+        else:
+            end = at
+        if run >= 0:
+            yield offset + run, offset + end
+            run = -1
+        i = heads.find(0, i + 1)
+
+
+def watching(runs: list[tuple[int, int]]) -> Watch:
+    """Adds the whole zero pages of what it is called with to ``runs``, unless these are too many."""
+
+    def watch(offset: int, data: memoryview | bytes) -> None:
+        if len(runs) < MOST:
+            runs.extend(zero_pages(offset, memoryview(data)))
+
+    return watch
+
+
+def joined(runs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The runs in file order, those that touch as one."""
+    out: list[tuple[int, int]] = []
+    for start, stop in sorted(runs):
+        if out and start <= out[-1][1]:
+            out[-1] = out[-1][0], max(stop, out[-1][1])
+        else:
+            out.append((start, stop))
+    return out
+
+
+def lost_pages(
+    source: Source, tensors: Sequence[Tensor], runs: Iterable[tuple[int, int]]
+) -> Iterator[Finding]:
+    """The runs of zero pages that no writer leaves. Reads two pages for each that may be one."""
+    placed = sorted([t for t in tensors if t.offset is not None and t.nbytes], key=attrgetter("offset"))
+    starts = [t.offset or 0 for t in placed]
+    found: dict[str, list[tuple[int, int]]] = {}
+    for start, stop in joined(runs)[:MOST]:
+        left, right = _around(placed, starts, start), _around(placed, starts, stop)
+        if left is None or right is None or not _cut_rows(left, start, right, stop):
+            continue
+        if _dense(source, left, start, left=True) and _dense(source, right, stop, left=False):
+            found.setdefault(left.name, []).append((start, stop))
+    for name, lost in found.items():
+        if len(lost) > MANY:
+            continue
+        for start, stop in lost:
+            where = f"inside tensor {name[:200]!r}, in the middle of a row"
+            why = f"{stop - start} zero bytes from one page border to another {where}"
+            yield finding("zero-pages", why, offset=start)
+
+
+def _cut_rows(left: Tensor, start: int, right: Tensor, stop: int) -> bool:
+    """Whether zeros from ``start`` to ``stop`` cut rows at both ends, of which one is a matrix's."""
+    if len(left.shape) < 2 and len(right.shape) < 2:
+        return False
+    return _inside_row(left, start) and _inside_row(right, stop)
+
+
+def _around(placed: Sequence[Tensor], starts: Sequence[int], edge: int) -> Tensor | None:
+    """The tensor that has bytes on both sides of ``edge``."""
+    i = bisect_right(starts, edge - 1) - 1
+    t = placed[i] if i >= 0 else None
+    return t if t is not None and (t.offset or 0) + t.nbytes > edge else None
+
+
+def _inside_row(t: Tensor, edge: int) -> bool:
+    """Whether ``edge`` lies inside a row of floats and at no border of its blocks (heads, tiles)."""
+    width, at = _WIDTHS.get(t.dtype, 0), edge - (t.offset or 0)
+    return width > 0 and len(t.shape) > 0 and at % (t.shape[-1] * width) != 0 and at % (BLOCK * width) != 0
+
+
+def _dense(source: Source, t: Tensor, edge: int, *, left: bool) -> bool:
+    """Whether the number of ``t`` beside the run, and nearly all in the page beyond, are not zero."""
+    width, offset = _WIDTHS[t.dtype], t.offset or 0
+    low, high = (max(edge - PAGE, offset), edge) if left else (edge, min(edge + PAGE, offset + t.nbytes))
+    data = source.read(low, high - low)
+    if not any(data[-width:] if left else data[:width]):
+        return False
+    numbers = [data[i : i + width] for i in range((offset - low) % width, len(data) - width + 1, width)]
+    return sum(not any(n) for n in numbers) * 64 <= len(numbers)

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.decode import decompress
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, structure
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, limited, structure
 from ckpt_tools.formats.common.tensors import near_miss, remember
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.reader import read_pickle

@@ -16,11 +16,10 @@ from functools import partial
 from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, own_format
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import Anatomy, Claim, limited, own_format
 from ckpt_tools.formats.common.tensors import near_miss, remember
 from ckpt_tools.formats.common.tiling import untiled
-from ckpt_tools.formats.dcp import byte_map, data_files
+from ckpt_tools.formats.dcp import data_files, metadata
 from ckpt_tools.formats.dcp.metadata import (
     ATTRIBUTES,
     CLASSES,
@@ -217,7 +216,7 @@ def _explain(
         (math.prod(e.shape), sum(math.prod(c.sizes) for c in e.chunks)) for e in known.values() if e.dtype
     ]
     sizes = all(a == b for a, b in sums) and not any(s.transforms for s in placed)
-    byte_map.explain(source.read(0, source.size), anatomy, names, extra, sizes=sizes)
+    metadata.explain(source.read(0, source.size), anatomy, names, extra, sizes=sizes)
 
 
 def _repeated_names(paths: Any) -> set[Any]:

@@ -11,8 +11,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.decode import decoding
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.common.tensors import MAX_SCALARS, PROGRESS, is_single, remember, scalar
-from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields, bad
-from ckpt_tools.formats.hdf5.checksums import Fletcher32
+from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields, Fletcher32, bad
 from ckpt_tools.formats.hdf5.chunks import (
     Chunk,
     read_chunk_records,

@@ -11,9 +11,8 @@ import struct
 from collections.abc import Generator, Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
-from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import MAX_NAME
 from ckpt_tools.formats.hdf5 import headers
 from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields

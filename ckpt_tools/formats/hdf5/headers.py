@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckpt_tools.formats.common.format import Anatomy, Damage
-from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields, bad
-from ckpt_tools.formats.hdf5.checksums import lookup3
+from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields, bad, lookup3
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 

@@ -15,9 +15,8 @@ from functools import partial
 
 from ckpt_tools.checksum import Extent, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
+from ckpt_tools.formats.common.format import MANY, Anatomy, Claim, Damage, limited, nothing, own_format
 from ckpt_tools.formats.common.json_text import opens_object, read_json
-from ckpt_tools.formats.common.limited import MANY, limited
 from ckpt_tools.formats.common.tensors import near_miss
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Level

@@ -24,8 +24,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.pointers import stands_for
 from ckpt_tools.formats.common.stored_digests import LENGTHS, Digest, can_compare, claim, needs_blake3
 from ckpt_tools.model.finding import Finding, Severity

@@ -13,9 +13,8 @@ from functools import partial
 from os.path import basename, isabs, normpath
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, own_format
 from ckpt_tools.formats.common.json_text import mapping, parse, sequence
-from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level

@@ -17,9 +17,8 @@ from os.path import basename, dirname, normpath
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.json_text import Text, mapping, opens_object, parse, read_json, sequence
-from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import Digest, can_compare, claim, needs_blake3, read_digest
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, own_format
+from ckpt_tools.formats.common.format import Anatomy, limited, own_format
 from ckpt_tools.formats.common.json_text import mapping, opens_object, read_json, sequence
-from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.stored_digests import claim, read_digest
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level

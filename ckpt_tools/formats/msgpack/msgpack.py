@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, own_format
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import Anatomy, Claim, limited, own_format
 from ckpt_tools.formats.common.tensors import remember, zero_tail
 from ckpt_tools.formats.msgpack.contents import ARRAYS, Tokens, Tree, explain
 from ckpt_tools.formats.tensorstore.zarr import Described

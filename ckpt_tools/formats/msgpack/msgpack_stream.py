@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.tensors import zero_tail
 from ckpt_tools.formats.msgpack.contents import DEEPEST, Tokens, Tree, explain, read_key
 from ckpt_tools.model.finding import Finding

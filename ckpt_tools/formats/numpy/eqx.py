@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.numpy import npy
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level

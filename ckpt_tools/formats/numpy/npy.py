@@ -8,8 +8,7 @@ from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.tensors import MAX_TENSORS, zero_tail
 from ckpt_tools.formats.numpy.header import Header, read_header
 from ckpt_tools.formats.pickles.arrays import arrays

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.zip import DEFLATED, STORED, of_numpy, protect, read_zip, unsummed
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format, structure
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format, structure
 from ckpt_tools.formats.common.tensors import is_single, remember, scalar
 from ckpt_tools.formats.numpy.npy import MAGIC, read_array, read_array_header, tensor_of
 from ckpt_tools.formats.pickles.judged import RUNS

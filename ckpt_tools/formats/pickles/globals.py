@@ -14,8 +14,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.pickles.dangerous_globals import dangerous
-from ckpt_tools.formats.pickles.known_globals import NAMES, known, only_made
+from ckpt_tools.formats.pickles.known_globals import NAMES, dangerous, known, only_made
 from ckpt_tools.formats.pickles.stubs import Global
 from ckpt_tools.formats.pickles.unlisted import suspects
 from ckpt_tools.model.finding import Finding

@@ -13,9 +13,8 @@ from typing import TypeGuard
 
 from ckpt_tools.checksum import Extent, Piece, Sum
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.json_cursor import Cursor
-from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.common.tensors import (
     MAX_SCALARS,
     MAX_TENSORS,
@@ -27,7 +26,7 @@ from ckpt_tools.formats.common.tensors import (
     scalar,
     zero_tail,
 )
-from ckpt_tools.formats.safetensors import dcp_sharding
+from ckpt_tools.formats.safetensors import safetensors_index
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.model.tensor import Tensor
@@ -94,7 +93,7 @@ def _read_metadata(header: Cursor, anatomy: Anatomy) -> Iterator[Finding]:
         if why := _find_flip(key, text):
             yield finding("bad-header", why, offset=header.byte(start))
         seen.add(key)
-        kept = text if len(text) <= MAX_TEXT or key == dcp_sharding.KEY else ""
+        kept = text if len(text) <= MAX_TEXT or key == safetensors_index.KEY else ""
         header.texts[key] = (kept, start, header.at)
         if key in META_KEYS:  # they decide what is checked: kept whatever else there is
             anatomy.metadata[key] = text[:MAX_TEXT]
@@ -261,9 +260,9 @@ def _read_entries(header: Cursor, data: int, anatomy: Anatomy) -> Iterator[Findi
     anatomy.keys.discard("__metadata__")
     yield from _compare_texts(header, anatomy)
     anatomy.tensors = sorted(tensors.values(), key=lambda t: (t.offset or 0, t.nbytes, t.name))
-    if dcp_sharding.KEY in header.texts:
-        text, start, _ = header.texts[dcp_sharding.KEY]
-        yield from dcp_sharding.read_places(text, anatomy, header.byte(start))
+    if safetensors_index.KEY in header.texts:
+        text, start, _ = header.texts[safetensors_index.KEY]
+        yield from safetensors_index.read_places(text, anatomy, header.byte(start))
 
 
 def _check_tiling(tensors: list[Tensor], data: int, size: int) -> None:

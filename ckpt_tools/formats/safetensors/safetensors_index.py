@@ -19,14 +19,14 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, own_format
+from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, nothing, own_format
 from ckpt_tools.formats.common.json_cursor import Cursor
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.json_text import integers, mapping, parse
 from ckpt_tools.formats.common.tensors import MAX_INDEXED as MAX_TENSORS
 from ckpt_tools.formats.common.tensors import MAX_NAME, near_miss, remember
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.tensor import Box, Tensor
 from ckpt_tools.storage import Source
 
 # ---- What an index of a sharded model says about its shards, and whether they agree.
@@ -261,3 +261,32 @@ def _read_sections(cursor: Cursor, said: Said, anatomy: Anatomy, weights: Weight
 FORMAT = own_format(
     name="safetensors_index", magic=begins_so, checks={Level.STRUCTURE: _structure}, loader=None
 )
+
+
+KEY = "DCP_SHARDING_INFO"
+_OFFSETS = "saved_offsets"
+
+
+def read_places(text: str, anatomy: Anatomy, at: int) -> Iterator[Finding]:
+    """Fill ``anatomy.places`` with the place of every tensor in its whole; ``at`` is where the text is."""
+    found: list[Finding] = []
+    try:
+        info = mapping(parse(text.encode("utf-8", "surrogatepass"), found))
+    except Damage as e:
+        yield finding("bad-header", f"{KEY}: {e}", offset=at)
+        return
+    yield from found
+    for t in anatomy.tensors:
+        said = mapping(info.get(t.name))
+        start = integers(said.get(_OFFSETS))
+        if start is None or len(start) != len(t.shape):
+            why = f"{KEY} does not say where tensor {t.name[:200]!r} of shape {list(t.shape)} begins"
+            yield finding("bad-header", why, offset=at)
+        else:
+            stop = tuple(a + n for a, n in zip(start, t.shape, strict=True))
+            anatomy.places[t.name] = Box(start, stop)
+    names = {t.name for t in anatomy.tensors}
+    for name in info.keys() - names:
+        meant = near_miss(name, names)
+        why = f"{KEY} names {name[:200]!r}, which is not in the file" + (f"; {meant!r} is" if meant else "")
+        yield finding("bad-header", why, offset=at)

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from ckpt_tools.checksum import Extent, Sum, chunks
 from ckpt_tools.checksum.sums import xxh3
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
+from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.json_text import read_text
-from ckpt_tools.formats.common.limited import limited
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import hash_of
 from ckpt_tools.model.finding import Finding

@@ -10,8 +10,7 @@ from itertools import product
 from typing import Any
 
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch.contents import too_new

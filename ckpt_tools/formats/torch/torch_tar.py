@@ -16,8 +16,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.archives.tar import NAMES, members
-from ckpt_tools.formats.common.format import Anatomy, Damage, own_format
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Global, Pickled

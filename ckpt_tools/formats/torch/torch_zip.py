@@ -22,8 +22,7 @@ from ckpt_tools.formats.archives.zip import (
     unsummed,
 )
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, own_format, structure
-from ckpt_tools.formats.common.limited import limited
+from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, inside, limited, own_format, structure
 from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
 from ckpt_tools.formats.pickles.judged import RUNS, read_judged
 from ckpt_tools.formats.torch import torch_legacy

@@ -29,7 +29,7 @@ class Save(NamedTuple):
         this rank; the first one answers for those of ranks that are no more as well. Waits for seals that are
         being written, but not for ever.
         """
-        from ckpt_tools.formats.seals.names import FRAGMENTS, NAME, beside, fragment_name, is_fragment
+        from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, beside, fragment_name, is_fragment
         from ckpt_tools.reading.mirrored import place
 
         finish(LONGEST)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.formats.seals.names import FRAGMENTS, is_apart
+from ckpt_tools.formats.seals.document import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.entries import Entry, find_age, walk_below
 from ckpt_tools.guard.prune.pins import find_pins
 from ckpt_tools.guard.trackers import find_naming

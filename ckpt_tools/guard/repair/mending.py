@@ -15,7 +15,7 @@ from ckpt_tools.checksum.combine import CRC32, CRC32C
 from ckpt_tools.checksum.single_bit import flipped_bit, odds
 from ckpt_tools.checksum.sums import Deflated, Extent
 from ckpt_tools.formats import Anatomy, format_of, names, structure
-from ckpt_tools.formats.common.zero_pages import watching
+from ckpt_tools.formats.common.zeros import watching
 from ckpt_tools.formats.lost_indexes import text_of, whole_sets
 from ckpt_tools.guard.repair.zip_directory import rebuild_directory
 from ckpt_tools.inspection.check import Inspection, Told
