@@ -17,8 +17,7 @@ import time
 
 import xxhash
 
-from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, combine
-from ckpt_tools.checksum.single_bit import POLYNOMIALS, flipped_bit, odds
+from ckpt_tools.checksum.combine import CRC32, CRC32C, POLYNOMIALS, Crc, combine, flipped_bit, odds
 
 LARGE = (256 << 20) - 8
 

@@ -16,10 +16,9 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from ckpt_tools.checksum.chunks import CHUNK
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME, Crc
 from ckpt_tools.checksum.compare import Outcome, Progress, mismatches
-from ckpt_tools.checksum.sums import ASKED, Extent, Hash, Sum
+from ckpt_tools.checksum.sums import ASKED, CHUNK, Extent, Hash, Sum
 from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import Source
 

@@ -120,7 +120,7 @@ def _shorten(words: re.Match[str]) -> str:
 
 
 def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -> int:
-    from ckpt_tools.discovery.sidecars import small_texts
+    from ckpt_tools.discovery.seals import small_texts
     from ckpt_tools.layouts.guess import find_tracker, guess
     from ckpt_tools.model.selection import ReadOptions
     from ckpt_tools.output.guess import render

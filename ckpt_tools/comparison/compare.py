@@ -7,33 +7,45 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ckpt_tools.checksum import chunks, default_jobs
-from ckpt_tools.comparison.difference import Change, Difference, FileDifference, Side, compare, is_index, lone
-from ckpt_tools.comparison.pairs import File, Pair, files, match
+from ckpt_tools.checksum import Progress as Advance
+from ckpt_tools.checksum import default_jobs
+from ckpt_tools.checksum.store_sums import Agreement, compared, to_work_out, work_out
+from ckpt_tools.checksum.sums import DIGITS, join_digests
+from ckpt_tools.comparison.difference import (
+    Change,
+    Difference,
+    File,
+    FileDifference,
+    Pair,
+    Side,
+    compare,
+    files,
+    is_index,
+    lone,
+    match,
+)
 from ckpt_tools.discovery.roots import require_file, roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
+from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.inspection.digests import file_digest, tensor_digests
 from ckpt_tools.layouts import Claim, Layouts
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.model.selection import ReadOptions, StoreOptions
+from ckpt_tools.model.store_checksum import StoreChecksums
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import not_seen
-from ckpt_tools.storage import ShortRead
+from ckpt_tools.storage import ShortRead, opened
 from ckpt_tools.storage.paths import Path, one
 from ckpt_tools.storage.retry import is_directory, status, there
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import absolute, is_url
-
-if TYPE_CHECKING:
-    from ckpt_tools.checksum.store_sums import Agreement
 
 
 class _Reader:
@@ -76,8 +88,6 @@ class _Reader:
             return lone(in_b.name, Change.ADDED, self.inspect(second, in_b))
         told: Agreement | None = None
         if is_url(in_a.path) or is_url(in_b.path):
-            from ckpt_tools.comparison.by_store import agreement  # most comparisons are of local files
-
             told = agreement(self.sessions, (in_a, in_b), self.jobs, self.advance)
         if told is not None and told.same:
             a, b = self.inspect_either(in_a, in_b)
@@ -154,8 +164,8 @@ class _Reader:
 
 def _whole_digest(sealed: SealedFile) -> str:
     """Return what ``file_digest`` would say."""
-    n = chunks.DIGITS
-    return chunks.whole(sealed.size, [sealed.chunks[i : i + n] for i in range(0, len(sealed.chunks), n)])
+    n = DIGITS
+    return join_digests(sealed.size, [sealed.chunks[i : i + n] for i in range(0, len(sealed.chunks), n)])
 
 
 def _require_alike(a: str, b: str) -> None:
@@ -247,3 +257,44 @@ def _with_roots(pairs: list[Pair], a: str, b: str) -> list[Pair]:
         return pairs
     loose = [tuple(None if f in roots else f for f in pair) for pair in pairs]
     return [roots, *((x, y) for x, y in loose if x or y)]
+
+
+def agreement(
+    sides: tuple[Session, Session], pair: tuple[File, File], jobs: int, progress: Advance
+) -> Agreement | None:
+    """Return what the store says; None where it says nothing that could be compared."""
+    a, b = pair
+    if a.size != b.size or a.size <= 0:
+        return None
+    try:
+        if is_url(a.path) and is_url(b.path):
+            sums = _told(sides[1], b).sums
+            known = {s.algorithm: s.value for s in sums if s.whole and not s.claimed and not s.weak}
+            return compared(_told(sides[0], a), known)
+        local, other = (1, 0) if is_url(a.path) else (0, 1)
+        told, file, seals = _told(sides[other], pair[other]), pair[local], sides[local].indexes.seals
+        if not told.sums:
+            return None
+        if seals is not None:  # of a local file that was not written since it was sealed, by its times
+            sealed = seals.unchanged(file.path, file.size, status(file.path).st_mtime_ns)
+            if sealed is not None and (found := compared(told, known_digests(sealed))):
+                return found
+        return _work_out(told, file.path, jobs, progress)
+    except (OSError, ShortRead):
+        return None
+
+
+def _work_out(told: StoreChecksums, path: str, jobs: int, progress: Advance) -> Agreement | None:
+    of = to_work_out(told, to_prove=True)
+    if of is None:
+        return None
+    with opened(path) as source:
+        value = None if source.size != told.size else work_out(source, of, jobs=jobs, progress=progress)
+        if value is None or source.changed():
+            return None
+    same = value == of.value
+    return Agreement(same, of, value) if same or not of.weak else None
+
+
+def _told(s: Session, f: File) -> StoreChecksums:
+    return StoreChecksums(f.path, f.size) if s.evidence is None else s.evidence.told(f.path)

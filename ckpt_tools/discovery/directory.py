@@ -12,8 +12,15 @@ from itertools import islice, takewhile
 from msgspec import Struct, field
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.file_stat import FileStat, holds_something, stat_of, surely_directory
-from ckpt_tools.discovery.found import BareFile, Discovery, NamedFile
+from ckpt_tools.discovery.found import (
+    BareFile,
+    Discovery,
+    FileStat,
+    NamedFile,
+    holds_something,
+    stat_of,
+    surely_directory,
+)
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import FRAGMENTS, is_aside, is_fragment
 from ckpt_tools.formats.seals.document import NAME as SEAL

@@ -11,8 +11,7 @@ from shlex import quote
 from msgspec.structs import replace
 
 from ckpt_tools.api import plan, verify
-from ckpt_tools.discovery.exclude import STATE
-from ckpt_tools.discovery.quarantined import QUARANTINE
+from ckpt_tools.discovery.exclude import QUARANTINE, STATE
 from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal

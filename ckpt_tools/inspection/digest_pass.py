@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckpt_tools import formats
-from ckpt_tools.checksum import Extent, Outcome, Progress, Sum, chunks, mismatches
+from ckpt_tools.checksum import Extent, Outcome, Progress, Sum, mismatches
 from ckpt_tools.checksum.combine import crc32_combine, crc32c_combine
-from ckpt_tools.checksum.sums import ASKED
+from ckpt_tools.checksum.sums import ASKED, ChunkDigests, chunks, join_digests
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Claim
 from ckpt_tools.formats.common.zeros import watching
@@ -141,9 +141,9 @@ class _Digests:
 
     def __init__(self, size: int, names: Iterable[str]) -> None:
         self.size, self.came = size, dict[str, bytes]()
-        self._extents = list(chunks.chunks(size))
+        self._extents = list(chunks(size))
         self.sums = [
-            Sum(f"chunk {e.offset}", ASKED, (e,), e.offset, hash=chunks.ChunkDigests) for e in self._extents
+            Sum(f"chunk {e.offset}", ASKED, (e,), e.offset, hash=ChunkDigests) for e in self._extents
         ]
         self._whole, self._empty = list[str](), dict[str, str]()
         for name in names:
@@ -181,7 +181,7 @@ class _Digests:
         return SealedFile(
             path=name,
             size=self.size,
-            digest=whole.pop(algorithm) if algorithm != "xxh3" else chunks.whole(self.size, strong),
+            digest=whole.pop(algorithm) if algorithm != "xxh3" else join_digests(self.size, strong),
             crc32=f"{crc:08x}",
             crc32c=f"{crcc:08x}",
             chunks="".join(strong),

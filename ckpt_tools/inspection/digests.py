@@ -3,7 +3,7 @@ as such wherever it lies; and of files.
 
 Neither the name, the type, the shape nor the file's format goes into a tensor's: it is what ``xxhsum -H2``
 says of the bytes alone.
-A file's is that of its chunks (checksum/chunks.py).
+A file's is that of its chunks (checksum/sums.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import xxhash
 
 from ckpt_tools.checksum import Progress, digests
-from ckpt_tools.checksum.chunks import chunks, whole
+from ckpt_tools.checksum.sums import chunks, join_digests
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.storage import OpenFile, Source, opened
@@ -97,7 +97,7 @@ def file_digest(path: str, progress: Progress | None = None, *, jobs: int = 0, i
         wanted = [((c.offset, c.length),) for c in chunks(source.size)]
         found = digests(source, wanted, jobs=jobs, progress=progress)
         _unchanged(source)
-        return whole(source.size, [d.hex() for d in found])
+        return join_digests(source.size, [d.hex() for d in found])
 
 
 def digests_of(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
-from ckpt_tools.discovery.sidecars import NOTES
+from ckpt_tools.discovery.seals import NOTES
 from ckpt_tools.formats import format_of, hides_cuts
 from ckpt_tools.formats import names as format_names
 from ckpt_tools.formats.common.tensors import incomplete

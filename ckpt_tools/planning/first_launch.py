@@ -9,8 +9,8 @@ from functools import cache, partial
 from itertools import chain
 
 from ckpt_tools import formats
-from ckpt_tools.discovery.quarantined import origins
-from ckpt_tools.discovery.sidecars import read_tracker
+from ckpt_tools.discovery.exclude import origins
+from ckpt_tools.discovery.seals import read_tracker
 from ckpt_tools.discovery.unrecognised import is_other, remains, tells_of_a_state
 from ckpt_tools.errors import CkptError
 from ckpt_tools.layouts import Layouts

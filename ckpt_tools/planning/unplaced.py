@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ckpt_tools import formats
 from ckpt_tools.discovery.exclude import is_set_aside, make_clause, without, without_all
 from ckpt_tools.discovery.found import BareFile
-from ckpt_tools.discovery.sidecars import DVC, stands_for_nothing_here
+from ckpt_tools.discovery.seals import DVC, stands_for_nothing_here
 from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other, is_unread, unpacked_state
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats.common.counters import is_optimizer_state

@@ -120,7 +120,7 @@ class Verifier(NamedTuple):
     def _read(self, s: Session, cache: Cache | None, depth: Level) -> None:
         """Have a report on every part: a sample is drawn over all files, else many are read at once."""
         if self.options.by_store:
-            from ckpt_tools.reading.by_store import prove  # few stores have seals
+            from ckpt_tools.reading.unseen import prove  # few stores have seals
 
             prove(s)
         if self.sample is not None:

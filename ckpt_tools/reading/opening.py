@@ -9,7 +9,7 @@ from functools import partial
 
 from ckpt_tools.cache import Cache
 from ckpt_tools.discovery.names import is_place_of_loop
-from ckpt_tools.discovery.sidecars import read_tracker
+from ckpt_tools.discovery.seals import read_tracker
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.layouts import Changes, Claim, Piece, Place, Purpose
 from ckpt_tools.layouts.common.layout import Steps

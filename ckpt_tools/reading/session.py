@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ckpt_tools.cache import Cache, Seen
-from ckpt_tools.discovery.exclude import Excluded, set_aside
-from ckpt_tools.discovery.file_stat import stat_of
-from ckpt_tools.discovery.found import BareFile, Discovery
-from ckpt_tools.discovery.quarantined import quarantined, repaired
-from ckpt_tools.discovery.sidecars import read_key, read_tracker
+from ckpt_tools.discovery.exclude import Excluded, quarantined, repaired, set_aside
+from ckpt_tools.discovery.found import BareFile, Discovery, stat_of
+from ckpt_tools.discovery.seals import read_key, read_tracker
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import NOT_SEEN, finding
@@ -96,7 +94,7 @@ class Session:
             self.evidence = Evidence()
         bases = {seal.path: base_of(seal.path) for seal in self.found.seals}
         if options.seal_dir is not None:
-            from ckpt_tools.reading.mirrored import mirrored  # only for trees that nobody may write to
+            from ckpt_tools.reading.reader import mirrored  # only for trees that nobody may write to
 
             elsewhere = mirrored(options.seal_dir, self.root, self.found)
             self.found.seals += elsewhere

@@ -33,11 +33,10 @@ from small_files import saved, tensor
 from ckpt_tools import Change, Level, Verdict, cli, diff
 from ckpt_tools.api import show
 from ckpt_tools.checksum import BUFFER, digests
-from ckpt_tools.checksum import chunks as chunks_module
-from ckpt_tools.checksum.chunks import CHUNK, whole
+from ckpt_tools.checksum import sums as chunks_module
+from ckpt_tools.checksum.sums import CHUNK, join_digests
 from ckpt_tools.comparison import compare
-from ckpt_tools.comparison.difference import same_value
-from ckpt_tools.comparison.pairs import File, match
+from ckpt_tools.comparison.difference import File, match, same_value
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.inspection.digests import (
     SHARED,
@@ -206,7 +205,7 @@ def test_the_digest_of_a_file_never_changes(tmp_path):
         "8c5a2179ae9f1c910939aaa27d431ff2",
         "ee41d6104252544473aefec01537518b",
     )
-    assert whole(2 * CHUNK + 4, chunks) == "3ebcbbff23ff951c9113458a7868436c"
+    assert join_digests(2 * CHUNK + 4, chunks) == "3ebcbbff23ff951c9113458a7868436c"
     (tmp_path / "empty").touch()
     assert file_digest(str(tmp_path / "empty")) == "2982a5d84bcba88cde7ba530541728ab"
 
@@ -242,14 +241,14 @@ def test_the_documented_command_makes_it(tmp_path, monkeypatch):
 @pytest.mark.parametrize("jobs", [1, 3])
 def test_digests_do_not_depend_on_who_reads(tmp_path, monkeypatch, io, jobs):
     """Every byte is read once, by several threads or helpers."""
-    monkeypatch.setattr("ckpt_tools.checksum.chunks.CHUNK", 3 * BUFFER)
+    monkeypatch.setattr("ckpt_tools.checksum.sums.CHUNK", 3 * BUFFER)
     data = os.urandom(11 * BUFFER + 7)
     (tmp_path / "x").write_bytes(data)
     seen: list[int] = []
     digest = file_digest(str(tmp_path / "x"), seen.append, jobs=jobs, io=io)
     ranges = range(0, len(data), 3 * BUFFER)
     parts = [xxhash.xxh3_128_hexdigest(data[at : at + 3 * BUFFER]) for at in ranges]
-    assert digest == whole(len(data), parts)
+    assert digest == join_digests(len(data), parts)
     assert sum(seen) == len(data)
     seen.clear()
     tensors = [
@@ -271,7 +270,7 @@ def test_digests_do_not_depend_on_who_reads(tmp_path, monkeypatch, io, jobs):
 
 @pytest.mark.parametrize("what", ["file", "tensors"])
 def test_one_file_is_digested_by_several_threads(monkeypatch, what):
-    monkeypatch.setattr("ckpt_tools.checksum.chunks.CHUNK", 4 * BUFFER)
+    monkeypatch.setattr("ckpt_tools.checksum.sums.CHUNK", 4 * BUFFER)
     threads: set[int] = set()
     started = threading.Barrier(2, timeout=1000)
 

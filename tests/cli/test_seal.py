@@ -56,7 +56,7 @@ def test_what_is_whole_is_sealed_and_a_flipped_bit_is_seen(root: Path) -> None:
 
 
 def test_a_place_in_the_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ckpt_tools.checksum.chunks.CHUNK", 1 << 12)
+    monkeypatch.setattr("ckpt_tools.checksum.sums.CHUNK", 1 << 12)
     root = tmp_path / "run"
     root.mkdir()
     path = root / "model.safetensors"
@@ -260,7 +260,7 @@ def test_what_was_written_after_its_seal_is_read(tmp_path: Path) -> None:
 
 
 def test_the_tensors_that_are_hit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ckpt_tools.checksum.chunks.CHUNK", 1 << 12)
+    monkeypatch.setattr("ckpt_tools.checksum.sums.CHUNK", 1 << 12)
     many = {f"layers.{i}.weight": bytes([i]) * 1000 for i in range(64)}
     path = weights(tmp_path / "run/model.safetensors", **many)
     guard.seal(tmp_path / "run", tensors=True)

@@ -36,8 +36,7 @@ from ckpt_tools.api import plan, verify
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.format import structure
-from ckpt_tools.formats.common.tensors import incomplete
-from ckpt_tools.formats.common.tiling import untiled
+from ckpt_tools.formats.common.tensors import incomplete, untiled
 from ckpt_tools.formats.dcp import dcp, metadata
 from ckpt_tools.formats.json_files import mcore_integrity
 from ckpt_tools.formats.safetensors import safetensors_index

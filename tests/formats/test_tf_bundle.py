@@ -23,9 +23,8 @@ from ckpt_tools.api import show, verify
 from ckpt_tools.checksum import Extent, Hash
 from ckpt_tools.formats import Anatomy, Damage
 from ckpt_tools.formats.tensorflow import tf_bundle
-from ckpt_tools.formats.tensorflow.entry import slice_key
 from ckpt_tools.formats.tensorflow.shard import StringCrc, VariantCrc
-from ckpt_tools.formats.tensorflow.sstable import MAGIC
+from ckpt_tools.formats.tensorflow.sstable import MAGIC, slice_key
 from ckpt_tools.formats.tensorflow.tf_bundle import LIMIT, read_latest
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.storage import BytesSource

@@ -27,8 +27,8 @@ from places import FORMAT_FILES
 from ckpt_tools.api import verify
 from ckpt_tools.formats import BY_NAME, FORMATS, HEAD, Anatomy, structure
 from ckpt_tools.formats.archives.zip_directory import Record
-from ckpt_tools.formats.torch.serialization_id import in_order, name_hash, serialization_id
 from ckpt_tools.formats.torch.torch_legacy import encode
+from ckpt_tools.formats.torch.torch_zip import in_order, name_hash, serialization_id
 from ckpt_tools.inspection.check import inspect, regions_of
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Guard, Level

@@ -15,7 +15,7 @@ import pytest
 import xxhash
 
 from ckpt_tools.api import verify
-from ckpt_tools.checksum import chunks
+from ckpt_tools.checksum.sums import join_digests
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.model.finding import Severity, Verdict
@@ -70,7 +70,7 @@ def seal(data: bytes) -> dict[str, str]:
     file = SealedFile(
         path=MODEL,
         size=len(data),
-        digest=chunks.whole(len(data), [digest]),
+        digest=join_digests(len(data), [digest]),
         crc32="0" * 8,
         crc32c="0" * 8,
         chunks=digest,

@@ -11,8 +11,7 @@ import pytest
 from places import FORMAT_FILES
 
 from ckpt_tools import guard
-from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc
-from ckpt_tools.checksum.single_bit import Flip, flipped_bit, longest, odds
+from ckpt_tools.checksum.combine import CRC32, CRC32C, Crc, Flip, flipped_bit, longest, odds
 from ckpt_tools.formats import FORMATS
 from ckpt_tools.guard.repair.mending import Bench, Damaged, extents_of, length_of, mend
 from ckpt_tools.model.selection import ReadOptions

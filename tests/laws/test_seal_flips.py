@@ -17,7 +17,7 @@ from run_helpers import megatron
 
 from ckpt_tools import guard
 from ckpt_tools.api import verify
-from ckpt_tools.checksum import chunks
+from ckpt_tools.checksum import sums
 from ckpt_tools.formats import FORMATS
 from ckpt_tools.formats.seals.document import NAME, base_of
 from ckpt_tools.inspection.check import inspect
@@ -152,7 +152,7 @@ def codes(of: Report) -> list[tuple[str, Severity]]:
 def test_a_bit_at_every_border_of_chunks(
     good: Path, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunks, "CHUNK", 512)
+    monkeypatch.setattr(sums, "CHUNK", 512)
     for path, seals in sealed(copied(good, tmp_path / "run"), digest).items():
         size = path.stat().st_size
         borders = list(range(512, size, 512))[:16]

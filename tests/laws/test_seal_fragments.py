@@ -19,7 +19,7 @@ from places import FORMAT_FILES
 
 from ckpt_tools import guard
 from ckpt_tools.api import verify
-from ckpt_tools.checksum import chunks
+from ckpt_tools.checksum.sums import join_digests
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, fragment_name
@@ -49,7 +49,7 @@ def sealed(rank: int) -> SealedFile:
     return SealedFile(
         path=name(rank),
         size=len(DATA),
-        digest=chunks.whole(len(DATA), [digest]),
+        digest=join_digests(len(DATA), [digest]),
         crc32=crc,
         crc32c=crcc,
         chunks=digest,

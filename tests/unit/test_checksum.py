@@ -42,8 +42,7 @@ from ckpt_tools.checksum import (
     mismatches,
     shifted,
 )
-from ckpt_tools.checksum.chunks import ChunkDigests
-from ckpt_tools.checksum.sums import ASKED, xxh3
+from ckpt_tools.checksum.sums import ASKED, ChunkDigests, xxh3
 from ckpt_tools.storage import BytesSource, ShortRead, Stopped, Window, opened
 from ckpt_tools.storage.local import BUFFER, HeldSource, LocalSource
 

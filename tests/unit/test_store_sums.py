@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckpt_tools.checksum import Extent, Sum, mismatches
-from ckpt_tools.checksum.chunks import CHUNK, ChunkDigests, chunks
 from ckpt_tools.checksum.combine import CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import (
     CRCS,
@@ -31,7 +30,7 @@ from ckpt_tools.checksum.store_sums import (
     told_of_whole,
     work_out,
 )
-from ckpt_tools.checksum.sums import ASKED, xxh3
+from ckpt_tools.checksum.sums import ASKED, CHUNK, ChunkDigests, chunks, xxh3
 from ckpt_tools.model.store_checksum import NAMES, StoreChecksum, StoreChecksums
 from ckpt_tools.storage import BytesSource
 

@@ -9,7 +9,7 @@ import pytest
 from ckpt_tools.cache import inside as within
 from ckpt_tools.errors import UsageError
 from ckpt_tools.planning.topology import require_trusted
-from ckpt_tools.reading.mirrored import place
+from ckpt_tools.reading.reader import place
 from ckpt_tools.storage.trust import OURS, Untrusted
 from ckpt_tools.storage.urls import absolute, common, inside, is_url, joined, split
 

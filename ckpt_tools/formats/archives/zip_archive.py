@@ -13,7 +13,7 @@ from ckpt_tools.formats.archives.zip_directory import Record
 from ckpt_tools.formats.common.format import Anatomy, inside, limited, own_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
 from ckpt_tools.formats.hdf5 import hdf5
-from ckpt_tools.formats.hdf5.headers import MAGIC
+from ckpt_tools.formats.hdf5.blocks import MAGIC
 from ckpt_tools.formats.numpy import npz
 from ckpt_tools.formats.torch import torch_zip
 from ckpt_tools.model.finding import Finding

@@ -1,4 +1,13 @@
-"""Files and tensors whose elements may all be zero."""
+"""Files and tensors whose elements may all be zero.
+
+Lost pages in the middle of numbers: zero from one page border to another, where neither is the border of a
+row.
+
+A disk, a file system or a network copy loses whole pages; whoever writes zeros writes whole rows, whole
+tensors or single numbers. So zeros that begin and end exactly at page borders, both inside rows, of which one
+is a matrix's, among numbers that are not zero, are an accident (by chance one in a million runs of genuine
+zeros lies so).
+"""
 
 from __future__ import annotations
 

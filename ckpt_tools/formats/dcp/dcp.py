@@ -17,8 +17,7 @@ from typing import Any
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, limited, own_format
-from ckpt_tools.formats.common.tensors import near_miss, remember
-from ckpt_tools.formats.common.tiling import untiled
+from ckpt_tools.formats.common.tensors import near_miss, remember, untiled
 from ckpt_tools.formats.dcp import data_files, metadata
 from ckpt_tools.formats.dcp.metadata import (
     ATTRIBUTES,

@@ -6,6 +6,12 @@ olmo_core/distributed/checkpoint/filesystem.py, whose writer has a _StorageInfo 
 Attributes that this module does not know, and what follows the properties that it knows, are left alone:
 torch 2.15 adds ``strides`` to these, Megatron-core 0.8 to 0.14 adds ``mcore_data``, and
 0.15 has classes of its own with that. One that differs from a known one in a single bit is damage.
+
+The map of a ``.metadata``'s bytes: which of its opcodes, names and numbers something else contradicts when
+one bit of them changes.
+
+The pickle is walked once more, opcode by opcode, as pickletools does (CPython, Lib/pickletools.py). Whatever
+the walk does not know counts as unprotected to the end of the file.
 """
 
 from __future__ import annotations

@@ -13,8 +13,18 @@ from typing import NamedTuple
 
 from ckpt_tools.checksum import Extent
 from ckpt_tools.formats.common.format import Damage
-from ckpt_tools.formats.hdf5.blocks import MOST, UNDEFINED, Blocks, Fields, bad
-from ckpt_tools.formats.hdf5.headers import LINK, LINK_INFO, Header, Message, Ranks
+from ckpt_tools.formats.hdf5.blocks import (
+    LINK,
+    LINK_INFO,
+    MOST,
+    UNDEFINED,
+    Blocks,
+    Fields,
+    Header,
+    Message,
+    Ranks,
+    bad,
+)
 from ckpt_tools.model.report import Guard
 
 _ENTRY = struct.Struct("<QQII16s")

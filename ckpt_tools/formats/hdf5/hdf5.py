@@ -14,8 +14,18 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.keras_code import MOST, code_in_config
 from ckpt_tools.formats.common.tensors import MAX_NAME
-from ckpt_tools.formats.hdf5 import headers
-from ckpt_tools.formats.hdf5.blocks import UNDEFINED, Blocks, Fields
+from ckpt_tools.formats.hdf5 import blocks as structures
+from ckpt_tools.formats.hdf5.blocks import (
+    UNDEFINED,
+    Blocks,
+    Fields,
+    Header,
+    Message,
+    Ranks,
+    Superblock,
+    read_header,
+    read_superblock,
+)
 from ckpt_tools.formats.hdf5.datasets import (
     Array,
     Arrays,
@@ -25,7 +35,6 @@ from ckpt_tools.formats.hdf5.datasets import (
     report_elsewhere,
 )
 from ckpt_tools.formats.hdf5.groups import Link, read_attributes, read_heap, read_links, read_old_links
-from ckpt_tools.formats.hdf5.headers import Header, Message, Ranks, Superblock, read_header, read_superblock
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
@@ -102,7 +111,7 @@ def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _is_group(of: Header) -> bool:
-    return of.first(headers.SYMBOL_TABLE) is not None or of.first(headers.LINK_INFO) is not None
+    return of.first(structures.SYMBOL_TABLE) is not None or of.first(structures.LINK_INFO) is not None
 
 
 class _Walk:
@@ -112,7 +121,7 @@ class _Walk:
         self.blocks, self.top, self.ranks = blocks, top, top.ranks
         self.types: dict[int, Header] = {}
         if top.extension != UNDEFINED:
-            m = read_header(blocks, top.extension, "the superblock's extension").first(headers.TREE_RANKS)
+            m = read_header(blocks, top.extension, "the superblock's extension").first(structures.TREE_RANKS)
             if m is not None:
                 _, chunks, group, leaf = Fields(m.body, m.at, "the ranks of trees").numbers(1, 2, 2, 2)
                 self.ranks = Ranks(leaf, group, chunks)
@@ -125,7 +134,7 @@ class _Walk:
         while waiting:
             at, name, cached = waiting.pop()
             of = self._header(at, name or "the root group")
-            told[at] = of.links if of.first(headers.LAYOUT) or _is_group(of) else -1
+            told[at] = of.links if of.first(structures.LAYOUT) or _is_group(of) else -1
             below = yield from self._follow_links(of, name, at, cached, links)
             waiting += reversed(below)  # the first is the next
             yield from self._check_object(of, name, at)
@@ -159,13 +168,13 @@ class _Walk:
         if at in self.types:
             return self.types[at]
         of = read_header(self.blocks, at, repr(what[:200]))
-        if of.first(headers.DATATYPE) and not of.first(headers.LAYOUT):
+        if of.first(structures.DATATYPE) and not of.first(structures.LAYOUT):
             self.types[at] = of
         return of
 
     def _links(self, of: Header, what: str, cached: bytes) -> Iterator[Link]:
         what = repr(what[:200])
-        table = of.first(headers.SYMBOL_TABLE)
+        table = of.first(structures.SYMBOL_TABLE)
         if table is None:
             return read_links(self.blocks, of, what)
         if cached and cached != table.body[:16]:
@@ -173,23 +182,23 @@ class _Walk:
         return read_old_links(self.blocks, table.body, what, self.ranks)
 
     def _check_object(self, of: Header, name: str, at: int) -> Iterator[Finding]:
-        many = of.first(headers.ATTRIBUTE_INFO)
+        many = of.first(structures.ATTRIBUTE_INFO)
         if many is not None:
             for f in read_attributes(self.blocks, many, repr(name[:200])):
                 if not name:
                     yield from _find_code(self.blocks, f.data[f.at :], f.file_at)
         for m in of.messages if not name else ():
-            if m.type == headers.ATTRIBUTE:
+            if m.type == structures.ATTRIBUTE:
                 yield from _find_code(self.blocks, m.body, m.at)
-        layout = of.first(headers.LAYOUT)
+        layout = of.first(structures.LAYOUT)
         if layout is not None:
             yield from self._check_array(of, name, layout)
-        elif not _is_group(of) and of.first(headers.DATATYPE) is None:
+        elif not _is_group(of) and of.first(structures.DATATYPE) is None:
             raise Damage("bad-header", f"{name[:200]!r} is neither a group nor an array nor a type", at)
 
     def _check_array(self, of: Header, name: str, layout: Message) -> Iterator[Finding]:
         what = f"the header of {name[:200]!r}"
-        kinds = (headers.DATATYPE, headers.DATASPACE, headers.FILTERS)
+        kinds = (structures.DATATYPE, structures.DATASPACE, structures.FILTERS)
         kind, shape, chain = (self._fields(of, kind, what) for kind in kinds)
         if any(of.first(k) and f is None for k, f in zip(kinds, (kind, shape, chain), strict=True)):
             text = f"{name[:200]!r} is not looked at: its description is shared with others"
@@ -199,7 +208,7 @@ class _Walk:
             raise Damage("bad-header", f"{what} has a layout, but no type or no shape", layout.at)
         pipeline = read_filters(chain) if chain else ()
         elements, space, others = read_type(kind), read_space(shape), tuple[str, ...]()
-        if (m := of.first(headers.EXTERNAL)) is not None:
+        if (m := of.first(structures.EXTERNAL)) is not None:
             f = Fields(m.body, m.at, f"the external files of {what}", 4)
             _, used, home = f.numbers(2, 2, 8)
             names = read_heap(self.blocks, home, f"the names of {what}")
@@ -214,19 +223,19 @@ class _Walk:
         if m is None:
             return None
         f = Fields(m.body, m.at, what)
-        if not m.flags & headers.SHARED:
+        if not m.flags & structures.SHARED:
             return f
         version, where = f.numbers(1, 1)
         f.take(6 if version == 1 else 0)
-        if kind != headers.DATATYPE or (version == 3 and where != _COMMITTED):
+        if kind != structures.DATATYPE or (version == 3 and where != _COMMITTED):
             return None
-        named = self._header(f.number(8), f"the type of {what}").first(headers.DATATYPE)
+        named = self._header(f.number(8), f"the type of {what}").first(structures.DATATYPE)
         return named and Fields(named.body, named.at, what)
 
 
 FORMAT = own_format(
     name="hdf5",
-    magic=lambda head: head.startswith(headers.MAGIC),
+    magic=lambda head: head.startswith(structures.MAGIC),
     checks={Level.STRUCTURE: structure},
     loader="",
 )

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, own_format
-from ckpt_tools.formats.common.json_cursor import Cursor
+from ckpt_tools.formats.common.json_text import Cursor
 from ckpt_tools.formats.common.tensors import MAX_INDEXED, MAX_NAME, MAX_TENSORS, remember
 from ckpt_tools.formats.safetensors.safetensors_index import MAX_SHARDS, begins_so, read_index
 from ckpt_tools.model.finding import Finding, Severity

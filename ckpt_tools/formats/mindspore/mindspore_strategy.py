@@ -90,7 +90,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _rank_groups(directory: str, world_size: int) -> RankGroups:
-    from ckpt_tools.formats.mindspore.strategy_directory import strategy_groups  # which looks at all formats
+    from ckpt_tools.formats.mindspore.strategy_directory import strategy_groups
 
     return strategy_groups(directory, world_size)
 

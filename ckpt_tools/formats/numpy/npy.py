@@ -11,9 +11,8 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
 from ckpt_tools.formats.common.tensors import MAX_TENSORS, zero_tail
 from ckpt_tools.formats.numpy.header import Header, read_header
-from ckpt_tools.formats.pickles.arrays import arrays
 from ckpt_tools.formats.pickles.judged import read_judged
-from ckpt_tools.formats.pickles.scalars import scalars
+from ckpt_tools.formats.pickles.scalars import arrays, scalars
 from ckpt_tools.formats.pickles.stubs import Call
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level

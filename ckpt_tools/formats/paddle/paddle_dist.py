@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, own_format
-from ckpt_tools.formats.common.tiling import untiled
+from ckpt_tools.formats.common.tensors import untiled
 from ckpt_tools.formats.dcp.metadata import lengths_of
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global

@@ -2,6 +2,12 @@
 they are called with (``globals.toml``); CALLING and ONLY_MADE name those of which that is not so.
 ``torch.load(weights_only=True)`` refuses most of them; loaders that unpickle without asking need no question
 for them.
+
+Names whose call runs commands or code, imports, opens, writes or deletes files, talks to other machines,
+or unpickles something else.
+
+``globals.toml`` lists them. A name that is in no list is not taken for harmless: globals.py says what happens
+to it.
 """
 
 from __future__ import annotations

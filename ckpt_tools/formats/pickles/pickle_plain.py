@@ -6,11 +6,10 @@ from collections.abc import Generator, Iterator
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, own_format
-from ckpt_tools.formats.pickles.arrays import arrays
 from ckpt_tools.formats.pickles.judged import read_judged, read_otherwise
 from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
-from ckpt_tools.formats.pickles.scalars import scalar, scalars
+from ckpt_tools.formats.pickles.scalars import arrays, scalar, scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.names import also_tar, legacy_magic
 from ckpt_tools.formats.torch.tensors import tensors

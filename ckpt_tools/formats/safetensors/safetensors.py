@@ -14,7 +14,7 @@ from typing import TypeGuard
 from ckpt_tools.checksum import Extent, Piece, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import HEAD, Anatomy, Damage, limited, own_format
-from ckpt_tools.formats.common.json_cursor import Cursor
+from ckpt_tools.formats.common.json_text import Cursor
 from ckpt_tools.formats.common.tensors import (
     MAX_SCALARS,
     MAX_TENSORS,

@@ -5,6 +5,14 @@ Facts: huggingface_hub/serialization/_torch.py (``save_torch_state_dict``), tran
 (``save_pretrained``), torch/distributed/checkpoint/hf_storage.py and _consolidate_hf_safetensors.py,
 mlx_lm/utils.py (``save_model``), colossalai/checkpoint_io/utils.py (``save_param_groups``: the loader of an
 optimizer raises without the file that ``metadata.param_groups`` names).
+
+DCP_SHARDING_INFO: where in the whole tensor each piece of a safetensors file begins, as DCP's Hugging Face
+writer says.
+
+Facts: torch/distributed/checkpoint/{_hf_utils,filesystem,hf_storage}.py of torch 2.13: a JSON text among the
+safetensors metadata, ``{name: {"saved_offsets": [...]}}``, one entry for each tensor of the file. Nobody
+writes down the whole tensors' shapes: the reader takes the furthest end of all pieces for them, so a lost
+last shard looks like a smaller tensor.
 """
 
 from __future__ import annotations
@@ -20,8 +28,7 @@ from msgspec import Struct, field
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, nothing, own_format
-from ckpt_tools.formats.common.json_cursor import Cursor
-from ckpt_tools.formats.common.json_text import integers, mapping, parse
+from ckpt_tools.formats.common.json_text import Cursor, integers, mapping, parse
 from ckpt_tools.formats.common.tensors import MAX_INDEXED as MAX_TENSORS
 from ckpt_tools.formats.common.tensors import MAX_NAME, near_miss, remember
 from ckpt_tools.model.finding import Finding, Severity

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from ckpt_tools.checksum import Hash, chunks
+from ckpt_tools.checksum import Hash, sums
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.common.json_text import MAX_SIZE, parse
 from ckpt_tools.formats.common.stored_digests import Digest, can_compare, make_digest
@@ -54,10 +54,10 @@ def hash_of(name: str) -> Callable[[], Hash] | None:
 SCHEMA = "ckpt-tools/seal/v1"
 ALGORITHMS = {"xxh3": 32, "sha256": 64, "blake3": 64}
 """What the digest of a whole file may be, and how many hexadecimal digits it has. That of xxh3 follows from
-the chunks (checksum/chunks.py); the others are what sha256sum and b3sum say.
+the chunks (checksum/sums.py); the others are what sha256sum and b3sum say.
 """
 _END = re.compile(rb'"self":"([0-9a-f]{32})"}\n')
-_ZEROS = b"0" * chunks.DIGITS
+_ZEROS = b"0" * sums.DIGITS
 _BLANK = b'"self":"' + _ZEROS + b'"}\n'
 _TAIL = len(_BLANK)
 _OPEN, _CLOSE = b'"files":[', b"\n],\n"
@@ -103,7 +103,7 @@ def text(seal: Seal) -> bytes:
         "tool_version": seal.tool_version,
         "checkpoint": _object(seal.checkpoint),
         "algorithm": seal.algorithm,
-        "chunk_size": chunks.CHUNK,
+        "chunk_size": sums.CHUNK,
         "fragment": _object(seal.fragment) if seal.fragment else None,
         "beside": list(seal.beside),
     }
@@ -211,7 +211,7 @@ def seal_of(value: object) -> Seal:
     algorithm, files, beside = value.get("algorithm"), value.get("files"), value.get("beside", [])
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         raise NotASeal(f"its algorithm is {str(algorithm)[:40]!r}")
-    if value.get("chunk_size") != chunks.CHUNK:
+    if value.get("chunk_size") != sums.CHUNK:
         raise NotASeal("its chunks are of another size than 64 MiB")
     texts = isinstance(beside, list) and all(isinstance(b, str) and len(b) <= _LONGEST for b in beside)
     if not isinstance(files, list) or not texts:
@@ -247,9 +247,9 @@ def _read_files(rows: Iterable[Any], digits: int) -> Iterator[SealedFile]:
         memory += _weight(file)
         if memory > _MEMORY:
             raise NotASeal(f"what it says takes more than {_MEMORY:,} bytes of memory")
-        n = chunks.count(file.size)
+        n = sums.count(file.size)
         lengths = (len(file.digest), len(file.chunks), len(file.chunk_crc32), len(file.chunk_crc32c))
-        if lengths != (digits, n * chunks.DIGITS, n * _CRC, n * _CRC):
+        if lengths != (digits, n * sums.DIGITS, n * _CRC, n * _CRC):
             raise NotASeal(f"file {i}: its digests do not fit its size")
         if file.path in seen:
             raise NotASeal(f"file {i}: {file.path[:60]!r} is listed twice")

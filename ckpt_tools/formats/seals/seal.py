@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckpt_tools.checksum import Extent, Sum, chunks
+from ckpt_tools.checksum import Extent, Sum, sums
 from ckpt_tools.checksum.sums import xxh3
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_format
@@ -94,8 +94,8 @@ def compare(
         yield finding(CODE, f"the file has {source.size:,} bytes; {size:,} were sealed", offset=0)
         return
     anatomy.sealed.update(tensors)
-    digits = chunks.DIGITS
-    for i, extent in enumerate(chunks.chunks(size)):
+    digits = sums.DIGITS
+    for i, extent in enumerate(sums.chunks(size)):
         expected = bytes.fromhex(chunked[i * digits : (i + 1) * digits])
         last = extent.offset + extent.length - 1
         what = f"bytes {extent.offset:,} to {last:,} are not those that were sealed"

@@ -13,8 +13,7 @@ from ckpt_tools.checksum import CRC32C, Crc, Crc32c, Extent, Hash, Sum
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.tensors import MAX_SCALARS, is_single, remember, scalar
-from ckpt_tools.formats.tensorflow.entry import Item
-from ckpt_tools.formats.tensorflow.sstable import read_fields, read_varint, unmask_crc
+from ckpt_tools.formats.tensorflow.sstable import Item, read_fields, read_varint, unmask_crc
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard
 from ckpt_tools.model.tensor import Tensor

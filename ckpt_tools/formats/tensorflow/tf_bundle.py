@@ -22,17 +22,18 @@ from msgspec.structs import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
-from ckpt_tools.formats.tensorflow.entry import (
+from ckpt_tools.formats.tensorflow.shard import check_shard, short
+from ckpt_tools.formats.tensorflow.sstable import (
     Header,
     Item,
+    has_footer,
     read_header,
     read_item,
+    read_table,
     slice_key,
     slice_name,
     slice_shape,
 )
-from ckpt_tools.formats.tensorflow.shard import check_shard, short
-from ckpt_tools.formats.tensorflow.sstable import has_footer, read_table
 from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.tensor import Tensor

@@ -2,6 +2,10 @@
 
 Facts: torchsnapshot 0.1.0, manifest.py (entries), manifest_ops.py (a rank reads its own entries, and the
 replicated ones of rank 0), flatten.py (names), snapshot.py (rank 0 writes it last).
+
+What ``.snapshot_metadata`` says about one data file: which bytes of it hold what.
+
+Facts: torchsnapshot 0.1.0, serialization.py (serializers), batcher.py (slabs are filled without a gap).
 """
 
 from __future__ import annotations
@@ -18,8 +22,7 @@ from msgspec.structs import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, own_format
 from ckpt_tools.formats.common.json_text import integers, mapping, read_json, sequence
-from ckpt_tools.formats.common.tensors import MAX_NAME, incomplete, near_miss, remember
-from ckpt_tools.formats.common.tiling import untiled
+from ckpt_tools.formats.common.tensors import MAX_NAME, incomplete, near_miss, remember, untiled
 from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.formats.dcp.data_files import Piece, check_object, check_tensor
 from ckpt_tools.formats.torch.tensors import ITEMSIZE

@@ -30,7 +30,7 @@ class Save(NamedTuple):
         being written, but not for ever.
         """
         from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, beside, fragment_name, is_fragment
-        from ckpt_tools.reading.mirrored import place
+        from ckpt_tools.reading.reader import place
 
         finish(LONGEST)
         away, (home, name) = self.options.get("seal_dir"), os.path.split(self.path)

@@ -14,7 +14,7 @@ from functools import partial
 from io import BufferedRandom
 
 from ckpt_tools.api import plan
-from ckpt_tools.discovery.quarantined import QUARANTINE, REPAIRED, SCHEMA, Repaired, read_repaired
+from ckpt_tools.discovery.exclude import QUARANTINE, REPAIRED, SCHEMA, Repaired, read_repaired
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Step, Store

@@ -10,10 +10,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from ckpt_tools.checksum import Crc, Sum, mismatches
-from ckpt_tools.checksum.chunks import chunks
-from ckpt_tools.checksum.combine import CRC32, CRC32C
-from ckpt_tools.checksum.single_bit import flipped_bit, odds
-from ckpt_tools.checksum.sums import Deflated, Extent
+from ckpt_tools.checksum.combine import CRC32, CRC32C, flipped_bit, odds
+from ckpt_tools.checksum.sums import Deflated, Extent, chunks
 from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.common.zeros import watching
 from ckpt_tools.formats.lost_indexes import text_of, whole_sets

@@ -79,7 +79,7 @@ def stamp(c: Checkpoint) -> str:
 
 def stamp_now(c: Checkpoint) -> str:
     """The stamp of a checkpoint, by its files as they are now. Raises OSError where that cannot be told."""
-    from ckpt_tools.discovery.file_stat import stat_of
+    from ckpt_tools.discovery.found import stat_of
 
     for why in refresh(part.path for part in c.parts).values():
         raise why
