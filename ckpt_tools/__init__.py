@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from ckpt_tools.model.report import Level as Level
     from ckpt_tools.model.report import Region as Region
     from ckpt_tools.model.report import Report as Report
+    from ckpt_tools.model.report import Stats as Stats
+    from ckpt_tools.model.report import Tensor as Tensor
     from ckpt_tools.model.seal import SealedOne as SealedOne
     from ckpt_tools.model.seal import Sealing as Sealing
     from ckpt_tools.model.selection import Selection as Selection
     from ckpt_tools.model.selection import StoreOptions as StoreOptions
     from ckpt_tools.model.selection import Trust as Trust
-    from ckpt_tools.model.tensor import Stats as Stats
-    from ckpt_tools.model.tensor import Tensor as Tensor
 
 _ROOMS = ("elastic", "errors", "integrations")
 _HOME = {
@@ -80,9 +80,8 @@ _HOME = {
         "ckpt_tools.model.finding": "Finding Severity Verdict",
         "ckpt_tools.model.part": "Kind Part",
         "ckpt_tools.model.plan": "Choice FileLoad Known LoadPlan RankLoad Rejected Resume Rollback",
-        "ckpt_tools.model.report": "Guard Level Region Report",
+        "ckpt_tools.model.report": "Guard Level Region Report Stats Tensor",
         "ckpt_tools.model.selection": "Selection StoreOptions Trust",
-        "ckpt_tools.model.tensor": "Stats Tensor",
         "ckpt_tools.errors": "CannotLook CkptError LoadFailed NoCheckpoint NoneUsable NotNewest UsageError",
     }.items()
     for name in names.split()

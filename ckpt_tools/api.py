@@ -19,10 +19,9 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection, StoreOptions
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.storage import counted
-from ckpt_tools.storage.paths import Path, Paths, names, one, several
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.urls import absolute, is_url
+from ckpt_tools.storage.urls import Path, Paths, absolute, is_url, names, one, several
 
 if TYPE_CHECKING:
     from ckpt_tools.model.answers import Scan, Verification
@@ -190,7 +189,7 @@ def plan(
     ``note`` is called with one sentence when verdicts of earlier runs cannot be used. Nothing is written
     except the cache, if ``selection.cache`` is set.
     """
-    from ckpt_tools.planning.answer import load_plan
+    from ckpt_tools.planning.planner import load_plan
 
     root, selection = one(root), selection or Selection()
     if selection.plan_dir is not None:  # else it counts only where nothing is found
@@ -225,7 +224,7 @@ def latest(
     different files.
     """
     from ckpt_tools import launchers
-    from ckpt_tools.planning.answer import find_asking_rank, narrow_to_rank
+    from ckpt_tools.planning.planner import find_asking_rank, narrow_to_rank
 
     selection = selection or Selection()
     started = launchers.detect(os.environ)

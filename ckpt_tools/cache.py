@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import DecodeError, msgpack
 from msgspec.structs import replace
 
-from ckpt_tools.model.report import NO_METADATA, Report
-from ckpt_tools.model.tensor import Box
+from ckpt_tools.model.report import NO_METADATA, Box, Report
 from ckpt_tools.settings.directories import verdicts as directory
 from ckpt_tools.storage import Identity
 from ckpt_tools.storage import trust as orders

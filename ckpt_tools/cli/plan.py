@@ -37,7 +37,7 @@ def plan(asked: options.Asked) -> int:
     read.
     """
     from ckpt_tools import api
-    from ckpt_tools.planning.answer import narrow_to_rank
+    from ckpt_tools.planning.planner import narrow_to_rank
 
     to = asked.to
     if asked.given["history"]:

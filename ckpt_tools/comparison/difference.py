@@ -15,9 +15,8 @@ from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.inspection.digests import placed
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Level, Report, Scalar
+from ckpt_tools.model.report import Level, Report, Scalar, Tensor
 from ckpt_tools.model.seal import SealedFile
-from ckpt_tools.model.tensor import Tensor
 from ckpt_tools.reading.session import Session
 
 _PATH_NAMES = frozenset({"archive_name", "save_id"})

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.near_miss import Miss, near_miss
+from ckpt_tools.layouts.guess import Miss, near_miss
 from ckpt_tools.storage.listing import Names, walk
 from ckpt_tools.storage.retry import ABSENT, is_directory
 from ckpt_tools.storage.urls import absolute

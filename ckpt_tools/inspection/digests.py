@@ -18,7 +18,7 @@ import xxhash
 from ckpt_tools.checksum import Progress, digests
 from ckpt_tools.checksum.sums import chunks, join_digests
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import OpenFile, Source, opened
 
 SHARED = 4

@@ -17,12 +17,10 @@ from ckpt_tools.formats.seals.document import is_seal
 from ckpt_tools.inspection.recognise import allowed_by_name, by_layout
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
-from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.tensor import Box
+from ckpt_tools.model.report import Box, Level, Report
 from ckpt_tools.storage import Identity
-from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import names_of
-from ckpt_tools.storage.retry import there
+from ckpt_tools.storage.retry import patiently, there
 from ckpt_tools.storage.urls import inside, is_url
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.floats import KINDS, Kind, chosen, value
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.tensor import Stats, Tensor
+from ckpt_tools.model.report import Stats, Tensor
 from ckpt_tools.storage import Source
 
 Patterns = npt.NDArray[np.unsignedinteger[Any]]

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from ckpt_tools.errors import UsageError
 from ckpt_tools.integrations.agreement import Resumed, resume
-from ckpt_tools.storage.paths import Path
+from ckpt_tools.storage.urls import Path
 
 
 class Checkpoint(Protocol):

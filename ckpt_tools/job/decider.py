@@ -17,9 +17,8 @@ from ckpt_tools.cache import Note
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, UsageError, explain_refusal
 from ckpt_tools.job.decision import Body, Decision, body_of, check, failure
 from ckpt_tools.job.decisions import Decisions
-from ckpt_tools.job.meeting import SAME, Meeting, meeting
+from ckpt_tools.job.meeting import SAME, Meeting, find_board, meeting
 from ckpt_tools.job.membership import Membership, Options
-from ckpt_tools.job.rendezvous import find_board
 from ckpt_tools.job.starts import with_loop
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.layouts import layouts_of
@@ -248,7 +247,7 @@ class Decider(Struct):
         if self.listener.made:
             self.listener.made(plan)
         if options.stage and plan.checkpoint:
-            from ckpt_tools.job.staging.wanted import describe
+            from ckpt_tools.job.staging.fetching import describe
 
             return {**body_of(plan), **describe(plan, options.stage, layouts_of(selection))}
         if options.view and plan.checkpoint:

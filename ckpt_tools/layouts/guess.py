@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common import under_way
-from ckpt_tools.layouts.common.templates import compile_template
+from ckpt_tools.layouts.common.piece import Piece
+from ckpt_tools.layouts.common.templates import TOKENS, compile_template
 from ckpt_tools.layouts.files import numbers_named
 
 _DATE = r"(?<!\d)(?:19|20)\d\d[-_.]?[01]\d[-_.]?[0-3]\d(?:[-_T. ]?\d\d[-_.]?\d\d(?:[-_.]?\d\d)?)?(?!\d)"
@@ -355,3 +356,45 @@ def _with_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Ite
 def _name_role(template: str) -> str:
     words = re.findall("[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", template.lower()))
     return "_".join(word for word in words if not _CALLED.fullmatch(word)) or "part"
+
+
+class Miss(NamedTuple):
+    """The template ``fits`` so much of the path; ``expected`` is its next piece, ``found`` what is there."""
+
+    path: str
+    fits: str
+    expected: str
+    found: str
+
+
+def _tokens(template: str) -> list[str]:
+    """The template in its smallest pieces; an optional part is one."""
+    out: list[str] = []
+    depth, held = 0, ""
+    for piece in TOKENS.split(template):
+        if not piece:
+            continue
+        depth += (piece == "[") - (piece == "]")
+        held += piece
+        if depth == 0:
+            out.append(held)
+            held = ""
+    return out
+
+
+def near_miss(piece: Piece, path: str) -> Miss | None:
+    """How far the end of ``path`` (as many components as the template has) follows the template;
+    None when not even its first literal is there.
+    """
+    tail = "/".join(path.split("/")[-piece.depth - 1 :])
+    parts, reached, best = _tokens(piece.template), "", 0
+    for i in range(1, len(parts) + 1):
+        m = re.match(compile_template("".join(parts[:i])), tail)
+        if m is None:
+            break
+        reached, best = m[0], i
+    literal = any(token.strip("/") and token[0] not in "{[<" for token in parts[:best])
+    if best == len(parts):
+        fits = re.fullmatch(compile_template(piece.template), tail) is not None
+        return None if fits else Miss(path, reached, "the end of the name", tail[len(reached) :])
+    return Miss(path, reached, parts[best], tail[len(reached) :][:80]) if literal else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from ckpt_tools.layouts.common.arrays import fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.common.counters import named_steps
 from ckpt_tools.layouts.common.layout import (
     Flaws,
@@ -15,6 +14,7 @@ from ckpt_tools.layouts.common.layout import (
     loss,
     names_in,
 )
+from ckpt_tools.layouts.common.lost_files import fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 

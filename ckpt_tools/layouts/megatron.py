@@ -9,7 +9,6 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.arrays import lost_arrays
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, told_otherwise
 from ckpt_tools.layouts.common.layout import (
     Flaws,
@@ -23,6 +22,7 @@ from ckpt_tools.layouts.common.layout import (
     read_number,
     whole,
 )
+from ckpt_tools.layouts.common.lost_files import lost_arrays
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity, Verdict

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
+from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
 
 if TYPE_CHECKING:
@@ -167,3 +168,20 @@ class Changes(Struct, frozen=True):
     def to_do(self) -> tuple[Change, ...]:
         """Those that are done, or would be."""
         return tuple(c for c in self.changes if c.state != "stays")
+
+
+class Failure(Struct, frozen=True):
+    """Why ``command`` has no answer: ``plan`` holds rejected candidates, ``rule`` is what asks or stops."""
+
+    command: str
+    code: str
+    message: str
+    hint: str
+    exit_code: int
+    plan: LoadPlan | None = None
+    rule: str = ""
+
+
+def code_of(name: str) -> str:
+    """``NoneUsable`` -> ``none-usable``: the class of an error as answers name it."""
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")

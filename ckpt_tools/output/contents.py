@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ckpt_tools.formats import format_of
-from ckpt_tools.model.report import Guard, Report
-from ckpt_tools.model.tensor import Stats, Tensor
+from ckpt_tools.model.report import Guard, Report, Stats, Tensor
 from ckpt_tools.output.json import COUNTS
 from ckpt_tools.output.page import PLAIN, STYLE, Page, View, describe_checks, known, relative
 from ckpt_tools.output.words import percent, plural, size

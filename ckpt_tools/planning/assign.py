@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import Piece, layouts_of
-from ckpt_tools.layouts.common.rank_grid import ALONE, Topology
+from ckpt_tools.layouts.common.saved_by import ALONE, Topology
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding

@@ -23,10 +23,19 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Choice, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import choice_warnings, filters, order, other_writers, topology, trackers
+from ckpt_tools.planning import choice_warnings, order, other_writers, topology, trackers
 from ckpt_tools.planning import judge as judging
 from ckpt_tools.planning import unfinished as under_way
-from ckpt_tools.planning.choose import Judge, Judgement, StepOf, choose, rank
+from ckpt_tools.planning.choose import (
+    Judge,
+    Judgement,
+    StepOf,
+    allows,
+    choose,
+    is_requested,
+    is_whole_prefix,
+    rank,
+)
 from ckpt_tools.planning.engine import find_gaps
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
 from ckpt_tools.planning.rules.order import times_contradict_steps, times_mute
@@ -87,7 +96,7 @@ class Candidates:
             grouping.group(self.session.parts, self.session.layouts, self.selection.save_interval)
         )
         self.arranged = frozenset(c.layout for c in (*everything, *self.exports))
-        requested = [c for c in everything if filters.is_requested(c, self.selection)]
+        requested = [c for c in everything if is_requested(c, self.selection)]
         self.unfinished = [c for c in requested if c.unfinished]
         finished = [c for c in requested if not c.unfinished]
         if not finished:
@@ -95,7 +104,7 @@ class Candidates:
             return []
         self.checkpoints = self._keep_one_run(finished)
         named = trackers.find_lost(self.session, self.checkpoints, self.unfinished)  # and gone
-        self.lost = [r for r in named if filters.allows(self.selection, r.checkpoint)]
+        self.lost = [r for r in named if allows(self.selection, r.checkpoint)]
         self.unfinished = self._find_unfinished_of_run()
         self._settle_steps_and_places()
         self._prepare_judge()
@@ -104,7 +113,7 @@ class Candidates:
     def _leave_out_exports(self, everything: list[Checkpoint]) -> list[Checkpoint]:
         """Without those of layouts that hold exports alone, where anything else was asked for."""
         saves = [c for c in everything if not self.layouts.of(c).of_exports]
-        asked = any(filters.is_requested(c, self.selection) for c in saves)
+        asked = any(is_requested(c, self.selection) for c in saves)
         if not asked or self.selection.kind is Kind.RELEASE:
             return everything
         self.exports = [c for c in everything if self.layouts.of(c).of_exports]
@@ -143,7 +152,7 @@ class Candidates:
     def _prepare_judge(self) -> None:
         """Rank the checkpoints that the filters leave, and make their judge. Raises NoneUsable."""
         s, selection = self.session, self.selection
-        candidates = [c for c in self.checkpoints if filters.allows(selection, c, self.step)]
+        candidates = [c for c in self.checkpoints if allows(selection, c, self.step)]
         if not candidates:
             raise filters_hide_all.stop(none_usable.count_checkpoints(self.checkpoints), self.nothing())
         self.expected = completeness.expected(
@@ -226,7 +235,7 @@ class Candidates:
     ) -> Mapping[tuple[str, str], Sequence[Checkpoint]]:
         """The saves of each run that --prefix and --run leave, without those that links lead to."""
         if (prefix := self.selection.prefix) is not None:
-            finished = [c for c in finished if filters.is_whole_prefix(c, prefix)] or finished
+            finished = [c for c in finished if is_whole_prefix(c, prefix)] or finished
         runs = self.session.runs(finished)
         if (run := self.selection.run) is not None:
             name = run.rstrip("/").removeprefix("./")

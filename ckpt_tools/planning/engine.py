@@ -19,8 +19,7 @@ from ckpt_tools.layouts.common.saved_by import saved_sizes
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Level, Report, Tensor
 from ckpt_tools.planning.equal_files import EqualFiles
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.lost_files import (

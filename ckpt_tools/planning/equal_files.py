@@ -17,8 +17,7 @@ from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.counters import steps_told
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.report import Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Level, Tensor
 from ckpt_tools.planning.facts import StateFile
 from ckpt_tools.planning.rules.pair.same_content import RULE, check
 from ckpt_tools.planning.rules.rule import Effect, finding_of

@@ -10,12 +10,11 @@ from msgspec import Struct, field
 
 from ckpt_tools.discovery.completeness import Expected
 from ckpt_tools.layouts import Layouts, Piece
-from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_by import Topology
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.ranges import Ranges
-from ckpt_tools.model.report import Report
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Report, Tensor
 
 
 class UnplacedFile(Struct, frozen=True):

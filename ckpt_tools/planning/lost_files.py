@@ -11,12 +11,11 @@ from contextlib import closing
 from ckpt_tools.formats import format_of
 from ckpt_tools.formats.common.zeros import ZEROS, all_zero, all_zeros, is_weight, zero_tensors
 from ckpt_tools.layouts import Claim, Purpose
-from ckpt_tools.layouts.common import arrays
+from ckpt_tools.layouts.common import lost_files
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Level, Report, Tensor
 from ckpt_tools.planning.equal_files import place
 from ckpt_tools.planning.rules.rule import make_finding
 from ckpt_tools.planning.rules.save import missing_part, unfinished, values
@@ -110,7 +109,7 @@ def _find_left_out(s: Session, c: Checkpoint, beside: Sequence[Checkpoint]) -> I
 
 def _find_undescribed(s: Session, c: Checkpoint) -> Iterator[Finding]:
     """Chunks of an array of which the file that describes them is gone."""
-    described = {os.path.dirname(p.path) for p in c.parts if arrays.is_array(s.layouts.piece_of(p))}
+    described = {os.path.dirname(p.path) for p in c.parts if lost_files.is_array(s.layouts.piece_of(p))}
     for home in s.found.strange if described else ():
         above = home
         while len(above) > len(c.path) and above not in described:  # there may be one for each axis

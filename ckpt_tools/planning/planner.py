@@ -5,30 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ckpt_tools.cache import Cache
 from ckpt_tools.errors import CannotLook, CkptError, NoCheckpoint, NoneUsable, NotRecognised, UsageError
-from ckpt_tools.layouts.common.rank_grid import ALONE
+from ckpt_tools.layouts.common.saved_by import ALONE
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, is_ahead
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, RankLoad, Resume
 from ckpt_tools.model.report import Level
-from ckpt_tools.planning import choice_warnings, order, other_writers, topology, trackers
+from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning import choice_warnings, decision_log, order, other_writers, topology, trackers
 from ckpt_tools.planning import unfinished as under_way
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.engine import GAPS, find_gaps
 from ckpt_tools.planning.first_launch import describe_unplaced
 from ckpt_tools.planning.lost_files import find_headless, find_lost_texts
 from ckpt_tools.planning.rules.choice import export_newer, none_usable
+from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import mixed_counters
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST, ask_how_many
 from ckpt_tools.planning.rules.tree import could_not_look
 from ckpt_tools.planning.seals import find_later_and_gone
 from ckpt_tools.planning.unplaced import require_fetched, require_no_stranger, require_none_newer
+from ckpt_tools.reading.session import Progress
 from ckpt_tools.reading.unseen import HINT, Answer, as_finding, weigh
+from ckpt_tools.settings import plugins
 from ckpt_tools.storage.urls import is_url
+
+if TYPE_CHECKING:
+    from ckpt_tools.launchers.launcher import Started
 
 _TELLING = 8
 """Files at most that are asked for the step and the epoch."""
@@ -297,3 +306,49 @@ def make_fingerprint(root: str, ranks: Sequence[RankLoad], shared: Sequence[File
         names = "\0".join(map(name, r.files))
         digest.update(f"{r.rank}\0{names}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def load_plan(root: str, selection: Selection, progress: Progress | None, cache: Cache | None) -> LoadPlan:
+    """Return the plan; one without a checkpoint only where that is allowed and no earlier start had one."""
+    try:
+        made = Planner(root, selection, progress, cache).plan()
+    except NoCheckpoint as error:  # that something is gone says more
+        decision_log.require_first_launch(root, selection, error.plan)
+        raise
+    if made.checkpoint is None:
+        decision_log.require_first_launch(root, selection, made)
+    if selection.strict:
+        broken = tuple(plugins.findings())
+        for hit in could_not_look.find_unknown(made.below_level, selection.level, broken):
+            plan = replace(made, checkpoint=None, resume=Resume(None), by_rank=(), shared=())
+            raise error_of(could_not_look.RULE, hit, plan=plan)
+    return made
+
+
+def find_asking_rank(full: LoadPlan, selection: Selection, started: Started | None) -> int:
+    """Return the rank that was named, else the launcher's. Raises UsageError if it is unknown and matters."""
+    if selection.rank is not None:
+        return selection.rank
+    if started and started.rank:
+        return started.rank.value
+    if len({tuple(f.path for f in r.files) for r in full.by_rank}) <= 1:
+        return full.by_rank[0].rank if full.by_rank else 0
+    message = f"{len(full.by_rank)} ranks load different files, and which rank is asking is unknown"
+    if started and started.unclear:
+        raise UsageError(f"{message}: {started.unclear}", started.hint)
+    raise UsageError(message, "pass --rank N, or set CKPT_RANK")
+
+
+def narrow_to_rank(full: LoadPlan, mine: int) -> LoadPlan:
+    """Return the plan with the files of one rank. Raises UsageError if the rank is outside the world."""
+    if full.checkpoint is None or (full.shared and not full.by_rank):
+        return full
+    ranks = tuple(r for r in full.by_rank if r.rank == mine)
+    if not ranks:
+        raise UsageError(
+            f"rank {mine} is outside the world of {full.world_size} ranks",
+            "add --world-size N, and --replica-groups all if every rank loads the same file",
+        )
+    files = ranks[0].files
+    resume = full.resume if full.resume.path or len(files) != 1 else replace(full.resume, path=files[0].path)
+    return replace(full, by_rank=ranks, resume=resume)

@@ -12,7 +12,7 @@ from operator import attrgetter
 from msgspec import Struct
 
 from ckpt_tools.discovery.completeness import Expected
-from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_by import Topology
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 
 _EACH_WAY = 2

@@ -17,7 +17,7 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.choice_warnings import describe_state
-from ckpt_tools.planning.filters import allows, belongs
+from ckpt_tools.planning.choose import allows, belongs
 from ckpt_tools.planning.order import find_places, order_saves, step_at
 from ckpt_tools.planning.rules.save import unfinished
 from ckpt_tools.planning.trackers import find_declared, find_trackers

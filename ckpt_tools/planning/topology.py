@@ -16,7 +16,7 @@ from ckpt_tools.discovery.group import essential
 from ckpt_tools.formats.common.format import RankGroups
 from ckpt_tools.layouts import Layout, Layouts
 from ckpt_tools.layouts.common import saved_by as in_files
-from ckpt_tools.layouts.common.rank_grid import ALONE, Topology
+from ckpt_tools.layouts.common.saved_by import ALONE, Topology
 from ckpt_tools.layouts.common.templates import COORDS
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
@@ -26,7 +26,7 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.rules.save import mixed_counters, parallel_sizes, rank_mismatch
 from ckpt_tools.planning.rules.save.parallel_sizes import HIGHEST
-from ckpt_tools.planning.writers import Rows, find_placed, rank_order
+from ckpt_tools.planning.rules.save.rank_mismatch import Rows, find_placed, rank_order
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import trust

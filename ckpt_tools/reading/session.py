@@ -28,19 +28,17 @@ from ckpt_tools.layouts import Changes, Claim, Layouts, Piece, layouts_of, whole
 from ckpt_tools.model.checkpoint import Checkpoint, Order
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.part import Part, Unseen
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Box, Level, Report
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.model.tensor import Box
 from ckpt_tools.reading.reader import Reader
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.listing import THREADS
-from ckpt_tools.storage.paths import names
 from ckpt_tools.storage.stalls import Stalled, away
-from ckpt_tools.storage.urls import absolute, is_url, normal
+from ckpt_tools.storage.urls import absolute, is_url, names, normal
 
 if TYPE_CHECKING:
+    from ckpt_tools.inspection.kept_checksum import Evidence
     from ckpt_tools.inspection.signatures import Signatures
-    from ckpt_tools.inspection.store_evidence import Evidence
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 Told = tuple[str, int | str | Finding | None]
@@ -89,7 +87,7 @@ class Session:
         self.found: Discovery = _discover(root, self.layouts, listing, options)
         self.evidence: Evidence | None = None
         if options.by_store and is_url(self.root):
-            from ckpt_tools.inspection.store_evidence import Evidence
+            from ckpt_tools.inspection.kept_checksum import Evidence
 
             self.evidence = Evidence()
         bases = {seal.path: base_of(seal.path) for seal in self.found.seals}

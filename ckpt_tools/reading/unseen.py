@@ -15,7 +15,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import names
 from ckpt_tools.formats.common.stored_digests import whole_digests
-from ckpt_tools.inspection.store_evidence import Evidence, beside_digests, beside_seal
+from ckpt_tools.inspection.kept_checksum import Evidence, beside_digests, beside_seal
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
-from ckpt_tools.storage.attempts import patiently
-from ckpt_tools.storage.retry import is_directory
+from ckpt_tools.storage.retry import is_directory, patiently
 
 
 class Links(Struct):

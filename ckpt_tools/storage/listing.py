@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Protocol, TypeVar, cast
 
-from ckpt_tools.storage.attempts import patiently
-from ckpt_tools.storage.retry import is_directory, status
+from ckpt_tools.storage.retry import is_directory, patiently, status
 from ckpt_tools.storage.threads import Threads
 from ckpt_tools.storage.urls import is_url
 

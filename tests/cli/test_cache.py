@@ -32,9 +32,8 @@ from ckpt_tools.api import latest, plan, verify
 from ckpt_tools.cache import Cache, Entry, inside, pack, turn, unpack
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.report import Box, Level, Report, Stats
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.model.tensor import Box, Stats
 from ckpt_tools.reading import reader
 from ckpt_tools.settings.directories import verdicts as directory
 from ckpt_tools.storage import Identity

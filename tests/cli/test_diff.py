@@ -47,7 +47,7 @@ from ckpt_tools.inspection.digests import (
     tensor_digests,
 )
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource
 
 DEMO = FIXTURES / "demo"

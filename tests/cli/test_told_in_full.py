@@ -21,7 +21,7 @@ from run_helpers import SAY, broken, ckpt, megatron
 from ckpt_tools.api import plan, verify
 from ckpt_tools.discovery import completeness
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_by import Topology
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding

@@ -16,7 +16,7 @@ from run_helpers import OLD, broken, broken_body, megatron
 from safetensors_writer import vectors
 
 from ckpt_tools.api import verify
-from ckpt_tools.guard.watch import WatchOptions, records, root
+from ckpt_tools.guard.watch import WatchOptions, pending, root
 from ckpt_tools.guard.watch.loop import Watcher
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.report import Level
@@ -246,7 +246,7 @@ def test_a_full_disk_is_said_once_and_it_goes_on(
     assert "No space left" in seen.of("problem", "message")[0]
     assert not watch(path).checkpoints(), "what was known is written when there is room again"
     (home,) = (tmp_path / "state/ckpt-tools/watched").iterdir()
-    assert sorted(p.name for p in home.iterdir()) == [records.NAME, records.LOCK], "nothing else is left"
+    assert sorted(p.name for p in home.iterdir()) == [pending.NAME, pending.LOCK], "nothing else is left"
 
 
 @pytest.mark.slow
@@ -284,7 +284,7 @@ def test_the_state_of_somebody_else_does_not_count(watch: Watch, tmp_path: Path)
     broken_body(path)
     watch(path)
     (home,) = (tmp_path / "state/ckpt-tools/watched").iterdir()
-    (home / records.NAME).chmod(0o666)
+    (home / pending.NAME).chmod(0o666)
     with pytest.raises(Untrusted, match=r"watch\.json"):
         Watcher([str(path)], WatchOptions(once=True), lambda _: None).run()
 

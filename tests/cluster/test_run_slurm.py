@@ -20,7 +20,7 @@ from slurm_cluster import PACKAGES, Batch, Slurm, needs
 from slurm_keeper import free_ports
 from training_script import Training, uninterrupted
 
-from ckpt_tools.job.rendezvous import first_host
+from ckpt_tools.job.meeting import first_host
 
 # One process of training: it writes down what it sees. With a second word it also asks for its files, as a
 # script does that knows only the command line.

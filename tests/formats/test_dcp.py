@@ -42,8 +42,7 @@ from ckpt_tools.formats.json_files import mcore_integrity
 from ckpt_tools.formats.safetensors import safetensors_index
 from ckpt_tools.inspection.check import regions_of
 from ckpt_tools.model.finding import Finding, Verdict
-from ckpt_tools.model.report import Guard
-from ckpt_tools.model.tensor import Box, Tensor
+from ckpt_tools.model.report import Box, Guard, Tensor
 from ckpt_tools.storage import BytesSource
 
 GOOD = FORMAT_FILES / "dcp" / "good"

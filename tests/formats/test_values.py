@@ -22,8 +22,7 @@ from ckpt_tools.inspection import tensor_values as module
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.tensor_values import CHUNK, LISTED, Stats, values
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Level, Tensor
 from ckpt_tools.storage import BytesSource
 
 np: Any = pytest.importorskip("numpy")

@@ -25,8 +25,7 @@ from ckpt_tools.formats import BY_NAME, Anatomy, structure
 from ckpt_tools.formats.common import decode, zstd
 from ckpt_tools.formats.tensorstore.zarr import array_of
 from ckpt_tools.model.finding import Severity
-from ckpt_tools.model.report import Guard
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import BytesSource
 
 FMT = BY_NAME["zarr"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ckpt_tools.formats.common.zeros import MANY, PAGE, joined, lost_pages, zero_pages
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource
 
 np: Any = pytest.importorskip("numpy")

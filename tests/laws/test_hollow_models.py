@@ -24,8 +24,7 @@ from ckpt_tools.inspection.check import inspect
 from ckpt_tools.layouts import active
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.model.report import Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Level, Tensor
 from ckpt_tools.output.contents import render
 from ckpt_tools.planning.lost_files import MODELS, OPTIMIZERS
 from ckpt_tools.storage import BytesSource

@@ -27,7 +27,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import BY_NAME as FORMATS
 from ckpt_tools.layouts import LAYOUTS, Layout, Piece, active, use, user
 from ckpt_tools.layouts.common.templates import FIELDS, METRIC, NUMBERS, RANKS
-from ckpt_tools.layouts.near_miss import near_miss
+from ckpt_tools.layouts.guess import near_miss
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Known, LoadPlan

@@ -15,7 +15,7 @@ from timed import lay
 
 from ckpt_tools.api import plan, verify
 from ckpt_tools.errors import NoneUsable, UsageError
-from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_by import Topology
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection

@@ -14,7 +14,7 @@ from helpers import flipped
 from ckpt_tools import api
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.job.staging import stage
-from ckpt_tools.job.staging.wanted import wanted_of
+from ckpt_tools.job.staging.fetching import wanted_of
 from ckpt_tools.layouts import BUILT_IN
 from ckpt_tools.model.selection import Selection
 

@@ -11,7 +11,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.layout import Complete, Layout, Piece
 from ckpt_tools.layouts.common.piece import COPIES, OWN, SHARDED, Readers
-from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_by import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Kind, Part

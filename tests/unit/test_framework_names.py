@@ -49,7 +49,7 @@ USERS_WORDS = [
     Allowed("findings.py", ".*MindSpore gives a finished checkpoint", "the title of a finding"),
     Allowed("job/membership.py", r"--worker is for .*|torchrun", "a hint; the launcher that has a node rank"),
     Allowed("job/decider.py", r"set CKPT_NODE.*", "a hint"),
-    Allowed("job/rendezvous.py", r"give torchrun.*", "a hint"),
+    Allowed("job/meeting.py", r"give torchrun.*", "a hint"),
     Allowed("planning/rules/", r".*\n.*", "the page of a rule: the incident or the source that it is for"),
     Allowed("settings/declarations.py", ".*MindSpore (strategy|checkpoints).*", "help texts of flags"),
 ]

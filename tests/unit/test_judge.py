@@ -19,14 +19,13 @@ from ckpt_tools.findings import finding
 from ckpt_tools.layouts import Layouts
 from ckpt_tools.layouts.common.layout import Complete, Layout, Piece
 from ckpt_tools.layouts.common.piece import OWN, Readers
-from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_by import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.plan import Assignment, Resume
-from ckpt_tools.model.report import Level, Report, Unlisted
+from ckpt_tools.model.report import Box, Level, Report, Unlisted
 from ckpt_tools.model.selection import ReadOptions, Selection
-from ckpt_tools.model.tensor import Box
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.equal_files import Contradiction
 from ckpt_tools.planning.judge import Judge

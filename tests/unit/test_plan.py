@@ -14,7 +14,7 @@ from ckpt_tools.discovery.completeness import expected
 from ckpt_tools.errors import UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN
-from ckpt_tools.layouts.common.rank_grid import Topology
+from ckpt_tools.layouts.common.saved_by import Topology
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.part import Kind, Part
@@ -23,9 +23,9 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.assign import Groups, assign
 from ckpt_tools.planning.facts import Evidence, OwnFile, Tensors
+from ckpt_tools.planning.rules.save.rank_mismatch import Placed, rank_order
 from ckpt_tools.planning.rules.save.topology_mismatch import find_mismatch
 from ckpt_tools.planning.topology import find_topology
-from ckpt_tools.planning.writers import Placed, rank_order
 
 NOTHING: Mapping[int, str] = {}
 

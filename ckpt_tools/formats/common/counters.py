@@ -9,7 +9,7 @@ import struct
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Tensor
 
 if TYPE_CHECKING:
     from ckpt_tools.storage import Source

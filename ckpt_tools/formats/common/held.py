@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from ckpt_tools.formats.common.counters import STATE
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Held, Report
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Held, Report, Tensor
 
 _OTHER_STATE = re.compile(r"optim|sched|rng|random|scaler", re.IGNORECASE)
 _SCHEDULER = frozenset({"base_lrs", "last_epoch", "_step_count", "_last_lr"})

@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Scalar
-from ckpt_tools.model.tensor import Box, Tensor
+from ckpt_tools.model.report import Box, Scalar, Tensor
 from ckpt_tools.storage import Source
 
 # ---- Tensors whose pieces lie in several files: whether all pieces of one save make up whole tensors.

@@ -28,8 +28,7 @@ from ckpt_tools.formats.torch import torch_legacy, torch_zip
 from ckpt_tools.formats.torch.names import legacy_magic
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import BytesSource, Source
 
 PACKED, _UNPACKED = 1 << 20, 8 << 20

@@ -37,8 +37,7 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global, Pickled
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Level, Tensor
 from ckpt_tools.storage import Source
 
 VERSION = "1.0.0"  # CURRENT_DCP_VERSION of torch 2.13; earlier ones wrote no version

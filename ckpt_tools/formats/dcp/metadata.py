@@ -26,8 +26,7 @@ from ckpt_tools.formats.pickles.machine import GETATTR
 from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard
-from ckpt_tools.model.tensor import Box
+from ckpt_tools.model.report import Box, Guard
 
 _PACKAGES = ("torch.distributed.checkpoint.", "torch.distributed._shard.checkpoint.")  # until torch 2.0
 _META = tuple(p + "metadata" for p in _PACKAGES)

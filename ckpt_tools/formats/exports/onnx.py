@@ -17,8 +17,7 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, limited, ow
 from ckpt_tools.formats.common.protobuf import Field, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, zero_tail
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import Source
 
 _WINDOW = 4096

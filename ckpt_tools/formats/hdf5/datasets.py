@@ -20,8 +20,7 @@ from ckpt_tools.formats.hdf5.chunks import (
     read_fixed_array,
 )
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Tensor
 
 # ---- The datatype and the dataspace message: what the elements are, and how many.
 

@@ -21,8 +21,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.protobuf import SMALL, Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS, MAX_TEXT, is_single, near_miss, scalar
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Scalar
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Scalar, Tensor
 from ckpt_tools.storage import ShortRead
 
 LITERAL, TRAILER = b"crc_num", 17

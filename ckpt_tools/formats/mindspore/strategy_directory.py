@@ -13,8 +13,8 @@ from ckpt_tools.formats.common.format import RankGroups
 from ckpt_tools.formats.mindspore.strategy_groups import Strategy, from_json, stage_groups
 from ckpt_tools.formats.mindspore.strategy_proto import MAX_SIZE, read
 from ckpt_tools.storage import BytesSource, OpenFile, ShortRead, opened
-from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import entries_of
+from ckpt_tools.storage.retry import patiently
 
 _RANK_IN_NAME = re.compile(r"(?:rank|src_strategy)_(\d{1,9})\.\w+$")
 _FIT = "add --world-size N, or name the directory of this run"

@@ -28,8 +28,7 @@ from ckpt_tools.formats.common.tensors import (
     scalar,
 )
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Scalar
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Scalar, Tensor
 from ckpt_tools.storage import Source
 
 MAX_OBJECTS = 1_000_000

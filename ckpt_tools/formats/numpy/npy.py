@@ -15,8 +15,7 @@ from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import arrays, scalars
 from ckpt_tools.formats.pickles.stubs import Call
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import Source
 
 MAGIC = b"\x93NUMPY"

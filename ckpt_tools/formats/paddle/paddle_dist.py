@@ -21,8 +21,7 @@ from ckpt_tools.formats.pickles.stubs import Call, Global
 from ckpt_tools.formats.torch.names import text
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.model.tensor import Box
+from ckpt_tools.model.report import Box, Guard, Level
 from ckpt_tools.storage import Source
 
 _MODULES = (

@@ -16,8 +16,7 @@ from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import Source
 
 _NAMES = "bool int16 int32 int64 float16 float32 float64"

@@ -22,8 +22,7 @@ from ckpt_tools.formats.pickles.joblib_arrays import WRAPPER
 from ckpt_tools.formats.pickles.stubs import Call, Filled, Global, Long, Pickled
 from ckpt_tools.formats.torch.names import list_tensors, text
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Scalar
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Scalar, Tensor
 
 _MANY = 5000  # entries of one level that are looked at
 _DIGITS = 7  # of the number of a layer, below

@@ -28,8 +28,7 @@ from ckpt_tools.formats.common.tensors import (
 )
 from ckpt_tools.formats.safetensors import safetensors_index
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import Source
 
 # ---- The JSON header of safetensors: what an entry and the metadata may say.

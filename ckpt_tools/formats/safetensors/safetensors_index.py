@@ -32,8 +32,7 @@ from ckpt_tools.formats.common.json_text import Cursor, integers, mapping, parse
 from ckpt_tools.formats.common.tensors import MAX_INDEXED as MAX_TENSORS
 from ckpt_tools.formats.common.tensors import MAX_NAME, near_miss, remember
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Level
-from ckpt_tools.model.tensor import Box, Tensor
+from ckpt_tools.model.report import Box, Level, Tensor
 from ckpt_tools.storage import Source
 
 # ---- What an index of a sharded model says about its shards, and whether they agree.

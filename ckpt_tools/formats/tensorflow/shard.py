@@ -15,8 +15,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.tensors import MAX_SCALARS, is_single, remember, scalar
 from ckpt_tools.formats.tensorflow.sstable import Item, read_fields, read_varint, unmask_crc
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
 # ---- CRC-32C of the two kinds of tensor whose elements vary in length: it covers the lengths as numbers,

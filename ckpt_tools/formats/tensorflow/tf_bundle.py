@@ -35,8 +35,7 @@ from ckpt_tools.formats.tensorflow.sstable import (
     slice_shape,
 )
 from ckpt_tools.model.finding import Finding, Notes, Severity
-from ckpt_tools.model.report import Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Level, Tensor
 from ckpt_tools.storage import Source
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import ABSENT

@@ -26,8 +26,7 @@ from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, nothing, ow
 from ckpt_tools.formats.common.json_text import integers, mapping, read_json, sequence
 from ckpt_tools.formats.common.zstd import have_zstd, needs_zstd, walk
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import Source
 
 MAX_CHUNKS = 100_000

@@ -14,7 +14,7 @@ from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
 from ckpt_tools.formats.torch.tensors import Place, Storage, storages, tensors
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import BytesSource, Source
 
 _SMALL = 256 << 10

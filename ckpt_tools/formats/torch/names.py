@@ -12,7 +12,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.pickles.stubs import Call, Global, Key, Number, Persistent
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import Source
 
 # ---- How torch's old format begins, and what else such a beginning may be.

@@ -16,7 +16,7 @@ from ckpt_tools.formats.pickles.reader import read_pickle
 from ckpt_tools.formats.pickles.stubs import Call, Global, Persistent, Pickled
 from ckpt_tools.formats.torch.names import FROM_TYPE, list_tensors
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Tensor
 
 _SIZES = {
     1: (

@@ -23,8 +23,7 @@ from ckpt_tools.formats.pickles.stubs import Global, Pickled
 from ckpt_tools.formats.torch.names import list_tensors
 from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent
 from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.report import Guard, Level
-from ckpt_tools.model.tensor import Tensor
+from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import Source
 
 _HEADS = tuple(n.ljust(64, b"\0") for n in (b"././@PaxHeader", *(n.encode() for n in NAMES)))

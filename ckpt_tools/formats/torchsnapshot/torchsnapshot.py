@@ -27,8 +27,7 @@ from ckpt_tools.formats.common.zeros import ZEROS
 from ckpt_tools.formats.dcp.data_files import Piece, check_object, check_tensor
 from ckpt_tools.formats.torch.tensors import ITEMSIZE
 from ckpt_tools.model.finding import Finding, Severity
-from ckpt_tools.model.report import Guard, Level, Scalar
-from ckpt_tools.model.tensor import Box, Tensor
+from ckpt_tools.model.report import Box, Guard, Level, Scalar, Tensor
 from ckpt_tools.storage import Source
 
 _FIRST = re.compile(rb'\{\s*"version"\s*:\s*"[^"]{1,40}"\s*,\s*"world_size"')

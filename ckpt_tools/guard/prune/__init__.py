@@ -32,7 +32,7 @@ from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import filters
+from ckpt_tools.planning import choose
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.urls import absolute, is_url, real_path
@@ -118,7 +118,7 @@ def _find_versions(root: str) -> tuple[Finding, ...]:
 def _find_questions(s: Session, selection: Selection) -> list[Selection]:
     """One for each run that is asked about."""
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
-    runs = list(s.runs(c for c in everything if filters.belongs(c, selection) and not c.unfinished))
+    runs = list(s.runs(c for c in everything if choose.belongs(c, selection) and not c.unfinished))
     if selection.run is not None or len(runs) < 2:
         return [selection]
     with suppress(UsageError):  # several that are one, or several

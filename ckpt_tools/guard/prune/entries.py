@@ -18,7 +18,7 @@ from ckpt_tools.model.finding import Severity, Verdict, blind
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import filters
+from ckpt_tools.planning import choose
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
 from ckpt_tools.planning.scan import read_step
 from ckpt_tools.reading.session import Session
@@ -135,7 +135,7 @@ def walk_below(home: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
     """Return why the question does not arise for a checkpoint; nothing if it does."""
-    if not filters.belongs(c, selection):
+    if not choose.belongs(c, selection):
         return "it is of another run than was asked for"
     if c.unfinished:
         return "it is not finished"

@@ -21,8 +21,16 @@ from ckpt_tools.guard.verifying import verify
 from ckpt_tools.guard.watch import DAY, WatchOptions
 from ckpt_tools.guard.watch.hooks import call
 from ckpt_tools.guard.watch.metrics import STATES, Answer, Tally
-from ckpt_tools.guard.watch.pending import Listed, Waiting, list_checkpoints, stamp_now
-from ckpt_tools.guard.watch.records import Record, Records, Starts, State
+from ckpt_tools.guard.watch.pending import (
+    Listed,
+    Record,
+    Records,
+    Starts,
+    State,
+    Waiting,
+    list_checkpoints,
+    stamp_now,
+)
 from ckpt_tools.model.answers import Event
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict

@@ -14,7 +14,7 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Known
 from ckpt_tools.planning.facts import SavesFacts
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of, finding_of
-from ckpt_tools.planning.writers import count_of_one_model, counts_experts
+from ckpt_tools.planning.rules.save.rank_mismatch import count_of_one_model, counts_experts
 
 HIGHEST = "highest rank on disk"
 """Where a number of ranks comes from that a lost file would have made larger."""

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery import completeness
 from ckpt_tools.findings import CODES
 from ckpt_tools.layouts import Layout
-from ckpt_tools.layouts.common.rank_grid import Topology
-from ckpt_tools.layouts.common.saved_by import told_place
+from ckpt_tools.layouts.common.saved_by import Topology, told_place
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Assignment

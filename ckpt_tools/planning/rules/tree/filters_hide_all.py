@@ -11,7 +11,7 @@ from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.filters import belongs
+from ckpt_tools.planning.choose import belongs
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule, error_of
 
 
