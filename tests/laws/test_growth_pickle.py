@@ -20,7 +20,7 @@ from ckpt_tools.formats import BY_NAME
 from ckpt_tools.formats.common.format import Anatomy, Damage, structure
 from ckpt_tools.formats.pickles import machine
 from ckpt_tools.formats.pickles.reader import MAX_OPS, Long, Number, read_from, read_pickle
-from ckpt_tools.formats.torch.names import text
+from ckpt_tools.formats.torch.tensors import text
 from ckpt_tools.storage import BytesSource, LocalSource, opened
 
 P2 = b"\x80\x02"

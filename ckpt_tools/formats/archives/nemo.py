@@ -21,7 +21,7 @@ from ckpt_tools.formats.dcp import dcp
 from ckpt_tools.formats.numpy.npy import MAGIC
 from ckpt_tools.formats.pickles.judged import RUNS
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
-from ckpt_tools.formats.torch.names import is_proto
+from ckpt_tools.formats.torch.tensors import is_proto
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, Source, Window

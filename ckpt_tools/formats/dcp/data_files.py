@@ -25,8 +25,7 @@ from ckpt_tools.formats.pickles.reader import read_pickle
 from ckpt_tools.formats.pickles.scalars import scalar
 from ckpt_tools.formats.safetensors import safetensors
 from ckpt_tools.formats.torch import torch_legacy, torch_zip
-from ckpt_tools.formats.torch.names import legacy_magic
-from ckpt_tools.formats.torch.tensors import ITEMSIZE
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import BytesSource, Source

@@ -18,8 +18,7 @@ from ckpt_tools.formats.common.tensors import untiled
 from ckpt_tools.formats.dcp.metadata import lengths_of
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.stubs import Call, Global
-from ckpt_tools.formats.torch.names import text
-from ckpt_tools.formats.torch.tensors import ITEMSIZE
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, text
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Box, Guard, Level
 from ckpt_tools.storage import Source

@@ -35,7 +35,7 @@ from ckpt_tools.formats.pickles.reader import (
     read_from,
     read_pickle,
 )
-from ckpt_tools.formats.torch.names import is_proto, legacy_magic
+from ckpt_tools.formats.torch.tensors import is_proto, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Level
 from ckpt_tools.storage import BytesSource, Source

@@ -11,8 +11,7 @@ from ckpt_tools.formats.pickles.machine import Machine
 from ckpt_tools.formats.pickles.reader import STEPS, NeedMore
 from ckpt_tools.formats.pickles.scalars import arrays, scalar, scalars
 from ckpt_tools.formats.pickles.stubs import Pickled
-from ckpt_tools.formats.torch.names import also_tar, legacy_magic
-from ckpt_tools.formats.torch.tensors import tensors
+from ckpt_tools.formats.torch.tensors import also_tar, legacy_magic, tensors
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source

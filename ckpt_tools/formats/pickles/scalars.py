@@ -20,7 +20,7 @@ from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.common.tensors import MAX_TEXT
 from ckpt_tools.formats.pickles.joblib_arrays import WRAPPER
 from ckpt_tools.formats.pickles.stubs import Call, Filled, Global, Long, Pickled
-from ckpt_tools.formats.torch.names import list_tensors, text
+from ckpt_tools.formats.torch.tensors import list_tensors, text
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Scalar, Tensor
 

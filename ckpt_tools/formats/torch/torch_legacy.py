@@ -14,9 +14,16 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.torch.contents import too_new
-from ckpt_tools.formats.torch.names import NUMBER as _NUMBER
-from ckpt_tools.formats.torch.names import also_tar, legacy_magic
-from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of, storages, tensors
+from ckpt_tools.formats.torch.tensors import NUMBER as _NUMBER
+from ckpt_tools.formats.torch.tensors import (
+    Place,
+    Storage,
+    also_tar,
+    keys_of,
+    legacy_magic,
+    storages,
+    tensors,
+)
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source

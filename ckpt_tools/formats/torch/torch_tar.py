@@ -20,8 +20,7 @@ from ckpt_tools.formats.common.format import Anatomy, Damage, limited, own_forma
 from ckpt_tools.formats.pickles.judged import read_judged
 from ckpt_tools.formats.pickles.scalars import scalars
 from ckpt_tools.formats.pickles.stubs import Global, Pickled
-from ckpt_tools.formats.torch.names import list_tensors
-from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent
+from ckpt_tools.formats.torch.tensors import ITEMSIZE, STORAGES, extent, list_tensors
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import Source

@@ -35,8 +35,7 @@ from ckpt_tools.formats.numpy.npy import MAGIC, read_arrays
 from ckpt_tools.formats.pickles.judged import RUNS, read_judged
 from ckpt_tools.formats.torch import torch_legacy
 from ckpt_tools.formats.torch.contents import Contents, read_contents
-from ckpt_tools.formats.torch.names import is_proto, legacy_magic
-from ckpt_tools.formats.torch.tensors import Place, Storage, keys_of
+from ckpt_tools.formats.torch.tensors import Place, Storage, is_proto, keys_of, legacy_magic
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, Source
