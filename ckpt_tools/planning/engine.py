@@ -21,7 +21,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Tensor
 from ckpt_tools.planning.equal_files import EqualFiles
-from ckpt_tools.planning.facts import SavesFacts
+from ckpt_tools.planning.facts import SavesFacts, Siblings
 from ckpt_tools.planning.lost_files import (
     find_headless,
     find_hollow,
@@ -43,7 +43,6 @@ from ckpt_tools.planning.rules.save import (
     step_mismatch,
     unfinished,
 )
-from ckpt_tools.planning.run import Siblings
 from ckpt_tools.planning.trackers import find_declared, find_tracker_findings
 from ckpt_tools.planning.unfinished import TORN, find_begun_later, find_hint
 from ckpt_tools.reading.session import Session, with_findings

@@ -31,7 +31,7 @@ from ckpt_tools.planning.candidate_questions import (
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.engine import find_gaps, find_hits, make_facts
 from ckpt_tools.planning.equal_files import Contradiction, EqualFiles, find_when, place
-from ckpt_tools.planning.facts import Evidence, OwnFile, SavesFacts, Tensors
+from ckpt_tools.planning.facts import Evidence, OwnFile, Run, SavesFacts, Tensors
 from ckpt_tools.planning.lost_files import find_hollow, find_lost, find_no_model, find_zeroed
 from ckpt_tools.planning.rules.pair import same_content
 from ckpt_tools.planning.rules.rule import Effect, error_of, finding_of, make_finding
@@ -44,7 +44,6 @@ from ckpt_tools.planning.rules.save import (
     topology_mismatch,
 )
 from ckpt_tools.planning.rules.tree import could_not_look
-from ckpt_tools.planning.run import Run
 from ckpt_tools.reading.prefetch import LEAST, prefetch
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, why_unseen

@@ -27,7 +27,7 @@ from ckpt_tools.model.part import Kind
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import judge
-from ckpt_tools.planning.run import Run
+from ckpt_tools.planning.facts import Run
 
 OLD = 1_700_000_000
 ONE = small_files.megatron(10, 0, 1, 1, 1)

@@ -28,8 +28,8 @@ from ckpt_tools.model.report import Box, Level, Report, Unlisted
 from ckpt_tools.model.selection import ReadOptions, Selection
 from ckpt_tools.planning.choose import Judgement
 from ckpt_tools.planning.equal_files import Contradiction
+from ckpt_tools.planning.facts import Run
 from ckpt_tools.planning.judge import Judge
-from ckpt_tools.planning.run import Run
 from ckpt_tools.reading.prefetch import LEAST
 from ckpt_tools.reading.session import Session
 

@@ -16,8 +16,8 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Assignment
 from ckpt_tools.model.selection import Selection
+from ckpt_tools.planning.facts import Run
 from ckpt_tools.planning.rules.rule import Effect, Hit, Rule
-from ckpt_tools.planning.run import Run
 
 _MODEL_PARALLEL = ("tp", "pp", "cp")
 """The axes along which one copy of a model is cut."""
