@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 
+from msgspec.structs import replace
+
 from ckpt_tools.discovery.completeness import label
+from ckpt_tools.discovery.exclude import either
 from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.held import find_state
+from ckpt_tools.formats.pickles import unlisted
 from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.lost_files import Holds, held_by, is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -17,10 +23,10 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning.equal_files import digest_pages
-from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale
+from ckpt_tools.planning.equal_files import are_other_models, digest_pages
+from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale, unplaced_newer
 from ckpt_tools.planning.rules.rule import finding_of, make_finding
-from ckpt_tools.planning.rules.save import missing_part, step_mismatch
+from ckpt_tools.planning.rules.save import missing_part, mixed_counters, step_mismatch, unknown_global
 from ckpt_tools.planning.trackers import get_time_written
 from ckpt_tools.planning.unfinished import find_numbers, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
@@ -173,3 +179,70 @@ def find_lost_best(s: Session, c: Checkpoint) -> Iterator[Finding]:
             continue  # nothing that is loaded depends on it
         hit = tracker_stale.find_lost_best(s.layouts.of(c).beside.best, named, by, beside=here)
         yield finding_of(tracker_stale.RULE, hit)
+
+
+_RANK = re.compile(r"(?<![A-Za-z])rank[^A-Za-z0-9]*([0-9]+)", re.IGNORECASE)
+_DIGITS = re.compile("[0-9]+")
+
+
+def require_trust(parts: Sequence[Part], session: Session) -> None:
+    """Whose code a file names that its framework would unpickle unasked, where no list has the name."""
+    for part in parts:
+        report = session.known(part)
+        if any(f.code == "unknown-global" for f in report.findings):
+            raise unknown_global.ask(part.path, *unlisted.question(part.path, report.unlisted))
+
+
+def require_one_name(c: Checkpoint, session: Session) -> None:
+    """Raise if trackers of equal rank name different checkpoints: a job would load both."""
+    layout, base = session.layouts.of(c), c.parts[0].base
+    if not layout.tracker.file and len(layout.tracker.others) > 1:
+        said = session.trackers(layout.name, base)
+        told = {path: says for path, says in said if isinstance(says, int | str)}
+        if len({*told.values()}) > 1:
+            raise tracker_stale.ask_which_is_meant(c, layout.tracker.name(c), told)
+
+
+def require_no_share(c: Checkpoint, loaded: Sequence[Part], session: Session) -> None:
+    """Raise if a loaded file is one rank's share: without a layout all ranks would load it."""
+    if not session.layouts.of(c).is_last_resort:
+        return
+    ranks = defaultdict[str, set[str]](set)
+    for p in session.parts:
+        if (p.layout, p.run) == (c.layout, c.run) and (said := _RANK.search(p.name)):
+            ranks[_DIGITS.sub("", p.name)].add(said[1])
+    for p in loaded:
+        if len(ranks.get(_DIGITS.sub("", p.name), ())) > 1:
+            raise unplaced_newer.ask_whose_share(c, p.path, session.root)
+
+
+def require_one_model(
+    c: Checkpoint, loaded: Sequence[Part], bad: Collection[str], session: Session, level: Level
+) -> Iterator[Finding]:
+    """Which of several files of one step is meant, where one is loaded and another is no copy of it. Weights
+    alone beside a whole state are no other one: they may be smoothed, and are named otherwise inside. One
+    that is damaged is told of: what is loaded is not.
+    """
+
+    def is_state(p: Part) -> bool:
+        return session.known(p).held.optimizer
+
+    good = [p for p in c.parts if p.path not in bad and session.layouts.piece_of(p).readers.single]
+    for mine, p in _pair(loaded, good):
+        if is_state(mine) != is_state(p) or not are_other_models(mine, p, session):
+            continue
+        damage = [f for f in session.report(p, level).findings if f.is_error]
+        yield from (replace(f.at(p.path), severity=Severity.WARNING) for f in damage)
+        if not damage:
+            one, two = (replace(c, path=x.path, parts=(x,)) for x in (mine, p))
+            raise mixed_counters.ask_which_is_meant(c, mine.path, p.path, either(session.root, one, two))
+
+
+def _pair(loaded: Sequence[Part], good: Sequence[Part]) -> Iterator[tuple[Part, Part]]:
+    """Yield each loaded file with every other good one of its role, rank and place."""
+    alike = defaultdict[tuple[object, ...], list[Part]](list)
+    for p in good:
+        alike[p.role, p.rank, p.coords].append(p)
+    for mine in loaded:
+        same = alike.get((mine.role, mine.rank, mine.coords), [])
+        yield from ((mine, p) for p in same if p is not mine and mine in same)

@@ -22,7 +22,7 @@ from ckpt_tools.model.plan import Assignment, LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning.assign import Bad, Groups, assign
-from ckpt_tools.planning.candidate_questions import (
+from ckpt_tools.planning.choice_warnings import (
     require_no_share,
     require_one_model,
     require_one_name,
