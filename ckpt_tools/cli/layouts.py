@@ -132,7 +132,7 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     from ckpt_tools.discovery.seals import small_texts
     from ckpt_tools.layouts.guess import find_tracker, guess
     from ckpt_tools.model.selection import ReadOptions
-    from ckpt_tools.output.guess import render
+    from ckpt_tools.output.catalogue import render
     from ckpt_tools.planning.unplaced import find_undescribed, look_inside
     from ckpt_tools.reading.opening import open_session
 

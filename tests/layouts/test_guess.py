@@ -26,7 +26,7 @@ from ckpt_tools.layouts import Layouts, use, user
 from ckpt_tools.layouts import guess as guessing
 from ckpt_tools.layouts.guess import Guess
 from ckpt_tools.model.selection import ReadOptions, Selection
-from ckpt_tools.output.guess import render
+from ckpt_tools.output.catalogue import render
 from ckpt_tools.planning.unplaced import find_undescribed
 from ckpt_tools.reading.opening import open_session
 
