@@ -31,8 +31,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import finding
 from ckpt_tools.layouts import BUILT_IN, Layouts
 from ckpt_tools.layouts.common.lost_files import stale_index
-from ckpt_tools.storage.links import Links, within
-from ckpt_tools.storage.listing import THREADS, Entries, EntryFilter, entries_of, walk
+from ckpt_tools.storage.listing import THREADS, Entries, EntryFilter, Links, entries_of, walk, within
 from ckpt_tools.storage.urls import absolute, real_path
 
 Hear = Callable[[str], object]

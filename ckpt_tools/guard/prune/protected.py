@@ -24,7 +24,7 @@ from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import opened, trust
-from ckpt_tools.storage.links import within
+from ckpt_tools.storage.listing import within
 from ckpt_tools.storage.retry import is_directory, is_file
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url, real_path
