@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -217,3 +217,37 @@ def _tell(plan: LoadPlan) -> None:
         log.warning("%s was skipped: %s", rejected.checkpoint.path, explain_rejection(rejected))
     for finding in plan.warnings:
         log.warning("%s: %s: %s", finding.path or plan.root, finding.code, finding.message)
+
+
+class Checkpoint(Protocol):
+    """``asked`` is as in ``ckpt_tools.integrations.resume``; the result is None only with ``allow_none``,
+    when there is no checkpoint.
+    """
+
+    def __call__(self, root: Path, **asked: Any) -> str | None: ...
+
+
+def path_for(call: str, *layouts: str) -> Checkpoint:
+    """Return the function that finds the path that ``call`` of a framework is given."""
+
+    def checkpoint(root: Path, **asked: Any) -> str | None:
+        found = resume_fitting(root, layouts, call, asked)
+        if found is not None and found.path is None:
+            text = f"this rank loads {len(found.files)} files, and no one path names them alone"
+            hint = "build one tree of them with 'ckpt run --view DIR'; resume() lists the files"
+            raise UsageError(text, hint)
+        return None if found is None else found.path
+
+    checkpoint.__doc__ = f"Return what {call} resumes from. {Checkpoint.__doc__}"
+    return checkpoint
+
+
+def resume_fitting(root: Path, layouts: tuple[str, ...], call: str, asked: dict[str, Any]) -> Resumed | None:
+    """As ``resume``, with one of these layouts. Raises UsageError for another, which ``call`` cannot load."""
+    found = resume(root, **asked)
+    if found is not None and found.layout not in layouts:
+        text = f"the checkpoint to resume from is of layout {found.layout}, which {call} does not load"
+        known = " or ".join(layouts)
+        hint = f"name the directory of its own checkpoints ({known}), or pass layout={layouts[0]!r}"
+        raise UsageError(text, hint)
+    return found

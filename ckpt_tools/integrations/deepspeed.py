@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-from ckpt_tools.integrations.fitting import resume_fitting
+from ckpt_tools.integrations.agreement import resume_fitting
 from ckpt_tools.storage.urls import Path
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_tools.integrations.fitting import path_for
+from ckpt_tools.integrations.agreement import path_for
 
 checkpoint = path_for("Keras", "keras")
 """The file that ``ModelCheckpoint`` or ``model.save`` wrote."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ckpt_tools.integrations.fitting import path_for
+from ckpt_tools.integrations.agreement import path_for
 
 checkpoint = path_for("Trainer.fit", "lightning")
 """The file to resume from, or the directory of a sharded checkpoint."""
