@@ -15,7 +15,7 @@ from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.manifests.model_signing import read_statement
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, SIGNATURE, signature_beside
 from ckpt_tools.guard.targets import Target, files_of
-from ckpt_tools.inspection.signatures import EXTRA, Given, manifest_of, usable
+from ckpt_tools.inspection.seals import EXTRA, Given, manifest_of, usable
 from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.storage import LocalSource, ShortRead
 

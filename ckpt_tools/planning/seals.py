@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.seals import directories
 from ckpt_tools.formats.seals.document import NAME, of_one_file
-from ckpt_tools.inspection.seals import Known, Seals, inside
-from ckpt_tools.inspection.signatures import is_signature
+from ckpt_tools.inspection.seals import Known, Seals, inside, is_signature
 from ckpt_tools.model.answers import FileReport
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding

@@ -38,7 +38,7 @@ from ckpt_tools.storage.urls import absolute, is_url, names, normal
 
 if TYPE_CHECKING:
     from ckpt_tools.inspection.kept_checksum import Evidence
-    from ckpt_tools.inspection.signatures import Signatures
+    from ckpt_tools.inspection.seals import Signatures
 
 TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
 Told = tuple[str, int | str | Finding | None]
@@ -81,7 +81,7 @@ class Session:
         self.reader = Reader(options, key, cache, self._advance)
         self.signatures: Signatures | None = None
         if options.verify_key is not None:
-            from ckpt_tools.inspection.signatures import Signatures  # needs a package that few have
+            from ckpt_tools.inspection.seals import Signatures  # needs a package that few have
 
             self.signatures = Signatures(options.verify_key)
         self.found: Discovery = _discover(root, self.layouts, listing, options)

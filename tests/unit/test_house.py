@@ -159,7 +159,7 @@ BLIND = ("discovery", "inspection", "formats", "layouts", "reading", "planning",
 """The rooms that may not know where a tree lies."""
 LOCAL = {
     "inspection/load_child.py": "a loader's process is given a file of this machine",
-    "inspection/signatures.py": "a key of this user's, and a copy for the package that checks signatures",
+    "inspection/seals.py": "a key of this user's, and a copy for the package that checks signatures",
     "inspection/indexes.py": "asks where a link leads, of no URL",
     "reading/engines.py": "the address of a scheduler, which a user names",
     "planning/first_launch.py": "reads where a link leads that was seen as one: no store has any",

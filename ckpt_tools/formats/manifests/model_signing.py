@@ -4,7 +4,7 @@ statement.
 Facts: model_signing 1.1 (_signing/signing.py, manifest.py): a Sigstore bundle whose DSSE payload is an
 in-toto statement; ``predicate.resources`` are ``{name, algorithm, digest}``, the subject's digest is the
 SHA-256 of all digests in this order; shards are ``name:start:end`` and ``sha256-sharded-SIZE``. The signature
-itself is not looked at here but in inspection/signatures.py: it proves who signed, the digests prove what.
+itself is not looked at here but in inspection/seals.py: it proves who signed, the digests prove what.
 """
 
 from __future__ import annotations
