@@ -46,7 +46,7 @@ def scan(
     save_interval, key_file and jobs. With ``trackers`` the answer also says what the trackers beside the
     checkpoints name. Raises CannotLook when ``root`` cannot be listed.
     """
-    from ckpt_tools.planning.scan import scan_root
+    from ckpt_tools.planning.verification import scan_root
 
     return scan_root(one(root), selection or Selection(), trackers=trackers, progress=progress)
 

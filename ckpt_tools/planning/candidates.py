@@ -43,7 +43,7 @@ from ckpt_tools.planning.rules.order import times_contradict_steps, times_mute
 from ckpt_tools.planning.rules.rule import error_of, finding_of
 from ckpt_tools.planning.rules.save import unfinished
 from ckpt_tools.planning.rules.tree import could_not_look, filters_hide_all, several_runs
-from ckpt_tools.planning.scan import read_count, read_step
+from ckpt_tools.planning.verification import read_count, read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session
 from ckpt_tools.settings import plugins

@@ -10,7 +10,7 @@ from small_files import adam, saved, tensor
 from timed import put
 
 from ckpt_tools.api import scan
-from ckpt_tools.planning.scan import _LOOKED_INTO
+from ckpt_tools.planning.verification import _LOOKED_INTO
 
 NUMBERS = ("step", "epoch", "generation")
 """What tells one save from another in a listing, each where the names or, failing that, the contents tell it."""

@@ -20,7 +20,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choose
 from ckpt_tools.planning.rules.save.missing_rank import find_first_ranks
-from ckpt_tools.planning.scan import read_step
+from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import HINT, not_seen
 from ckpt_tools.settings import plugins

@@ -37,7 +37,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import decision_log
-from ckpt_tools.planning.scan import read_step
+from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
 from ckpt_tools.reading.unseen import not_seen
