@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from glob import escape
 from shlex import quote
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.api import plan, verify
@@ -17,8 +18,8 @@ from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Operation, Step, Store
 from ckpt_tools.guard.targets import Group, groups, named
-from ckpt_tools.guard.trackers import Pointed, find_naming, point_tracker
 from ckpt_tools.model.answers import Change, Changes
+from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
@@ -223,3 +224,48 @@ def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = O
                     was, there = os.path.join(root, was), os.path.join(root, there)
                     rows.append(Change(there, "in-quarantine", why, was))
     return Changes("ls", root, applied=False, changes=tuple(rows))
+
+
+class Pointed(Struct, frozen=True):
+    """A tracker at ``path`` that says ``now`` (None where it is not there); with ``data`` in it, it says
+    ``then``.
+    """
+
+    path: str
+    now: str | None
+    then: int | str
+    data: bytes
+
+
+def point_tracker(s: Session, chosen: Checkpoint) -> Pointed | None:
+    """The tracker beside a checkpoint made to name it; None where it does, or its layout has none that is
+    missed.
+
+    Raises UsageError where the tracker is a link: what it leads to is not known to be a tracker.
+    """
+    layout, base = s.layouts.of(chosen), chosen.parts[0].base
+    then = layout.tracker.name(chosen) if layout.tracker.file else None
+    if not layout.tracker.file or then is None or layout.tracker.read is None:
+        return None
+    path = os.path.join(base, layout.tracker.file)
+    tracker = s.text_tracker(layout.name, base)
+    if tracker is None:
+        data = layout.tracker.write(then)
+        return Pointed(path, None, then, data) if layout.tracker.always else None
+    if os.path.islink(path):
+        raise UsageError(f"{path} is a link", "point it yourself: ln -sfn")
+    said = tracker[1]
+    if not isinstance(said, Finding) and layout.tracker.names(chosen, said):
+        return None
+    now = said.message if isinstance(said, Finding) else "nothing readable" if said is None else str(said)
+    return Pointed(path, now, then, layout.tracker.write(then))
+
+
+def find_naming(s: Session, checkpoints: list[Checkpoint]) -> set[str]:
+    """The trackers beside these checkpoints that name one of them."""
+    out = set[str]()
+    for c in checkpoints:
+        path, said = s.text_tracker(c.layout, c.parts[0].base) or ("", None)
+        if said is not None and not isinstance(said, Finding) and s.layouts.of(c).tracker.names(c, said):
+            out.add(path)
+    return out

@@ -14,7 +14,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.document import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.entries import Entry, find_age, walk_below
 from ckpt_tools.guard.prune.pins import find_pins
-from ckpt_tools.guard.trackers import find_naming
+from ckpt_tools.guard.quarantine import find_naming
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level

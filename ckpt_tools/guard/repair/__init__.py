@@ -18,8 +18,8 @@ from ckpt_tools.discovery.exclude import QUARANTINE, REPAIRED, SCHEMA, Repaired,
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Step, Store
+from ckpt_tools.guard.quarantine import point_tracker
 from ckpt_tools.guard.repair.mending import Bench, Damaged, Lost, Mended, find_lost_indexes, mend
-from ckpt_tools.guard.trackers import point_tracker
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Level
