@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from ckpt_tools.launchers import bare, kubernetes, mpi, msrun, slurm, torchrun
+from ckpt_tools.launchers import kubernetes, launcher, mpi, msrun, slurm, torchrun
 from ckpt_tools.launchers.launcher import Launcher, LaunchLine, Started
 from ckpt_tools.settings import plugins
 
@@ -25,7 +25,7 @@ __all__ = [
     "package_of",
 ]
 
-LAUNCHERS = tuple(one.LAUNCHER for one in (torchrun, msrun, slurm, mpi, kubernetes, bare))
+LAUNCHERS = tuple(one.LAUNCHER for one in (torchrun, msrun, slurm, mpi, kubernetes, launcher))
 _PLACES = ("slurm", "kubernetes")
 """They say where a process runs even when they did not start it: a rank that a later one knows for certain
 then counts.
