@@ -193,9 +193,9 @@ def plan(
 
     root, selection = one(root), selection or Selection()
     if selection.plan_dir is not None:  # else it counts only where nothing is found
-        from ckpt_tools.planning import decision_log
+        from ckpt_tools.planning import first_launch
 
-        decision_log.place(selection.plan_dir, root)
+        first_launch.place(selection.plan_dir, root)
     with (
         limited(selection.budget),
         counted() as read,

@@ -94,7 +94,7 @@ def _with_arguments(plan: LoadPlan, asked: options.Asked) -> LoadPlan:
 
 def _history(asked: options.Asked) -> int:
     from ckpt_tools.job.starts import history
-    from ckpt_tools.planning.decision_log import place_of
+    from ckpt_tools.planning.first_launch import place_of
 
     root = absolute(asked.found.root)
     found = history(root, place_of(root, asked.selection), asked.selection.trust)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, explain_refusal
 from ckpt_tools.model.answers import Change
-from ckpt_tools.planning.decision_log import place
+from ckpt_tools.planning.first_launch import place
 from ckpt_tools.settings import checked_json
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust

@@ -24,7 +24,7 @@ from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import Choice, EarlierStart, LoadPlan, RankLoad
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choose import Judgement, rank
 from ckpt_tools.planning.planner import Planner
 from ckpt_tools.planning.rules.tree import first_launch_leftovers
@@ -329,7 +329,7 @@ class _Node(Struct):
             ranks=(self.ranks.start, self.ranks.stop),
             candidates=rows,
             more=len(ranked) > LISTED,
-            earlier=None if rows else decision_log.find_earlier_start(root, self.planner.selection),
+            earlier=None if rows else first_launch.find_earlier_start(root, self.planner.selection),
         )
 
     # ---- is it sound everywhere

@@ -22,8 +22,8 @@ from ckpt_tools.job.decision import Body, Decision, describe_failure, read
 from ckpt_tools.job.files import hold_lock, make_own, write, write_first
 from ckpt_tools.job.membership import Membership, Process
 from ckpt_tools.output import json as as_json
-from ckpt_tools.planning import decision_log
-from ckpt_tools.planning.decision_log import FLAG, safe
+from ckpt_tools.planning import first_launch
+from ckpt_tools.planning.first_launch import FLAG, safe
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import OURS, Trust, Untrusted
 from ckpt_tools.storage.urls import absolute
@@ -50,7 +50,7 @@ class Decisions:
 
     def __init__(self, plan_dir: str, root: str, trusted: Trust = OURS) -> None:
         self.trusted = trusted
-        self.root, self.directory = absolute(root), decision_log.place(plan_dir, root)
+        self.root, self.directory = absolute(root), first_launch.place(plan_dir, root)
         make_own(self.directory, trusted, "name a writable directory with --plan-dir")
 
     def once(self, asker: Decider) -> Decision:
@@ -108,11 +108,11 @@ class Decisions:
     @contextmanager
     def _written(self, decision: Decision) -> Iterator[None]:
         """A decision that is on the disk within, and appears when that ends well. A later start learns from
-        it that there was a checkpoint here (planning/decision_log.py).
+        it that there was a checkpoint here (planning/first_launch.py).
         """
         files = {decision.path: decision.body}
         if chosen := decision.said.checkpoint:
-            files[os.path.join(self.directory, decision_log.LAST)] = {
+            files[os.path.join(self.directory, first_launch.LAST)] = {
                 "step": decision.step,
                 "path": chosen.path,
                 "job": decision.about.job,

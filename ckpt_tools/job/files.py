@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from ckpt_tools.errors import CannotLook, explain_refusal
-from ckpt_tools.planning.decision_log import FLAG
+from ckpt_tools.planning.first_launch import FLAG
 from ckpt_tools.storage import trust, writes
 from ckpt_tools.storage.trust import OURS, Trust
 

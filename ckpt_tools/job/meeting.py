@@ -26,8 +26,8 @@ from ckpt_tools.job.membership import Membership, Options
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.model import ranges
 from ckpt_tools.output.words import printable
-from ckpt_tools.planning import decision_log
-from ckpt_tools.planning.decision_log import safe
+from ckpt_tools.planning import first_launch
+from ckpt_tools.planning.first_launch import safe
 from ckpt_tools.settings import checked_json
 from ckpt_tools.settings.parsers import is_address
 from ckpt_tools.storage import trust
@@ -70,7 +70,7 @@ class Files:
     keeper = False
     """Whether the board ends with this process."""
 
-    def __init__(self, directory: str, trusted: Trust = OURS, flag: str = decision_log.FLAG) -> None:
+    def __init__(self, directory: str, trusted: Trust = OURS, flag: str = first_launch.FLAG) -> None:
         self.directory, self.trusted, self.flag = directory, trusted, flag
         make_own(directory, trusted, f"name a directory that every node can write with {flag}", flag)
 
@@ -81,7 +81,7 @@ class Files:
         path = os.path.join(self.directory, safe(key))
         try:
             with trust.named(self.flag):  # NFS says ESTALE of a file that was replaced while we opened it
-                return patiently(trust.read, path, decision_log.MOST, self.trusted)
+                return patiently(trust.read, path, first_launch.MOST, self.trusted)
         except FileNotFoundError:
             return None
         except OSError as e:
@@ -390,7 +390,7 @@ def find_board(
         )
     # not below the root's own place: nodes may mount it elsewhere
     place = os.path.join(options.meet or options.plan_dir or "", f"{of.place}.meeting")
-    return Files(place, trusted, "--meet" if options.meet else decision_log.FLAG)
+    return Files(place, trusted, "--meet" if options.meet else first_launch.FLAG)
 
 
 def _find_endpoint(

@@ -17,7 +17,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.job.files import boot
 from ckpt_tools.launchers import LaunchLine, Started
 from ckpt_tools.model.plan import Known
-from ckpt_tools.planning.decision_log import safe
+from ckpt_tools.planning.first_launch import safe
 
 _ONCE = frozenset({"slurm", "mpi"})
 """Launchers that give every start an id of its own, as far as they know."""

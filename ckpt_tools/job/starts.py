@@ -19,7 +19,7 @@ from ckpt_tools.findings import filled
 from ckpt_tools.job.decision import Decision
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.rules.choice import restart_loop, tracker_stale
 from ckpt_tools.planning.rules.rule import Hit, finding_of
 from ckpt_tools.settings.checked_json import Invalid, NoJson, checked, parsed
@@ -75,7 +75,7 @@ class History(Struct, frozen=True):
 def history(root: str, directory: str, trusted: Trust = OURS) -> History:
     """Return what the log in ``directory`` tells. Raises CannotLook, and Untrusted."""
     path = f"{directory}/{NAME}"
-    data = decision_log.read_below(path, f"the history of starts {path}", trusted)
+    data = first_launch.read_below(path, f"the history of starts {path}", trusted)
     rows = [line for line in (data or b"").split(b"\n") if line.strip()]
     starts = list[Start]()
     for row in rows:

@@ -18,7 +18,7 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, RankLoad, Resume
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import choice_warnings, decision_log, order, other_writers, topology, trackers
+from ckpt_tools.planning import choice_warnings, first_launch, order, other_writers, topology, trackers
 from ckpt_tools.planning import unfinished as under_way
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.engine import GAPS, find_gaps
@@ -313,10 +313,10 @@ def load_plan(root: str, selection: Selection, progress: Progress | None, cache:
     try:
         made = Planner(root, selection, progress, cache).plan()
     except NoCheckpoint as error:  # that something is gone says more
-        decision_log.require_first_launch(root, selection, error.plan)
+        first_launch.require_first_launch(root, selection, error.plan)
         raise
     if made.checkpoint is None:
-        decision_log.require_first_launch(root, selection, made)
+        first_launch.require_first_launch(root, selection, made)
     if selection.strict:
         broken = tuple(plugins.findings())
         for hit in could_not_look.find_unknown(made.below_level, selection.level, broken):

@@ -35,7 +35,7 @@ from ckpt_tools import guard
 from ckpt_tools.cli import app, options
 from ckpt_tools.cli.app import COMMANDS
 from ckpt_tools.guard.quarantine import quarantine
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 from ckpt_tools.reading import engines, prefetch
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage import Stopped, trust
@@ -244,7 +244,7 @@ def hold(lock: Path) -> None:
 def locked(tmp: Path) -> Path:
     """The lock of the job's decision is held."""
     root = plain(tmp)
-    place = Path(decision_log.place(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0"
+    place = Path(first_launch.place(str(tmp / "state/ckpt-tools/decisions"), str(root))) / "j.0"
     place.mkdir(parents=True)
     hold(place / "lock")
     return root

@@ -13,7 +13,7 @@ import pytest
 from run_helpers import CKPT, CLEAN, SAY, broken, ckpt, decided_body, megatron, torchrun_env
 
 from ckpt_tools.job import starts
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 
 
 def run(root: Path, plans: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +31,7 @@ def history(root: Path, plans: Path, code: int = 0) -> dict:
 
 
 def log(root: Path, plans: Path) -> Path:
-    return Path(decision_log.place(str(plans), str(root))) / starts.NAME
+    return Path(first_launch.place(str(plans), str(root))) / starts.NAME
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from one_question import COMMANDS, Answer, Asker
 from run_helpers import broken, broken_body, megatron, torchrun_env
 
 from ckpt_tools import Selection
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def test_the_first_launch_of_another_run_in_the_same_root(asker: Asker, tmp_path
     asker.ask("run", root)
     asked = Selection(plan_dir=str(asker.state))
     for named in ({"run": "b"}, {"prefix": "b"}, {"layout": "dcp"}):
-        assert decision_log.find_earlier_start(str(root), replace(asked, **named)) is None
-    before = decision_log.find_earlier_start(str(root), asked)
+        assert first_launch.find_earlier_start(str(root), replace(asked, **named)) is None
+    before = first_launch.find_earlier_start(str(root), asked)
     assert before is not None and (before.step, before.path) == (20, str(root / "a/iter_0000020"))
     shutil.rmtree(root)
-    assert decision_log.find_earlier_start(str(root), replace(asked, run="b")) == before
+    assert first_launch.find_earlier_start(str(root), replace(asked, run="b")) == before
 
 
 @pytest.mark.slow

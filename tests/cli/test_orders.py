@@ -18,7 +18,7 @@ from run_helpers import megatron, one_file_per_rank
 
 from ckpt_tools import Selection, latest
 from ckpt_tools.errors import UsageError
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 from ckpt_tools.settings import resolve
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.trust import Trust, Untrusted
@@ -100,7 +100,7 @@ def test_a_note_that_others_could_have_taken_away_is_not_missed(
 
 
 def test_a_planted_note_of_an_earlier_start(asker: Asker, empty: Path, plans: Path, owners: Owners) -> None:
-    note = Path(decision_log.place(str(plans), str(empty))) / decision_log.LAST
+    note = Path(first_launch.place(str(plans), str(empty))) / first_launch.LAST
     note.parent.mkdir()
     note.write_text(json.dumps({"step": 20, "path": str(empty / "iter_0000020")}))
     note.chmod(0o644)

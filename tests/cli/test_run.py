@@ -35,7 +35,7 @@ from ckpt_tools.job.command import become
 from ckpt_tools.job.decision import read
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.files import hold_lock
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 
 pytestmark = pytest.mark.slow  # real processes, many at a time
 
@@ -308,7 +308,7 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
 
     ask = partial(decisions.once, told("k", "rank-1", decide, timeout=1))
     if what == "last.json":
-        ask = partial(decision_log.read_last_start, decisions.directory)
+        ask = partial(first_launch.read_last_start, decisions.directory)
     with pytest.raises(CannotLook, match=re.escape(path)):
         ask()
 
@@ -316,16 +316,16 @@ def test_a_state_that_cannot_be_read_is_never_no_state(
 @pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"path": 3}', "\0", '"x"'])
 def test_a_damaged_note_of_the_last_start_is_no_first_launch(root: Path, plans: Path, text: str) -> None:
     decisions = Decisions(str(plans), str(root))
-    assert decision_log.read_last_start(decisions.directory) is None
+    assert first_launch.read_last_start(decisions.directory) is None
     body = decided_body("/r/iter_20", 20)
     decisions.once(told("k", "rank-0", lambda: body))
-    earlier = decision_log.read_last_start(decisions.directory)
+    earlier = first_launch.read_last_start(decisions.directory)
     assert earlier is not None and (earlier.step, earlier.path) == (20, "/r/iter_20")
     assert abs(earlier.decided_at - time.time()) < 600
     note = Path(decisions.directory, "last.json")
     note.write_text(text)
     with pytest.raises(CannotLook, match=re.escape(str(note))) as raised:
-        decision_log.read_last_start(decisions.directory)
+        first_launch.read_last_start(decisions.directory)
     assert "--allow fresh" in raised.value.hint and f"rm {note}" in raised.value.hint
 
 

@@ -25,7 +25,7 @@ from ckpt_tools.job import files
 from ckpt_tools.job import meeting as room
 from ckpt_tools.job.files import MOST, Backoff, hold_lock
 from ckpt_tools.job.meeting import Board, Files, Hello, Meeting, Store, meeting
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 
 LONG = "600"
 """Seconds after which a wait would end by itself; no test lives that long."""
@@ -274,7 +274,7 @@ def test_a_node_that_cannot_begin_tells_the_others(tmp_path: Path) -> None:
     """Its directory of decisions cannot be made: known before it has looked at any checkpoint."""
     nodes = Nodes(tmp_path)
     nodes.shared.mkdir()
-    Path(decision_log.place(str(nodes.shared), str(nodes.disks[1]))).write_text("in the way")
+    Path(first_launch.place(str(nodes.shared), str(nodes.disks[1]))).write_text("in the way")
     answers = nodes.run("--timeout", LONG)
     assert [code for code, _, _ in answers] == [5, 5]
     assert "node 1: " in answers[0][2] and "cannot be made" in answers[0][2]

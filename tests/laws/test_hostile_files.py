@@ -33,7 +33,7 @@ from ckpt_tools.model.report import Report
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output import json as as_json
 from ckpt_tools.output import shell
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 
 EXPORTED = {
     *("CKPT_PATH", "CKPT_STEP", "CKPT_EPOCH", "CKPT_STEP_IN_EPOCH", "CKPT_PLAN", "CKPT_RESUME", "CKPT_ARGS"),
@@ -214,13 +214,13 @@ def test_a_state_directory_with_garbage(
         claim.write_bytes(data)
     again = ["hook", root, "--plan-dir", plans, "--world-size", "2", "--job", "j", "--json"]
     assert cli.execute(again) in (0, 2, 5)
-    (first.parent.parent / decision_log.LAST).write_bytes(data)
+    (first.parent.parent / first_launch.LAST).write_bytes(data)
     assert cli.execute(
         ["plan", root, "--plan-dir", plans, "--world-size", "2", "--allow=none", "--json"]
     ) in (0, 2, 5)
     empty = tmp_path / "empty"
     empty.mkdir()
-    note = Path(decision_log.place(plans, str(empty))) / decision_log.LAST
+    note = Path(first_launch.place(plans, str(empty))) / first_launch.LAST
     note.parent.mkdir(parents=True)
     note.write_bytes(data)
     assert cli.execute(["plan", str(empty), "--plan-dir", plans, "--allow=none"]) == 5
@@ -229,11 +229,11 @@ def test_a_state_directory_with_garbage(
 
 def test_every_change_of_the_note_on_the_last_start(tmp_path: Path) -> None:
     note = {"step": 3, "path": "/x", "job": "j", "decided_at": 1.0}
-    place = tmp_path / decision_log.LAST
+    place = tmp_path / first_launch.LAST
     for what, other in mutants(note):
         place.write_bytes(text_of(other))
         try:
-            before = decision_log.read_last_start(str(tmp_path))
+            before = first_launch.read_last_start(str(tmp_path))
         except CannotLook:
             continue
         except Exception as e:

@@ -9,7 +9,7 @@ from pathlib import Path
 from places import FORMAT_FILES
 from run_helpers import broken, broken_body, megatron
 
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 
 
 def plain(tmp: Path) -> Path:
@@ -45,7 +45,7 @@ def encrypted(tmp: Path) -> Path:
 def started_before(tmp: Path) -> Path:
     """A log below ``log`` says that an earlier start had a checkpoint."""
     root = empty(tmp)
-    note = Path(decision_log.place(str(tmp / "log"), str(root))) / decision_log.LAST
+    note = Path(first_launch.place(str(tmp / "log"), str(root))) / first_launch.LAST
     note.parent.mkdir(parents=True)
     note.write_text(json.dumps({"step": 20, "path": str(root / "iter_0000020")}))
     return root

@@ -16,7 +16,7 @@ from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.guard.prune.entries import Entry, walk_below
 from ckpt_tools.guard.prune.protected import find_stages
 from ckpt_tools.model.answers import Change
-from ckpt_tools.planning.decision_log import place
+from ckpt_tools.planning.first_launch import place
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
 from ckpt_tools.storage import trust

@@ -19,7 +19,7 @@ from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.choice_warnings import find_named_as_best
 from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import checked_json, directories
@@ -50,10 +50,10 @@ def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
             raise CannotLook(text, "check that it is mounted, or name another with --plan-dir")
         return frozenset()
     try:
-        with trust.named(decision_log.FLAG):
+        with trust.named(first_launch.FLAG):
             for directory, _, names in os.walk(home, onerror=_raise):
                 for name in names:
-                    if name == decision_log.LAST or _DECISION.fullmatch(name):
+                    if name == first_launch.LAST or _DECISION.fullmatch(name):
                         body = _read_decision(os.path.join(directory, name), trusted)
                         loaded = [body.get(key) for key in ("checkpoint", "resume", "shared", "ranks")]
                         nodes = checked_json.nodes([*loaded, {"path": body.get("path")}])
@@ -66,7 +66,7 @@ def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
 
 def _read_decision(path: str, trusted: Trust) -> Mapping[str, Any]:
     try:
-        value = checked_json.parsed(trust.read(path, decision_log.MOST, trusted))
+        value = checked_json.parsed(trust.read(path, first_launch.MOST, trusted))
     except FileNotFoundError:
         return {}
     except checked_json.NoJson as e:

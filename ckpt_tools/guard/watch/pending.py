@@ -22,7 +22,7 @@ from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import UsageError
 from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.model.checkpoint import Checkpoint
-from ckpt_tools.planning.decision_log import place
+from ckpt_tools.planning.first_launch import place
 from ckpt_tools.planning.other_writers import get_etag
 from ckpt_tools.planning.trackers import find_declared
 from ckpt_tools.reading.session import Session

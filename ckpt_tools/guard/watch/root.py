@@ -36,7 +36,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
-from ckpt_tools.planning import decision_log
+from ckpt_tools.planning import first_launch
 from ckpt_tools.planning.verification import read_step
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Session
@@ -260,9 +260,9 @@ class WatchedRoot:
 
     def _look_for_starts(self) -> None:
         """Whether a job has started since, and from the same step as before."""
-        before, directory = self.records.starts, decision_log.place_of(self.root, _selection(self.options))
+        before, directory = self.records.starts, first_launch.place_of(self.root, _selection(self.options))
         try:
-            last = decision_log.read_last_start(directory, self.options.read.trust)
+            last = first_launch.read_last_start(directory, self.options.read.trust)
         except CkptError as e:
             self.problem("starts-unknown", str(e))
             return
