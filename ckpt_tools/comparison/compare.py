@@ -27,7 +27,7 @@ from ckpt_tools.comparison.difference import (
     lone,
     match,
 )
-from ckpt_tools.discovery.roots import require_file, roots
+from ckpt_tools.discovery.walk import require_file, roots
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import known_digests

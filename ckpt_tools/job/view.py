@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from ckpt_tools.discovery.roots import roots
+from ckpt_tools.discovery.walk import roots
 from ckpt_tools.errors import UsageError, explain_refusal
 from ckpt_tools.job.files import create
 from ckpt_tools.job.view_tree import MARKER, Tree, fill

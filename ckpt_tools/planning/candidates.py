@@ -12,9 +12,9 @@ from ckpt_tools.cache import Cache
 from ckpt_tools.discovery import completeness
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.discovery.exclude import without
-from ckpt_tools.discovery.roots import absent
 from ckpt_tools.discovery.seals import unfetched
 from ckpt_tools.discovery.unrecognised import unpacked
+from ckpt_tools.discovery.walk import absent
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, comparable

@@ -18,7 +18,7 @@ from places import DOCS, ROOT
 import ckpt_tools
 from ckpt_tools import Selection, errors
 from ckpt_tools.cli import execute
-from ckpt_tools.discovery.roots import absent
+from ckpt_tools.discovery.walk import absent
 
 STARTED = f"-- {sys.executable} -c 'raise SystemExit(99)'"
 ASK = (

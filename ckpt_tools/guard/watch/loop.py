@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from ckpt_tools.discovery.roots import absent, is_tree, require_file
+from ckpt_tools.discovery.walk import absent, is_tree, require_file
 from ckpt_tools.errors import CannotLook, UsageError, explain_refusal
 from ckpt_tools.guard.watch import WatchOptions
 from ckpt_tools.guard.watch.metrics import Metrics
