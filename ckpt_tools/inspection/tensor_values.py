@@ -21,7 +21,7 @@ from msgspec import Struct
 from ckpt_tools.checksum import Progress
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.formats.common.floats import KINDS, Kind, chosen, value
+from ckpt_tools.formats.common.tensors import KINDS, Kind, chosen, value
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Stats, Tensor
 from ckpt_tools.storage import Source

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from places import FORMAT_FILES
 
 from ckpt_tools.formats import Anatomy
-from ckpt_tools.formats.common.floats import KINDS, Kind, chosen, value
+from ckpt_tools.formats.common.tensors import KINDS, Kind, chosen, value
 from ckpt_tools.inspection import tensor_values as module
 from ckpt_tools.inspection.check import inspect
 from ckpt_tools.inspection.tensor_values import CHUNK, LISTED, Stats, values

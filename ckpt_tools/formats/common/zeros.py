@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from ckpt_tools.checksum import Watch
 from ckpt_tools.findings import finding
-from ckpt_tools.formats.common.floats import KINDS
+from ckpt_tools.formats.common.tensors import KINDS
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Tensor
 from ckpt_tools.storage import Source
