@@ -26,7 +26,7 @@ from ckpt_tools.storage.urls import Path, Paths, absolute, is_url, names, one, s
 if TYPE_CHECKING:
     from ckpt_tools.model.answers import Scan, Verification
     from ckpt_tools.reading.engines import Engine
-    from ckpt_tools.reading.sampling import Asked
+    from ckpt_tools.reading.unseen import Asked
     from ckpt_tools.settings.parsers import Share
 
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
@@ -147,7 +147,7 @@ def _asked(sample: Share | str | None, max_duration: float | None, level: Level)
     """The part of the contents to read; None for all."""
     if sample is None and max_duration is None:
         return None
-    from ckpt_tools.reading.sampling import Asked
+    from ckpt_tools.reading.unseen import Asked
     from ckpt_tools.settings.parsers import share
 
     try:

@@ -44,7 +44,7 @@ from ckpt_tools.storage.urls import common, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
-    from ckpt_tools.reading.sampling import Asked
+    from ckpt_tools.reading.unseen import Asked
 
 
 class Interrupted(KeyboardInterrupt):
@@ -131,7 +131,7 @@ class Verifier(NamedTuple):
 
             prove(s)
         if self.sample is not None:
-            from ckpt_tools.reading.sampling import Sampling
+            from ckpt_tools.reading.unseen import Sampling
 
             Sampling(self.sample, s, cache).read(self.level)
         else:
