@@ -25,7 +25,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import FRAGMENTS, is_aside, is_fragment
 from ckpt_tools.formats.seals.document import NAME as SEAL
 from ckpt_tools.layouts import Claim, Layouts, NameFields, Piece, Places
-from ckpt_tools.layouts.common.under_way import AGAIN, CONTROLS, TEMPORARY
+from ckpt_tools.layouts.common.templates import AGAIN, CONTROLS, TEMPORARY
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Unseen
 from ckpt_tools.storage.listing import Entries

@@ -12,7 +12,7 @@ from ckpt_tools.discovery.found import NamedFile
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.lost_indexes import names_of_whole
 from ckpt_tools.layouts import Claim, NameFields, Place, Stage
-from ckpt_tools.layouts.common import under_way
+from ckpt_tools.layouts.common import templates
 from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Folder, Moment, Part
@@ -292,7 +292,7 @@ class _Naming:
         self._lone = _find_lone_prefixes(files)
         self._unfinished = {_marked(file) for file in files if file.place.piece.stage is Stage.MARKS}
         begun = {_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
-        self._unfinished.update(filter(under_way.is_marked, begun))
+        self._unfinished.update(filter(templates.is_marked, begun))
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
         self._moments: dict[tuple[object, ...], Moment] = {}

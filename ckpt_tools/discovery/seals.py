@@ -17,7 +17,7 @@ from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.formats import names
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, beside, is_apart, is_fragment
-from ckpt_tools.layouts.common.under_way import TEMPORARY
+from ckpt_tools.layouts.common.templates import TEMPORARY
 from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.storage import ShortRead, opened, trust
 from ckpt_tools.storage.listing import Entries, Names, entries_of, walk

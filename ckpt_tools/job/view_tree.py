@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.layouts import Layout, Layouts, Piece, Where
-from ckpt_tools.layouts.common.templates import COORDS, FIELD, compile_template
-from ckpt_tools.layouts.common.under_way import TEMPORARY
+from ckpt_tools.layouts.common.templates import COORDS, FIELD, TEMPORARY, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import FileLoad, LoadPlan, Resume

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common import under_way
+from ckpt_tools.layouts.common import templates
 from ckpt_tools.layouts.common.piece import Piece
 from ckpt_tools.layouts.common.templates import TOKENS, compile_template
 from ckpt_tools.layouts.files import numbers_named
@@ -127,7 +127,7 @@ def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]
 def _shapes(paths: Sequence[str]) -> Mapping[tuple[str, ...], list[_Row]]:
     """Return the files whose paths differ in numbers alone below their runs, by the texts around these."""
     shapes: dict[tuple[str, ...], list[_Row]] = {}
-    begins = {p: _find_save(p) for p in paths if not any(map(under_way.is_begun, p.split("/")))}
+    begins = {p: _find_save(p) for p in paths if not any(map(templates.is_begun, p.split("/")))}
     homes = _find_homes([path for path, begin in begins.items() if begin is None])
     for path, begin in begins.items():
         above = homes[path] if begin is None else path[:begin]

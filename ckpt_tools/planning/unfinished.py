@@ -12,7 +12,7 @@ from ckpt_tools.discovery.completeness import where
 from ckpt_tools.discovery.unrecognised import tells_of_a_state
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Stage
-from ckpt_tools.layouts.common import under_way
+from ckpt_tools.layouts.common import templates
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.plan import Rejected
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 def is_marked(c: Checkpoint) -> bool:
     """Whether the name of its directory says so, as any framework's may."""
-    return under_way.is_marked(c.parts[0].home)
+    return templates.is_marked(c.parts[0].home)
 
 
 def find_not_renamed(s: Session, saves: Sequence[Checkpoint]) -> Checkpoint | None:
@@ -108,7 +108,7 @@ def find_begun_later(s: Session, c: Checkpoint) -> Iterator[Finding]:
         yield unfinished.describe_empty(top, os.path.basename(where(c)))
     late = set(_find_below((f.path for f in s.found.bare if f.mtime_ns >= c.mtime_ns), base))
     for top in below:
-        if under_way.is_begun(os.path.basename(top)) and top in late:
+        if templates.is_begun(os.path.basename(top)) and top in late:
             yield unfinished.describe_marked(top, c)
 
 

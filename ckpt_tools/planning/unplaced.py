@@ -18,7 +18,7 @@ from ckpt_tools.discovery.unrecognised import NO_STATE, content_format, is_other
 from ckpt_tools.findings import NOT_SEEN
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.formats.common.held import OF_ONE_ARRAY
-from ckpt_tools.layouts.common import counters, under_way
+from ckpt_tools.layouts.common import counters, templates
 from ckpt_tools.layouts.files import numbers_named
 from ckpt_tools.layouts.guess import guess
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -177,7 +177,7 @@ def _has_optimizer(s: Session, c: Checkpoint) -> bool:
 def _is_in(path: str, homes: set[str], root: str) -> bool:
     """Return True if a file lies in one of the directories, or in one of a save that is not done."""
     while len(path := os.path.dirname(path)) > len(root):
-        if path in homes or under_way.is_begun(os.path.basename(path)):
+        if path in homes or templates.is_begun(os.path.basename(path)):
             return True
     return False
 
@@ -206,7 +206,7 @@ def _find_strange(s: Session) -> Iterator[BareFile]:
     for directory in s.found.strange:
         try:
             for entry in entries_of(directory, keep):
-                if is_set_aside(entry.name) or under_way.TEMPORARY.search(entry.name):
+                if is_set_aside(entry.name) or templates.TEMPORARY.search(entry.name):
                     continue  # the latter are warned of
                 if is_other(entry.name) and not unpacked_state(entry.name):
                     continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ckpt_tools.discovery.completeness import label, marks_of, where, why_unfinished
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.common.under_way import AGAIN, DOWNLOADS
+from ckpt_tools.layouts.common.templates import AGAIN, DOWNLOADS
 from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity

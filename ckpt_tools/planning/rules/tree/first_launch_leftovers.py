@@ -10,7 +10,7 @@ from ckpt_tools.discovery.completeness import why_unfinished
 from ckpt_tools.errors import CkptError, NoneUsable, NotRecognised
 from ckpt_tools.findings import WAIT
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.layouts.common import under_way
+from ckpt_tools.layouts.common import templates
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.plan import EarlierStart, LoadPlan
@@ -143,7 +143,7 @@ def find_whole(path: str | None, *, save: bool) -> Iterator[Hit]:
         yield Hit(path, text, f"rename it if it is whole; {FRESH}", error=NotRecognised)
     elif path is not None:
         why = "it is whole, and has the name of one that was not finished"
-        todo = under_way.AGAIN if path.endswith(under_way.DOWNLOADS) else "rename it to resume from it"
+        todo = templates.AGAIN if path.endswith(templates.DOWNLOADS) else "rename it to resume from it"
         yield Hit(path, f"{path}: {why}", f"{todo}; {FRESH}", error=NotRecognised)
         yield Hit(path, why, code="unfinished-save")
 
