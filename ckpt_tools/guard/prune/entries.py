@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.discovery import group as grouping
 from ckpt_tools.errors import CannotLook
-from ckpt_tools.guard.targets import Group, groups
-from ckpt_tools.guard.verifying import Checked, verify
+from ckpt_tools.guard.targets import Checked, Group, groups, verify
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Severity, Verdict, blind
 from ckpt_tools.model.part import Kind

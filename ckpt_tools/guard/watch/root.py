@@ -17,7 +17,7 @@ from ckpt_tools.api import plan
 from ckpt_tools.cache import remembering
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.findings import finding
-from ckpt_tools.guard.verifying import verify
+from ckpt_tools.guard.targets import verify
 from ckpt_tools.guard.watch import DAY, WatchOptions
 from ckpt_tools.guard.watch.hooks import call
 from ckpt_tools.guard.watch.metrics import STATES, Answer, Tally
