@@ -19,7 +19,7 @@ from msgspec import Struct
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME, Crc
 from ckpt_tools.checksum.compare import Outcome, Progress, mismatches
 from ckpt_tools.checksum.sums import ASKED, CHUNK, Extent, Hash, Sum
-from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
+from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import Source
 
 CRCS = {"crc32c": CRC32C, "crc32": CRC32, "crc64nvme": CRC64NVME}

@@ -35,9 +35,8 @@ from ckpt_tools.inspection.digests import file_digest, tensor_digests
 from ckpt_tools.layouts import Claim, Layouts
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
-from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.model.seal import SealedFile, StoreChecksums
 from ckpt_tools.model.selection import ReadOptions, StoreOptions
-from ckpt_tools.model.store_checksum import StoreChecksums
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import not_seen

@@ -25,7 +25,7 @@ from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
 from ckpt_tools.model.report import NO_METADATA, Blank, Guard, Held, Level, Region, Report, Tensor
-from ckpt_tools.model.store_checksum import NOT_KEPT
+from ckpt_tools.model.seal import NOT_KEPT
 from ckpt_tools.storage import OpenFile, ShortRead, Source, Stopped, opened
 from ckpt_tools.storage.retry import is_link
 from ckpt_tools.storage.urls import is_url

@@ -19,8 +19,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.report import Report
-from ckpt_tools.model.seal import SealedFile
-from ckpt_tools.model.store_checksum import NAMES, NOT_KEPT, StoreChecksums
+from ckpt_tools.model.seal import NAMES, NOT_KEPT, SealedFile, StoreChecksums
 from ckpt_tools.storage import Stopped
 from ckpt_tools.storage.stores import mounts, store
 from ckpt_tools.storage.stores.source import StoreSource

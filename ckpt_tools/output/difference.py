@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.model.store_checksum import NAMES
+from ckpt_tools.model.seal import NAMES
 from ckpt_tools.output.json import Object, absolute, document, fields, finding, list_findings, scalar
 from ckpt_tools.output.page import DEPTHS, FEW, PLAIN, Page, View
 from ckpt_tools.output.words import plural, size, speed

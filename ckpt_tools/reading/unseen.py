@@ -28,8 +28,7 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.part import Part, Unseen
 from ckpt_tools.model.report import NO_METADATA, Level, Report
-from ckpt_tools.model.seal import SealedFile
-from ckpt_tools.model.store_checksum import NAMES, StoreChecksums
+from ckpt_tools.model.seal import NAMES, SealedFile, StoreChecksums
 from ckpt_tools.reading.prefetch import unknown_requests
 from ckpt_tools.reading.reader import recall
 from ckpt_tools.reading.scheduler import Request

@@ -20,7 +20,7 @@ from stores.s3_contents import ACCESS, SECRET, s3_of
 
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import to_work_out, work_out
-from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
+from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import BytesSource
 from ckpt_tools.storage.stores import told as answers
 from ckpt_tools.storage.stores.object_store import ObjectStore

@@ -12,7 +12,7 @@ import pytest
 
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import told_of_whole, work_out
-from ckpt_tools.model.store_checksum import StoreChecksums
+from ckpt_tools.model.seal import StoreChecksums
 from ckpt_tools.storage import BytesSource
 from ckpt_tools.storage.stores import told
 from ckpt_tools.storage.stores.object_store import ObjectStore

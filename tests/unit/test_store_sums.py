@@ -31,7 +31,7 @@ from ckpt_tools.checksum.store_sums import (
     work_out,
 )
 from ckpt_tools.checksum.sums import ASKED, CHUNK, ChunkDigests, chunks, xxh3
-from ckpt_tools.model.store_checksum import NAMES, StoreChecksum, StoreChecksums
+from ckpt_tools.model.seal import NAMES, StoreChecksum, StoreChecksums
 from ckpt_tools.storage import BytesSource
 
 

@@ -18,8 +18,7 @@ from ckpt_tools.checksum import Hash, sums
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.common.json_text import MAX_SIZE, parse
 from ckpt_tools.formats.common.stored_digests import Digest, can_compare, make_digest
-from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile
-from ckpt_tools.model.store_checksum import NAMES
+from ckpt_tools.model.seal import NAMES, Fragment, Seal, SealedCheckpoint, SealedFile
 
 # ---- Digests of whole files that a seal may have, by their names.
 

@@ -31,8 +31,8 @@ from ckpt_tools.layouts import Layouts
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level, Report
+from ckpt_tools.model.seal import NOT_KEPT
 from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.model.store_checksum import NOT_KEPT
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.scheduler import Request
 from ckpt_tools.reading.session import Session, formats_allowed

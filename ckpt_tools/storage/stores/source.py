@@ -20,7 +20,7 @@ from ckpt_tools.storage.stores.tree import stat_of
 from ckpt_tools.storage.threads import Threads, count_cpus, do_each
 
 if TYPE_CHECKING:
-    from ckpt_tools.model.store_checksum import StoreChecksums
+    from ckpt_tools.model.seal import StoreChecksums
 
 WINDOW = 64 << 10
 """Bytes asked for at least: a request costs as long as hundreds of kilobytes on the way."""

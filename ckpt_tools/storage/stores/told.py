@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from weakref import finalize
 
-from ckpt_tools.model.store_checksum import StoreChecksum, StoreChecksums
+from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage.stalls import Stalled, watched
 from ckpt_tools.storage.stores.refused import untold
 from ckpt_tools.storage.stores.store import CLOUDS, Object, Replaced
