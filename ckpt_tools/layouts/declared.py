@@ -47,7 +47,7 @@ from ckpt_tools.layouts.common.piece import (
     Where,
 )
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.tables import read_table
+from ckpt_tools.model.ranges import read_table
 
 _ENUMS: Mapping[type[Enum], str]
 _ENUMS = {Claim: "claim", Stage: "stage", Changes: "changes", Where: "where", Kind: "kind"}
