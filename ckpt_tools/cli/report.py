@@ -20,7 +20,7 @@ from ckpt_tools.storage.urls import absolute
 
 if TYPE_CHECKING:
     from ckpt_tools.model.answers import Scan
-    from ckpt_tools.output.report.gathered import Gathered, Start
+    from ckpt_tools.output.report.advice import Gathered, Start
     from ckpt_tools.settings.resolve import Settings
 
 RUNS = 64
@@ -77,8 +77,8 @@ def report(
 def _gather(paths: Sequence[str], found: Settings, to: output.Output) -> Gathered:
     """Everything that is asked, in the order in which it is cheap: what has been read is not read again."""
     from ckpt_tools import api
+    from ckpt_tools.output.report.advice import Gathered
     from ckpt_tools.output.report.data import find_damaged
-    from ckpt_tools.output.report.gathered import Gathered
 
     started, roots = time.time(), tuple(dict.fromkeys(absolute(p) for p in paths))
     keep = not found.values.get("no-cache", False)
@@ -123,7 +123,7 @@ def _list_runs(scan: Scan) -> list[str]:
 
 def _start(root: str, selection: Selection) -> Start:
     from ckpt_tools import api
-    from ckpt_tools.output.report.gathered import Start
+    from ckpt_tools.output.report.advice import Start
 
     try:
         return Start(root, selection.run, api.plan(root, selection))

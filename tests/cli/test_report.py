@@ -31,7 +31,7 @@ from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Guard, Region, Stats
 from ckpt_tools.output import registry
 from ckpt_tools.output.report import data, page
-from ckpt_tools.output.report.gathered import Gathered, Start
+from ckpt_tools.output.report.advice import Gathered, Start
 
 HOME = PACKAGE / "output/report"
 MEGABYTES = 1_000_000

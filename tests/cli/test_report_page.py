@@ -21,7 +21,7 @@ from small_files import saved, tensor
 
 from ckpt_tools import api
 from ckpt_tools.output.report import data, page
-from ckpt_tools.output.report.gathered import Gathered
+from ckpt_tools.output.report.advice import Gathered
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

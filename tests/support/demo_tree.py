@@ -18,7 +18,7 @@ from timed import put, same_times
 from ckpt_tools import Selection, api
 from ckpt_tools.model.report import Level
 from ckpt_tools.output.report import data
-from ckpt_tools.output.report.gathered import Gathered, Start
+from ckpt_tools.output.report.advice import Gathered, Start
 
 TP = 8
 EVERY = 500

@@ -9,7 +9,7 @@ from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan, Rejected, Resume
 from ckpt_tools.model.report import Level, Report
-from ckpt_tools.output.report.gathered import Gathered, Start
+from ckpt_tools.output.report.advice import Gathered, Start
 
 ROOT = "/data/runs/llm-70b"
 NOW = 1_760_000_000

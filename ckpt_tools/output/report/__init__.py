@@ -7,8 +7,8 @@ from ckpt_tools.model.answers import Failure, Verification
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.page import View
 from ckpt_tools.output.report import page
+from ckpt_tools.output.report.advice import Gathered, Start
 from ckpt_tools.output.report.data import document
-from ckpt_tools.output.report.gathered import Gathered, Start
 
 
 def render(answer: Verification | LoadPlan | Failure, view: View) -> str:

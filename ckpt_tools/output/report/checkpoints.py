@@ -15,7 +15,7 @@ from ckpt_tools.model.finding import Finding, Severity, Verdict, worst
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.output.json import Object, fields, finding, outcomes
-from ckpt_tools.output.report.gathered import Gathered, causes, worst_of
+from ckpt_tools.output.report.advice import Gathered, causes, worst_of
 
 MOST = 2_000
 """Checkpoints that are listed, the newest."""

@@ -17,9 +17,8 @@ from ckpt_tools.model.report import Level, Region, Report
 from ckpt_tools.output.json import COUNTS, Object, fields, finding, list_findings, rollback, scalar
 from ckpt_tools.output.page import WORST
 from ckpt_tools.output.report import checkpoints as rows_of
-from ckpt_tools.output.report.advice import of_start, overall
+from ckpt_tools.output.report.advice import Gathered, Start, of_start, overall, worst_of
 from ckpt_tools.output.report.checkpoints import Row, Table
-from ckpt_tools.output.report.gathered import Gathered, Start, worst_of
 
 LONG = 2.5
 """Times the usual pause between two saves from which on a pause is a gap."""
