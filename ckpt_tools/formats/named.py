@@ -120,7 +120,7 @@ NAMED = (
     Named("json_member", "json_files", (), JSON_MEMBERS, state=False),
     Named("npy", "numpy", (".npy",), state=False),
     Named("eqx", "numpy", (".eqx",)),
-    Named("torchsnapshot", "torchsnapshot", (), r"\.snapshot_metadata", True),
+    Named("torchsnapshot", "dcp", (), r"\.snapshot_metadata", True),
     Named("mcore_integrity", "json_files", (), r"integrity\.json", True),
     Named("msgpack_stream", "msgpack", (), r"streaming_(?:params|train_state)(?:_\d{1,18})?"),
     Named("msgpack", "msgpack", (".msgpack",), r"checkpoint_\d{1,18}", True),

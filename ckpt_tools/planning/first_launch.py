@@ -22,7 +22,7 @@ from ckpt_tools.discovery.seals import read_tracker
 from ckpt_tools.discovery.unrecognised import is_other, remains, tells_of_a_state
 from ckpt_tools.errors import CkptError, UsageError
 from ckpt_tools.layouts import Layouts
-from ckpt_tools.layouts.common import templates
+from ckpt_tools.layouts.common.templates import is_begun
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Unseen
@@ -150,7 +150,7 @@ def _find_temporary(s: Session) -> dict[str, None]:
     begun = {path: None for path in s.found.unfinished if tells_of_a_state(os.path.basename(path))}
     for path, *_ in s.found.bare:
         while (path := os.path.dirname(path)) != s.root and len(path) > len(s.root):
-            if templates.is_begun(os.path.basename(path)):
+            if is_begun(os.path.basename(path)):
                 begun[path] = None
     return begun
 
@@ -255,7 +255,7 @@ def _make_outside(s: Session, everything: Sequence[Checkpoint], inside: Scope) -
         if not inside(path) or path in parts:
             return False
         above = os.path.relpath(os.path.dirname(path), s.root).split("/")
-        begun = any(map(templates.is_begun, above))
+        begun = any(map(is_begun, above))
         return path == s.root or not (begun or any(path.startswith(f"{home}/") for home in homes))
 
     return outside

@@ -18,7 +18,7 @@ from ckpt_tools.discovery.group import group
 from ckpt_tools.errors import CkptError, NoneUsable
 from ckpt_tools.formats import Anatomy
 from ckpt_tools.formats.common.zeros import all_zero
-from ckpt_tools.formats.torchsnapshot.torchsnapshot import PLAIN, Entry, check_file
+from ckpt_tools.formats.dcp.torchsnapshot import PLAIN, Entry, check_file
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import ReadOptions

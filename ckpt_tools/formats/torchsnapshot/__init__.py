@@ -1,1 +1,0 @@
-"""What ``torchsnapshot`` writes: ``.snapshot_metadata`` and the files that it describes."""
