@@ -16,7 +16,7 @@ from kill_points import STOPS, Commands, Stop, bytes_of, files_of, step
 from run_helpers import flip, megatron, one_file_per_rank
 
 from ckpt_tools.errors import NoCheckpoint
-from ckpt_tools.guard.prune.pins import pin
+from ckpt_tools.guard.prune.policy import pin
 from ckpt_tools.guard.quarantine import quarantine
 
 

@@ -18,8 +18,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Step, Store
 from ckpt_tools.guard.prune.entries import Entry, count_freed, find_entries, identify_files
-from ckpt_tools.guard.prune.pins import pin
-from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept
+from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept, pin
 from ckpt_tools.guard.prune.protected import (
     find_bests,
     find_need,

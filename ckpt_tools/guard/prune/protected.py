@@ -13,7 +13,7 @@ from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.document import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.entries import Entry, find_age, walk_below
-from ckpt_tools.guard.prune.pins import find_pins
+from ckpt_tools.guard.prune.policy import find_pins
 from ckpt_tools.guard.quarantine import find_naming
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan
