@@ -15,7 +15,7 @@ from ckpt_tools.discovery.completeness import label
 from ckpt_tools.discovery.exclude import either
 from ckpt_tools.discovery.unrecognised import is_other
 from ckpt_tools.formats.common.held import find_state
-from ckpt_tools.formats.pickles import unlisted
+from ckpt_tools.formats.pickles import stubs
 from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.lost_files import Holds, held_by, is_weights_alone, weights_of_a_trainer
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -190,7 +190,7 @@ def require_trust(parts: Sequence[Part], session: Session) -> None:
     for part in parts:
         report = session.known(part)
         if any(f.code == "unknown-global" for f in report.findings):
-            raise unknown_global.ask(part.path, *unlisted.question(part.path, report.unlisted))
+            raise unknown_global.ask(part.path, *stubs.question(part.path, report.unlisted))
 
 
 def require_one_name(c: Checkpoint, session: Session) -> None:

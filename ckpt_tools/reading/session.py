@@ -21,7 +21,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, format_of
 from ckpt_tools.formats import Claim as Said
-from ckpt_tools.formats.pickles.unlisted import vouched
+from ckpt_tools.formats.pickles.stubs import vouched
 from ckpt_tools.formats.seals.document import base_of
 from ckpt_tools.inspection.indexes import Indexes
 from ckpt_tools.layouts import Changes, Claim, Layouts, Piece, layouts_of, whole

@@ -19,7 +19,7 @@ from timed import put
 from ckpt_tools import Level, Selection, plan, verify
 from ckpt_tools.cache import pack, unpack
 from ckpt_tools.errors import UsageError
-from ckpt_tools.formats.pickles.unlisted import vouched
+from ckpt_tools.formats.pickles.stubs import vouched
 from ckpt_tools.layouts import LAYOUTS
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Report, Unlisted

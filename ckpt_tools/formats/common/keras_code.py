@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.formats.pickles.globals import remember
-from ckpt_tools.formats.pickles.unlisted import suspects
+from ckpt_tools.formats.pickles.stubs import suspects
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Unlisted
 

@@ -4,7 +4,7 @@
 (torch/_weights_only_unpickler.py, _get_allowed_globals), ``known`` what frameworks write, ``dangerous`` what
 runs code or reaches beyond the file. A name that is in no list is nobody's promise: called, it is the warning
 ``suspect-call``; named only, the note ``needs-trust``. Loaders that unpickle without asking turn both into a
-question (ckpt_tools/formats/pickles/unlisted.py).
+question (ckpt_tools.formats.pickles.stubs.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.pickles.known_globals import NAMES, dangerous, known, only_made
-from ckpt_tools.formats.pickles.stubs import Global
-from ckpt_tools.formats.pickles.unlisted import suspects
+from ckpt_tools.formats.pickles.stubs import Global, suspects
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Unlisted
 
