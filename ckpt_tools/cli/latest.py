@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from ckpt_tools.cli import console, options, output
 from ckpt_tools.cli.progress import progress
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model.plan import OPENED_BY_RANKS, LoadPlan
 from ckpt_tools.output.sentence import ALONE
+from ckpt_tools.output.words import printable
 from ckpt_tools.storage.urls import real_path
 
 EXAMPLES = """
@@ -45,9 +49,7 @@ def latest(asked: options.Asked) -> int:
         if plan.state == "weights-only" and not to.quiet:
             console.problem("note", ALONE)
     if to.format == "text":
-        from ckpt_tools.output import text
-
-        to.out(text.render(plan, terminal=to.terminal))
+        to.out(list_paths(plan, terminal=to.terminal))
     else:
         to.out(output.text_of(plan, to))
     return 0
@@ -70,6 +72,25 @@ def _decided(asked: options.Asked) -> str | None:
         from ckpt_tools.output import shell
 
         return shell.exports(mine.environment)
-    from ckpt_tools.output import text
 
-    return text.lines(mine.paths, terminal=asked.to.terminal)
+    return lines(mine.paths, terminal=asked.to.terminal)
+
+
+def list_paths(plan: LoadPlan, *, terminal: bool = False) -> str:
+    """Each file once, or what a framework is given for all ranks; on a ``terminal`` names are escaped."""
+    paths = list(dict.fromkeys(file.path for _, file in plan.loads))
+    own = {file.role for rank, file in plan.loads if rank is not None}
+    told = plan.resume.path
+    if told and told not in paths and plan.checkpoint and plan.shared and own <= OPENED_BY_RANKS:
+        # Megatron is told the directory and the iteration
+        above = plan.checkpoint.path.startswith(f"{told}/")
+        paths = [plan.checkpoint.path if above else told]
+    return lines(paths, terminal=terminal)
+
+
+def lines(paths: Iterable[str], *, terminal: bool = False) -> str:
+    paths = list(paths)
+    for path in paths:
+        if "\n" in path and not terminal:
+            raise UsageError(f"the path {path!r} holds a line break", "add --json or --format shell")
+    return "".join(f"{printable(path) if terminal else path}\n" for path in paths)

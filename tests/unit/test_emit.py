@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from ckpt_tools.cli import latest
 from ckpt_tools.errors import UsageError
 from ckpt_tools.formats.common.format import Anatomy
 from ckpt_tools.model.answers import Failure, FileReport
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.plan import RankLoad, Resume
 from ckpt_tools.model.report import Tensor
-from ckpt_tools.output import contents, jsonl, shell, text, verification
+from ckpt_tools.output import contents, jsonl, shell, verification
 from ckpt_tools.output import json as emit_json
 from ckpt_tools.output import plan as plan_table
 from ckpt_tools.output import scan as scan_table
@@ -74,15 +75,15 @@ def test_jsonl_ends_in_its_summary():
 
 def test_text_is_the_paths_and_nothing_else():
     plan = replace(sample.plan(), by_rank=sample.plan().by_rank[:1])
-    assert text.render(plan) == "/data/out/meta.pt\n/data/out/rank_0/net-3_40.ckpt\n"
-    assert text.render(sample.empty_plan()) == ""
+    assert latest.list_paths(plan) == "/data/out/meta.pt\n/data/out/rank_0/net-3_40.ckpt\n"
+    assert latest.list_paths(sample.empty_plan()) == ""
 
 
 def test_text_refuses_a_path_that_cannot_be_read_back():
     plan = replace(sample.plan(), by_rank=(RankLoad(0, (sample.load(0, path="/data/a\nb"),)),))
     with pytest.raises(UsageError, match="line break"):
-        text.render(plan)
-    assert text.render(plan, terminal=True).endswith("/data/a\\x0ab\n")
+        latest.list_paths(plan)
+    assert latest.list_paths(plan, terminal=True).endswith("/data/a\\x0ab\n")
 
 
 def _eval(script: str) -> subprocess.CompletedProcess[bytes]:
