@@ -18,7 +18,7 @@ def main() -> NoReturn:
     """The command ``ckpt``."""
     signals.begin()
     if "_CKPT_COMPLETE" in os.environ:
-        from ckpt_tools.cli.offers import complete
+        from ckpt_tools.cli.options import complete
 
         complete()
     # Results are trees without cycles: looking for some takes a quarter of a plan for 2,000 ranks.

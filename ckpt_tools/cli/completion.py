@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer.completion
 
-from ckpt_tools.cli import console, offers
+from ckpt_tools.cli import console, options
 from ckpt_tools.cli.options import argument
 from ckpt_tools.settings.resolve import require_known
 
@@ -21,7 +21,7 @@ ckpt completion fish > ckpt.fish  # for ~/.config/fish/completions
 
 
 def completion(
-    shell: Annotated[str, argument("SHELL", "bash, zsh, fish, powershell or pwsh.", offers.words(*SHELLS))],
+    shell: Annotated[str, argument("SHELL", "bash, zsh, fish, powershell or pwsh.", options.words(*SHELLS))],
 ) -> int:
     """Print the script that makes a shell complete commands, flags and their values, finding codes, layouts,
     and the runs and steps of the directory.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ckpt_tools.cli import offers, options
+from ckpt_tools.cli import options
 from ckpt_tools.cli.options import argument
 from ckpt_tools.findings import CODES
 from ckpt_tools.planning.rules.catalogue import RULES, find_rules
@@ -27,7 +27,7 @@ def explain(
         argument(
             "CODE",
             "A code of a finding, such as truncated, or a rule, such as save/missing-rank.",
-            offers.words(*sorted(CODES), *sorted(RULES)),
+            options.words(*sorted(CODES), *sorted(RULES)),
         ),
     ],
 ) -> int:

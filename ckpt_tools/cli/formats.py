@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ckpt_tools.cli import offers, options, output
+from ckpt_tools.cli import options, output
 from ckpt_tools.cli.options import argument
 from ckpt_tools.settings.resolve import require_known
 
@@ -21,7 +21,7 @@ NO_COLOR=1 ckpt formats  # without colours
 def formats(
     asked: options.Asked,
     name: Annotated[
-        str | None, argument("FORMAT", "A format, such as torch_zip. Default: all.", offers.formats)
+        str | None, argument("FORMAT", "A format, such as torch_zip. Default: all.", options.formats)
     ] = None,
 ) -> int:
     """List the known file formats: what protects each part of them, what cannot be seen, which framework

@@ -120,7 +120,9 @@ def test_each_rank_has_its_own_random_numbers(name, world, files, new, tmp_path:
     assert not any(f.role == "rng" for f in made.shared)
     assert [f.ranks for f in made.warnings if f.code == "missing-rank"] == ([new] if new else [])
     assert made.resume.path is not None
-    assert latest.list_paths(made) == f"{made.resume.path}\n"  # its framework finds the files of a rank by itself
+    assert (
+        latest.list_paths(made) == f"{made.resume.path}\n"
+    )  # its framework finds the files of a rank by itself
 
 
 def test_ranks_that_are_not_known_are_not_told_apart(tmp_path: Path) -> None:
