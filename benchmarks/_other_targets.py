@@ -272,7 +272,7 @@ def strategy_seeds() -> list[bytes]:
 
 def strategy() -> Target:
     from ckpt_tools.errors import CkptError
-    from ckpt_tools.formats.mindspore.strategy_directory import strategy_groups
+    from ckpt_tools.formats.mindspore.mindspore_strategy import strategy_groups
 
     place = scratch()
 

@@ -25,8 +25,7 @@ from ckpt_tools.api import plan, verify
 from ckpt_tools.cli import execute
 from ckpt_tools.errors import CannotLook, UsageError
 from ckpt_tools.formats import FORMATS, HEAD, Anatomy, Damage
-from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT
-from ckpt_tools.formats.mindspore.strategy_directory import strategy_groups
+from ckpt_tools.formats.mindspore.mindspore_strategy import FORMAT, strategy_groups
 from ckpt_tools.formats.mindspore.strategy_groups import (
     Layout,
     Strategy,
