@@ -19,9 +19,10 @@ from ckpt_tools.model.report import Level, Report
 from ckpt_tools.model.selection import ReadOptions, Selection, StoreOptions
 from ckpt_tools.reading.session import Progress
 from ckpt_tools.storage import counted
+from ckpt_tools.storage.paths import Path, Paths, names, one, several
 from ckpt_tools.storage.stalls import limited
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.urls import Path, Paths, absolute, is_url, names, one, several
+from ckpt_tools.storage.urls import absolute, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.model.answers import Scan, Verification

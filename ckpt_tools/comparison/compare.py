@@ -41,9 +41,10 @@ from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.session import Progress, Session, with_findings
 from ckpt_tools.reading.unseen import not_seen
 from ckpt_tools.storage import ShortRead, opened
+from ckpt_tools.storage.paths import Path, one
 from ckpt_tools.storage.retry import is_directory, status, there
 from ckpt_tools.storage.trust import OURS, Trust
-from ckpt_tools.storage.urls import Path, absolute, is_url, one
+from ckpt_tools.storage.urls import absolute, is_url
 
 
 class _Reader:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from ckpt_tools.errors import UsageError
-from ckpt_tools.storage.urls import Path, Paths, absolute, one, several
+from ckpt_tools.storage.paths import Path, Paths, one, several
+from ckpt_tools.storage.urls import absolute
 
 if TYPE_CHECKING:
     from ckpt_tools.guard.background import Pending

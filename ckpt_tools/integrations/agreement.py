@@ -26,7 +26,7 @@ from ckpt_tools.job.decision import Body, Decision, body_of, describe_failure, r
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.output.sentence import explain_rejection
-from ckpt_tools.storage.urls import Path, one
+from ckpt_tools.storage.paths import Path, one
 
 BUDGET = 60.0
 """Seconds for which contents are read, unless the caller says otherwise: all ranks wait, and what joins them

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from ckpt_tools.integrations.agreement import resume_fitting
-from ckpt_tools.storage.urls import Path
+from ckpt_tools.storage.paths import Path
 
 
 class Arguments(TypedDict):

@@ -33,8 +33,9 @@ from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.reading.reader import Reader
 from ckpt_tools.settings import plugins
 from ckpt_tools.storage.listing import THREADS
+from ckpt_tools.storage.paths import names
 from ckpt_tools.storage.stalls import Stalled, away
-from ckpt_tools.storage.urls import absolute, is_url, names, normal
+from ckpt_tools.storage.urls import absolute, is_url, normal
 
 if TYPE_CHECKING:
     from ckpt_tools.inspection.kept_checksum import Evidence

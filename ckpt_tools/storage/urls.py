@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
-
-from ckpt_tools.errors import UsageError
+from collections.abc import Sequence
 
 _URL = r"[A-Za-z][A-Za-z0-9+.-]*://"  # RFC 3986, section 3.1; compiled where a text is no path at first sight
 _WITHOUT_HOST = frozenset({"memory", "hf"})
@@ -95,40 +93,3 @@ def split(url: str) -> tuple[str, str]:
 def joined(store: str, key: str) -> str:
     """The URL of a key."""
     return f"{store}{key}" if store.endswith("/") or not key else f"{store}/{key}"
-
-
-Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-"""One path, as ``open`` takes it."""
-Paths = Path | Iterable[Path]
-"""One path, or several."""
-
-
-def one(path: Path, what: str = "root") -> str:
-    """The path as a text, of a presigned URL its name. Raises UsageError for none, and the empty one."""
-    if not isinstance(path, (str, bytes, os.PathLike)):
-        raise UsageError(f"{what} {path!r} is not a path", "give a text or a path object")
-    text = os.fsdecode(path)
-    if not text:
-        raise UsageError(f"{what} is an empty path", "name a directory or a file, such as '.'")
-    if "://" in text:
-        from ckpt_tools.storage.signed import named
-
-        return named(text)
-    return text
-
-
-def several(paths: Paths) -> list[str]:
-    """A list of paths; one path is a list of one, never its letters. Raises UsageError for none at all."""
-    if isinstance(paths, (str, bytes, os.PathLike)):
-        return [one(paths, "path")]
-    if not isinstance(paths, Iterable):
-        raise UsageError(f"paths {paths!r} are not paths", "give a path, or a list of paths")
-    found = [one(path, "path") for path in paths]
-    if not found:
-        raise UsageError("there is no path to look at", "name a directory or a file, such as '.'")
-    return found
-
-
-def names(given: Iterable[str]) -> tuple[str, ...]:
-    """A list of names; a text is a list of one, never its letters."""
-    return (given,) if isinstance(given, str) else tuple(given)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ckpt_tools.guard import seal
 from ckpt_tools.guard.background import LONGEST, finish
-from ckpt_tools.storage.urls import Path, one
+from ckpt_tools.storage.paths import Path, one
 
 
 class Save(NamedTuple):
