@@ -28,8 +28,9 @@ from ckpt_tools.layouts import Claim, Layouts, NameFields, Piece, Places
 from ckpt_tools.layouts.common.templates import AGAIN, CONTROLS, TEMPORARY
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Unseen
+from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import Entries
-from ckpt_tools.storage.retry import ABSENT, is_link, patiently, status
+from ckpt_tools.storage.retry import ABSENT, is_link, status
 from ckpt_tools.storage.urls import is_url
 
 _SEALS = SEAL.removesuffix("json")

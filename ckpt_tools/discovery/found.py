@@ -14,8 +14,9 @@ from ckpt_tools.findings import finding, of_file
 from ckpt_tools.layouts import Layout, NameFields, Place, Places
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Part, Unseen
+from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import Links, entries_of
-from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, patiently, status
+from ckpt_tools.storage.retry import ABSENT, is_directory, is_link, lstat, status
 from ckpt_tools.storage.urls import real_path
 
 # fmt: off

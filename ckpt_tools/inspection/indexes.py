@@ -19,8 +19,9 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Box, Level, Report
 from ckpt_tools.storage import Identity
+from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import names_of
-from ckpt_tools.storage.retry import patiently, there
+from ckpt_tools.storage.retry import there
 from ckpt_tools.storage.urls import inside, is_url
 
 if TYPE_CHECKING:

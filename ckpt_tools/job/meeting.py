@@ -31,7 +31,7 @@ from ckpt_tools.planning.first_launch import safe
 from ckpt_tools.settings import fault_file
 from ckpt_tools.settings.parsers import is_address
 from ckpt_tools.storage import trust
-from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.trust import OURS, Trust
 
 V = TypeVar("V")

@@ -33,8 +33,9 @@ from ckpt_tools.planning.rules.choice import unplaced_newer
 from ckpt_tools.planning.rules.rule import error_of
 from ckpt_tools.planning.rules.save import file_verdict
 from ckpt_tools.reading.session import Session
+from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import ABSENT, patiently, there
+from ckpt_tools.storage.retry import ABSENT, there
 
 _MAY_BE_DATA = frozenset(("npz", "npy")) | NO_STATE
 """Formats of which most files are data sets and results."""

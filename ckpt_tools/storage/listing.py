@@ -14,7 +14,8 @@ from typing import Protocol, TypeVar, cast
 
 from msgspec import Struct, field
 
-from ckpt_tools.storage.retry import is_directory, patiently, status
+from ckpt_tools.storage.attempts import patiently
+from ckpt_tools.storage.retry import is_directory, status
 from ckpt_tools.storage.threads import Threads
 from ckpt_tools.storage.urls import is_url
 

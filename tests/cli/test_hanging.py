@@ -17,7 +17,7 @@ from safetensors_writer import vectors
 
 from ckpt_tools import Selection, plan
 from ckpt_tools.storage import stalls
-from ckpt_tools.storage.retry import patiently
+from ckpt_tools.storage.attempts import patiently
 
 pytestmark = pytest.mark.slow  # an interpreter for each, and calls that hang for a second
 

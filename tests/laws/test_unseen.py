@@ -25,7 +25,7 @@ from ckpt_tools import CannotLook, Selection, Verdict, latest, plan, scan, verif
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part, Unseen
 from ckpt_tools.reading import unseen
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts, retry
 
 COMMANDS = (
     "plan", "verify", "plan --allow=unreadable", "latest --rank 0", "hook", "run", "ls", "plan --order step", "plan --allow none,missing", "by-engine",
@@ -408,7 +408,7 @@ def test_with_leave_a_hidden_rank_directory_still_stops(victim: Victim, tmp_path
 
 def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses, calls = list[float](), list[int]()
-    monkeypatch.setattr(retry, "pause", pauses.append)
+    monkeypatch.setattr(attempts, "pause", pauses.append)
 
     def failing(number: int) -> None:
         calls.append(number)
@@ -423,10 +423,10 @@ def test_attempts_are_four_with_growing_pauses(monkeypatch: pytest.MonkeyPatch) 
         (errno.ENOENT, 1),
     ):
         with pytest.raises(OSError, match=os.strerror(number)):
-            retry.patiently(failing, number)
+            attempts.patiently(failing, number)
         assert calls.count(number) == times
-    assert pauses == [pytest.approx(seconds, rel=0.5) for seconds in [*retry.PAUSES] * 4]
-    assert sum(retry.PAUSES) < 0.1 and sorted(retry.PAUSES) == [*retry.PAUSES]
+    assert pauses == [pytest.approx(seconds, rel=0.5) for seconds in [*attempts.PAUSES] * 4]
+    assert sum(attempts.PAUSES) < 0.1 and sorted(attempts.PAUSES) == [*attempts.PAUSES]
 
 
 def test_only_what_cannot_be_there_is_absent(tmp_path: Path) -> None:

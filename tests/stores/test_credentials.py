@@ -23,7 +23,7 @@ from stores.s3_contents import ACCESS, SECRET
 from stores.serving import Handler, Server, serving
 
 from ckpt_tools import cli
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts
 
 LATER = "2099-01-01T00:00:00Z"
 KEYS = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
@@ -99,7 +99,7 @@ def desk(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(retry, "pause", lambda _: None)
+    monkeypatch.setattr(attempts, "pause", lambda _: None)
     (tmp_path / ".aws").mkdir()
     with serving(Authority, []) as authority:
         yield Desk(tmp_path, monkeypatch, capfd, authority)

@@ -15,7 +15,7 @@ from stores.calls import URL, Call, Calls, Fault
 from ckpt_tools import api
 from ckpt_tools.errors import CannotLook, CkptError
 from ckpt_tools.model.plan import LoadPlan
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts
 from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.tree import Tree
 
@@ -25,7 +25,7 @@ CASES_OF = {case.parent.parent.name: case for case in reversed(CASES)}
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
-    monkeypatch.setattr(retry, "pause", lambda _seconds: None)
+    monkeypatch.setattr(attempts, "pause", lambda _seconds: None)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     refusing = Calls(request.param.parent)
     monkeypatch.setitem(mounts._trees, (URL, ()), Tree(refusing))

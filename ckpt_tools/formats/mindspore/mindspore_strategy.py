@@ -23,8 +23,8 @@ from ckpt_tools.formats.mindspore.strategy_proto import MAX_SIZE, begins_like_gr
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import BytesSource, OpenFile, ShortRead, Source, opened
+from ckpt_tools.storage.attempts import patiently
 from ckpt_tools.storage.listing import entries_of
-from ckpt_tools.storage.retry import patiently
 
 _BEGIN = re.compile(
     rb"\x08[\x80-\xff]{0,4}[\x00-\x7f](?:[\x12\x1a][\x80-\xff]{0,4}[\x00-\x7f]\n|\Z)", re.DOTALL

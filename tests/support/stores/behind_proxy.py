@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from ckpt_tools.storage import retry
+from ckpt_tools.storage import attempts
 from stores.asking import Said, as_user, ask
 from stores.bucket import Bucket
 from stores.proxy import Proxy
@@ -42,7 +42,7 @@ def behind_proxy(
     proxy = proxy_of(bucket)
     through = bucket.through(proxy.endpoint)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "pause", lambda _seconds: None)
+        patch.setattr(attempts, "pause", lambda _seconds: None)
         with as_user(home, through), pytest.MonkeyPatch.context() as options:
             options.setenv("CKPT_STORE_OPTION", "max_retries=1\ninit_backoff=1ms\nmax_backoff=1ms")
             yield of(through, proxy, home)
