@@ -55,8 +55,7 @@ def put(path: str, data: bytes, *, away: bool) -> None:
 
 
 def _put_object(url: str, data: bytes) -> None:
-    from ckpt_tools.storage.stores.mounts import store_of
-    from ckpt_tools.storage.stores.refresh import object_of
+    from ckpt_tools.storage.stores.mounts import object_of, store_of
 
     seen: Object | None = None
     with suppress(FileNotFoundError):

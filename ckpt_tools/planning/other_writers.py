@@ -44,7 +44,7 @@ def require_whole(root: str, started_ns: int, rejected: Sequence[Rejected], *, c
     written meanwhile: without it an older checkpoint is the choice, or a first launch. What lost because a
     file was missing is listed again, and all of ``root`` where nothing was ``chosen``.
     """
-    from ckpt_tools.storage.stores.refresh import late
+    from ckpt_tools.storage.stores.mounts import late
 
     missing = {"missing-rank", "missing-part"}
     lost = [r.checkpoint.path for r in rejected if not missing.isdisjoint(f.code for f in r.findings)]
@@ -65,7 +65,7 @@ def get_etag(path: str) -> str:
 def get_versions(path: str) -> tuple[str, str]:
     """Return the ETag and the version that an object had when it was judged; nothing of a file."""
     if is_url(path):
-        from ckpt_tools.storage.stores.refresh import object_of
+        from ckpt_tools.storage.stores.mounts import object_of
 
         with suppress(OSError):  # it is looked at again before anybody is told of it
             return object_of(path).etag, object_of(path).version
@@ -84,7 +84,7 @@ def find_other_writers(
     directories = _find_directories(checkpoints, [*(chosen.parts if chosen else ()), *newest], s.root)
     unlisted: dict[str, OSError] = {}
     if is_url(s.root):
-        from ckpt_tools.storage.stores.refresh import refresh_directories
+        from ckpt_tools.storage.stores.mounts import refresh_directories
 
         of_files = list({os.path.dirname(p.path): None for p in newest})[:DIRECTORIES]
         unlisted = refresh_directories([*directories, *of_files])

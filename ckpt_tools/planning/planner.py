@@ -150,7 +150,7 @@ class Planner(Candidates):
         assignment = choice.assignment
         assert assignment is not None  # noqa: S101 - there is a choice; for the type checker
         if is_url(self.root):
-            from ckpt_tools.storage.stores.refresh import learn_versions  # most roots lie on a disk
+            from ckpt_tools.storage.stores.mounts import learn_versions  # most roots lie on a disk
 
             learn_versions([part.path for part in assignment.parts])
         ranks = tuple(

@@ -46,7 +46,7 @@ def refresh(paths: Iterable[str]) -> dict[str, OSError]:
     urls = [path for path in paths if is_url(path)]
     if not urls:
         return {}
-    from ckpt_tools.storage.stores.refresh import refresh_objects
+    from ckpt_tools.storage.stores.mounts import refresh_objects
 
     return refresh_objects(urls)
 

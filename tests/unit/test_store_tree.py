@@ -11,7 +11,7 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckpt_tools.storage.stores import mounts, refresh
+from ckpt_tools.storage.stores import mounts
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.stores.tree import Tree
 
@@ -159,9 +159,9 @@ def test_what_is_asked_about_again_is_as_it_is_now(
     store.requests.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(mounts._trees, (store.url, ()), tree)
-        patch.setattr(refresh, "PAGE", page)
-        patch.setattr(refresh, "FEW", 0)
-        assert refresh.refresh_objects(f"{store.url}/{key}" for key in wanted) == {}
+        patch.setattr(mounts, "PAGE", page)
+        patch.setattr(mounts, "FEW", 0)
+        assert mounts.refresh_objects(f"{store.url}/{key}" for key in wanted) == {}
     for key in wanted:
         if key in store.keys:
             assert tree.object(key).etag == store.etags.get(key, key)
@@ -202,22 +202,22 @@ def test_what_is_late_and_old_is_said(written: bool) -> None:
         patch.setitem(mounts._trees, (store.url, ()), tree)
         mounts.refresh(f"{store.url}/run")
         store.keys = ["run/a/1", "run/b/1"]
-        assert refresh.refresh_directories([f"{store.url}/run"]) == {}
-        found = refresh.late(f"{store.url}/run", [], lambda _mtime: written)
+        assert mounts.refresh_directories([f"{store.url}/run"]) == {}
+        found = mounts.late(f"{store.url}/run", [], lambda _mtime: written)
         assert found in ({None} if written else {f"{store.url}/run/b", f"{store.url}/run/b/1"})
         mounts.refresh(f"{store.url}/run")
-        assert refresh.late(f"{store.url}/run", [], lambda _mtime: False) is None
+        assert mounts.late(f"{store.url}/run", [], lambda _mtime: False) is None
 
 
 def test_what_lies_beside_a_file_is_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that is one file may have lost what lies beside it; and nothing of the list is forgotten."""
     store = Keys("run/a/1", "run/b/1", "run/b/2")
     tree = Tree(store)  # type: ignore[arg-type]
-    monkeypatch.setattr(refresh, "tree_of", lambda url: (tree, url.removeprefix("s3://bucket/")))
+    monkeypatch.setattr(mounts, "tree_of", lambda url: (tree, url.removeprefix("s3://bucket/")))
     tree.list_below("run")
     store.requests.clear()
     store.keys.append("run/b/3")
     below = ("s3://bucket/run/b/1", "s3://bucket/run/b/2")
-    assert refresh.late("s3://bucket/run", below, lambda _: False) == "s3://bucket/run/b/3"
+    assert mounts.late("s3://bucket/run", below, lambda _: False) == "s3://bucket/run/b/3"
     assert store.requests == {"list": 1}
     assert tree.object("run/a/1") == store.object("run/a/1") and store.requests == {"list": 1}

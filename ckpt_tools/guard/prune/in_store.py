@@ -21,8 +21,7 @@ from ckpt_tools.reading.session import Session
 from ckpt_tools.settings import directories, fault_file
 from ckpt_tools.storage import trust
 from ckpt_tools.storage.retry import is_directory
-from ckpt_tools.storage.stores.mounts import refresh, store_of
-from ckpt_tools.storage.stores.refresh import object_of, refresh_objects
+from ckpt_tools.storage.stores.mounts import object_of, refresh, refresh_objects, store_of
 from ckpt_tools.storage.stores.store import Object
 from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import split

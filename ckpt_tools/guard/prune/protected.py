@@ -255,7 +255,7 @@ def _is_same(one: str, other: str) -> bool:
     """Whether two files hold the same bytes; objects of a store by their ETags, else by reading both."""
     if not is_url(one):
         return os.path.isfile(other) and filecmp.cmp(one, other, shallow=False)
-    from ckpt_tools.storage.stores.refresh import object_of
+    from ckpt_tools.storage.stores.mounts import object_of
 
     try:
         a, b = object_of(one), object_of(other)
