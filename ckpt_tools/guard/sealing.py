@@ -32,7 +32,7 @@ from ckpt_tools.model.seal import Fragment, Seal, SealedCheckpoint, SealedFile, 
 from ckpt_tools.model.selection import ReadOptions
 from ckpt_tools.planning.engine import check_together, find_gaps
 from ckpt_tools.planning.lost_files import find_no_model
-from ckpt_tools.planning.unfinished import TORN, find_hint
+from ckpt_tools.planning.trackers import TORN, find_hint
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.reader import place

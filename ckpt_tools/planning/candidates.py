@@ -25,7 +25,7 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, order, other_writers, topology, trackers
 from ckpt_tools.planning import judge as judging
-from ckpt_tools.planning import unfinished as under_way
+from ckpt_tools.planning import trackers as under_way
 from ckpt_tools.planning.choose import (
     Judge,
     Judgement,

@@ -27,8 +27,7 @@ from ckpt_tools.planning.equal_files import are_other_models, digest_pages
 from ckpt_tools.planning.rules.choice import below_level, export_newer, tracker_stale, unplaced_newer
 from ckpt_tools.planning.rules.rule import finding_of, make_finding
 from ckpt_tools.planning.rules.save import missing_part, mixed_counters, step_mismatch, unknown_global
-from ckpt_tools.planning.trackers import get_time_written
-from ckpt_tools.planning.unfinished import find_numbers, is_called_alike, make_pattern
+from ckpt_tools.planning.trackers import find_numbers, get_time_written, is_called_alike, make_pattern
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage.retry import is_link, status, there
 from ckpt_tools.storage.stalls import away

@@ -43,8 +43,13 @@ from ckpt_tools.planning.rules.save import (
     step_mismatch,
     unfinished,
 )
-from ckpt_tools.planning.trackers import find_declared, find_tracker_findings
-from ckpt_tools.planning.unfinished import TORN, find_begun_later, find_hint
+from ckpt_tools.planning.trackers import (
+    TORN,
+    find_begun_later,
+    find_declared,
+    find_hint,
+    find_tracker_findings,
+)
 from ckpt_tools.reading.session import Session, with_findings
 
 BESIDE: tuple[Rule, ...] = (

@@ -38,7 +38,7 @@ from ckpt_tools.planning.rules.tree import (
     several_runs,
 )
 from ckpt_tools.planning.seals import find_only_seals
-from ckpt_tools.planning.unfinished import find_hint, find_not_renamed, find_whole_temporary
+from ckpt_tools.planning.trackers import find_hint, find_not_renamed, find_whole_temporary
 from ckpt_tools.planning.unplaced import find_unplaced_files, say_how_to_describe
 from ckpt_tools.reading.session import TRACKER_LIMIT, Session
 from ckpt_tools.settings import directories, fault_file, plugins

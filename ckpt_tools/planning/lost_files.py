@@ -19,7 +19,7 @@ from ckpt_tools.model.report import Level, Report, Tensor
 from ckpt_tools.planning.equal_files import place
 from ckpt_tools.planning.rules.rule import make_finding
 from ckpt_tools.planning.rules.save import missing_part, unfinished, values
-from ckpt_tools.planning.unfinished import is_tracked
+from ckpt_tools.planning.trackers import is_tracked
 from ckpt_tools.reading.session import Session
 from ckpt_tools.storage import ShortRead, Source, opened
 from ckpt_tools.storage.listing import names_of

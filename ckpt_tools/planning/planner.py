@@ -19,7 +19,7 @@ from ckpt_tools.model.plan import Assignment, Choice, FileLoad, Load, LoadPlan, 
 from ckpt_tools.model.report import Level
 from ckpt_tools.model.selection import Selection
 from ckpt_tools.planning import choice_warnings, first_launch, order, other_writers, topology, trackers
-from ckpt_tools.planning import unfinished as under_way
+from ckpt_tools.planning import trackers as under_way
 from ckpt_tools.planning.candidates import Candidates
 from ckpt_tools.planning.engine import GAPS, find_gaps
 from ckpt_tools.planning.first_launch import describe_unplaced

@@ -32,8 +32,7 @@ from ckpt_tools.planning.order import find_places, order_saves, step_at
 from ckpt_tools.planning.rules.save import file_verdict, missing_part, unfinished
 from ckpt_tools.planning.rules.tree import nothing_there
 from ckpt_tools.planning.rules.tree.first_launch_leftovers import say_hidden
-from ckpt_tools.planning.trackers import find_declared, find_trackers
-from ckpt_tools.planning.unfinished import find_hint
+from ckpt_tools.planning.trackers import find_declared, find_hint, find_trackers
 from ckpt_tools.reading.opening import open_session
 from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Progress, Session, Told
