@@ -13,7 +13,7 @@ import pytest
 from places import DOCS, ROOT
 from run_helpers import CKPT, CLEAN, megatron
 
-from ckpt_tools.inspection.loadability import load
+from ckpt_tools.inspection.check import load
 
 pytestmark = pytest.mark.slow  # an interpreter for each
 

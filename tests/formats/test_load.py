@@ -14,9 +14,8 @@ import pytest
 from places import FORMAT_FILES
 
 from ckpt_tools.api import verify
-from ckpt_tools.inspection import loadability as loading
-from ckpt_tools.inspection.check import inspect
-from ckpt_tools.inspection.loadability import load
+from ckpt_tools.inspection import check as loading
+from ckpt_tools.inspection.check import inspect, load
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level
 

@@ -56,7 +56,7 @@ USERS_WORDS = [
 """What users read, in the words that they know."""
 LOADERS = [
     Allowed("inspection/load_child.py", ".*", "calls each framework's own loader, in a process of its own"),
-    Allowed("inspection/loadability.py", ".*", "which package has the loader, and how to install it"),
+    Allowed("inspection/check.py", ".*", "which package has the loader, and how to install it"),
 ]
 """The level load asks the framework itself."""
 

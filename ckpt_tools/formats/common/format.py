@@ -153,7 +153,7 @@ class Format(Struct, frozen=True):
     ``protects`` says what protects what, ``limits`` what cannot be seen, ``reference`` where the facts come
     from. ``names`` is a regular expression for whole names that no suffix describes. Without ``state`` such
     files also lie beside code and pretrained models, or are made before the first step: they are no sign of a
-    training run. ``loader`` names the framework that loads such files (inspection/loadability.py), None says
+    training run. ``loader`` names the framework that loads such files (inspection/check.py), None says
     that there is nothing to load in them, "" that nobody is asked. ``unasked``: whoever loads such files
     unpickles what is in them without asking. An ``index`` describes files beside it (``Anatomy.members``).
     ``distinct``: no other file begins so. ``misnamed`` is how grave it is that a name says another format.
