@@ -62,6 +62,8 @@ _EXAMPLES = 3
 """Examples that -h shows."""
 _ENTRIES = 10_000
 """Entries of this directory that a mistyped word is compared with, at most."""
+_BESIDES = re.compile(r" \((?!default\))[^)]*\)| \\?\[CKPT_\w+\]|(?:[;:] \{|; |\. ).*|\.$")
+"""What -h leaves out of what a flag is: asides, variables, and further sentences."""
 _LOOKS_LIKE_MARKUP = re.compile(r"\[(?=[a-z#/@])")
 
 
@@ -97,16 +99,21 @@ class _Line:
     def format_help(self, ctx: Any, formatter: Any) -> None:
         one: Any = self
         told, ctx.meta["shown"] = (one.help, one.epilog), True
+        helps = [param.help for param in one.params]
         if ctx.meta["brief"] and one.epilog:
             rows = one.epilog.splitlines()[: _EXAMPLES + 1]
             one.help = one.help.partition("\n\n")[0]
             one.epilog = "\n".join([*rows, "", f"{ctx.command_path} --help lists all flags."])
+            for param in one.params:
+                param.help = _BESIDES.sub("", param.help)
         try:
             super().format_help(ctx, formatter)  # type: ignore[misc]
         except SystemExit:  # of rich: nobody reads it any more
             ctx.exit()
         finally:
             one.help, one.epilog = told
+            for param, text in zip(one.params, helps, strict=True):
+                param.help = text
 
 
 class Commands(_Line, TyperGroup):

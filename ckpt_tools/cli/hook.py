@@ -19,9 +19,9 @@ UNTOLD = (
     " ROOT --by-rank' here and 'ckpt hook --read' in each rank; or build one tree for all with --view DIR"
 )
 EXAMPLES = """
-decision="$(ckpt hook run)" && eval "$decision" && echo "$CKPT_STEP"  # before the ranks start
+answer="$(ckpt hook run)" && eval "$answer"  # before the ranks start
 ckpt hook run --json  # the decision for a program
-ckpt hook run --plan-dir plans  # write the decision where other nodes find it
+ckpt hook run --plan-dir plans  # where other nodes find it
 ckpt hook run --allow none --budget 60s  # in bounded time, for a prolog
 ckpt hook install slurm  # print a job script
 """

@@ -49,7 +49,7 @@ def test_the_first_panel_of_plan_has_what_people_need_first() -> None:
 def test_the_short_help_has_few_flags_and_three_examples(name: str) -> None:
     shown = run_helpers.ckpt(*name.split(), "-h", env={"COLUMNS": "80"}).stdout
     lines = shown.splitlines()
-    assert len(lines) <= 60 and max(map(len, lines)) <= 80
+    assert len(lines) <= 40 and max(map(len, lines)) <= 80
     assert sum(line.startswith("│ --") for line in lines) <= 15
     assert shown.count(f"   ckpt {name} ") + shown.count(f"   ckpt {name}\n") <= 3
     assert f"ckpt {name} --help lists all flags." in shown and "── Reading ─" not in shown
