@@ -147,7 +147,8 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     if not guessed.layouts:
         text = f"no template can spell {guessed.left_out[0]} in {root}"
         raise UsageError(text, "rename it, or write its table by hand: docs/adding-a-layout.md")
-    names = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
+    free = (name for n in itertools.count(1) if (name := f"guessed{n if n > 1 else ''}") not in known)
+    names = list(itertools.islice(free, len(guessed.layouts)))
     read = cache(lambda run: small_texts(os.path.join(root, run)))
     trackers = [find_tracker(pieces, read) for pieces in guessed.layouts]
     table = "tool.ckpt.layout" if os.path.basename(found.file or "") == "pyproject.toml" else "layout"
@@ -156,6 +157,8 @@ def _guess(found: Settings, known: Layouts, to: output.Output, *, write: bool) -
     home = os.path.dirname(root) if f"{here}/".startswith(f"{root}/") else here
     file, lines = found.file or f"{home}/ckpt.toml", render(guessed, names, trackers, table)
     then = f"read its comments, then: ckpt plan {quote(root)}"
+    if len(names) > 1:  # no name tells which save the files of one are of: each table is a run of its own
+        then += f" --layout NAME, where NAME is {' or '.join(names)}"
     if not write:
         place = "Add these lines to" if found.file else "Save these lines as"
         to.out(f"# {place} {file}, {then}\n{lines}")

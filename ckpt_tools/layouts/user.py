@@ -9,8 +9,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from ckpt_tools.layouts import Layouts, use
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, named_epochs, named_steps, read_steps
+from ckpt_tools.layouts.common.counters import (
+    EPOCHS,
+    STEPS,
+    named_epochs,
+    named_steps,
+    read_steps,
+    told_otherwise,
+)
 from ckpt_tools.layouts.common.layout import (
     Compared,
     Complete,
@@ -26,9 +35,11 @@ from ckpt_tools.layouts.common.layout import (
 from ckpt_tools.layouts.common.piece import Changes, Piece, Readers, Stage, Where
 from ckpt_tools.layouts.common.templates import COORDS, TEXTS, compile_template
 from ckpt_tools.model.checkpoint import Checkpoint
+from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.plan import Resume
 
+_UNIT = "write {epoch} in the template if its number counts epochs, or name what counts with step_keys"
 _LAYOUT = {
     "name": str,
     "title": str,
@@ -215,6 +226,10 @@ def _bounded(name: str) -> None:
 
 
 def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> Found:
+    """The step of a file against its name; without keys of its own, which file says it, only as a warning."""
+    if not step_keys and not epoch_keys:
+        for path, flaw in told_otherwise(parts, lambda p: (p.step, p.epoch, p.step_in_epoch)):
+            yield path, replace(flaw, severity=Severity.WARNING, hint=_UNIT)
     yield from named_steps(parts, step_keys, " or ".join(step_keys))
     yield from named_epochs(parts, epoch_keys, " or ".join(epoch_keys))
 

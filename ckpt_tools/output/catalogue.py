@@ -84,12 +84,12 @@ _ROLES = 'role: "model", "optimizer", "rng", or a word of your own; a save has a
 
 
 def render(
-    guessed: Guess, names: Iterator[str], trackers: Sequence[Mapping[str, str]] = (), table: str = "layout"
+    guessed: Guess, names: Sequence[str], trackers: Sequence[Mapping[str, str]] = (), table: str = "layout"
 ) -> str:
     """Return the tables ``[[layout]]`` and ``[[layout.piece]]`` of a guess."""
     lines: list[str] = []
-    for pieces, told in zip(guessed.layouts, trackers or [{}] * len(guessed.layouts), strict=True):
-        lines += ["", f"[[{table}]]", f'name = "{next(names)}"']
+    for name, pieces, told in zip(names, guessed.layouts, trackers or [{}] * len(names), strict=True):
+        lines += ["", f"[[{table}]]", f'name = "{name}"']
         lines += [f"{key} = {json.dumps(said, ensure_ascii=False)}" for key, said in told.items()]
         lines.append(f"# {_ROLES}" if len(pieces) > 1 else _ARGUMENTS)
         for p in pieces:

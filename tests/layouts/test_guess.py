@@ -52,7 +52,7 @@ def guess(paths: Iterable[str]) -> Guess:
 
 
 def toml(guessed: Guess) -> str:
-    return render(guessed, (f"guessed{n or ''}" for n in itertools.count()))
+    return render(guessed, [f"guessed{n or ''}" for n in range(len(guessed.layouts))])
 
 
 class Made(NamedTuple):

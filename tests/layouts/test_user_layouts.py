@@ -96,6 +96,20 @@ def test_the_users_own_templates_go_first(tmp_path: Path) -> None:
     assert [c.layout for c in scan(str(tmp_path)).checkpoints] == ["megatron"]
 
 
+def test_a_number_that_files_call_otherwise_is_said(tmp_path: Path) -> None:
+    """A template that is guessed says {step} of epochs, and the job would be told a step near nothing."""
+    for epoch in (1, 2):
+        state = {"model": {"w": tensor(epoch)}, "epoch": epoch, "step": 1000 * epoch}
+        put(tmp_path / f"checkpoint{epoch}.pth", saved(state), epoch)
+    taught({"template": "checkpoint{step}.pth"})
+    assert [(f.code, f.message) for f in plan(str(tmp_path)).warnings] == [
+        ("step-mismatch", "the name says step 2, the file 2000")
+    ]
+    taught({"template": "checkpoint{epoch}.pth"})
+    made = plan(str(tmp_path))
+    assert made.resume_step == 2000 and codes(made) == set()
+
+
 # --- what the keys do
 
 
