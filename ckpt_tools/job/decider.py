@@ -19,7 +19,7 @@ from ckpt_tools.job.decision import Body, Decision, body_of, check, failure
 from ckpt_tools.job.decisions import Decisions
 from ckpt_tools.job.meeting import SAME, Meeting, find_board, meeting
 from ckpt_tools.job.membership import Membership, Options
-from ckpt_tools.job.starts import with_loop
+from ckpt_tools.job.starts import with_loop, with_processes_left
 from ckpt_tools.launchers import LaunchLine
 from ckpt_tools.layouts import layouts_of
 from ckpt_tools.model.plan import LoadPlan
@@ -216,7 +216,8 @@ class Decider(Struct):
 
         def plan_alone() -> Body:
             made = make_plan(self.root, replace(self.selection, rank=None), self.listener)
-            return self._describe(with_loop(made, self.root, decisions.directory, self.selection.trust))
+            made = with_loop(made, self.root, decisions.directory, self.selection.trust)
+            return self._describe(with_processes_left(made, decisions.directory))
 
         if not self._meets:
             return plan_alone()

@@ -7,7 +7,8 @@ told, and never asked for an answer: a line that was cut is counted, and a histo
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import takewhile
 
@@ -20,7 +21,7 @@ from ckpt_tools.job.decision import Decision
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.planning import first_launch
-from ckpt_tools.planning.rules.choice import restart_loop, tracker_stale
+from ckpt_tools.planning.rules.choice import another_writer, restart_loop, tracker_stale
 from ckpt_tools.planning.rules.rule import Hit, finding_of
 from ckpt_tools.settings.fault_file import Invalid, NoJson, checked, parsed
 from ckpt_tools.storage.trust import OURS, Trust
@@ -126,3 +127,39 @@ def with_loop(plan: LoadPlan, root: str, directory: str, trusted: Trust = OURS) 
             hit = Hit(plan.root, text, filled(_GONE, root, root), Severity.WARNING, code="dangling-tracker")
             told.append(finding_of(tracker_stale.RULE, hit))
     return replace(plan, warnings=(*plan.warnings, *told))
+
+
+def with_processes_left(plan: LoadPlan, directory: str) -> LoadPlan:
+    """The plan, with a warning where processes of an earlier start of this run are still alive: a launcher
+    that is killed leaves its workers behind, and they go on saving.
+    """
+    run = plan.checkpoint.parts[0].base if plan.checkpoint else plan.root
+    left = sorted(_find_processes_left(directory, run))
+    return replace(plan, warnings=(*plan.warnings, *another_writer.describe_processes(plan.root, left)))
+
+
+def _find_processes_left(directory: str, run: str) -> Iterator[int]:
+    """Yield each process of this user that follows a decision in ``directory`` about ``run``, unless it is of
+    the job that this process is of. Linux alone tells (proc(5): environ, and the parent in stat).
+    """
+    started: dict[int, str] = {}
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())):
+        with suppress(OSError):
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                told = dict(word.partition("=")[::2] for word in os.fsdecode(f.read()).split("\0"))
+            if told.get("CKPT_PLAN", "").startswith(f"{directory}/"):
+                started[pid] = told.get("CKPT_PATH", "")
+    of_this_job = set(_list_ancestors(os.getpid()))
+    for pid, path in started.items():
+        of_run = not path or f"{path}/".startswith(f"{run}/") or f"{run}/".startswith(f"{path}/")
+        if of_run and of_this_job.isdisjoint(a for a in (pid, *_list_ancestors(pid)) if a in started):
+            yield pid
+
+
+def _list_ancestors(pid: int) -> Iterator[int]:
+    """Yield the process's parent, the parent of that, and so on, as far as they are known."""
+    with suppress(OSError, ValueError):
+        while pid > 1:
+            with open(f"/proc/{pid}/stat", "rb") as f:  # its name, in parentheses, may hold anything
+                pid = int(f.read().rpartition(b")")[2].split()[1])
+            yield pid

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,41 @@ def test_it_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = starts.history(str(tmp_path / "run"), made.directory)
     assert kept.starts[0].step == 59 and 5 < len(kept.starts) < 40 and not kept.damaged
     assert os.path.getsize(f"{made.directory}/{starts.NAME}") <= 2200
+
+
+LAUNCHER = """
+import subprocess, sys
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(worker.pid, flush=True)
+if again := sys.argv[1:]:
+    print(subprocess.run(again, stderr=subprocess.PIPE, text=True).stderr)
+    worker.kill()
+worker.wait()
+"""
+LINUX = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux tells environments")
+
+
+@LINUX
+def test_workers_that_a_killed_launcher_left_are_said(root: Path, plans: Path) -> None:
+    """They go on saving where the next job saves."""
+    line = [*CKPT, "run", root, "--plan-dir", plans, "--", sys.executable, "-c", LAUNCHER]
+    with subprocess.Popen(line, env=CLEAN, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        worker = int(launcher.stdout.readline())
+        launcher.kill()
+    try:
+        done = run(root, plans)
+        assert done.returncode == 0 and f"end it before this job starts: kill {worker}\n" in done.stderr
+        assert "another-writer" not in run(megatron(root.with_name("other")), plans).stderr
+    finally:
+        os.kill(worker, signal.SIGKILL)
+    assert "another-writer" not in run(root, plans).stderr
+
+
+@LINUX
+def test_workers_of_the_same_launcher_are_none(root: Path, plans: Path) -> None:
+    """It decides again when it starts some of them anew."""
+    start = [*CKPT, "run", root, "--plan-dir", plans, "--"]
+    line = [*start, sys.executable, "-c", LAUNCHER, "env", "-u", "CKPT_PLAN", *start, "true"]
+    done = subprocess.run(line, env=CLEAN, capture_output=True, text=True)
+    assert done.returncode == 0 and "another-writer" not in done.stdout and "1.json" in done.stdout

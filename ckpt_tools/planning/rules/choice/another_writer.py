@@ -19,6 +19,14 @@ def describe(root: str, written: Sequence[str], unknown: Mapping[str, str]) -> I
         yield finding_of(RULE, Hit(path, text, code="unreadable"))
 
 
+def describe_processes(root: str, left: Sequence[int]) -> Iterator[Finding]:
+    """Yield that processes of an earlier start are still alive."""
+    if left:
+        some = " ".join(map(str, left[:_NAMED]))
+        text = f"an earlier start is still running (pid {some}): what it saves would mix with this job"
+        yield finding_of(RULE, Hit(root, text, f"end it before this job starts: kill {some}"))
+
+
 RULE = Rule(
     id="choice/another-writer",
     codes=("another-writer",),
