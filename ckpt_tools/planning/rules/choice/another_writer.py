@@ -33,7 +33,8 @@ RULE = Rule(
     effect=Effect.WARN,
     answer="end the other process before this job starts",
     why="""\
-Something wrote in the run while it was looked at. If it is a second job, the saves of both mix.
+Something wrote in the run while it was looked at, or processes of an earlier start are still alive.
+If it is a second job, the saves of both mix.
 For: processes that a killed launcher leaves behind.
 """,
 )
