@@ -131,12 +131,7 @@ def _find_below(root: str, away: Sequence[Group]) -> list[str]:
 
 
 def restore(
-    root: str,
-    paths: Sequence[str],
-    *,
-    apply: bool = False,
-    state_dir: str | None = None,
-    trust: Trust = OURS,
+    root: str, paths: Sequence[str], *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS
 ) -> Changes:
     """Bring back what ``paths`` name: directories below ``.ckpt/quarantine``, or the paths that files and
     checkpoints had. Without ``apply`` it only says what it would do.

@@ -223,9 +223,7 @@ class Selection(Struct, frozen=True):
             raise ValueError(f"max_step={self.max_step!r}: allowed are integers from 0")
 
     def read_options(
-        self,
-        progress: Callable[[int, int], None] | None = None,
-        note: Callable[[str], object] | None = None,
+        self, progress: Callable[[int, int], None] | None = None, note: Callable[[str], object] | None = None
     ) -> ReadOptions:
         """Return how the files are read that the choice rests on."""
         shared = {name: getattr(self, name) for name in ReadOptions.__struct_fields__ if hasattr(self, name)}

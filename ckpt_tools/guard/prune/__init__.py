@@ -19,13 +19,7 @@ from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Step, Store
 from ckpt_tools.guard.prune.entries import Entry, count_freed, find_entries, identify_files
 from ckpt_tools.guard.prune.policy import Policy, Save, choose_kept, pin
-from ckpt_tools.guard.prune.protected import (
-    find_bests,
-    find_need,
-    find_obstacle,
-    find_protected,
-    find_stages,
-)
+from ckpt_tools.guard.prune.protected import find_bests, find_need, find_obstacle, find_protected, find_stages
 from ckpt_tools.guard.writing import DELETE_ELSEWHERE, require_writable
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.finding import Finding

@@ -1,4 +1,4 @@
-"""``ckpt repair``: damaged files mended where what they held can be proven, trackers pointed at what a job
+"""``ckpt repair``: mends damaged files whose contents can be proven, and points trackers at what a job
 resumes from.
 """
 
@@ -43,30 +43,31 @@ def repair(
     state_dir: str | None = None,
     selection: Selection | None = None,
 ) -> Changes:
-    """Repair the damaged files at and below ``paths``, which lie below ``root``: flipped bits that CRCs tell,
-    the lost directory of a torch archive, the index of a sharded model. Without ``apply`` it only says what
-    it would do.
+    """Repair the damaged files at and below ``paths``, which lie below ``root``: flipped bits that CRCs
+    locate, the lost directory of a torch archive, the index of a sharded model. Without ``apply`` it only
+    says what it would do.
 
-    A bit that nothing but the CRC tells is flipped back where the probability that it was another damage is
-    at most ``accept_odds``. What is repaired passes level content and its seal before it takes the place of
-    the damaged file, which goes to quarantine. ``selection`` says how to read. Raises NoCheckpoint where
-    nothing is recognised, and CannotLook.
+    A bit that only one CRC proves is flipped back if the probability that it was another damage is at most
+    ``accept_odds``. A repaired file passes level content and its seal before it replaces the damaged file,
+    which goes to quarantine. ``selection`` says how to read. Raises NoCheckpoint if no checkpoint file is
+    recognised, and CannotLook.
     """
     selection, root = selection or Selection(), os.path.abspath(root)
-    # What a command that was interrupted did is taken back before anything is looked at.
+    # A command that was interrupted is taken back before anything is inspected.
     with journal.opened(root, state_dir, selection.trust, apply=apply) as store:
         s = _read_structure(root, selection)
         bench = Bench(s)
-        looks = [bench.look(path) for path in _find_files(s, paths)]
-        judged = [(d, *_judge(bench, d, accept_odds)) for d in looks if d.is_damaged]
+        inspected = [bench.look(path) for path in _find_files(s, paths)]
+        judged = [(d, *_judge(bench, d, accept_odds)) for d in inspected if d.is_damaged]
         repairs = [(damaged, mended) for damaged, mended, why in judged if mended and not why]
-        missing = [row for row in find_lost_indexes(s) if _is_meant(row[0], paths)]
+        missing = [row for row in find_lost_indexes(s) if _is_at_or_below(row[0], paths)]
         number = _replace_all(store, bench, repairs, missing) if apply and (repairs or missing) else None
-        rows = [*store.changes(), *_say(judged, missing, apply)]
-        return Changes("repair", root, apply, tuple(rows), _find_unseen(looks), number)
+        rows = [*store.changes(), *_list_changes(judged, missing, apply)]
+        return Changes("repair", root, apply, tuple(rows), _find_unseen(inspected), number)
 
 
 def _read_structure(root: str, selection: Selection) -> Session:
+    """Return a session in which every file is inspected to level structure."""
     s = open_session(root, selection.read_options())
     s.add_members()
     prefetch(s, s.parts, Level.STRUCTURE)
@@ -75,13 +76,14 @@ def _read_structure(root: str, selection: Selection) -> Session:
     return s
 
 
-def _find_unseen(looks: Sequence[Damaged]) -> tuple[Finding, ...]:
-    unknown = (d.report for d in looks if d.report.verdict is Verdict.UNKNOWN)
+def _find_unseen(inspected: Sequence[Damaged]) -> tuple[Finding, ...]:
+    """Return the findings on files that could not be looked at."""
+    unknown = (d.report for d in inspected if d.report.verdict is Verdict.UNKNOWN)
     return tuple(f for report in unknown for f in report.findings if f.severity)
 
 
 def _judge(bench: Bench, damaged: Damaged, accept_odds: float) -> tuple[Mended | None, str]:
-    """(how a file can be mended, why it stays as it is). Raises CannotLook."""
+    """Return (how a file can be mended, why it stays as it is, "" if it is mended). Raises CannotLook."""
     s, path = bench.session, damaged.path
     try:
         mended = mend(bench, damaged)
@@ -99,53 +101,54 @@ def _judge(bench: Bench, damaged: Damaged, accept_odds: float) -> tuple[Mended |
     return mended, ""
 
 
-def _say(
+def _list_changes(
     judged: Sequence[tuple[Damaged, Mended | None, str]], missing: Sequence[Lost], done: bool
 ) -> Iterator[Change]:
-    for damaged, mended, why in sorted(judged, key=lambda row: not row[2]):  # first what stays
+    """Yield the rows of the answer: files that stay, then mended files, then indexes written anew."""
+    for damaged, mended, why in sorted(judged, key=lambda row: not row[2]):
         state = "stays" if why else "repaired" if done else "would-repair"
-        said = why or (mended.say() if mended else "")
-        yield Change(damaged.path, state, said, size=max(damaged.report.size, 0))
+        reason = why or (mended.say() if mended else "")
+        yield Change(damaged.path, state, reason, size=max(damaged.report.size, 0))
     written = "written" if done else "would-write"
     yield from (Change(path, written, "it is lost, and all its shards are there") for path, _, _ in missing)
 
 
 def _find_files(s: Session, paths: Sequence[str]) -> list[str]:
-    """Raises CannotLook for a path that is not there, and NoCheckpoint where nothing is recognised."""
+    """Return the checkpoint files at or below ``paths``. Raises CannotLook for a path that is not there, and
+    NoCheckpoint if nothing is recognised.
+    """
     for path in paths:
         if not os.path.lexists(path):
             raise CannotLook(f"{path} is not there")
     known = dict.fromkeys([*(p.path for p in s.parts), *(f.path for f in s.found.bare)])
-    files = [p for p in known if os.path.isfile(p) and _is_meant(p, paths)]
+    files = [p for p in known if os.path.isfile(p) and _is_at_or_below(p, paths)]
     if not files:
         text = f"nothing at {', '.join(paths)} is a file of a checkpoint"
         raise NoCheckpoint(text, "'ckpt ls' shows what is there")
     return files
 
 
-def _is_meant(path: str, paths: Sequence[str]) -> bool:
-    return any(f"{path}/".startswith(f"{os.path.abspath(top)}/") for top in paths)
+def _is_at_or_below(path: str, paths: Sequence[str]) -> bool:
+    return any(f"{path}/".startswith(f"{os.path.abspath(above)}/") for above in paths)
 
 
 def _replace_all(
-    store: Store,
-    bench: Bench,
-    repairs: Sequence[tuple[Damaged, Mended]],
-    missing: Sequence[Lost],
+    store: Store, bench: Bench, repairs: Sequence[tuple[Damaged, Mended]], missing: Sequence[Lost]
 ) -> int:
-    """Put what is mended, and indexes that are ``missing``, in their places. Raises CannotLook.
+    """Put mended files, and indexes that are ``missing``, in their places; return the operation's number.
 
-    What nothing but the CRC told is listed: verify and plan warn of it while it stays as it is.
+    Files that only one CRC proves are listed in .ckpt/repaired.json: verify and plan warn of such a file
+    until it changes. Raises CannotLook.
     """
     root, steps = store.tree.root, list[Step]()
-    listed = f".ckpt/{REPAIRED}"
-    unwitnessed = {row["path"]: row for row in read_repaired(os.path.join(root, listed))}
+    list_path = f".ckpt/{REPAIRED}"
+    unwitnessed = {row["path"]: row for row in read_repaired(os.path.join(root, list_path))}
     for damaged, mended in repairs:
         path = os.path.relpath(damaged.path, bench.session.root)
         fill = partial(_write_mended, os.path.join(root, path), mended)
         steps.append(step := store.step_to_write(path, fill, kept=QUARANTINE))
-        new = bench.look(os.path.join(root, step.source), instead_of=damaged.path)
-        if new.is_damaged or new.wrong or new.report.level < Level.CONTENT:
+        result = bench.look(os.path.join(root, step.source), instead_of=damaged.path)
+        if result.is_damaged or result.wrong or result.report.level < Level.CONTENT:
             raise CannotLook(f"{damaged.path}: the repaired file is not sound; nothing is changed")
         if mended.odds:
             real = os.path.realpath(os.path.join(root, path))
@@ -154,7 +157,7 @@ def _replace_all(
             unwitnessed[below] = Repaired(path=below, size=size, mtime_ns=mtime_ns, odds=mended.odds)
     if any(mended.odds for _, mended in repairs):
         body = json.dumps({"schema": SCHEMA, "files": list(unwitnessed.values())})
-        steps.insert(0, store.step_to_write(listed, body.encode("utf-8", "surrogateescape")))
+        steps.insert(0, store.step_to_write(list_path, body.encode("utf-8", "surrogateescape")))
     for path, data, shard in missing:
         target, like = (os.path.relpath(p, bench.session.root) for p in (path, shard))
         steps.append(store.step_to_write(target, data, like=like))
@@ -163,8 +166,8 @@ def _replace_all(
 
 
 def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
-    """Write what takes the place of a damaged file, with its owner and its extended attributes. Raises
-    OSError where one of these cannot be kept.
+    """Write the mended contents of the file ``old`` to ``new``, with its owner and its extended attributes.
+    Raises OSError if one of these cannot be kept.
     """
     with open(old, "rb") as source:
         try:
@@ -179,8 +182,8 @@ def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
         new.write(mended.tail[1])
         new.truncate()
     fd, info = new.fileno(), os.stat(old)
-    made = os.fstat(fd)
-    if (made.st_uid, made.st_gid) != (info.st_uid, info.st_gid):
+    created = os.fstat(fd)
+    if (created.st_uid, created.st_gid) != (info.st_uid, info.st_gid):
         os.fchown(fd, info.st_uid, info.st_gid)
     try:
         names = os.listxattr(old)
@@ -193,16 +196,12 @@ def _write_mended(old: str, mended: Mended, new: BufferedRandom) -> None:
 
 
 def repair_trackers(
-    root: str,
-    *,
-    apply: bool = False,
-    state_dir: str | None = None,
-    selection: Selection | None = None,
+    root: str, *, apply: bool = False, state_dir: str | None = None, selection: Selection | None = None
 ) -> Changes:
-    """Point the tracker of a run at what ``plan`` chooses, where it says something else, nothing, or is gone.
-    Without ``apply`` it only says what it would do.
+    """Point the tracker of a run at the checkpoint that ``plan`` chooses, if it names another one or none, or
+    is missing. Without ``apply`` it only says what it would do.
 
-    Raises what ``plan`` raises: where nothing can be chosen nothing is changed.
+    Raises what ``plan`` raises: if nothing can be chosen, nothing is changed.
     """
     root, selection = os.path.abspath(root), selection or Selection(cache=True)
     with journal.opened(root, state_dir, selection.trust, apply=apply) as store:

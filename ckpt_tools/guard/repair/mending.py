@@ -1,4 +1,6 @@
-"""What a damaged file can be mended with: the bits that CRCs tell, a zip directory, or a shard index."""
+"""How a damaged file can be mended: by flipping bits back that CRCs locate, or by rewriting a zip directory
+or a shard index.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,19 @@ from ckpt_tools.reading.session import Session, formats_allowed
 from ckpt_tools.storage import LocalSource, OpenFile, ShortRead, Source
 
 Lost = tuple[str, bytes, str]
-"""(path of an index, its bytes, one of its shards)."""
-_CRC_DIGITS = 8
-_ROUNDS = 4
-_TRIED = 4 << 30
-"""Bytes of a file at most that is written to a temporary place to see whether it is mended."""
+"""(path of a lost shard index, the bytes to write there, path of one of its shards)."""
+_CRC_DIGITS = 8  # hexadecimal
+_ROUNDS = 4  # of mending a copy and inspecting it anew, at most
+_MOST_COPIED = 4 << 30
+"""Bytes of the largest file that is copied to a temporary directory to see whether it is mended."""
 _BLOCK = 8 << 20
 
 
 class Damaged(NamedTuple):
-    """One file: its report, all its stored checksums, those that do not fit, and others that may not."""
+    """One inspected file: all its checksums (``sums``), and the ones that do not fit its bytes (``wrong``).
+    ``beside`` are further checksums that may be wrong, because nobody compared them or structure rejects
+    them.
+    """
 
     path: str
     report: Report
@@ -48,29 +53,32 @@ class Damaged(NamedTuple):
 
     @property
     def has_structure(self) -> bool:
-        """Whether nothing but checksums is wrong with it: then all that is known of its structure holds."""
+        """Whether every error is a checksum that does not fit: then the file's structure is
+        known and sound.
+        """
         errors = sum(f.severity is Severity.ERROR for f in self.report.findings)
         return self.report.level >= Level.CONTENT and errors == len(self.wrong)
 
 
 class Bench:
-    """Looks at the files of one root, as they are and as they would be in the place of another."""
+    """Inspects files of one root, also a repaired copy as if it lay at the damaged file's path."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.parts: dict[str, Part] = {p.path: p for p in session.parts}
 
     def look(self, path: str, instead_of: str | None = None) -> Damaged:
-        """A file to level content, against all that layouts, indexes and seals say about it; or a file that
-        is to take the place of another, against what they say about that one.
+        """Inspect the file at ``path`` to level content, against all that layouts, indexes and seals say
+        about it. A repaired copy is held to what they say about ``instead_of``, the file that it would
+        replace.
         """
-        s, named = self.session, instead_of or path
-        part = self.parts.get(named)
+        s, target = self.session, instead_of or path
+        part = self.parts.get(target)
         inspection = Inspection(
             path,
             Level.CONTENT,
             expect=formats_allowed(part, s.layouts.piece_of(part)) if part else (),
-            claims=s.indexes.claims(named),
+            claims=s.indexes.claims(target),
             progress=None,
             require=s.options.require,
             key=s.reader.key,
@@ -79,32 +87,32 @@ class Bench:
         wrong = list[Sum]()
 
         def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
-            told = mismatches(source, sums, jobs=s.options.jobs, gaps=True, watch=watching(empty))
-            for pair in told:
-                wrong.append(pair[0])
-                yield pair
+            watch = watching(empty)
+            for misfit in mismatches(source, sums, jobs=s.options.jobs, gaps=True, watch=watch):
+                wrong.append(misfit[0])
+                yield misfit
 
         report, anatomy = inspection.run(read)
         beside = list[Sum]()
         if report.verdict is Verdict.BROKEN:
-            # not compared: structure has found them wrong, or its damage kept the content from being read
+            # not compared: structure rejected them, or structural damage kept the content from being read
             beside += (*anatomy.failed, *(anatomy.sums if report.level < Level.CONTENT else ()))
-            if file := self.find_sealed(named):
-                beside += (first for first, _ in _crcs_of_chunks(file, report.size))
+            if file := self.find_sealed(target):
+                beside += (crc32 for crc32, _ in _crcs_of_chunks(file, report.size))
             if report.format is None:
                 beside += _sums_by_name(path)
         return Damaged(path, report, anatomy.sums, wrong, beside)
 
     def find_sealed(self, path: str) -> SealedFile | None:
-        """What a seal says of the file, where seals say one thing."""
+        """Return what seals say of the file; None if no seal names it, or seals differ about its chunks."""
         seals = self.session.indexes.seals
-        said = seals.sealed_by(path) if seals is not None else []
-        return said[0][0] if len({f.chunks for f, _ in said}) == 1 else None
+        entries = seals.sealed_by(path) if seals is not None else []
+        return entries[0][0] if len({f.chunks for f, _ in entries}) == 1 else None
 
 
 def _sums_by_name(path: str) -> Iterator[Sum]:
-    """What is stored in a file that begins like none of the formats that its name stands for, as each of them
-    would read it.
+    """Yield the checksums in a file that begins like none of the formats that its name allows, as each of
+    these formats would read them.
     """
     with LocalSource(path) as source:
         for name in names.allowed(os.path.basename(path)):
@@ -116,20 +124,20 @@ def _sums_by_name(path: str) -> Iterator[Sum]:
 
 
 def _crcs_of_chunks(file: SealedFile, size: int) -> Iterator[tuple[Sum, Sum]]:
-    """The CRC-32 and the CRC-32C of each chunk that a seal names."""
+    """Yield the CRC-32 and the CRC-32C of each chunk in a seal; nothing if the file's size is another."""
     for i, extent in enumerate(chunks(size) if size == file.size else ()):
         digits = slice(i * _CRC_DIGITS, (i + 1) * _CRC_DIGITS)
-        first, second = int(file.chunk_crc32[digits], 16), int(file.chunk_crc32c[digits], 16)
+        crc32, crc32c = int(file.chunk_crc32[digits], 16), int(file.chunk_crc32c[digits], 16)
         yield (
-            Sum("a sealed chunk", first, (extent,), extent.offset, hash=CRC32),
-            Sum("a sealed chunk", second, (extent,), extent.offset, hash=CRC32C),
+            Sum("a sealed chunk", crc32, (extent,), extent.offset, hash=CRC32),
+            Sum("a sealed chunk", crc32c, (extent,), extent.offset, hash=CRC32C),
         )
 
 
 class Mended(NamedTuple):
-    """How a file can be mended: ``bits`` are the bytes that change, by their offset; ``tail`` (offset, bytes)
-    replaces all from its offset on. ``odds`` is the probability at most that the repair is wrong, 0 where it
-    has a witness beside the checksum that it was worked out from. ``why`` is for people.
+    """How a file can be mended: ``bits`` are new byte values by offset; ``tail`` (offset, bytes) replaces the
+    file from that offset on. ``odds`` is the highest probability that the repair is wrong, 0 if a second
+    checksum confirms each bit. ``why`` is for people.
     """
 
     why: str
@@ -144,10 +152,10 @@ class Mended(NamedTuple):
 
 
 class Patched:
-    """A Source with other bytes in places: what a repair is proven on before anything is written."""
+    """A Source with some bytes replaced (new value by offset), to prove a repair before it is written."""
 
-    def __init__(self, source: Source, bits: dict[int, int]) -> None:
-        self.source, self.bits = source, bits
+    def __init__(self, source: Source, new_bytes: dict[int, int]) -> None:
+        self.source, self.new_bytes = source, new_bytes
         self.size, self.path = source.size, source.path
 
     @property
@@ -161,21 +169,23 @@ class Patched:
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
         self.source.readinto(offset, buffer)
-        for at, value in self.bits.items():
+        for at, value in self.new_bytes.items():
             if offset <= at < offset + len(buffer):
                 buffer[at - offset] = value
 
 
 def mend(bench: Bench, damaged: Damaged) -> Mended | None:
-    """The first way in the order of evidence; None where there is none."""
+    """Return the best-proven repair: bits to flip, else a zip directory, else a shard index; None without
+    proof.
+    """
     path = damaged.path
     if (damaged.wrong or damaged.beside) and (mended := _flip_back(bench, damaged)):
         return mended
     tail = rebuild_directory(path) if damaged.report.format == "torch_zip" else None
-    if tail and tail[0] <= _TRIED:
+    if tail and tail[0] <= _MOST_COPIED:
         with LocalSource(path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
-            now = bench.look(_write_trial(home, source, *tail), instead_of=path)
-        if not now.is_damaged and not now.wrong:
+            copy = bench.look(_write_trial(home, source, *tail), instead_of=path)
+        if not copy.is_damaged and not copy.wrong:
             why = "its directory rewritten: every record fits its own CRC, and none is missing"
             return Mended(why, {}, tail=tail)
     for _, data, _ in find_lost_indexes(bench.session, path) if path.endswith(".index.json") else ():
@@ -183,13 +193,14 @@ def mend(bench: Bench, damaged: Damaged) -> Mended | None:
     return None
 
 
-def find_lost_indexes(s: Session, damaged: str | None = None) -> Iterator[Lost]:
-    """Every index that is not there, or of a ``damaged`` one, all of
-    whose shards are there, sound as far as their structure shows.
+def find_lost_indexes(s: Session, damaged_index: str | None = None) -> Iterator[Lost]:
+    """Yield each missing shard index (with ``damaged_index``: the index at that path alone) whose shards are
+    all there and sound as far as their structure shows.
     """
     files = dict.fromkeys((*(p.path for p in s.parts), *(f.path for f in s.found.bare)))
     for path, shards in sorted(whole_sets(files).items()):
-        if path != damaged if damaged is not None else os.path.lexists(path):
+        is_wanted = not os.path.lexists(path) if damaged_index is None else path == damaged_index
+        if not is_wanted:
             continue
         looks = [s.inspect(shard, Level.STRUCTURE) for shard in shards]
         if all(report.verdict in (Verdict.OK, Verdict.SUSPECT) for report, _ in looks):
@@ -199,6 +210,7 @@ def find_lost_indexes(s: Session, damaged: str | None = None) -> Iterator[Lost]:
 
 
 def _write_trial(home: str, source: Source, length: int, tail: bytes = b"") -> str:
+    """Return the path of a copy in ``home``: ``length`` bytes of the source, then ``tail``."""
     path = os.path.join(home, os.path.basename(source.path))
     with open(path, "wb") as out:
         out.writelines(source.read(at, min(_BLOCK, length - at)) for at in range(0, length, _BLOCK))
@@ -207,91 +219,94 @@ def _write_trial(home: str, source: Source, length: int, tail: bytes = b"") -> s
 
 
 def _flip_back(bench: Bench, damaged: Damaged) -> Mended | None:
-    """The bits that make every checksum fit. Where more than what they cover is damaged, where they lie and
-    what they say may be known only when some of it is mended: then it is tried on a copy.
+    """Return the flipped bits that make every checksum fit; None if there are none. Damage may hide where
+    checksums lie and what they say, so a copy with the bits found so far is inspected anew.
     """
     with LocalSource(damaged.path) as source, tempfile.TemporaryDirectory(prefix="ckpt-repair-") as home:
-        bits, told_by = dict[int, int](), dict[int, Sum]()
-        now, patched = damaged, Patched(source, bits)
+        new_bytes, source_of = dict[int, int](), dict[int, Sum]()
+        now, patched = damaged, Patched(source, new_bytes)
         for _ in range(_ROUNDS):
-            before = len(bits)
-            _add_bits(now, patched, told_by)
-            if (
-                now is damaged
-                and damaged.has_structure
-                and not any(_differs(patched, s) for s in damaged.sums)
-            ):
+            before = len(new_bytes)
+            _add_bits(now, patched, source_of)
+            sees_all = now is damaged and damaged.has_structure  # damage hides no checksum
+            if sees_all and not any(_is_wrong(patched, s) for s in damaged.sums):
                 break
-            if len(bits) == before or source.size > _TRIED:
+            if len(new_bytes) == before or source.size > _MOST_COPIED:
                 return None
             now = bench.look(_write_trial(home, patched, source.size), instead_of=damaged.path)
             if not now.is_damaged and not now.wrong:
                 break
         else:
             return None
-        doubtful = (s for at, s in told_by.items() if not _has_witness(patched, at, s, bench, now))
-        chance = _round_up(min(1.0, sum(odds(length_of(s)) for s in doubtful)))
-    told = (f"one flipped bit in byte {at:,}, told by the checksum of {s.what}" for at, s in told_by.items())
-    return Mended("; ".join(told), bits, chance)
+        unconfirmed = (s for at, s in source_of.items() if not _has_witness(patched, at, s, bench, now))
+        odds_wrong = _round_up(min(1.0, sum(odds(length_of(s)) for s in unconfirmed)))
+    texts = (
+        f"one flipped bit in byte {at:,}, told by the checksum of {s.what}" for at, s in source_of.items()
+    )
+    return Mended("; ".join(texts), new_bytes, odds_wrong)
 
 
-def _round_up(chance: float) -> float:
-    """Two significant digits of a probability: it is said, and said back."""
-    if not chance:
+def _round_up(probability: float) -> float:
+    """Round a probability up to two significant digits: a user reads it and gives it back (--accept-odds)."""
+    if not probability:
         return 0.0
-    unit = 10.0 ** (math.floor(math.log10(chance)) - 1)
-    return float(f"{math.ceil(chance / unit) * unit:.1e}")
+    unit = 10.0 ** (math.floor(math.log10(probability)) - 1)
+    return float(f"{math.ceil(probability / unit) * unit:.1e}")
 
 
-def _differs(source: Source, s: Sum) -> bool:
+def _is_wrong(source: Source, s: Sum) -> bool:
     return any(True for _ in mismatches(source, [s], jobs=1))
 
 
 def extents_of(s: Sum) -> list[Extent] | None:
-    """Where the bytes lie that a sum covers; None where they are compressed."""
+    """Return where in the file the bytes lie that a checksum covers; None if they are compressed."""
     if any(isinstance(p, Deflated) for p in s.pieces):
         return None
     return [p for p in s.pieces if isinstance(p, Extent)]
 
 
 def length_of(s: Sum) -> int:
-    """Bytes that a sum covers."""
+    """Return how many bytes a checksum covers."""
     return sum(len(p) if isinstance(p, bytes) else p.length for p in s.pieces)
 
 
-def _add_bits(damaged: Damaged, patched: Patched, told_by: dict[int, Sum]) -> None:
-    """Flip back what CRCs tell that do not fit, first those of few bytes, which tell it with less doubt."""
-    rows = dict.fromkeys((*damaged.wrong, *damaged.beside))
-    for s in sorted(rows, key=length_of):
+def _add_bits(damaged: Damaged, patched: Patched, source_of: dict[int, Sum]) -> None:
+    """Add the bits that wrong CRCs locate, CRCs of few bytes first, which locate a bit with less doubt."""
+    candidates = dict.fromkeys((*damaged.wrong, *damaged.beside))
+    for s in sorted(candidates, key=length_of):
         if not isinstance(s.hash, Crc) or extents_of(s) is None or not isinstance(s.expected, int):
             continue
-        told = next(iter(mismatches(patched, [s], jobs=1)), None)  # none: mended by what another one told
-        if told is None or not isinstance(told[1], int):
+        misfit = next(iter(mismatches(patched, [s], jobs=1)), None)  # None: an earlier flip mended it
+        if misfit is None or not isinstance(misfit[1], int):
             continue
-        flip = flipped_bit(s.hash, told[1] ^ s.expected, length_of(s))
+        flip = flipped_bit(s.hash, misfit[1] ^ s.expected, length_of(s))
         place = _place_in_file(s, flip.offset) if flip else None
         if flip is not None and place is not None:
             patched.bits[place] = patched.read(place, 1)[0] ^ 1 << flip.bit
-            told_by[place] = s
+            source_of[place] = s
 
 
-def _place_in_file(s: Sum, offset: int) -> int | None:
-    """Where in the file a byte lies that a sum covers, by its number among them; None where in no file."""
+def _place_in_file(s: Sum, index: int) -> int | None:
+    """Return the file index of byte number ``index`` of those that a checksum covers; None if it lies in no
+    file.
+    """
     for p in s.pieces:
         length = len(p) if isinstance(p, bytes) else p.length
-        if offset < length:
-            return None if isinstance(p, bytes) else p.offset + offset
-        offset -= length
+        if index < length:
+            return None if isinstance(p, bytes) else p.offset + index
+        index -= length
     return None
 
 
-def _has_witness(now: Source, at: int, by: Sum, bench: Bench, sound: Damaged) -> bool:
-    """Whether another checksum than the one that a bit was worked out from covers it as well, and fits."""
-    file = bench.find_sealed(now.path)
-    sealed = (s for pair in _crcs_of_chunks(file, now.size) for s in pair) if file else ()
+def _has_witness(patched: Source, at: int, locator: Sum, bench: Bench, inspected: Damaged) -> bool:
+    """Return whether a checksum other than the one that located a bit covers its byte ``at`` as well, and
+    fits.
+    """
+    file = bench.find_sealed(patched.path)
+    sealed = (s for pair in _crcs_of_chunks(file, patched.size) for s in pair) if file else ()
     covering = (
         s
-        for s in (*sound.sums, *sealed)
+        for s in (*inspected.sums, *sealed)
         if any(e.offset <= at < e.offset + e.length for e in extents_of(s) or ())
     )
-    return any(s != by and not _differs(now, s) for s in covering)
+    return any(s != locator and not _is_wrong(patched, s) for s in covering)

@@ -1,4 +1,4 @@
-"""The directory of a torch archive that was cut behind its last whole record, written anew from the records.
+"""Rebuilds the directory of a torch archive that was cut behind its last whole record, from the records.
 
 Facts: PKWARE APPNOTE 6.3.10, sections 4.3.7 (local headers), 4.3.9 (data descriptors), 4.3.12 (directory),
 4.3.14 to 4.3.16 (its end); torch writes a descriptor behind each record and a ZIP64 end
@@ -19,15 +19,17 @@ _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _SHORT, _WIDE = struct.Struct("<4s3I"), struct.Struct("<4sI2Q")
 _END64, _LOCATOR, _END = struct.Struct("<4sQ2H2I4Q"), struct.Struct("<4sIQI"), struct.Struct("<4s4H2IH")
 _HEADER, _DESCRIPTOR, _DIRECTORY = b"PK\3\4", b"PK\7\10", b"PK\1\2"
-_TOP = 0xFFFFFFFF
-_RECORDS = 300_000
+_TOP = 0xFFFFFFFF  # in a field of 32 bits: the value is in a ZIP64 field
+_RECORDS = 300_000  # at most
 _BLOCK = 8 << 20
-_MADE = 0x031E
-"""The version that torch's writer names in the end of its directory."""
+_VERSION_MADE_BY = 0x031E
+"""As torch's writer has it in the end of its directory."""
 
 
 class _Record(NamedTuple):
-    """A record that proves itself; offsets and sizes in bytes."""
+    """A record whose bytes fit its CRC. ``header`` is the offset of its local header, ``end`` the one behind
+    it; ``stored`` and ``size`` are its bytes in the file and unpacked.
+    """
 
     name: bytes
     header: int
@@ -40,8 +42,8 @@ class _Record(NamedTuple):
 
 
 def rebuild_directory(path: str) -> tuple[int, bytes] | None:
-    """(where the directory belongs, its bytes) for an archive whose records all fit their CRCs up to there;
-    None where there is no such record, or a part of one more behind them. Raises OSError.
+    """Return (offset, bytes) of the directory of an archive whose records all fit their CRCs up to that
+    offset; None if there is no such record, or a part of another record lies behind them. Raises OSError.
     """
     records, at = list[_Record](), 0
     with LocalSource(path) as source:
@@ -54,33 +56,34 @@ def rebuild_directory(path: str) -> tuple[int, bytes] | None:
                 break
             records.append(record)
             at = record.end
-        left = source.read(at, min(len(_DIRECTORY), source.size - at))
-    return (at, _write_directory(records)) if records and _DIRECTORY.startswith(left) else None
+        magic = source.read(at, min(len(_DIRECTORY), source.size - at))
+    return (at, _write_directory(records)) if records and _DIRECTORY.startswith(magic) else None
 
 
 def _read_record(source: Source, at: int) -> _Record | None:
-    magic, _, flags, method, _, _, crc, stored, size, name, extra = _LOCAL.unpack(
-        source.read(at, _LOCAL.size)
-    )
+    """Return the record at an offset; None if there is no header, or the bytes do not fit its CRC."""
+    header = source.read(at, _LOCAL.size)
+    magic, _, flags, method, _, _, crc, stored, size, name_size, extra_size = _LOCAL.unpack(header)
     if magic != _HEADER:
         return None
-    payload = at + _LOCAL.size + name + extra
-    known = source.read(at + _LOCAL.size, name)
+    payload = at + _LOCAL.size + name_size + extra_size
+    name = source.read(at + _LOCAL.size, name_size)
     if not flags & 8:
         if _compute_crc(source, payload, stored) != crc or method:
             return None
-        return _Record(known, at, flags, method, crc, stored, size, payload + stored)
+        return _Record(name, at, flags, method, crc, stored, size, payload + stored)
     for end in _find_descriptors(source, payload):  # the first that fits the length and the bytes before it
         for layout in (_SHORT, _WIDE):
             if end + layout.size > source.size:
                 continue
             _, crc, stored, size = layout.unpack(source.read(end, layout.size))
             if stored == size == end - payload and _compute_crc(source, payload, stored) == crc:
-                return _Record(known, at, flags, method, crc, stored, size, end + layout.size)
+                return _Record(name, at, flags, method, crc, stored, size, end + layout.size)
     return None
 
 
 def _find_descriptors(source: Source, start: int) -> Iterator[int]:
+    """Yield the offsets from ``start`` on where a data descriptor may begin."""
     while start < source.size:
         data = source.read(start, min(_BLOCK, source.size - start))
         at = data.find(_DESCRIPTOR)
@@ -100,6 +103,7 @@ def _compute_crc(source: Source, start: int, length: int) -> int:
 
 
 def _write_directory(records: Sequence[_Record]) -> bytes:
+    """Return the directory of the records, with its ZIP64 end and its end."""
     rows = list[bytes]()
     for r in records:
         wide = [n for n in (r.size, r.stored, r.header) if n >= _TOP]
@@ -109,12 +113,8 @@ def _write_directory(records: Sequence[_Record]) -> bytes:
         rows.append(head + r.name + extra)
     entries = b"".join(rows)
     start, n, size = records[-1].end, len(records), len(entries)
-    few = min(n, 0xFFFF)
-    return b"".join(
-        (
-            entries,
-            _END64.pack(b"PK\6\6", _END64.size - 12, _MADE, 45, 0, 0, n, n, size, start),
-            _LOCATOR.pack(b"PK\6\7", 0, start + size, 1),
-            _END.pack(b"PK\5\6", 0, 0, few, few, min(size, _TOP), min(start, _TOP), 0),
-        )
-    )
+    count16 = min(n, 0xFFFF)
+    end64 = _END64.pack(b"PK\6\6", _END64.size - 12, _VERSION_MADE_BY, 45, 0, 0, n, n, size, start)
+    locator = _LOCATOR.pack(b"PK\6\7", 0, start + size, 1)
+    end = _END.pack(b"PK\5\6", 0, 0, count16, count16, min(size, _TOP), min(start, _TOP), 0)
+    return b"".join((entries, end64, locator, end))
