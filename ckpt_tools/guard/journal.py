@@ -1,6 +1,6 @@
-"""How commands change a tree: in single renames under a lock, which follow no link. ``.ckpt/journal.jsonl``
-has a line for each command, written before its first rename, so that the next command takes back what died
-meanwhile. To undo a command is to take it back as well.
+"""How commands change a tree: by single renames under a lock, following no link. ``.ckpt/journal.jsonl`` gets
+a line for each command before its first rename, so that the next command can take back a command that was
+interrupted. Undoing a command takes it back in the same way.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ckpt_tools.storage.writes import hold_lock, replace_file
 NAME = "journal.jsonl"
 UNDOABLE = ("repair", "quarantine")
 _TRASH, _INCOMING = f"{STATE}/trash", f"{STATE}/incoming"
-_KEPT = 200
-"""Operations that the journal has, at most."""
+_MOST_OPERATIONS = 200
+"""Operations in the journal, at most."""
 _NO_REPLACE = 1
 """renameat2(2): RENAME_NOREPLACE."""
-_UNKNOWN = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
-"""What file systems without it answer."""
+_UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM})
+"""Errors of renameat2(2) where the system or the file system does not have it."""
 _HINTS = {
     errno.EXDEV: "it lies on another file system than ROOT: name a ROOT on that one",
     errno.ELOOP: "a link leads there: name the directory that it leads to",
@@ -47,20 +47,20 @@ _HINTS = {
 
 
 Identity = tuple[int, int]
-"""(inode, mtime_ns): which file or directory it is, whatever it is called, and that nobody has written it
-since. A rename changes neither; the number of a device would not outlive a restart.
+"""(inode, mtime_ns): tells one file or directory from all others whatever its name, and changes when it is
+written. A rename changes neither; a device number would not outlive a restart.
 """
 
 
 class Tree(Struct, frozen=True):
-    """A root, opened: what lies below it is reached without following a link. All raise OSError."""
+    """A root directory, open as ``fd``; no link is followed on the way below it. Methods raise OSError."""
 
     root: str
     fd: int
 
     @contextmanager
     def above(self, path: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """The directory that ``path`` lies in, open, and the name in it; ``make`` it where it is missing."""
+        """Yield (open directory that ``path`` lies in, its name); ``make`` creates missing directories."""
         *directories, name = split_path(path)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         with ExitStack() as files:
@@ -79,7 +79,7 @@ class Tree(Struct, frozen=True):
             return os.stat(name, dir_fd=at, follow_symlinks=False)
 
     def identify(self, path: str) -> Identity | None:
-        """None where nothing is."""
+        """Return the identity of what lies at ``path``; None if nothing does."""
         try:
             info = self.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -87,11 +87,11 @@ class Tree(Struct, frozen=True):
         return info.st_ino, info.st_mtime_ns
 
     def remove_below(self, path: str) -> list[OSError]:
-        """Remove all that lies below a directory: why what is left could not be removed."""
+        """Remove all that lies below a directory; return an error for each entry that is left."""
         problems = list[OSError]()
         with suppress(FileNotFoundError), self.above(path) as (above, top):
             for _, below, names, at in os.fwalk(top, topdown=False, onerror=problems.append, dir_fd=above):
-                with suppress(OSError):  # a directory that its writer has closed for writing
+                with suppress(OSError):  # its writer may have made it read-only
                     os.fchmod(at, 0o700)
                 for name in (*names, *below):
                     try:
@@ -105,7 +105,7 @@ class Tree(Struct, frozen=True):
 
 
 def split_path(path: str) -> list[str]:
-    """The names on a path below a root. Raises ValueError for one that leads out of it."""
+    """Split a path below a root into names. Raises ValueError if it leads out of the root."""
     names = path.split("/")
     if not path or any(name in ("", ".", "..") or "\0" in name for name in names):
         raise ValueError(f"{path!r} is not a path below a root")
@@ -113,13 +113,13 @@ def split_path(path: str) -> list[str]:
 
 
 State = Literal["to do", "done", "gone"]
-"""How far a step is. ``gone``: what it was about is not there any more, or something else is."""
+"""How far a step is. ``gone``: its file is not there any more, or another one is in its place."""
 
 
 class Step(Struct, frozen=True, array_like=True):
-    """Give what is at ``source`` the name ``target``, in one rename; paths lie below the root. Nothing is
-    replaced, but with ``kept`` the file at ``target``, which has that second name then: there is no moment
-    without one. Which files these are (``what``, ``old``) is set when the step is planned.
+    """One rename of ``source`` to ``target``, paths below the root. Only with ``kept`` is a file at
+    ``target`` replaced: it gets that second name first, so ``target`` is never missing. ``what`` and ``old``
+    identify the files at ``source`` and ``target``; they are set when the step is planned.
     """
 
     source: str
@@ -128,31 +128,31 @@ class Step(Struct, frozen=True, array_like=True):
     what: Identity | None = None
     old: Identity | None = None
 
-    def find_state(self, at: Tree) -> State:
-        here, there = at.identify(self.target), at.identify(self.source)
-        if self.kept and here == self.what:
+    def find_state(self, tree: Tree) -> State:
+        at_target, at_source = tree.identify(self.target), tree.identify(self.source)
+        if self.kept and at_target == self.what:
             return "done"
-        if there == self.what and (not self.kept or here == self.old):
+        if at_source == self.what and (not self.kept or at_target == self.old):
             return "to do"
-        return "done" if here == self.what else "gone"
+        return "done" if at_target == self.what else "gone"
 
-    def do(self, at: Tree) -> None:
-        """Raises OSError."""
-        with at.above(self.source) as (there, name), at.above(self.target, make=True) as (here, new):
+    def do(self, tree: Tree) -> None:
+        """Do the step, or the rest of it if an earlier try was interrupted. Raises OSError."""
+        with tree.above(self.source) as (from_dir, name), tree.above(self.target, make=True) as (to_dir, new):
             if self.kept:
-                with at.above(self.kept, make=True) as (away, kept):
-                    with suppress(FileExistsError):  # an earlier try died behind this line; or it is not ours
-                        os.link(new, kept, src_dir_fd=here, dst_dir_fd=away, follow_symlinks=False)
-                    if at.identify(self.kept) != self.old:
+                with tree.above(self.kept, make=True) as (kept_dir, kept):
+                    with suppress(FileExistsError):  # an earlier try was interrupted here; or it is not ours
+                        os.link(new, kept, src_dir_fd=to_dir, dst_dir_fd=kept_dir, follow_symlinks=False)
+                    if tree.identify(self.kept) != self.old:
                         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.kept)
-                    os.fsync(away)
-                os.rename(name, new, src_dir_fd=there, dst_dir_fd=here)
-            elif at.identify(self.target) == self.what and self.what is not None:
-                os.unlink(name, dir_fd=there)  # a file that was given its second name, and died there
+                    os.fsync(kept_dir)
+                os.rename(name, new, src_dir_fd=from_dir, dst_dir_fd=to_dir)
+            elif tree.identify(self.target) == self.what and self.what is not None:
+                os.unlink(name, dir_fd=from_dir)  # an earlier try was interrupted between the two calls
             else:
-                rename_to_free_name(name, new, there, here)
-            os.fsync(here)
-            os.fsync(there)
+                rename_to_free_name(name, new, from_dir, to_dir)
+            os.fsync(to_dir)
+            os.fsync(from_dir)
 
     def inverse(self) -> Step:
         if self.kept:
@@ -161,16 +161,16 @@ class Step(Struct, frozen=True, array_like=True):
 
 
 def rename_to_free_name(source: str, target: str, source_at: int, target_at: int) -> None:
-    """Rename in open directories; raises FileExistsError where something has the new name, and OSError.
+    """Rename between open directories. Raises FileExistsError if the new name is taken, and OSError.
 
-    Without renameat2(2) a file is given the new name before it loses the old one, and a directory is renamed:
-    that replaces an empty directory at most.
+    Without renameat2(2) a file is linked to the new name before it loses the old one, and a directory is
+    renamed, which can replace an empty directory at most.
     """
     with suppress(AttributeError):
         call = ctypes.CDLL(None, use_errno=True).renameat2
         if call(source_at, os.fsencode(source), target_at, os.fsencode(target), _NO_REPLACE) == 0:
             return
-        if (number := ctypes.get_errno()) not in _UNKNOWN:
+        if (number := ctypes.get_errno()) not in _UNSUPPORTED:
             raise OSError(number, os.strerror(number), target)
     if stat.S_ISDIR(os.stat(source, dir_fd=source_at, follow_symlinks=False).st_mode):
         os.rename(source, target, src_dir_fd=source_at, dst_dir_fd=target_at)
@@ -180,9 +180,9 @@ def rename_to_free_name(source: str, target: str, source_at: int, target_at: int
 
 
 class Operation(Struct, frozen=True):
-    """What one command does to a tree; ``number`` grows with time, ``at`` is in seconds since the epoch.
-    ``command`` is the word after ``ckpt``, ``why`` is for people. What is ``begun`` is taken back by the next
-    command, also where it was done and is being undone.
+    """All steps of one command; ``number`` grows with time, ``at`` is in seconds since the epoch. ``command``
+    is the word after ``ckpt``, ``why`` is for people. The next command takes back an operation that is
+    ``begun``: one that was interrupted, or whose undoing was.
     """
 
     number: int
@@ -195,8 +195,8 @@ class Operation(Struct, frozen=True):
 
 
 class Store:
-    """The state of a root, held by this process alone where it is changed. Paths are relative to the root.
-    ``back`` are the moves by which a command that was interrupted was taken back.
+    """The journal and the renames of one root, of one process alone while it changes the tree. Paths are
+    relative to the root. ``back`` are the renames that took back an interrupted command.
     """
 
     def __init__(self, tree: Tree, directory: str, trusted: Trust) -> None:
@@ -205,8 +205,8 @@ class Store:
 
     @cached_property
     def operations(self) -> list[Operation]:
-        """Those that are not over or can be undone, and the last one, the latest first. Raises CannotLook,
-        and Untrusted where others can write the journal.
+        """The operations in the journal, latest first: unfinished ones, ones that can be undone, and the last
+        one. Raises CannotLook, and Untrusted if others can write the journal.
         """
         path, out = os.path.join(self._directory, NAME), list[Operation]()
         try:
@@ -219,41 +219,42 @@ class Store:
             for line in data.splitlines():
                 out.append(fault_file.checked(fault_file.parsed(line), Operation))
                 for step in out[-1].steps:
-                    for below in (step.source, step.target, step.kept or step.target):
-                        split_path(below)
+                    for path_below in (step.source, step.target, step.kept or step.target):
+                        split_path(path_below)
         except ValueError as e:
             hint = f"nobody knows what it was about: look at the tree, then move {path} away"
             raise CannotLook(f"the journal {path} is damaged: {e!r}", hint) from e
         return out
 
     def _write(self, *changed: Operation) -> None:
+        """Put operations into the journal, and drop the ones that nobody needs any more."""
         known = {op.number: op for op in (*self.operations, *changed)}
         last = max(known)
         self.operations = [
             op
             for number, op in sorted(known.items(), reverse=True)
             if op.status == "begun" or number == last or (op.status == "done" and op.command in UNDOABLE)
-        ][:_KEPT]
+        ][:_MOST_OPERATIONS]
         data = b"".join(json.dumps(to_builtins(op)).encode("ascii") + b"\n" for op in self.operations)
         hint = "make room, or make it writable; or name another directory with CKPT_STATE_DIR"
         with explain_refusal(f"the journal {self._directory}/{NAME} cannot be written", hint):
             replace_file(self._directory, NAME, data, self._trusted)
 
-    def _number(self) -> int:
+    def _find_next_number(self) -> int:
         return 1 + max((op.number for op in self.operations), default=0)
 
     def place(self, kind: str) -> str:
-        """A directory below ``.ckpt`` for the next operation: of the ``quarantine``, of the ``trash`` or of
-        what is ``incoming``. Nothing is in it yet; who writes there makes it.
+        """Return the directory below ``.ckpt`` for files of the next operation; ``kind`` is quarantine,
+        trash, incoming or replaced. It is not there yet: who writes into it makes it.
         """
-        return f"{STATE}/{kind}/{self._number():06d}"
+        return f"{STATE}/{kind}/{self._find_next_number():06d}"
 
     def run(self, command: str, why: str, steps: Sequence[Step]) -> Operation:
-        """Write down what is to be done, and do it; steps whose file somebody has taken away or written anew
-        meanwhile are left out. What ``prune`` moves to the trash is only over when that is emptied.
+        """Write the steps into the journal, then do them; a step whose file was moved or written meanwhile is
+        left out. ``prune`` is over only when the trash, to which its files move, is emptied.
 
-        Raises CannotLook where a step fails: then those before it were taken back, or the message says that
-        they could not be.
+        Raises CannotLook if a step fails: the steps before it were taken back, or the message says that they
+        could not be.
         """
         planned = list[Step]()
         try:
@@ -262,15 +263,15 @@ class Store:
                 old = self.tree.identify(step.target) if step.kept else None
                 planned.append(replace(step, what=self.tree.identify(step.source), old=old))
         except OSError as e:
-            raise _error(command, e) from e
-        operation = Operation(self._number(), command, why, time.time(), tuple(planned))
+            raise _explain_failure(command, e) from e
+        operation = Operation(self._find_next_number(), command, why, time.time(), tuple(planned))
         self._write(operation)
         try:
             for step in operation.steps:
                 if step.find_state(self.tree) == "to do":
                     step.do(self.tree)
         except OSError as e:
-            error = _error(command, e)
+            error = _explain_failure(command, e)
             try:
                 self.take_back(operation)
             except CannotLook:
@@ -283,44 +284,44 @@ class Store:
         return operation
 
     def take_back(self, operation: Operation) -> None:
-        """Undo what was done of an operation. What has got another file in its place since stays where it
-        is, and can be brought back later. Raises CannotLook; then the next command goes on with it.
+        """Undo the steps of an operation that were done. A file whose old path is taken by another one stays
+        where it is, for a later undo. Raises CannotLook; then the next command goes on with it.
         """
         if operation.status != "begun":
             self._write(operation := replace(operation, status="begun"))
-        left = list[Step]()
+        blocked = list[Step]()
         try:
             for step in reversed(operation.steps):
                 if step.find_state(self.tree) != "done":
                     continue
                 back = step.inverse()
                 if not back.kept and self.tree.identify(back.target) not in (None, back.what):
-                    left.insert(0, step)
+                    blocked.insert(0, step)
                     continue
                 if not back.kept:
                     self.back.append(back)
                 back.do(self.tree)
         except OSError as e:
-            raise _error(operation.command, e) from e
-        status: Literal["done", "undone"] = "done" if left and operation.command in UNDOABLE else "undone"
-        self._write(replace(operation, steps=tuple(left), status=status))
+            raise _explain_failure(operation.command, e) from e
+        status: Literal["done", "undone"] = "done" if blocked and operation.command in UNDOABLE else "undone"
+        self._write(replace(operation, steps=tuple(blocked), status=status))
 
-    def take_back_some(self, found: Sequence[tuple[Operation, Step]]) -> int:
-        """Undo steps of operations, which are an operation of their own from then on: its number."""
-        first, steps = found[0][0], tuple(step for _, step in found)
-        some = Operation(self._number(), first.command, first.why, time.time(), steps)
-        rests = list[Operation]()
-        for op in dict.fromkeys(op for op, _ in found):
-            left = tuple(step for step in op.steps if step not in steps)
-            status: Literal["done", "undone"] = "undone" if all(step.kept for step in left) else "done"
-            rests.append(replace(op, steps=left, status=status))
-        self._write(some, *rests)
-        self.take_back(some)
-        return some.number
+    def take_back_some(self, chosen: Sequence[tuple[Operation, Step]]) -> int:
+        """Undo some steps as an operation of their own, and return its number; rewritten trackers stay."""
+        first, steps = chosen[0][0], tuple(step for _, step in chosen)
+        own_operation = Operation(self._find_next_number(), first.command, first.why, time.time(), steps)
+        changed = list[Operation]()
+        for op in dict.fromkeys(op for op, _ in chosen):
+            rest = tuple(step for step in op.steps if step not in steps)
+            only_trackers = all(step.kept for step in rest)
+            changed.append(replace(op, steps=rest, status="undone" if only_trackers else "done"))
+        self._write(own_operation, *changed)
+        self.take_back(own_operation)
+        return own_operation.number
 
     def resume(self) -> None:
-        """Take back whatever was interrupted, the latest first. What was being undone is undone then: to put
-        that away again may be to put away what a job resumes from.
+        """Take back all interrupted operations, the latest first. An interrupted undo is finished, not
+        reversed: that could put away a checkpoint that a job resumes from by now.
         """
         for op in [op for op in self.operations if op.status == "begun"]:
             self.take_back(op)
@@ -334,9 +335,9 @@ class Store:
         like: str = "",
         kept: str = "replaced",
     ) -> Step:
-        """The step that puts a new file at ``target``, which is written aside, or filled by a function, and
-        gets the mode and the times of the old one, or of another. The old one is kept below this place of
-        ``.ckpt``. Raises CannotLook.
+        """Write a file aside, from bytes or by a function, and return the step that puts it at ``target``. It
+        gets mode and times of the file there, or of ``like``; that file is kept below ``.ckpt/<kept>``.
+        Raises CannotLook.
         """
         incoming, is_there = f"{self.place('incoming')}/{target}", self.tree.identify(target) is not None
         try:
@@ -350,30 +351,30 @@ class Store:
                     os.utime(fd, ns=(old.st_atime_ns, old.st_mtime_ns))
                     os.fsync(fd)
         except OSError as e:
-            raise _error("", e) from e
+            raise _explain_failure("", e) from e
         return Step(incoming, target, f"{self.place(kept)}/{target}" if is_there else "")
 
     def empty_trash(self, operation: Operation) -> list[OSError]:
-        """Remove for good what an operation has moved into the trash: why what is left could not be removed.
-        Raises CannotLook.
+        """Remove the trash, to which an operation has moved files; return an error for each file that is
+        left. Raises CannotLook.
         """
         self._write(replace(operation, status="done"))
         return self.tree.remove_below(_TRASH)
 
     def sweep(self) -> None:
-        """Remove what commands that died were making or removing."""
+        """Remove the files that interrupted commands were writing or removing."""
         for directory in (_INCOMING, _TRASH):
             with suppress(OSError):
                 self.tree.remove_below(directory)
 
     def changes(self) -> list[Change]:
-        """What was moved back, as rows of an answer."""
+        """Return the renames that took back an interrupted command, as rows of an answer."""
         why = "a command was interrupted: it is taken back"
         root = self.tree.root
         return [Change(f"{root}/{m.source}", "moved", why, f"{root}/{m.target}") for m in self.back]
 
 
-def _error(command: str, error: OSError) -> CannotLook:
+def _explain_failure(command: str, error: OSError) -> CannotLook:
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
     hint = _HINTS.get(error.errno or 0, "check that there is room, and that you may write, then run it again")
     return CannotLook(f"{f'ckpt {command}'.strip()} could not go on, nothing is lost: {what}", hint)
@@ -383,27 +384,27 @@ def _error(command: str, error: OSError) -> CannotLook:
 def opened(
     root: str, state_dir: str | None = None, trusted: Trust = OURS, *, apply: bool = True
 ) -> Iterator[Store]:
-    """The state of a root, made where it is not there; a command that was interrupted is taken back first, so
-    that what it would have done is judged anew. Without ``apply`` it is only looked at.
+    """Yield the Store of a root. With ``apply`` its directories are made, and an interrupted command is taken
+    back first, so that its checkpoints are judged anew; without, nothing is written.
 
-    The journal lies in ``state_dir`` where that is given. The lock and the quarantine always lie below the
-    root: there is one of each for a tree, and whoever looks for checkpoints must see that something was put
-    away. Raises CannotLook, also where the root is not there or another command is at work, and Untrusted
-    where others can write there.
+    The journal lies in ``state_dir`` if that is given. The lock and the quarantine always lie below the root:
+    a tree has one of each, and whoever looks for checkpoints must see that some were put away. Raises
+    CannotLook, also if the root is missing or another command is at work, and Untrusted if others can write
+    there.
     """
     root = os.path.realpath(root)
     hint = "name a directory that is there: nothing is made for one that is not"
     with explain_refusal(f"cannot list {root}", hint):
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     state = os.path.join(root, STATE)
-    home = state if state_dir is None else place(state_dir, root)
-    with ExitStack() as files:
-        files.callback(os.close, fd)
+    journal_dir = state if state_dir is None else place(state_dir, root)
+    with ExitStack() as stack:
+        stack.callback(os.close, fd)
         if not apply:
-            yield Store(Tree(root, fd), home, trusted)
+            yield Store(Tree(root, fd), journal_dir, trusted)
             return
         hint = "check that it can be written; CKPT_STATE_DIR moves the journal elsewhere"
-        for directory in (state, home):
+        for directory in (state, journal_dir):
             with explain_refusal(f"{directory} cannot be made", hint):
                 trust.make(directory, trusted)
                 trust.check(directory, trusted)
@@ -411,8 +412,8 @@ def opened(
         def busy(who: str) -> CannotLook:
             return CannotLook(f"{who} is changing this tree", "wait until it has ended")
 
-        files.enter_context(hold_lock(state, "lock", trusted, busy))
-        store = Store(Tree(root, fd), home, trusted)
+        stack.enter_context(hold_lock(state, "lock", trusted, busy))
+        store = Store(Tree(root, fd), journal_dir, trusted)
         store.resume()
         yield store
         store.sweep()

@@ -1,4 +1,4 @@
-"""Checkpoints out of their framework's sight, and back: renamed below ``.ckpt/quarantine``, never deleted."""
+"""Moves checkpoints out of their framework's sight, below ``.ckpt/quarantine``, and back; deletes none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ckpt_tools.errors import CkptError, NoCheckpoint, UsageError
 from ckpt_tools.findings import finding
 from ckpt_tools.guard import journal
 from ckpt_tools.guard.journal import Operation, Step, Store
-from ckpt_tools.guard.targets import Group, groups, named
+from ckpt_tools.guard.targets import Group, find_named, groups
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -37,68 +37,71 @@ def quarantine(
     state_dir: str | None = None,
     selection: Selection | None = None,
 ) -> Changes:
-    """Put checkpoints below ``root`` into its quarantine: those at or below ``paths``, or with ``damaged``
-    all that have damage, but for the one that ``plan`` resumes from all the same. Without ``apply`` it only
+    """Put checkpoints below ``root`` into its quarantine: the ones at or below ``paths``, or with ``damaged``
+    all that have damage, except the one that ``plan`` resumes from nevertheless. Without ``apply`` it only
     says what it would do.
 
-    A tracker that names one of them is pointed at what ``plan`` chooses then, where it chooses something.
-    ``selection`` says how to read and what to plan. Raises UsageError, NoCheckpoint where a path is none, and
-    CannotLook.
+    A tracker that names one of them is pointed at the checkpoint that ``plan`` chooses then, if it chooses
+    one. ``selection`` says how to read and what to plan. Raises UsageError, NoCheckpoint if a path is no
+    checkpoint, and CannotLook.
     """
     sel, root = selection or Selection(cache=True), os.path.abspath(root)
     with journal.opened(root, state_dir, sel.trust, apply=apply) as store:
         s = open_session(root, sel.read_options())
         s.add_members()
         found = groups(s)
-        wanted = _find_damaged(found, root, sel) if damaged else named(found, paths, root)
+        wanted = _find_damaged(found, root, sel) if damaged else find_named(found, paths, root)
         chosen = _plan_without(root, sel, ()) if damaged and wanted else None
         why = {g: _why_it_stays(g, chosen, sel.settle, s.now_ns) for g in wanted}
-        away = [g for g, stays in why.items() if not stays]
-        below = _find_below(root, away)
-
-        pointed, findings = _point_trackers(s, sel, away, below)
+        moving = [g for g, stays in why.items() if not stays]
+        relative = _make_relative(root, moving)
+        trackers, findings = _point_trackers(s, sel, moving, relative)
         number = None
-        if apply and away:
-            steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in pointed]
-            steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in below]
-            number = store.run("quarantine", ", ".join(g.name for g in away), steps).number
-        rows = [*store.changes(), *_say(why, pointed, apply)]
+        if apply and moving:
+            steps = [store.step_to_write(os.path.relpath(t.path, root), t.data) for t in trackers]
+            steps += [Step(path, f"{store.place(QUARANTINE)}/{path}") for path in relative]
+            number = store.run("quarantine", ", ".join(g.name for g in moving), steps).number
+        rows = [*store.changes(), *_list_changes(why, trackers, apply)]
         return Changes("quarantine", root, apply, tuple(rows), findings, number)
 
 
 def _point_trackers(
-    s: Session, sel: Selection, away: Sequence[Group], below: Collection[str]
+    s: Session, sel: Selection, moving: Sequence[Group], relative: Collection[str]
 ) -> tuple[list[Pointed], tuple[Finding, ...]]:
-    """The trackers that name what goes, made to name what is resumed from then; and those that cannot be."""
-    named_by = find_naming(s, [g.checkpoint for g in away if g.checkpoint])
-    then = _plan_without(s.root, sel, below) if named_by else None
-    made = point_tracker(s, then.checkpoint) if then and then.checkpoint else None
+    """Return the trackers that name a group in ``moving``, with contents that name what ``plan`` chooses
+    without them; and a finding for each tracker that cannot name it.
+    """
+    named_by = find_trackers_naming(s, [g.checkpoint for g in moving if g.checkpoint])
+    next_plan = _plan_without(s.root, sel, relative) if named_by else None
+    made = point_tracker(s, next_plan.checkpoint) if next_plan and next_plan.checkpoint else None
     pointed = [made] if made and made.path in named_by else []
     text = "it names what goes into quarantine, and 'ckpt plan' chooses nothing that it could name"
-    left, warn = sorted(named_by - {t.path for t in pointed}), Severity.WARNING
-    return pointed, tuple(finding("dangling-tracker", text, path=path, severity=warn) for path in left)
+    dangling, warn = sorted(named_by - {t.path for t in pointed}), Severity.WARNING
+    return pointed, tuple(finding("dangling-tracker", text, path=path, severity=warn) for path in dangling)
 
 
-def _say(why: Mapping[Group, str], trackers: Sequence[Pointed], done: bool) -> Iterator[Change]:
-    """First what stays, and ``why``."""
+def _list_changes(why: Mapping[Group, str], trackers: Sequence[Pointed], done: bool) -> Iterator[Change]:
+    """Yield the rows of the answer: groups that stay, with ``why``, then groups that move, then trackers."""
     for g in sorted(why, key=lambda g: not why[g]):
         state = "stays" if why[g] else "moved" if done else "would-move"
         size = 0 if done and not why[g] else g.size
         yield Change(g.path, state, why[g], None, g.label, len(g.files), size)
     for t in trackers:
-        said = f"it named {t.now}, and names {t.then} then"
-        yield Change(t.path, "pointed" if done else "would-point", said)
+        reason = f"it named {t.now}, and names {t.then} then"
+        yield Change(t.path, "pointed" if done else "would-point", reason)
 
 
 def _find_damaged(found: Sequence[Group], root: str, sel: Selection) -> list[Group]:
+    """Return the groups that an error is about: in their files, their directories or across them."""
     names = ("jobs", "settle", "key_file", "cache", "max_age", "io", "limit_rate", "trust", "layouts")
-    seen = verify(root, **{name: getattr(sel, name) for name in names})
-    bad = {row.report.path for row in seen.files if row.report.verdict is Verdict.BROKEN}
-    bad |= {f.path for f in seen.findings if f.severity is Severity.ERROR and f.path}
-    return [g for g in found if any(map(g.holds, bad)) or g.path in bad]
+    verification = verify(root, **{name: getattr(sel, name) for name in names})
+    damaged_paths = {row.report.path for row in verification.files if row.report.verdict is Verdict.BROKEN}
+    damaged_paths |= {f.path for f in verification.findings if f.severity is Severity.ERROR and f.path}
+    return [g for g in found if any(map(g.holds, damaged_paths)) or g.path in damaged_paths]
 
 
 def _why_it_stays(group: Group, chosen: LoadPlan | None, settle: float, now_ns: int) -> str:
+    """Return why a group is not moved; "" if it is."""
     times = [os.lstat(path).st_mtime_ns for path in group.files if os.path.lexists(path)]
     if (now_ns - max(times, default=0)) / 1e9 < settle:
         return "written a moment ago, so it may be in use: wait, or add --settle 0s"
@@ -108,18 +111,18 @@ def _why_it_stays(group: Group, chosen: LoadPlan | None, settle: float, now_ns: 
     return ""
 
 
-def _plan_without(root: str, sel: Selection, away: Collection[str]) -> LoadPlan | None:
-    """What a job would resume from without these paths; None where nothing."""
+def _plan_without(root: str, sel: Selection, hidden: Collection[str]) -> LoadPlan | None:
+    """Return what a job would resume from without the paths in ``hidden``; None if nothing."""
     try:
-        return plan(root, replace(sel, exclude=(*sel.exclude, *map(escape, away))))
+        return plan(root, replace(sel, exclude=(*sel.exclude, *map(escape, hidden))))
     except CkptError:
         return None
 
 
-def _find_below(root: str, away: Sequence[Group]) -> list[str]:
-    """The paths of what goes, as seen from the root. Raises UsageError for what does not lie below it."""
+def _make_relative(root: str, moving: Sequence[Group]) -> list[str]:
+    """Return the groups' paths relative to the root. Raises UsageError for one that does not lie below it."""
     out = list[str]()
-    for path in (path for g in away for path in g.paths):
+    for path in (path for g in moving for path in g.paths):
         out.append(os.path.relpath(path, root))
         if out[-1].split("/")[0] in (".", ".."):
             text = f"{path} does not lie below {root}, in which its quarantine would be"
@@ -133,35 +136,37 @@ def _find_below(root: str, away: Sequence[Group]) -> list[str]:
 def restore(
     root: str, paths: Sequence[str], *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS
 ) -> Changes:
-    """Bring back what ``paths`` name: directories below ``.ckpt/quarantine``, or the paths that files and
-    checkpoints had. Without ``apply`` it only says what it would do.
+    """Bring checkpoints back; ``paths`` are directories below ``.ckpt/quarantine``, or the paths that files
+    and checkpoints had. Without ``apply`` it only says what it would do.
 
-    Raises NoCheckpoint where nothing of the kind lies there, UsageError where something else has its name by
-    now, and CannotLook.
+    Raises NoCheckpoint if the quarantine has nothing of these, UsageError if an old path is taken by now, and
+    CannotLook.
     """
     root = os.path.abspath(root)
     with journal.opened(root, state_dir, trust, apply=apply) as store:
         found = list(dict.fromkeys(pair for path in paths for pair in _find_moves(store, root, path)))
-        rows = _list_back(store, root, [step for _, step in found], apply)
+        rows = _list_undo(store, root, [step for _, step in found], apply)
         number = store.take_back_some(found) if apply else None
         return Changes("restore", root, apply, tuple(rows), (), number)
 
 
 def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation, Step]]:
-    """The moves of operations whose things a path means, that are still where they were moved to."""
-    below = os.path.relpath(path, root)
-    found = False
+    """Yield (operation, rename) for everything in the quarantine that a path means: of a path outside it,
+    what was put away the last time. Raises NoCheckpoint if there is nothing.
+    """
+    relative = os.path.relpath(path, root)
+    has_any = False
     for operation in store.operations:
         if operation.command != "quarantine" or operation.status != "done":
             continue
         for step in operation.steps:
-            meant = any(f"{own}/".startswith(f"{below}/") for own in (step.source, step.target))
-            if meant and not step.kept and step.find_state(store.tree) == "done":
-                found = True
+            is_meant = any(f"{end}/".startswith(f"{relative}/") for end in (step.source, step.target))
+            if is_meant and not step.kept and step.find_state(store.tree) == "done":
+                has_any = True
                 yield operation, step
-        if found and not below.startswith(STATE):
+        if has_any and not relative.startswith(STATE):
             return  # the last time that it was put away
-    if not found:
+    if not has_any:
         text = f"nothing that 'ckpt quarantine' put away was {path}"
         hint = f"'ckpt ls --quarantine {quote(root)}' lists what lies in {STATE}/{QUARANTINE}"
         raise NoCheckpoint(text, hint)
@@ -171,28 +176,27 @@ def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust:
     """Take back the last repair or quarantine below ``root``. Without ``apply`` it only says what it would
     do.
 
-    Raises NoCheckpoint where there is none, UsageError where a file is no longer what it left, and
-    CannotLook.
+    Raises NoCheckpoint if there is none, UsageError if a file has changed since, and CannotLook.
     """
     root = os.path.abspath(root)
     with journal.opened(root, state_dir, trust, apply=apply) as store:
-        ended = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
-        last = next(ended, None)
+        undoable = (op for op in store.operations if op.status == "done" and op.command in journal.UNDOABLE)
+        last = next(undoable, None)
         if last is None:
             raise NoCheckpoint(f"no command that can be taken back has changed anything in {root}")
         states = [(step, step.find_state(store.tree)) for step in last.steps]
         for path in (os.path.join(root, step.target) for step, state in states if state == "gone"):
             text = f"{path} is not as 'ckpt {last.command}' left it"
             raise UsageError(text, "move back by hand what it has put away")
-        rows = _list_back(store, root, [step for step, state in states[::-1] if state == "done"], apply)
+        rows = _list_undo(store, root, [step for step, state in states[::-1] if state == "done"], apply)
         if apply:
             store.take_back(last)
         return Changes("undo", root, apply, tuple(rows), (), last.number if apply else None)
 
 
-def _list_back(store: Store, root: str, steps: Sequence[Step], done: bool) -> list[Change]:
-    """What was taken back already, and what is done to undo these steps. Raises UsageError where something
-    else has the name of what comes back by now.
+def _list_undo(store: Store, root: str, steps: Sequence[Step], done: bool) -> list[Change]:
+    """Return the rows of a command that was taken back already, and of undoing ``steps``. Raises UsageError
+    if the old path of a file is taken by now.
     """
     rows = store.changes()
     for step in steps:
@@ -208,7 +212,7 @@ def _list_back(store: Store, root: str, steps: Sequence[Step], done: bool) -> li
 
 
 def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
-    """What lies in the quarantine of ``root``, the last that was put away first. Raises CannotLook."""
+    """Return what lies in the quarantine of ``root``, what was put away last first. Raises CannotLook."""
     root, rows = os.path.abspath(root), list[Change]()
     with journal.opened(root, state_dir, trust, apply=False) as store:
         for op in store.operations:
@@ -222,8 +226,8 @@ def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = O
 
 
 class Pointed(Struct, frozen=True):
-    """A tracker at ``path`` that says ``now`` (None where it is not there); with ``data`` in it, it says
-    ``then``.
+    """A tracker file that names ``now`` (None if it is missing), and will name ``then`` when ``data`` is in
+    it.
     """
 
     path: str
@@ -233,10 +237,10 @@ class Pointed(Struct, frozen=True):
 
 
 def point_tracker(s: Session, chosen: Checkpoint) -> Pointed | None:
-    """The tracker beside a checkpoint made to name it; None where it does, or its layout has none that is
-    missed.
+    """Return the tracker beside a checkpoint with contents that name it; None if it names it already, or is
+    missing and its layout can do without.
 
-    Raises UsageError where the tracker is a link: what it leads to is not known to be a tracker.
+    Raises UsageError if the tracker is a link: the target may be no tracker.
     """
     layout, base = s.layouts.of(chosen), chosen.parts[0].base
     then = layout.tracker.name(chosen) if layout.tracker.file else None
@@ -249,18 +253,18 @@ def point_tracker(s: Session, chosen: Checkpoint) -> Pointed | None:
         return Pointed(path, None, then, data) if layout.tracker.always else None
     if os.path.islink(path):
         raise UsageError(f"{path} is a link", "point it yourself: ln -sfn")
-    said = tracker[1]
-    if not isinstance(said, Finding) and layout.tracker.names(chosen, said):
+    name = tracker[1]
+    if not isinstance(name, Finding) and layout.tracker.names(chosen, name):
         return None
-    now = said.message if isinstance(said, Finding) else "nothing readable" if said is None else str(said)
+    now = name.message if isinstance(name, Finding) else "nothing readable" if name is None else str(name)
     return Pointed(path, now, then, layout.tracker.write(then))
 
 
-def find_naming(s: Session, checkpoints: list[Checkpoint]) -> set[str]:
-    """The trackers beside these checkpoints that name one of them."""
+def find_trackers_naming(s: Session, checkpoints: list[Checkpoint]) -> set[str]:
+    """Return the paths of the trackers beside these checkpoints that name one of them."""
     out = set[str]()
     for c in checkpoints:
-        path, said = s.text_tracker(c.layout, c.parts[0].base) or ("", None)
-        if said is not None and not isinstance(said, Finding) and s.layouts.of(c).tracker.names(c, said):
+        path, name = s.text_tracker(c.layout, c.parts[0].base) or ("", None)
+        if name is not None and not isinstance(name, Finding) and s.layouts.of(c).tracker.names(c, name):
             out.add(path)
     return out

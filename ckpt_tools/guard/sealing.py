@@ -1,4 +1,4 @@
-"""``ckpt seal``: what is whole is read once, verified and sworn to; what is not is named."""
+"""``ckpt seal``: reads whole checkpoints once, verifies them and writes seals; says why others get none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.signing import find_state, merge_below, remove_fragments
-from ckpt_tools.guard.targets import Target, described, files_of, find_size, targets
+from ckpt_tools.guard.targets import Target, describe, files_of, find_size, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
 from ckpt_tools.inspection.digest_pass import Digested, DigestPass
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
     from ckpt_tools.guard.signing import Signer
 
 Identities = Mapping[str, "Identity | OSError"]
-"""What tells that a file is still the same, or why nobody can say."""
+"""Path -> what changes when the file does, or the error if nobody can say."""
 
 
 class SealOptions(Struct, frozen=True):
-    """``algorithm`` is that of whole files, ``also`` are further ones; with ``tensors`` each tensor has a
-    digest too. ``again`` replaces seals without asking whether the files fit them, ``compare`` reads what is
-    sealed already and holds it to its seals, ``dry_run`` writes nothing. ``merge`` makes one seal of
-    fragments, ``fragment`` seals what one rank wrote, of which ``files`` are named (relative to the
-    checkpoint) or told by the layout. ``sign_key`` is the file of a private key.
+    """``algorithm`` is the digest of whole files, ``also`` are further ones; with ``tensors`` each tensor has
+    a digest too. ``again`` replaces seals without comparing them with the files, ``compare`` reads sealed
+    files and compares them with their seals, ``dry_run`` writes nothing. ``merge`` makes one seal of
+    fragments, ``fragment`` seals what one rank wrote: ``files`` (relative to the checkpoint), or what the
+    layout says. ``sign_key`` is the file of a private key.
     """
 
     read: ReadOptions = ReadOptions()
@@ -73,10 +73,10 @@ class SealOptions(Struct, frozen=True):
 def seal_below(
     roots: Sequence[str], options: SealOptions, note: Callable[[SealedOne], object] | None = None
 ) -> Sealing:
-    """Seal every whole checkpoint at or below the roots, which are absolute. ``note`` is told of each as soon
-    as it is done.
+    """Seal every whole checkpoint at or below the roots, which are absolute. ``note`` is called with each
+    result as soon as it is there.
 
-    Raises CannotLook where a root cannot be listed or a seal not be written.
+    Raises CannotLook if a root cannot be listed or a seal cannot be written.
     """
     if not options.dry_run and options.read.seal_dir is None:
         require_writable(roots, SEAL_ELSEWHERE)
@@ -106,7 +106,7 @@ def seal_below(
 
 
 class Sealer:
-    """Seals what is below one root."""
+    """Seals the checkpoints and files below one root."""
 
     def __init__(self, root: str, options: SealOptions) -> None:
         if options.fragment is not None and not is_directory(root):
@@ -128,7 +128,7 @@ class Sealer:
             s.reader.advance,
         )
         self._expected: dict[tuple[str, str], completeness.Expected] = {}
-        self._gaps: dict[CheckpointKey, list[Finding]] = {}  # each checkpoint and run is looked at once
+        self._gaps: dict[CheckpointKey, list[Finding]] = {}  # of each checkpoint and run, found once
         self._alone = set[str]()
         self._signer: Signer | None = None
         if options.sign_key is not None:
@@ -137,20 +137,22 @@ class Sealer:
             self._signer = Signer(options.sign_key)
 
     def seal(self) -> Iterator[SealedOne]:
-        """One checkpoint after the other, each sealed before the next is read."""
+        """Seal one checkpoint after the other, each before the next is read; yield the results."""
         for target in self._find_targets():
             yield self._seal_target(target)
 
     def _find_targets(self) -> list[Target]:
-        """What is to be sealed, looked at as far as structure tells."""
+        """Return what is to be sealed, with all files inspected to level structure; set the totals of
+        progress.
+        """
         s, options = self.session, self.options
         prefetch(s, s.parts, Level.STRUCTURE)
         for part in s.parts:
             s.report(part, Level.STRUCTURE)
         check_together(s, s.found.tree, Level.STRUCTURE)
-        found, away = list(targets(s)), options.read.seal_dir
-        if away is not None:
-            found = [target._replace(seal=place(away, target.seal)) for target in found]
+        found, seal_dir = list(targets(s)), options.read.seal_dir
+        if seal_dir is not None:
+            found = [target._replace(seal=place(seal_dir, target.seal)) for target in found]
         self._alone = {target.path for target in found if target.files == (target.path,)}
         files = [path for target in found for path in target.files]
         s.reader.files_total = len(set(files))
@@ -160,57 +162,57 @@ class Sealer:
         return found
 
     def seal_share(self, fragment: Fragment) -> Iterator[SealedOne]:
-        """The fragment of one rank: the files that it names, or those that are its own by their names; rank 0
-        takes what is nobody's own as well.
+        """Write the fragment of one rank: of the files in ``options.files``, or of the files whose names have
+        its rank. Rank 0 also takes the files that belong to no rank.
 
-        The save may still go on elsewhere, so nothing is asked of other files. Raises UsageError where a file
-        lies outside of the checkpoint.
+        The save may still go on elsewhere, so nothing is asked of other files. Raises UsageError if a file
+        lies outside the checkpoint.
         """
-        s, home, away = self.session, self.root, self.options.read.seal_dir
-        paths = [_find_inside(home, name) for name in self.options.files]
+        s, home, seal_dir = self.session, self.root, self.options.read.seal_dir
+        paths = [_join_inside(home, name) for name in self.options.files]
         if not paths:
             ranks = {p.path: p.rank for p in s.parts}
-            own = (None, 0) if fragment.rank == 0 else (fragment.rank,)
-            paths = [path for path in sorted({*files_of(home), *ranks}) if ranks.get(path) in own]
+            own_ranks = (None, 0) if fragment.rank == 0 else (fragment.rank,)
+            paths = [path for path in sorted({*files_of(home), *ranks}) if ranks.get(path) in own_ranks]
         seal = f"{home}/{document.FRAGMENTS}/{document.fragment_name(fragment.rank)}"
-        seal = seal if away is None else place(away, seal)
+        seal = seal if seal_dir is None else place(seal_dir, seal)
         found = [c for c in grouping.group(s.parts, s.layouts) if {p.home for p in c.parts} == {home}]
         target = Target(home, home, seal, tuple(paths), (), found[0] if len(found) == 1 else None)
         share = f"rank {fragment.rank} of {fragment.world_size}"
-        done = SealedOne(home, seal, "sealed", share, len(paths), sum(map(find_size, paths)))
-        done = self._read_and_seal(target, done)
-        if done.state == "sealed":
+        result = SealedOne(home, seal, "sealed", share, len(paths), sum(map(find_size, paths)))
+        result = self._read_and_seal(target, result)
+        if result.state == "sealed":
             tidy(os.path.dirname(seal))
-        yield done
+        yield result
 
     def _seal_target(self, target: Target) -> SealedOne:
-        """What becomes of one target; its files are read only if a seal could come of it."""
+        """Seal one target and return the result; its files are read only if it can get a seal."""
         c, n = target.checkpoint, len(target.files)
         size = sum(map(find_size, target.files))
-        done = SealedOne(target.path, target.seal, "sealed", c.label if c else "", n, size)
+        result = SealedOne(target.path, target.seal, "sealed", c.label if c else "", n, size)
         if wrong := self._find_wrong(target):
-            return replace(done, state=find_state(wrong), findings=tuple(wrong))
+            return replace(result, state=find_state(wrong), findings=tuple(wrong))
         if not self.options.again and self._is_sealed(target):
-            done = replace(done, state="already")
-            return self._read_and_seal(target, done) if self.options.compare else done
+            result = replace(result, state="already")
+            return self._read_and_seal(target, result) if self.options.compare else result
         if n > document.MOST_FILES:
             why = f"it has {n:,} files, and a seal names {document.MOST_FILES:,} at most"
             many = finding("too-complex", why, path=target.path, hint=document.SHARED)
-            return replace(done, state="unreadable", findings=(many,))
-        return self._read_and_seal(target, done)
+            return replace(result, state="unreadable", findings=(many,))
+        return self._read_and_seal(target, result)
 
-    def _read_and_seal(self, target: Target, done: SealedOne) -> SealedOne:
-        """Why a target is not sealed, or its seal, written."""
+    def _read_and_seal(self, target: Target, result: SealedOne) -> SealedOne:
+        """Read a target's files and write its seal, if nothing is wrong with them; return the result."""
         options = self.options
         files, wrong = _read_files(target.files, partial(self._read, target))
         if wrong:
-            return replace(done, state=find_state(wrong), findings=wrong)
-        if done.state == "already":
-            return done
+            return replace(result, state=find_state(wrong), findings=wrong)
+        if result.state == "already":
+            return result
         if options.dry_run:
-            return replace(done, state="would-seal")
+            return replace(result, state="would-seal")
         c = target.checkpoint
-        of = described(c, self.session.root) if c else SealedCheckpoint()
+        of = describe(c, self.session.root) if c else SealedCheckpoint()
         made = Seal(__version__, of, options.algorithm, files, options.fragment, target.beside)
         try:
             put(target.seal, document.text(made), away=options.read.seal_dir is not None)
@@ -218,13 +220,14 @@ class Sealer:
             if not isinstance(e.__cause__, FileNotFoundError) or there(os.path.dirname(target.seal)):
                 raise
             gone = finding("in-use", "its directory was removed while it was read", path=target.path)
-            return replace(done, state="in-use", findings=(gone,))
+            return replace(result, state="in-use", findings=(gone,))
         self._sign(target, files)
         if options.again and os.path.basename(target.seal) == NAME:
             remove_fragments(os.path.dirname(target.seal))
-        return done
+        return result
 
     def _sign(self, target: Target, files: Sequence[SealedFile]) -> None:
+        """Write the signatures of a sealed target, if there is a key to sign with."""
         if self._signer is not None:
             homes = [os.path.split(p) for p in target.files if p in self._alone and p != target.path]
             hidden = [f"{home}/{document.beside(name)}" for home, name in homes]
@@ -233,19 +236,19 @@ class Sealer:
                 put(path, data, away=False)
 
     def _is_sealed(self, target: Target) -> bool:
-        """Whether a seal that counts names these files and no others, with their sizes."""
+        """Return whether a usable seal names these files and no others, with their sizes."""
         seals = self.session.indexes.seals
-        known = [] if seals is None else seals.at(target.seal)
-        sealed = {f.path: f.size for k in known for f in k.seal.files}
+        found = [] if seals is None else seals.at(target.seal)
+        sealed = {f.path: f.size for known in found for f in known.seal.files}
         if self._signer is not None and not self._signer.is_signed(target):
             return False
-        return sealed == {_name(target, path): find_size(path) for path in target.files}
+        return sealed == {_find_name(target, path): find_size(path) for path in target.files}
 
     # ---- why not
 
     def _find_wrong(self, target: Target) -> list[Finding]:
-        """Why a target must not be sealed: also for files that an earlier seal names and that are gone, or an
-        earlier seal that cannot be used: what it said is not known.
+        """Return why a target must not be sealed: also files that an earlier seal names and that are gone,
+        and an earlier seal that cannot be used, because nobody knows what it says.
         """
         if (c := target.checkpoint) is not None:
             if c.key not in self._gaps:
@@ -263,7 +266,7 @@ class Sealer:
         return out
 
     def _find_gaps(self, c: Checkpoint, siblings: Sequence[Checkpoint]) -> list[Finding]:
-        """What the checkpoint lacks, or that its save goes on."""
+        """Return what the checkpoint lacks, or that its save goes on."""
         s, run = self.session, (c.layout, c.run)
         if c.unfinished:
             return [finding("unfinished-save", "the save never finished", path=c.path, hint=find_hint(s, c))]
@@ -278,18 +281,18 @@ class Sealer:
         return [f for f in gaps if f.severity is Severity.ERROR]
 
     def _is_torn(self, part: Part) -> bool:
-        """Whether a file ends early of which nobody says that it was finished."""
+        """Return whether a file ends early, and nothing says that its save was finished."""
         report = self.session.reports.get(part.path)
         found = report.findings if report else ()
         return any(f.code in TORN and f.severity is Severity.WARNING for f in found)
 
     def _find_wrong_in(self, path: str) -> list[Finding]:
-        """What keeps a file from being sealed, as far as its structure tells."""
+        """Return what keeps a file from being sealed, as far as its structure tells."""
         report = self.session.reports.get(path)
         if report is None or report.verdict not in (Verdict.BROKEN, Verdict.UNKNOWN):
             return []
         try:
-            if report.verdict is Verdict.UNKNOWN and not there(path):  # who prunes meanwhile hides nothing
+            if report.verdict is Verdict.UNKNOWN and not there(path):  # pruning meanwhile hides no damage
                 return [finding("in-use", "it was removed after it was listed", path=path)]
         except OSError:
             pass
@@ -302,71 +305,73 @@ class Sealer:
     # ---- read and swear
 
     def _read(self, target: Target, path: str) -> Digested:
+        """Read and digest one file of a target, and hold it to what indexes, layouts and seals say."""
         s, part, options = self.session, self._parts.get(path), self.options
         s.reader.opened(path)
         if options.fragment and s.indexes.lone(path) is not None:
-            return self._pass.read_plain(path, _name(target, path))  # what its index says is another rank's
+            return self._pass.read_plain(path, _find_name(target, path))  # its index is another rank's
         expect = formats_allowed(part, s.layouts.piece_of(part)) if part else ()
-        anew = options.again or options.fragment is not None
-        claims = s.indexes.described(path) if anew else s.indexes.claims(path)
+        ignores_seals = options.again or options.fragment is not None
+        claims = s.indexes.described(path) if ignores_seals else s.indexes.claims(path)
         if options.again and self._signer is not None:  # the signature is made anew as well
             claims = tuple(c for c in claims if c.format != "model_signing")
-        return self._pass.read(path, _name(target, path), expect, claims)
+        return self._pass.read(path, _find_name(target, path), expect, claims)
 
 
-def _find_inside(home: str, name: str) -> str:
+def _join_inside(home: str, name: str) -> str:
+    """Return the path of ``name`` below ``home``. Raises UsageError if it lies outside."""
     path = os.path.join(home, name) if is_url(home) else os.path.normpath(os.path.join(home, name))
     if not path.startswith(f"{home.rstrip('/')}/") or not is_normal(path):
         raise UsageError(f"{name} lies outside {home}", "a seal names only files of its checkpoint")
     return path
 
 
-def _name(target: Target, path: str) -> str:
+def _find_name(target: Target, path: str) -> str:
     return os.path.relpath(path, target.base)
 
 
 def _read_files(
     paths: Sequence[str], read: Callable[[str], Digested]
 ) -> tuple[tuple[SealedFile, ...], tuple[Finding, ...]]:
-    """(every file, read; what is wrong). All are looked at again when the last one was read: one that is not
-    what it was before would be sealed as part of a checkpoint that there never was.
+    """Return (all files with their digests, what is wrong). All are checked again after the last one is read:
+    else a file that changed would be sealed as part of a checkpoint that never existed.
     """
     before = identify(paths)
     files, wrong = list[SealedFile](), list[Finding]()
     for path in paths:
         try:
-            seen = read(path)
+            digested = read(path)
         except OSError as e:
             wrong.append(finding(_find_code(e), e.strerror or str(e), path=path))
             continue
-        if seen.file is not None:
-            files.append(seen.file)
-        elif seen.report is not None:
-            found = (f for f in seen.report.findings if f.severity is not Severity.NOTE)
+        if digested.file is not None:
+            files.append(digested.file)
+        elif digested.report is not None:
+            found = (f for f in digested.report.findings if f.severity is not Severity.NOTE)
             wrong += (replace(f, path=path) for f in found)
     changed = list(_find_changed(before, identify(paths, again=True)))
-    return tuple(files), tuple(changed or wrong)  # what else is wrong may come from that
+    return tuple(files), tuple(changed or wrong)  # a change may have caused the rest
 
 
 def _find_changed(before: Identities, after: Identities) -> Iterator[Finding]:
-    """The files that are others by now, and those of which nobody can say so any more."""
-    for path, now in after.items():
-        was = before[path]
-        if isinstance(now, OSError) and isinstance(was, OSError):  # reading it has told why
+    """Yield a finding for each file that has changed, and for each that can no longer be looked at."""
+    for path, new in after.items():
+        old = before[path]
+        if isinstance(new, OSError) and isinstance(old, OSError):  # reading it has told why
             continue
-        if isinstance(now, OSError) and _find_code(now) == "unreadable":
-            yield finding("unreadable", now.strerror or str(now), path=path)
-        elif was != now:
+        if isinstance(new, OSError) and _find_code(new) == "unreadable":
+            yield finding("unreadable", new.strerror or str(new), path=path)
+        elif old != new:
             yield finding("in-use", "it was changed while its checkpoint was read", path=path)
 
 
 def _find_code(e: OSError) -> str:
-    """Whether a file that could not be looked at has gone, or nobody knows."""
+    """Return the finding code for a file that failed: ``in-use`` if it has gone, else ``unreadable``."""
     return "in-use" if e.errno in (errno.ESTALE, errno.ENOENT, errno.EBUSY) else "unreadable"
 
 
 def identify(paths: Sequence[str], *, again: bool = False) -> Identities:
-    """What each of them is now. A store is only asked ``again``: each other time it is as it was listed."""
+    """Return the identity of each file now. A store is asked only ``again``: else the listing counts."""
     out: dict[str, Identity | OSError] = {}
     failed = refresh(paths) if again else {}
     for path in paths:
@@ -378,11 +383,11 @@ def identify(paths: Sequence[str], *, again: bool = False) -> Identities:
 
 
 def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:
-    """Seal a checkpoint that is known to be good, as the session shows it. It is read once more for that: no
-    digest of it was taken before its neighbours had been compared with it, or of one that is suspect.
+    """Seal a checkpoint that is verified as good, as the session shows it. It is read once more: a digest
+    would be too early before its neighbours are compared with it, and in vain of a suspect one.
 
-    The verdict that is kept of each file then rests on the seal too, so that ``plan`` need not compare the
-    two. Raises CannotLook where the seal cannot be written.
+    The cached verdict of each file then rests on the seal too, so that ``plan`` need not compare the two.
+    Raises CannotLook if the seal cannot be written.
     """
     homes = {part.home for part in c.parts}
     paths = sorted(homes) if all(homes) else [part.path for part in c.parts]
@@ -400,6 +405,6 @@ def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:
 
 
 def _find_basis(s: Session, path: str) -> str | None:
-    """What stands for the indexes and seals behind a file."""
+    """Return a text that changes with the indexes and seals that speak of a file; None if there are none."""
     s.indexes.claims(path)
     return s.indexes.based(path)

@@ -1,5 +1,5 @@
-"""What is sealed together: a checkpoint with a directory of its own as a whole, other files one by one; and
-what goes together into quarantine, or when it is pruned.
+"""What is sealed together: a checkpoint with its own directory as a whole, other files one by one. Also what
+goes together into quarantine, or is pruned together; and what verifying a checkpoint shows.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from ckpt_tools.storage.urls import is_url
 
 
 class Target(NamedTuple):
-    """``path`` is the directory or the file, ``base`` the directory that the names in ``seal`` are relative
-    to; ``files`` are absolute. ``siblings`` are the checkpoints of the same run.
+    """What gets one seal: the directory or file at ``path``. Names in ``seal`` are relative to ``base``;
+    ``files`` are absolute; ``beside`` has the checkpoint's other files if each has its own seal. ``siblings``
+    are the checkpoints of the same run.
     """
 
     path: str
@@ -49,33 +50,33 @@ class Target(NamedTuple):
 
 
 def targets(s: Session) -> Iterator[Target]:
-    """Everything below the root that can have a seal: the checkpoints of each run, newest first, then other
-    files.
+    """Yield everything below the root that can have a seal: the checkpoints of each run, newest first, then
+    other files.
     """
     runs = s.runs(grouping.group(s.parts, s.layouts)).values()
-    homes = Counter(home for run in runs for c in run for home in _find_homes(c))
-    ordered, taken = sorted(homes), set[str]()
+    uses = Counter(home for run in runs for c in run for home in _find_homes(c))
+    all_homes, taken = sorted(uses), set[str]()
     for run in runs:
         for c in sorted(run, key=lambda c: (c.order, c.path), reverse=True):
             home, *others = _find_homes(c)
-            is_own = home and not others and homes[home] == 1 and s.found.tree
-            for target in _join(s, c, home, ordered) if is_own else _split(s, c):
+            is_own = home and not others and uses[home] == 1 and s.found.tree
+            for target in _join(s, c, home, all_homes) if is_own else _split(s, c):
                 taken.update(target.files)
                 yield target._replace(checkpoint=c, siblings=run)
     yield from _find_loose(s, taken)
 
 
 def _find_loose(s: Session, taken: set[str]) -> Iterator[Target]:
-    """Files of no checkpoint."""
+    """Yield the files that belong to no checkpoint."""
     graphs = dict.fromkeys(path for path in s.found.unneeded if path not in taken)
     for bare in s.found.bare:
         is_taken = bare.path in taken or bare.path in graphs
         if not is_taken and bare.size >= 0 and not is_apart(os.path.basename(bare.path)):
             yield _make_target(bare.path)
     parts = {part.path for part in s.parts}
-    for path in graphs:  # without state, saved by the run whose files are beside it: missed where these are
+    for path in graphs:  # has no state; missed while the files of its run are there
         home, name = os.path.split(path)
-        owners = [name.removesuffix(end) + of for end, of in s.layouts.unneeded if name.endswith(end)]
+        owners = [name.removesuffix(end) + own for end, own in s.layouts.unneeded if name.endswith(end)]
         owners_here = tuple(owner for owner in owners if f"{home}/{owner}" in parts)
         yield _make_target(path)._replace(beside=owners_here)
 
@@ -85,14 +86,15 @@ def _find_homes(c: Checkpoint) -> set[str]:
 
 
 def _join(s: Session, c: Checkpoint, home: str, homes: Sequence[str]) -> Iterator[Target]:
-    others = homes[bisect(homes, f"{home}/") : bisect(homes, f"{home}0")]  # "0" follows "/"
-    files = {*files_of(home, others), *(part.path for part in s.members(c).parts)}
+    """Yield the one target of a checkpoint that has the directory ``home`` to itself."""
+    homes_below = homes[bisect(homes, f"{home}/") : bisect(homes, f"{home}0")]  # "0" follows "/"
+    files = {*files_of(home, homes_below), *(part.path for part in s.members(c).parts)}
     yield Target(home, home, f"{home}/{NAME}", tuple(sorted(files)))
 
 
 def _split(s: Session, c: Checkpoint) -> Iterator[Target]:
-    """The files of a checkpoint one by one. One that another can stand in for is not missed: frameworks
-    remove one of two copies.
+    """Yield the files of a checkpoint one by one. A file that another one can replace is not missed when it
+    is gone: frameworks remove one of two copies.
     """
     parts = s.members(c).parts
     places = [(p.role, p.rank, p.coords, p.role == "data" and p.path) for p in parts]
@@ -111,12 +113,12 @@ def _make_target(path: str) -> Target:
 
 
 def files_of(home: str, others: Sequence[str] = ()) -> Iterator[str]:
-    """The files of a checkpoint's directory, at any depth. Where other checkpoints lie below it, it is the
-    directory of a run as well, in which only what is known by name is the checkpoint's.
+    """Yield the files of a checkpoint's directory, at any depth. If checkpoints lie below it (``others``), it
+    is a run's directory as well: then only files with known names are the checkpoint's.
     """
     for directory, entries in directories(home):
         if isinstance(entries, ABSENT):
-            continue  # removed after it was found: what was listed in it is missed when it is read
+            continue  # removed meanwhile: its listed files are missed when they are read
         if isinstance(entries, OSError):
             raise CannotLook(f"cannot list {directory}: {entries.strerror}")
         if not any(f"{directory}/".startswith(f"{other}/") for other in others):
@@ -124,13 +126,13 @@ def files_of(home: str, others: Sequence[str] = ()) -> Iterator[str]:
             yield from (path for path in entries.files if not others or known(os.path.basename(path)))
 
 
-def described(c: Checkpoint, root: str) -> SealedCheckpoint:
-    """What a seal says that it is of."""
+def describe(c: Checkpoint, root: str) -> SealedCheckpoint:
+    """Return the part of a seal that says which checkpoint it is of."""
     ranks = [p.rank for p in c.parts if p.rank is not None]
     sizes: dict[str, int] = {}
     for p in c.parts:
-        for name, at in p.coords:
-            sizes[name] = max(sizes.get(name, 0), at + 1)
+        for name, index in p.coords:
+            sizes[name] = max(sizes.get(name, 0), index + 1)
     return SealedCheckpoint(
         layout=c.layout,
         run=os.path.relpath(c.run, root) if os.path.isabs(c.run) or is_url(c.run) else c.run,
@@ -144,7 +146,7 @@ def described(c: Checkpoint, root: str) -> SealedCheckpoint:
 
 
 def find_size(path: str) -> int:
-    """Bytes of a file; 0 of one that cannot be looked at."""
+    """Return the bytes of a file; 0 if it cannot be looked at."""
     try:
         return status(path).st_size
     except OSError:
@@ -152,7 +154,7 @@ def find_size(path: str) -> int:
 
 
 class Group(Struct, frozen=True):
-    """What goes together: a checkpoint with a directory of its own, or the files of one that has none."""
+    """What goes together into quarantine or is pruned: a checkpoint's directory, or its files (``paths``)."""
 
     paths: tuple[str, ...]
     files: tuple[str, ...]
@@ -172,33 +174,35 @@ class Group(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Bytes, of what can be looked at."""
+        """Bytes of all files that can be looked at."""
         return sum(map(find_size, self.files))
 
     def holds(self, path: str) -> bool:
-        """Whether a file or directory belongs to it."""
+        """Return whether a file or directory belongs to the group."""
         return path in self.files or any(f"{path}/".startswith(f"{own}/") for own in self.paths)
 
     def is_below(self, path: str) -> bool:
-        """Whether all of it lies below a path."""
+        """Return whether the whole group lies below a path."""
         return all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
 
     def is_meant_by(self, path: str) -> bool:
-        """Whether it lies at a path or below it; a prefix, as TensorFlow's, is one too."""
+        """Return whether the group lies at or below a path, or the path is its prefix, as
+        TensorFlow has them.
+        """
         if self.checkpoint and self.checkpoint.path == path and not os.path.isdir(path):
             return True
         return path in self.paths or self.is_below(path)
 
 
 def groups(s: Session) -> list[Group]:
-    """Everything below a root that can be put away: a file with its seal and its signature, which mean
-    nothing without it.
+    """Return everything below a root that can be put away; a file comes with its seal and its signature,
+    which mean nothing without it.
     """
-    together: dict[object, list[Target]] = defaultdict(list)
+    by_owner: dict[object, list[Target]] = defaultdict(list)
     for target in targets(s):
-        together[target.checkpoint.key if target.checkpoint else target.path].append(target)
+        by_owner[target.checkpoint.key if target.checkpoint else target.path].append(target)
     out = list[Group]()
-    for rows in together.values():
+    for rows in by_owner.values():
         paths, files = dict[str, None](), dict[str, None]()
         for row in rows:
             paths[row.path] = None
@@ -211,9 +215,9 @@ def groups(s: Session) -> list[Group]:
     return out
 
 
-def named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:
-    """Those that are at, or below, one of the paths; one file of a checkpoint stands for all of it where that
-    has no directory of its own. Raises UsageError and NoCheckpoint.
+def find_named(found: Sequence[Group], paths: Sequence[str], root: str) -> list[Group]:
+    """Return the groups at or below the paths; a file stands for its whole checkpoint if that has no
+    directory of its own. Raises UsageError for a part of a group, and NoCheckpoint.
     """
     out = list[Group]()
     for path in paths:
@@ -233,9 +237,9 @@ _WRITTEN = frozenset({"in-use", "unfinished-save"})
 
 
 class Checked(Struct, frozen=True):
-    """What came of one verification; ``written``: somebody still writes the checkpoint, so nothing is known.
-    ``findings`` have paths and are no notes; ``level`` is what all files were looked at to; of the files that
-    are ``hidden`` nothing is known because their index is damaged.
+    """The outcome of one verification; ``written``: somebody still writes the checkpoint, so nothing is
+    known. ``findings`` have paths and are no notes; all files were checked to ``level`` at least. Of the
+    ``hidden`` files nothing is known because their index is damaged.
     """
 
     verdict: Verdict
@@ -254,8 +258,8 @@ class Checked(Struct, frozen=True):
 def verify(
     s: Session, checkpoints: Sequence[Checkpoint], window: Sequence[Checkpoint] | None = None
 ) -> dict[CheckpointKey, Checked]:
-    """Return what verifying shows of each of the checkpoints. They are compared with those of the ``window``,
-    whose reports alone are kept then; without one with all below the root, which is read to the end.
+    """Verify each of the checkpoints. They are compared with the ``window``, whose reports alone are kept in
+    the session; without a window with all checkpoints below the root, which is read to the end.
     """
     members = {c.key: s.members(c).parts for c in checkpoints}
     parts = s.parts if window is None else [*chain(*members.values())]
@@ -280,7 +284,7 @@ def verify(
 
 
 class _Findings:
-    """Findings on several checkpoints, by the paths and the directories that they are about."""
+    """Findings on several checkpoints, by path and by each directory above it."""
 
     def __init__(self, findings: Iterable[Finding], checkpoints: Sequence[Checkpoint]) -> None:
         self._labels = [label(c) for c in checkpoints]
@@ -293,23 +297,24 @@ class _Findings:
                 self._of_path[f"{above}/"].append(f)
 
     def find(self, c: Checkpoint, own: set[str]) -> Iterator[Finding]:
-        """Those about one of the checkpoints: when in doubt all that are not about another one."""
+        """Yield the findings about one checkpoint; when in doubt, all that are not about another one."""
         homes = {part.home for part in c.parts} - {""}
         places = own | homes | {f"{home}/" for home in homes} if homes else own | {c.path} - {"", "/"}
         for f in dict.fromkeys(f for place in places for f in self._of_path[place]):
             if homes:
                 is_meant = f.path not in self._files
-            else:  # of a path that several have in common a finding names the one that it is about
+            else:  # on a path that several checkpoints share, a finding names its checkpoint
                 is_meant = label(c) in f.message or not any(other in f.message for other in self._labels)
             if is_meant or f.path in own:
                 yield f
 
 
 def _conclude(s: Session, parts: Sequence[Part], across: Iterable[Finding]) -> Checked:
+    """Return the outcome for a checkpoint, from its files' reports and the findings ``across`` files."""
     own = [s.known(part) for part in parts if part.path in s.reports]
     found = [replace(f, path=f.path or report.path) for report in own for f in report.findings]
     serious = [f for f in dict.fromkeys([*found, *across]) if f.severity is not Severity.NOTE]
-    hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage, and so damaged
+    hidden = {part.path for part in parts if s.indexes.hidden(part.path)}  # by damage to an index
     return Checked(
         verdict=_find_verdict(s, parts, own, [f for f in serious if f.path not in hidden], hidden),
         written=not _WRITTEN.isdisjoint(f.code for f in serious),
@@ -334,7 +339,7 @@ def _find_verdict(
 
 
 def _find_in_seals(s: Session, c: Checkpoint, parts: Sequence[Part]) -> Iterator[Finding]:
-    """What is wrong with the seals that the files are in, and files that they name and that are gone."""
+    """Yield what is wrong with the seals of these files, and the files that seals name and that are gone."""
     seals = s.indexes.seals
     if seals is None:
         return

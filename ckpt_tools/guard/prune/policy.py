@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ckpt_tools.discovery.exclude import STATE
 from ckpt_tools.errors import CannotLook, NoCheckpoint, UsageError, explain_refusal
 from ckpt_tools.guard import journal
-from ckpt_tools.guard.targets import groups, named
+from ckpt_tools.guard.targets import find_named, groups
 from ckpt_tools.model.answers import Change, Changes
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.selection import Selection
@@ -217,7 +217,7 @@ def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection
         return labels
     s = open_session(root, selection.read_options())
     s.add_members()
-    found = named(groups(s), paths, root)
+    found = find_named(groups(s), paths, root)
     own = ((g, [p for p in g.paths if len(g.paths) == 1 or p in g.files]) for g in found)
     return {os.path.relpath(path, root): g.label for g, mine in own for path in mine}
 

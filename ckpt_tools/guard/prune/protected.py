@@ -14,7 +14,7 @@ from ckpt_tools.errors import CannotLook
 from ckpt_tools.formats.seals.document import FRAGMENTS, is_apart
 from ckpt_tools.guard.prune.entries import Entry, find_age, walk_below
 from ckpt_tools.guard.prune.policy import find_pins
-from ckpt_tools.guard.quarantine import find_naming
+from ckpt_tools.guard.quarantine import find_trackers_naming
 from ckpt_tools.model.part import Kind, Part
 from ckpt_tools.model.plan import LoadPlan
 from ckpt_tools.model.report import Level
@@ -108,7 +108,7 @@ def find_protected(
     for e in entries:
         if e.checkpoint.key in chosen or not loaded.isdisjoint(e.members):
             out[e.name] = "'ckpt plan' chooses it"
-        elif files := find_naming(s, [e.checkpoint]):
+        elif files := find_trackers_naming(s, [e.checkpoint]):
             out[e.name] = f"{os.path.basename(min(files))} names it"
         elif claim := _find_claim(s, e, *claims):
             out[e.name] = claim

@@ -240,10 +240,8 @@ def _flip_back(bench: Bench, damaged: Damaged) -> Mended | None:
             return None
         unconfirmed = (s for at, s in source_of.items() if not _has_witness(patched, at, s, bench, now))
         odds_wrong = _round_up(min(1.0, sum(odds(length_of(s)) for s in unconfirmed)))
-    texts = (
-        f"one flipped bit in byte {at:,}, told by the checksum of {s.what}" for at, s in source_of.items()
-    )
-    return Mended("; ".join(texts), new_bytes, odds_wrong)
+    why = (f"one flipped bit in byte {at:,}, told by the checksum of {s.what}" for at, s in source_of.items())
+    return Mended("; ".join(why), new_bytes, odds_wrong)
 
 
 def _round_up(probability: float) -> float:
@@ -282,7 +280,7 @@ def _add_bits(damaged: Damaged, patched: Patched, source_of: dict[int, Sum]) -> 
         flip = flipped_bit(s.hash, misfit[1] ^ s.expected, length_of(s))
         place = _place_in_file(s, flip.offset) if flip else None
         if flip is not None and place is not None:
-            patched.bits[place] = patched.read(place, 1)[0] ^ 1 << flip.bit
+            patched.new_bytes[place] = patched.read(place, 1)[0] ^ 1 << flip.bit
             source_of[place] = s
 
 
