@@ -1,4 +1,4 @@
-"""What keeps checkpoints good: seals."""
+"""``ckpt_tools.seal``: verifies checkpoints and writes seals, at once or in the background."""
 
 from __future__ import annotations
 

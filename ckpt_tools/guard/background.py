@@ -1,4 +1,4 @@
-"""Sealing beside training: in a thread, one checkpoint after the other; errors are logged as warnings."""
+"""Seals beside training: in a thread, one checkpoint after the other; errors are logged as warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ckpt_tools")
 LONGEST = 300.0
-"""Seconds that the end of the process, or the next save, waits for sealings under way."""
+"""Seconds that the end of the process, or the next save, waits for seals that are being written."""
 _NO_FAULT = frozenset({"sealed", "would-seal", "already", "merged"})
 
 
@@ -30,7 +30,7 @@ class Pending:
         self._future = future
 
     def wait(self, timeout: float | None = None) -> Sealing | None:
-        """The result; None when it failed, or is not done after ``timeout`` seconds."""
+        """Return the result; None if it failed, or is not there after ``timeout`` seconds."""
         try:
             return self._future.result(timeout)
         except NotDone:
@@ -38,9 +38,9 @@ class Pending:
 
 
 def seal_later(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
-    """Seal after everything that is already waiting. Returns at once.
+    """Call ``work`` after all earlier calls, in the background; return at once.
 
-    Why something was not sealed is logged. Training continues in any case.
+    A reason why something was not sealed is logged. Training continues in any case.
     """
 
     def seal() -> Sealing | None:
@@ -63,6 +63,7 @@ def seal_later(work: Callable[[], Sealing], roots: Sequence[str]) -> Pending:
 
 
 def _may_be_there(path: str) -> bool:
+    """Return False if nothing lies at ``path``, True also if nobody can say."""
     try:
         return there(path)
     except OSError:
@@ -70,7 +71,7 @@ def _may_be_there(path: str) -> bool:
 
 
 def finish(timeout: float | None = None) -> bool:
-    """Wait until everything that was to be sealed is done; False when it is not after ``timeout`` seconds."""
+    """Wait until everything that was to be sealed is done; False if it is not after ``timeout`` seconds."""
     if not _worker.cache_info().currsize:
         return True
     try:
@@ -82,7 +83,7 @@ def finish(timeout: float | None = None) -> bool:
 
 @cache
 def _worker() -> Threads:
-    """The one thread of this process, a daemon: whatever it hangs in, the process can end."""
+    """Return the one thread of this process, a daemon: whatever it hangs in, the process can end."""
     return Threads(1)
 
 
@@ -92,4 +93,4 @@ def _finish_at_exit() -> None:
         log.warning("the process ends with sealings under way: what they are of stays as it was")
 
 
-os.register_at_fork(after_in_child=_worker.cache_clear)  # threads do not come along
+os.register_at_fork(after_in_child=_worker.cache_clear)  # a fork has no threads

@@ -22,7 +22,7 @@ from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.formats.seals.seal import CODE
 from ckpt_tools.guard.signing import find_state, merge_below, remove_fragments
 from ckpt_tools.guard.targets import Target, describe, files_of, find_size, targets
-from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, require_writable, tidy
+from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, remove_abandoned, require_writable
 from ckpt_tools.inspection.digest_pass import Digested, DigestPass
 from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -158,7 +158,7 @@ class Sealer:
         s.reader.files_total = len(set(files))
         s.bytes_total = s.bytes_done + sum(map(find_size, files))
         for home in set() if options.dry_run else {os.path.dirname(target.seal) for target in found}:
-            tidy(home)
+            remove_abandoned(home)
         return found
 
     def seal_share(self, fragment: Fragment) -> Iterator[SealedOne]:
@@ -182,7 +182,7 @@ class Sealer:
         result = SealedOne(home, seal, "sealed", share, len(paths), sum(map(find_size, paths)))
         result = self._read_and_seal(target, result)
         if result.state == "sealed":
-            tidy(os.path.dirname(seal))
+            remove_abandoned(os.path.dirname(seal))
         yield result
 
     def _seal_target(self, target: Target) -> SealedOne:

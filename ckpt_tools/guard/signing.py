@@ -1,5 +1,5 @@
-"""Signatures over what was sealed, as ``model_signing verify key`` accepts them: of a whole directory, or of
-each file.
+"""Signatures over sealed files, as ``model_signing verify key`` accepts them: of a whole directory, or of
+each file; and seals merged from fragments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ckpt_tools.formats.manifests.model_signing import read_statement
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, SIGNATURE, signature_beside
 from ckpt_tools.guard.targets import Target, files_of
-from ckpt_tools.guard.writing import opened_home, put, tidy
+from ckpt_tools.guard.writing import opened_home, put, remove_abandoned
 from ckpt_tools.inspection.seals import EXTRA, Given, Known, manifest_of, replaces, usable
 from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.seal import Seal, SealedFile, SealedOne
@@ -32,11 +32,11 @@ from ckpt_tools.storage.urls import is_url
 
 DIGEST = "sha256"
 _IGNORED = (SIGNATURE, NAME, FRAGMENTS, ".git", ".gitattributes", ".github", ".gitignore")
-"""What the package leaves out by itself, and what is written beside the files."""
+"""Names that model_signing ignores by itself, and names of our own files beside a checkpoint's."""
 
 
 class Signature(NamedTuple):
-    """A signature to be made: where it lies, of what it is, and the names of its files with their paths."""
+    """A signature to be made: its path, the name of what it signs, and name -> path of each signed file."""
 
     path: str
     model: str
@@ -44,8 +44,8 @@ class Signature(NamedTuple):
 
 
 def signatures(target: Target) -> Iterator[Signature]:
-    """One for a directory in which nothing else lies, else one for each file: the package says no to files
-    that it does not know.
+    """Yield one signature if a directory holds nothing else, else one for each file: the package rejects
+    files that it does not know.
     """
     if target.base == target.path and set(files_of(target.path)) == set(target.files):
         names = {os.path.relpath(path, target.base): path for path in target.files}
@@ -57,9 +57,7 @@ def signatures(target: Target) -> Iterator[Signature]:
 
 
 class Signer:
-    """Signs with the private ``key`` in a PEM file. Raises UsageError where there is no such key, or the
-    package is not there.
-    """
+    """Signs with a private ``key`` in a PEM file. Raises UsageError if the key or the package is missing."""
 
     def __init__(self, key: str) -> None:
         try:
@@ -70,7 +68,7 @@ class Signer:
         usable(key, lambda: signing.Config().use_elliptic_key_signer(private_key=Path(key)))
 
     def is_signed(self, target: Target) -> bool:
-        """Whether signatures of just these files are there already, whoever's they are."""
+        """Return whether there are signatures of exactly these files, whoever made them."""
         for s in signatures(target):
             try:
                 with LocalSource(s.path) as source:
@@ -84,8 +82,8 @@ class Signer:
     def sign(
         self, target: Target, files: Sequence[SealedFile], algorithm: str, beside: Sequence[str]
     ) -> Iterator[tuple[str, bytes]]:
-        """(path, content) of each signature of what was just sealed. ``beside`` are further files, hidden
-        ones in the same directory, that are not part of it.
+        """Yield (path, content) of each signature of a target. ``beside`` are hidden files in the same
+        directory that are not part of it.
         """
         ignored = [*_IGNORED, *(os.path.relpath(path, target.base) for path in beside)]
         digests = {
@@ -108,7 +106,9 @@ class Signer:
 
 
 def merge_below(root: str, read: ReadOptions, *, dry_run: bool) -> Iterator[SealedOne]:
-    """Write one seal for each directory in which all ranks have sealed their files; no file is read."""
+    """Write one seal for each directory in which all ranks have sealed their files, and yield the results; no
+    checkpoint file is read.
+    """
     seals = open_session(root, read).indexes.seals  # the files of 100,000 ranks are not kept
     if seals is None:
         return
@@ -122,8 +122,8 @@ def merge_below(root: str, read: ReadOptions, *, dry_run: bool) -> Iterator[Seal
         above = os.path.dirname(os.path.dirname(fragments[0].path))
         done = SealedOne(home, f"{above}/{document.NAME}", "merged", f"{len(fragments)} ranks")
         for directory in () if dry_run else (above, os.path.dirname(fragments[0].path)):
-            tidy(directory)
-        # left by somebody who died while he merged
+            remove_abandoned(directory)
+        # a merge that was interrupted has left a whole seal
         whole = next((k.seal for k in seals.at(done.seal) if replaces(k, fragments)), None)
         if whole is None:
             whole, wrong = _merge(fragments, seals.findings)
@@ -140,6 +140,7 @@ def merge_below(root: str, read: ReadOptions, *, dry_run: bool) -> Iterator[Seal
 def _merge(
     fragments: Sequence[Known], findings: dict[str, list[Finding]]
 ) -> tuple[Seal | None, list[Finding]]:
+    """Return (the seal of all fragments, []), or (None, why they cannot be merged)."""
     first = fragments[0]
     wrong = [replace(f, path=k.path) for k in fragments for f in findings.get(k.path, ())]
     algorithms = {k.seal.algorithm for k in fragments}
@@ -159,7 +160,7 @@ def _merge(
 
 
 def find_state(wrong: Sequence[Finding]) -> str:
-    """How what is not sealed ends, by what is wrong with it: the most serious first."""
+    """Return the state of a target that is not sealed, by the most serious finding."""
     codes = {f.code for f in wrong}
     if codes & {"unreadable", "unread-pickle"}:
         return "unreadable"
@@ -169,8 +170,8 @@ def find_state(wrong: Sequence[Finding]) -> str:
 
 
 def remove_fragments(home: str, only: Sequence[str] | None = None) -> None:
-    """Remove fragments, all or those of these names, once the seal that replaces them is there. What is left
-    is compared with the files as the seal is.
+    """Remove fragments, all or ``only`` some names, after the seal that replaces them is written. Fragments
+    that stay are compared with the files, as the seal is.
     """
     home = f"{home}/{document.FRAGMENTS}"
     with suppress(OSError):
@@ -178,8 +179,8 @@ def remove_fragments(home: str, only: Sequence[str] | None = None) -> None:
             from ckpt_tools.storage.stores.mounts import store_of
 
             store, key = store_of(home)
-            there = [of.key.rpartition("/")[2] for of in store.directory(key)[0]] if only is None else only
-            store.delete([f"{key}/{name}" for name in there if document.is_fragment(name)])
+            listed = [o.key.rpartition("/")[2] for o in store.directory(key)[0]] if only is None else only
+            store.delete([f"{key}/{name}" for name in listed if document.is_fragment(name)])
             return
         with opened_home(home) as at:
             for name in filter(document.is_fragment, os.listdir(at) if only is None else only):

@@ -186,7 +186,7 @@ class Group(Struct, frozen=True):
         return all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
 
     def is_meant_by(self, path: str) -> bool:
-        """Return whether the group lies at or below a path, or the path is its prefix, as
+        """Return whether a path means the group: its own, one above it, or its prefix, as
         TensorFlow has them.
         """
         if self.checkpoint and self.checkpoint.path == path and not os.path.isdir(path):

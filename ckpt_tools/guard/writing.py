@@ -1,4 +1,4 @@
-"""A seal put in its place: whole or not at all, whatever happens meanwhile."""
+"""Writes a seal whole or not at all, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -17,31 +17,29 @@ from ckpt_tools.storage.writes import write_all, written_aside
 if TYPE_CHECKING:
     from ckpt_tools.storage.stores.store import Object
 
-_DEAD = 60
-"""Seconds after which nobody still writes a file that is as old: it takes milliseconds. Who does all the same
-is told that his seal could not be written.
+_ABANDONED = 60
+"""Seconds without a write after which a temporary file is abandoned: writing takes milliseconds. A slower
+writer is told that the seal could not be written.
 """
 SEAL_ELSEWHERE = "keep seals on this machine with CKPT_SEAL_DIR=DIR, or seal what is to be uploaded before"
 DELETE_ELSEWHERE = "delete files in the repository with its own tools"
 
 
 def require_writable(roots: Sequence[str], instead: str) -> None:
-    """Raises UsageError if one of the roots lies in a store that is only read; ``instead`` is what can be
-    done.
-    """
+    """Raise UsageError if a root lies in a store that is only read; ``instead`` says what can be done."""
     for root in roots:
         if is_url(root) and root.partition("://")[0] in READ_ONLY:
             raise UsageError(f"{root}: nothing is written to {root.partition('://')[0]}://", instead)
 
 
 def put(path: str, data: bytes, *, away: bool) -> None:
-    """Write a file that is not seen, sync it, give it its name, and sync its directory. In a store it is one
-    request, which replaces what was listed and nothing else.
+    """Write a file aside, sync it, rename it to ``path``, and sync its directory. In a store it is one
+    request, which replaces the object that was listed and no other one.
 
     Raises CannotLook, with the old file in its place.
 
-    Directories are made for a seal that lies ``away`` from what it is of. The directory of a checkpoint is
-    not: one that is deleted meanwhile would come back, with nothing but a seal in it.
+    With ``away`` the seal lies apart from its checkpoint, and its directories are made. A checkpoint's own
+    directory is not: one that is deleted meanwhile would come back with nothing but a seal in it.
     """
     need = "the right to write objects" if is_url(path) else "a directory that you may write, and room in it"
     hint = f"it needs {need}; or keep seals elsewhere with CKPT_SEAL_DIR=DIR"
@@ -70,9 +68,9 @@ def _put_object(url: str, data: bytes) -> None:
 
 @contextmanager
 def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterator[int]:
-    """The directory that a seal lies in, open; ``make`` that of fragments, and ``away`` the ones above.
+    """Yield a seal's directory, open; ``make`` creates the directory of fragments, ``away`` all above it.
 
-    That of fragments is no link: it could lead anywhere. Raises OSError.
+    The directory of fragments may be no link, which could lead anywhere. Raises OSError.
     """
     above, name = os.path.split(home)
     is_fragments = name == FRAGMENTS
@@ -92,25 +90,25 @@ def opened_home(home: str, *, make: bool = False, away: bool = False) -> Iterato
         yield at
 
 
-def tidy(home: str) -> None:
-    """Remove what processes that died while they wrote a seal have left in a directory; in a store, where an
-    object is written whole or not at all, there is nothing.
+def remove_abandoned(home: str) -> None:
+    """Remove temporary files that killed processes have left in a seal's directory; a store has none, because
+    an object is written whole or not at all.
     """
     if is_url(home):
         return
     with suppress(OSError), opened_home(home) as at:
         for name in filter(document.is_aside, os.listdir(at)):
             with suppress(FileNotFoundError):  # another process was faster, or has renamed it
-                if time.time() - os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime > _DEAD:
+                if time.time() - os.stat(name, dir_fd=at, follow_symlinks=False).st_mtime > _ABANDONED:
                     os.unlink(name, dir_fd=at)
 
 
 def _put_file(at: int, name: str, data: bytes) -> None:
-    """Write a new file that has no name before it is whole; one with a name aside where the file system has
-    no such files, or there is a file of this name.
+    """Write a file that has no name until it is whole; or under a temporary name if the file system has no
+    such files, or ``name`` exists.
 
     A framework may prune a checkpoint while its seal is written, and shutil.rmtree fails on a name that it
-    has listed and that is gone: with a file aside, renamed at that moment, sealing would end the training.
+    has listed and that is gone: a temporary file, renamed at that moment, would end the training.
     """
     with suppress(AttributeError, OSError):  # the flag is Linux's, and NFS does not have it
         fd = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o666, dir_fd=at)
@@ -124,5 +122,5 @@ def _put_file(at: int, name: str, data: bytes) -> None:
             os.close(fd)
     aside = document.aside(name)
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=at)
-    with written_aside(fd, data, aside, name, at):  # it says what is wrong
+    with written_aside(fd, data, aside, name, at):  # raises what is wrong
         pass

@@ -33,15 +33,15 @@ def seal_callback(**options: Any) -> Any:
 
 
 def _sealing(trainer: Any, options: dict[str, Any]) -> Any:
-    """The trainer's own way to save, with a seal at its end: all ranks are done when it returns."""
+    """Return the trainer's own save function, followed by a seal: when it returns, all ranks are done."""
     save = trainer.save_checkpoint
 
     @wraps(save)
-    def sealed(filepath: Any, *words: Any, **named: Any) -> None:
+    def sealed(filepath: Any, *args: Any, **kwargs: Any) -> None:
         if "://" in str(filepath):
-            save(filepath, *words, **named)
+            save(filepath, *args, **kwargs)
             return
         with saving(filepath, rank=trainer.global_rank, world_size=trainer.world_size, **options):
-            save(filepath, *words, **named)
+            save(filepath, *args, **kwargs)
 
     return sealed

@@ -38,7 +38,7 @@ def seal_callback(saves: Any, **options: Any) -> Any:
 
 
 def _is_finished(path: str) -> bool:
-    """MindSpore takes the permission to write from a checkpoint that is finished."""
+    """Return whether a file is finished: MindSpore takes its write permission away then."""
     try:
         return not stat.S_IMODE(os.stat(path).st_mode) & _WRITE
     except OSError:

@@ -1,5 +1,5 @@
-"""Any save, by whatever function: first the seals of the replaced files are removed, then the new files are
-sealed.
+"""Seals any save, by whatever function: the seals of replaced files are removed before it, new seals written
+after it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ckpt_tools.storage.paths import Path, one
 
 
 class Save(NamedTuple):
-    """A save at ``path`` by this process alone, or by it as ``rank`` of ``world_size``. ``options`` are those
-    of ``ckpt_tools.seal``.
+    """One save at ``path``, by this process alone or as ``rank`` of ``world_size``. ``options`` are those of
+    ``ckpt_tools.seal``.
     """
 
     path: str
@@ -25,30 +25,32 @@ class Save(NamedTuple):
     options: dict[str, Any]
 
     def unseal(self) -> None:
-        """Remove the seals of the files that are replaced, because they do not fit the new ones: those of
-        this rank; the first one answers for those of ranks that are no more as well. Waits for seals that are
-        being written, but not for ever.
+        """Remove the old seals of this rank's files, which do not fit the new ones; the first rank also
+        removes whole seals, and fragments of ranks that are no more. Waits for seals being written, but not
+        for ever.
         """
         from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, beside, fragment_name, is_fragment
         from ckpt_tools.reading.reader import place
 
         finish(LONGEST)
-        away, (home, name) = self.options.get("seal_dir"), os.path.split(self.path)
-        first = not self.rank
+        seal_dir, (home, name) = self.options.get("seal_dir"), os.path.split(self.path)
+        is_first = not self.rank
         places = (f"{self.path}/{FRAGMENTS}/{NAME}", f"{self.path}/{NAME}", f"{home}/{beside(name)}")
-        within, *old = places if away is None else (place(away, path) for path in places)
-        fragments, old = os.path.dirname(within), old if first else []
+        within, *old = places if seal_dir is None else (place(seal_dir, path) for path in places)
+        fragments, old = os.path.dirname(within), old if is_first else []
         with suppress(OSError):
-            for found in filter(is_fragment, os.listdir(fragments)):
-                is_gone = first and found >= fragment_name(self.world_size or 0)
-                if is_gone or (self.rank is not None and found == fragment_name(self.rank)):
-                    old.append(f"{fragments}/{found}")
+            for name in filter(is_fragment, os.listdir(fragments)):
+                is_gone = is_first and name >= fragment_name(self.world_size or 0)
+                if is_gone or (self.rank is not None and name == fragment_name(self.rank)):
+                    old.append(f"{fragments}/{name}")
         for path in old:
             with suppress(OSError):
                 os.unlink(path)
 
     def seal(self) -> None:
-        """Seal what lies there now: of a directory this rank's share, a file by the first rank."""
+        """Seal the saved files in the background: each rank its share of a directory, the
+        first one a file.
+        """
         options: dict[str, Any] = {"again": True, "jobs": 1, **self.options}
         alone = self.world_size in (None, 1)
         if not alone and os.path.isdir(self.path):
@@ -65,12 +67,12 @@ class Save(NamedTuple):
 def saving(
     path: Path, *, rank: int | None = None, world_size: int | None = None, **options: Any
 ) -> Iterator[None]:
-    """A context manager around a save at ``path``: once the save has returned, it is sealed in the
+    """A context manager around a save at ``path``; after the save has returned, it is sealed in the
     background.
 
     If all ranks write into one directory, each gives its ``rank`` and the ``world_size``, and seals its own
-    files. ``options`` are those of ``ckpt_tools.seal``; with ``background=False`` it waits. Errors of a seal
-    are logged; errors of the save are raised, and then nothing is sealed.
+    files. ``options`` are those of ``ckpt_tools.seal``; with ``background=False`` it waits for the seal.
+    Errors of a seal are logged; errors of the save are raised, and then nothing is sealed.
     """
     save = Save(os.path.abspath(one(path)), rank, world_size, options)
     save.unseal()
@@ -81,8 +83,8 @@ def saving(
 def seal_when_done(
     future: Any, path: Path, *, rank: int | None = None, world_size: int | None = None, **options: Any
 ) -> None:
-    """Seal what an asynchronous save wrote at ``path``, as soon as its ``future`` completes; the arguments
-    are those of ``saving``. A save that fails is not sealed.
+    """Seal the files of an asynchronous save at ``path`` when its ``future`` completes; the arguments are
+    those of ``saving``. A save that fails is not sealed.
     """
     save = Save(os.path.abspath(one(path)), rank, world_size, options)
     save.unseal()
@@ -91,5 +93,5 @@ def seal_when_done(
         if future.exception() is None:
             save.seal()
 
-    # there are two: it is copied, it is written
+    # torch has two futures: the state is copied, the files are written
     getattr(future, "upload_completion", future).add_done_callback(done)

@@ -12,8 +12,8 @@ from ckpt_tools.guard.callbacks.saves import Save
 def seal_callback(**options: Any) -> Any:
     """A ``TrainerCallback``; ``options`` are those of ``ckpt_tools.seal``.
 
-    Each rank seals what is its own by its name. Before the next save, which may delete older ones, it waits
-    for what is still being sealed.
+    Each rank seals the files that have its rank in their names. Before the next save, which may delete older
+    ones, it waits for seals that are still being written.
     """
     from transformers import TrainerCallback
 

@@ -1,4 +1,4 @@
-"""``ckpt prune``: what a policy does not keep, out of sight in one rename each and then removed."""
+"""``ckpt prune``: moves what a policy does not keep out of sight, in one rename each, then removes it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ckpt_tools.storage.urls import absolute, is_url, real_path
 
 __all__ = ["Policy", "pin", "prune"]
 Plans = Sequence[tuple[Selection, LoadPlan]]
-"""What is asked, and what would be resumed from."""
+"""(question, the plan that answers it) for each run."""
 
 
 def prune(
@@ -44,12 +44,13 @@ def prune(
     state_dir: str | None = None,
     selection: Selection | None = None,
 ) -> Changes:
-    """Remove the checkpoints below ``root`` that are verified and that ``policy`` does not keep, with
-    ``damaged`` those in whose files damage is, too. Without ``apply`` it only says what it would do.
+    """Remove the checkpoints below ``root`` that are verified and that ``policy`` does not keep; with
+    ``damaged`` also checkpoints with damage in their own files. Without ``apply`` it only says what it would
+    do.
 
-    Nothing goes where ``plan`` chooses nothing, for one of the runs: raises what it raises. Raises UsageError
-    where nothing is to be kept, CannotLook where something could not be looked at or not be removed, and
-    where ``plan`` would choose something else afterwards.
+    Nothing is removed if ``plan`` chooses nothing for one of the runs: raises what ``plan`` raises. Raises
+    UsageError if nothing is to be kept, CannotLook if something could not be looked at or not be removed, and
+    if ``plan`` would choose something else afterwards.
     """
     policy.require_one()
     root = real_path(absolute(root))
@@ -69,14 +70,14 @@ def prune(
         elif apply:
             store = held.enter_context(journal.opened(root, state_dir, sel.trust))
         s, plans, found, stays = _judge(root, policy, sel, damaged=damaged)
-        row_of = {e.name: _row(e, stays.get(e.name, ""), apply) for e in found}  # what goes has no size then
+        row_of = {e.name: _make_row(e, stays.get(e.name, ""), apply) for e in found}  # while sizes are known
         if going := [e for e in found if e.name not in stays]:
-            ask = partial(_ask, root, plans)
+            ask = partial(_require_same_plans, root, plans)
             ask(going)
             if store:
                 number, written = _remove(store, s, going, ask)
                 why = "somebody wrote it while it was looked at"
-                row_of |= {e.name: _row(e, why, apply) for e in written}
+                row_of |= {e.name: _make_row(e, why, apply) for e in written}
             elif deleter:
                 deleter.remove(s, going, ask)
         rows = [*finished, *(store.changes() if store else ()), *row_of.values()]
@@ -86,7 +87,7 @@ def prune(
 def _judge(
     root: str, policy: Policy, sel: Selection, *, damaged: bool
 ) -> tuple[Session, Plans, list[Entry], dict[str, str]]:
-    """What is there: (its session, what is resumed from, all checkpoints, name -> why it stays)."""
+    """Return (session, plans, all checkpoints, name of each that stays -> why it stays)."""
     with remembering(root, sel.cache, sel.max_age, None, sel.trust) as cache:
         s = open_session(root, sel.read_options(), cache=cache)
         plans = [(question, _plan(root, question)) for question in _find_questions(s, sel)]
@@ -96,7 +97,7 @@ def _judge(
 
 
 def _find_versions(root: str) -> tuple[Finding, ...]:
-    """That what is deleted stays, where the store keeps versions."""
+    """Return a finding if the store keeps versions, because then deleted objects still take room."""
     if not is_url(root):
         return ()
     from ckpt_tools.storage.stores.mounts import tree_of
@@ -109,26 +110,27 @@ def _find_versions(root: str) -> tuple[Finding, ...]:
 
 
 def _find_questions(s: Session, selection: Selection) -> list[Selection]:
-    """One for each run that is asked about."""
+    """Return one question for each run that is asked about."""
     everything = grouping.group(s.parts, s.layouts, selection.save_interval)
     runs = list(s.runs(c for c in everything if choose.belongs(c, selection) and not c.unfinished))
     if selection.run is not None or len(runs) < 2:
         return [selection]
-    with suppress(UsageError):  # several that are one, or several
+    with suppress(UsageError):  # raised unless ``plan`` takes them for one run
         _plan(s.root, selection)
         return [selection]
     return [replace(selection, run=run, layout=layout) for layout, run in runs]
 
 
 def _plan(root: str, question: Selection) -> LoadPlan:
+    """Return what ``plan`` answers. Raises NoCheckpoint if it chooses nothing."""
     made = plan(root, question)
     if made.checkpoint is None:
         raise NoCheckpoint(f"no checkpoint is chosen in {root}: nothing is removed")
     return made
 
 
-def _ask(root: str, plans: Plans, going: Sequence[Entry] = ()) -> None:
-    """Ask whether the same is resumed from, now or without what goes. Raises CannotLook."""
+def _require_same_plans(root: str, plans: Plans, going: Sequence[Entry] = ()) -> None:
+    """Raise CannotLook unless ``plan`` chooses the same as before, now or without ``going``."""
     gone = [escape(os.path.relpath(path, root)) for e in going for path in e.group.paths]
     for question, before in plans:
         hint = "nothing is removed; this is a case that ckpt should know: please report it"
@@ -146,13 +148,13 @@ def _ask(root: str, plans: Plans, going: Sequence[Entry] = ()) -> None:
 def _find_reasons(
     s: Session, found: Sequence[Entry], policy: Policy, protected: dict[str, str], *, damaged: bool
 ) -> dict[str, str]:
-    """Name -> why it stays, of all that stay: also those that others need, that cannot be taken out, and
-    those that these need in turn.
+    """Return name -> why it stays: for kept and protected checkpoints, and in turn for the ones that they
+    need or that cannot be taken out without them.
     """
     why = {e.name: e.why for e in found if e.why and not (damaged and e.damaged)}
     for run in {e.run for e in found}:
-        mine = sorted((e for e in found if e.run == run and e.good), key=lambda e: e.newness)[::-1]
-        why |= _apply(policy, mine, protected)
+        newest_first = sorted((e for e in found if e.run == run and e.good), key=lambda e: e.newness)[::-1]
+        why |= _apply_policy(policy, newest_first, protected)
     why |= protected
     while more := _find_more(s, found, [e for e in found if e.name in why]):
         why |= more
@@ -160,15 +162,17 @@ def _find_reasons(
 
 
 def _find_more(s: Session, found: Sequence[Entry], staying: Sequence[Entry]) -> dict[str, str]:
-    best, out = find_bests(s, staying, found), dict[str, str]()
+    """Return name -> why it stays, for further checkpoints that those in ``staying`` need."""
+    needed_as, out = find_bests(s, staying, found), dict[str, str]()
     names = {e.name for e in staying}
     for e in (e for e in found if e.name not in names):
-        if reason := best.get(e.name) or find_need(e, staying) or find_obstacle(s, e, staying):
+        if reason := needed_as.get(e.name) or find_need(e, staying) or find_obstacle(s, e, staying):
             out[e.name] = reason
     return out
 
 
-def _apply(policy: Policy, run: Sequence[Entry], protected: dict[str, str]) -> dict[str, str]:
+def _apply_policy(policy: Policy, run: Sequence[Entry], protected: dict[str, str]) -> dict[str, str]:
+    """Return name -> why it stays, for the checkpoints of one run, newest first."""
     of_run = ((e, e.checkpoint) for e in run)
     saves = [Save(e.name, c.step, c.mtime_ns, c.kind, e.group.size) for e, c in of_run]
     return choose_kept(policy, saves, {e.name: protected[e.name] for e in run if e.name in protected})
@@ -180,9 +184,9 @@ def _apply(policy: Policy, run: Sequence[Entry], protected: dict[str, str]) -> d
 def _remove(
     store: Store, s: Session, going: Sequence[Entry], ask: Callable[[], object]
 ) -> tuple[int | None, list[Entry]]:
-    """Move checkpoints into the trash, and empty it. Return the number of the operation, and those that stay
-    because somebody has written them since they were looked at: then all comes back, and the others go, which
-    nobody writes any more.
+    """Move checkpoints into the trash, and empty it. Return (number of the operation, checkpoints that stay
+    because somebody wrote them after they were verified). If there are any, all come back first, and the
+    others are moved again.
     """
     if not going:
         return None, []
@@ -190,14 +194,14 @@ def _remove(
     for e in going:
         stage = find_stages(s, e)
         ordered = sorted(e.group.paths, key=lambda path: (stage(path), path))
-        steps += [_step_to(place, root, path) for path in ordered]
+        steps += [_make_step(place, root, path) for path in ordered]
     operation = store.run("prune", ", ".join(e.group.label for e in going), steps)
-    in_trash = [[f"{root}/{_step_to(place, root, path).target}" for path in e.group.paths] for e in going]
+    in_trash = [[f"{root}/{_make_step(place, root, path).target}" for path in e.group.paths] for e in going]
     written = [e for e, paths in zip(going, in_trash, strict=True) if identify_files(paths) != e.seen]
     if written:
         store.take_back(operation)
-        number, more = _remove(store, s, [e for e in going if e not in written], ask)
-        return number, [*written, *more]
+        number, more_written = _remove(store, s, [e for e in going if e not in written], ask)
+        return number, [*written, *more_written]
     try:
         ask()
     except CannotLook:
@@ -211,25 +215,25 @@ def _remove(
     return operation.number, []
 
 
-def _step_to(place: str, root: str, path: str) -> Step:
-    below = os.path.relpath(path, root)
-    return Step(below, f"{place}/{below}")
+def _make_step(place: str, root: str, path: str) -> Step:
+    relative = os.path.relpath(path, root)
+    return Step(relative, f"{place}/{relative}")
 
 
 def _remove_empty(store: Store, root: str, gone: Sequence[Entry]) -> None:
-    """Remove the directories of checkpoints whose files went one by one."""
+    """Remove the directories of checkpoints whose files were removed one by one."""
     homes = {part.home for e in gone for part in e.checkpoint.parts if part.home}
     for home in sorted(homes, reverse=True):
         with suppress(OSError, ValueError), store.tree.above(os.path.relpath(home, root)) as at:
             os.rmdir(at[1], dir_fd=at[0])
 
 
-def _row(e: Entry, why: str, apply: bool) -> Change:
+def _make_row(e: Entry, why: str, apply: bool) -> Change:
     path, label, number = e.group.path, e.group.label, len(e.group.files)
     if why:
         return Change(path, "stays", why, None, label, number, e.group.size)
-    size, held = count_freed(e)
+    size, linked = count_freed(e)
     reason = e.why.partition(",")[0] or "nothing says to keep it"
-    if held:
-        reason += f"; {held:,} of its files have other names too (hard links), and free nothing"
+    if linked:
+        reason += f"; {linked:,} of its files have other names too (hard links), and free nothing"
     return Change(path, "removed" if apply else "would-remove", reason, None, label, number, size)

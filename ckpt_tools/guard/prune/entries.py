@@ -1,4 +1,4 @@
-"""What a tree holds, as ``ckpt prune`` must know it: every checkpoint with what was found in it."""
+"""What ``ckpt prune`` must know of a tree: every checkpoint with what was found in it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ckpt_tools.storage.retry import lstat, there
 from ckpt_tools.storage.urls import is_url
 
 Seen = tuple[tuple[int, str, int, int, int], ...]
-"""(number of the path, file below it, inode, bytes, time of the last write in ns) of each file."""
+"""(index of the path, file below it, inode, bytes, time of the last write in ns) of each file."""
 
 
 class Entry(Struct, frozen=True):
-    """One checkpoint: ``members`` are all its files, with those that its indexes name; ``checked`` is None
-    where it was not verified, because its question does not arise, ``why`` says the reason of either.
-    ``seen`` is what lay there before it was verified.
+    """One checkpoint. ``members`` are all its files, with the ones that its indexes name; ``checked`` is None
+    if it was not verified. ``why`` says why not, or why it is not good. ``seen`` is what lay there before it
+    was verified.
     """
 
     checkpoint: Checkpoint
@@ -51,7 +51,7 @@ class Entry(Struct, frozen=True):
 
     @property
     def good(self) -> bool:
-        """Whether it is verified: it counts, and may go."""
+        """Whether it is verified and sound: it counts for policies, and may be removed."""
         return self.checked is not None and not self.why
 
     @property
@@ -73,9 +73,9 @@ class Entry(Struct, frozen=True):
 
 
 def find_entries(s: Session, selection: Selection) -> list[Entry]:
-    """Every checkpoint below the root, verified where it is of those that ``selection`` asks about.
+    """Return every checkpoint below the root; the ones that ``selection`` asks about are verified.
 
-    Raises CannotLook where anything could not be looked at: it might be what the rest needs.
+    Raises CannotLook if anything could not be looked at: the other checkpoints might need it.
     """
     _require_all_seen(s)
     s.add_members()
@@ -89,14 +89,15 @@ def find_entries(s: Session, selection: Selection) -> list[Entry]:
     for c in found:
         checked, group, members = verified.get(c.key), group_of[c.key], s.members(c).parts
         why = unasked[c.key] if checked is None else _why_not_good(checked)
-        is_mute = checked is not None and c.step is None
-        told = replace(c, step=read_step(s, c, runs[c.layout, c.run])) if is_mute else c
+        lacks_step = checked is not None and c.step is None
+        numbered = replace(c, step=read_step(s, c, runs[c.layout, c.run])) if lacks_step else c
         paths = frozenset(part.path for part in members)
-        out.append(Entry(told, group, paths, checked, why, seen.get(c.key, ())))
+        out.append(Entry(numbered, group, paths, checked, why, seen.get(c.key, ())))
     return out
 
 
 def _require_all_seen(s: Session) -> None:
+    """Raise CannotLook if a plug-in failed, or something below the root could not be looked at."""
     for f in plugins.findings():
         raise CannotLook(f"{f.message}, so nothing is removed", f.hint)
     if blind(unseen := not_seen(s)):
@@ -106,7 +107,7 @@ def _require_all_seen(s: Session) -> None:
 
 
 def identify_files(paths: Sequence[str]) -> Seen:
-    """Return what lies at and below some paths. A rename changes none of it; whoever writes there does."""
+    """Return what lies at and below some paths. A rename does not change the result; writing there does."""
     out = []
     for number, path in enumerate(paths):
         is_tree = os.path.isdir(path) and not os.path.islink(path)
@@ -119,7 +120,7 @@ def identify_files(paths: Sequence[str]) -> Seen:
 
 
 def walk_below(home: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As ``os.walk``, in a store too."""
+    """Walk a directory as ``os.walk`` does, in a store too."""
     if not is_url(home):
         yield from os.walk(home)
         return
@@ -133,7 +134,7 @@ def walk_below(home: str) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
-    """Return why the question does not arise for a checkpoint; nothing if it does."""
+    """Return why a checkpoint is not verified and may not be removed; "" if it is to be verified."""
     if not choose.belongs(c, selection):
         return "it is of another run than was asked for"
     if c.unfinished:
@@ -146,7 +147,7 @@ def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
 
 
 def _why_not_good(checked: Checked) -> str:
-    """Why a checkpoint does not count; nothing where it does. Raises CannotLook where a file of it could not
+    """Return why a verified checkpoint is not good; "" if it is. Raises CannotLook if a file of it could not
     be looked at.
     """
     causes = [f for f in checked.findings if f.path not in checked.hidden]
@@ -166,7 +167,7 @@ def _why_not_good(checked: Checked) -> str:
 
 
 def find_age(entry: Entry, now_ns: int) -> float:
-    """Seconds since the last change of its files, or of what is known of them. Raises CannotLook."""
+    """Return the seconds since its files' contents or metadata last changed. Raises CannotLook."""
     try:
         infos = [lstat(path) for path in {*entry.group.files, *entry.group.paths}]
     except OSError as e:
@@ -176,7 +177,7 @@ def find_age(entry: Entry, now_ns: int) -> float:
 
 
 def count_freed(entry: Entry) -> tuple[int, int]:
-    """(bytes that its removal frees, files of it that other names still hold)."""
+    """Return (bytes that its removal frees, files of it that have other hard links)."""
     infos = [lstat(path) for path in entry.group.files if there(path)]
-    held = [i for i in infos if i.st_nlink > 1]
-    return sum(i.st_size for i in infos) - sum(i.st_size for i in held), len(held)
+    linked = [i for i in infos if i.st_nlink > 1]
+    return sum(i.st_size for i in infos) - sum(i.st_size for i in linked), len(linked)

@@ -1,5 +1,5 @@
-"""Checkpoints deleted in a store, which renames nothing and takes nothing back: in which order, so that what
-is left is no checkpoint whenever it ends, and a note on this machine by which the next command goes on.
+"""Deletes checkpoints in a store, which renames nothing and takes nothing back: in an order in which what is
+left at any time is no checkpoint, and with a note on this machine by which the next command goes on.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _STAGES = 4
 
 
 class Deletion(Struct, frozen=True):
-    """A checkpoint that is to be deleted: ``paths`` are the directories and the files that it consists of,
-    ``objects`` these as they were verified, each with its stage: those of an earlier one go first.
+    """A checkpoint that is to be deleted: ``paths`` are its directories and files, ``objects`` are (object as
+    it was verified, stage): objects of an earlier stage are deleted first.
     """
 
     label: str
@@ -41,15 +41,13 @@ class Deletion(Struct, frozen=True):
     objects: tuple[tuple[Object, int], ...]
 
     def find_changed(self, now: Mapping[str, Object]) -> list[str]:
-        """The keys of what is not what it was, or has come."""
+        """Return the keys of objects that have changed or are new since the verification."""
         known = {o.key: o[:4] for o, _ in self.objects}  # all but the version, which no list tells
         changed = [key for key in known if key in now and now[key][:4] != known[key]]
         return changed + sorted(now.keys() - known.keys())
 
     def look(self) -> dict[str, Object]:
-        """Key -> object of all that lies at and below its paths at this moment; nothing of what is gone.
-        Raises CannotLook.
-        """
+        """Return key -> object for all that lies at and below its paths at this moment. Raises CannotLook."""
         known, found = {o.key for o, _ in self.objects}, dict[str, Object]()
         try:
             for path in self.paths:
@@ -64,14 +62,14 @@ class Deletion(Struct, frozen=True):
         return found
 
     def is_begun(self) -> bool:
-        """Whether a part of it is gone, and the rest is as it was verified."""
+        """Return whether an object of stage 0 is gone, and the rest is there as it was verified."""
         now = self.look()
         first_gone = any(stage == 0 and o.key not in now for o, stage in self.objects)
         return bool(now) and first_gone and not self.find_changed(now)
 
 
 class _Note(Struct, frozen=True):
-    """What an interrupted command leaves for the next one."""
+    """What is being deleted: the next command reads it if this one is interrupted."""
 
     schema: Literal["ckpt-tools/pruning/v1"]
     root: str
@@ -79,7 +77,7 @@ class _Note(Struct, frozen=True):
 
 
 def _list_objects(paths: Sequence[str]) -> dict[str, Object]:
-    """URL -> object of all that lies at and below some paths, as it was listed. Raises OSError."""
+    """Return URL -> object for all that lies at and below some paths, as it was listed. Raises OSError."""
     urls = list[str]()
     for path in paths:
         below = (f"{home}/{name}" for home, _, names in walk_below(path) for name in names)
@@ -88,15 +86,15 @@ def _list_objects(paths: Sequence[str]) -> dict[str, Object]:
 
 
 class Deleter(Struct, frozen=True):
-    """Deletes below one root, whose only process for that it is. ``directory`` holds its note."""
+    """Deletes below one root, as the only process of this machine. ``directory`` holds its note."""
 
     root: str
     directory: str
     trusted: Trust = OURS
 
     def remove(self, s: Session, going: Sequence[Entry], ask: Callable[[], object]) -> None:
-        """Delete what was verified, where exactly that is there once more has been asked: nothing can be
-        taken back. Raises UsageError where it is not, and CannotLook.
+        """Delete the verified checkpoints if, after ``ask``, exactly the verified objects are there: nothing
+        can be taken back. Raises UsageError if other ones are, and CannotLook.
         """
         deletions = list[Deletion]()
         try:
@@ -116,14 +114,14 @@ class Deleter(Struct, frozen=True):
         self._delete(deletions)
 
     def _delete(self, deletions: Sequence[Deletion]) -> None:
-        """Stage by stage; of a checkpoint of which something of one stage is left, nothing of the next goes.
-        Raises CannotLook where something is left, or the note cannot be written.
+        """Delete stage by stage; if an object of a checkpoint cannot be deleted, its later stages stay.
+        Raises CannotLook if something is left, or the note cannot be written.
         """
         self._write(deletions)
         (store, _), failed = store_of(self.root), dict[str, OSError]()
         for stage in range(_STAGES):
             whole = (d for d in deletions if not any(o.key in failed for o, _ in d.objects))
-            if keys := [o.key for d in whole for o, at in d.objects if at == stage]:
+            if keys := [o.key for d in whole for o, its_stage in d.objects if its_stage == stage]:
                 failed |= store.delete(keys)
         self._write([d for d in deletions if any(o.key in failed for o, _ in d.objects)])
         for first in failed.values():
@@ -132,8 +130,8 @@ class Deleter(Struct, frozen=True):
             raise CannotLook(text, hint)
 
     def finish(self) -> list[Change]:
-        """Go on with what an interrupted command has begun to delete: what of it is gone already is no
-        checkpoint any more. What was not begun, or was written anew, is left alone. Raises CannotLook.
+        """Go on with checkpoints that an interrupted command has begun to delete, which are none any more.
+        Others, and checkpoints that were written anew, are left alone. Raises CannotLook.
         """
         path = os.path.join(self.directory, NOTE)
         try:
@@ -161,8 +159,9 @@ class Deleter(Struct, frozen=True):
         ]
 
     def _write(self, deletions: Sequence[Deletion]) -> None:
-        told = _Note("ckpt-tools/pruning/v1", self.root, list(deletions))
-        body = json.dumps(to_builtins(told)).encode("ascii")
+        """Write the note. Raises CannotLook."""
+        note = _Note("ckpt-tools/pruning/v1", self.root, list(deletions))
+        body = json.dumps(to_builtins(note)).encode("ascii")
         hint = "nothing is removed: name a directory that can be written with CKPT_STATE_DIR"
         with explain_refusal(f"{self.directory} cannot be written", hint):
             replace_file(self.directory, NOTE, body, self.trusted)
@@ -170,7 +169,9 @@ class Deleter(Struct, frozen=True):
 
 @contextmanager
 def opened(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[Deleter]:
-    """The only process of this machine that deletes below a root. Raises CannotLook, and Untrusted."""
+    """Yield the Deleter of a root, for one process of this machine at a time. Raises CannotLook, and
+    Untrusted.
+    """
     directory = place(state_dir or directories.pruned(), root)
     why = f"{root}: another process of this machine removes checkpoints there"
     with hold_lock(directory, LOCK, trusted, lambda _: CannotLook(why, "wait until it has ended")):

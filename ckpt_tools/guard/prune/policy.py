@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are worth keeping, by number, step, time and size; and why. Pure."""
+"""Which checkpoints of a run a policy keeps, by number, step, time and size; and pins, which keep any."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _MINUTE = 60 * 10**9
 
 
 class Policy(Struct, frozen=True):
-    """What to keep of each run; a checkpoint stays that any of them keeps. ``keep_within`` is in seconds,
-    ``max_total`` in bytes.
+    """What to keep of each run; a checkpoint stays if any of the fields keeps it. ``keep_within`` is in
+    seconds, ``max_total`` in bytes.
 
     ``keep_last`` is MindSpore's keep_checkpoint_max, ``keep_per_minutes`` its keep_checkpoint_per_n_minutes:
-    of what was saved within N minutes the first stays (mindspore/train/callback/_checkpoint.py,
-    CheckpointManager.keep_one_ckpoint_per_minutes). There the first of the two overrules the second; here
-    both keep.
+    of all saves within N minutes the first stays (mindspore/train/callback/_checkpoint.py,
+    CheckpointManager.keep_one_ckpoint_per_minutes). In MindSpore the first of the two overrules the second;
+    here both keep.
     """
 
     keep_last: int | None = None
@@ -51,21 +51,19 @@ class Policy(Struct, frozen=True):
     max_total: int | None = None
 
     def require_one(self) -> None:
-        """Raises UsageError where nothing is said."""
+        """Raise UsageError if no field is set."""
         if self == Policy():
             text = "what to keep is not said: nothing is removed without that"
             raise UsageError(text, "for example --keep 3, or --keep daily=7,every=10000")
 
     @property
     def keeps(self) -> bool:
-        """Whether anything but the size is said."""
+        """Whether any field but ``max_total`` is set."""
         return replace(self, max_total=None) != Policy()
 
 
 class Save(Struct, frozen=True):
-    """A checkpoint of a run, as policies see it: ``size`` is in bytes; ``step`` is None where nothing tells
-    it.
-    """
+    """A checkpoint of a run, as policies see it: ``size`` is in bytes; ``step`` is None if it is unknown."""
 
     name: str
     step: int | None
@@ -77,10 +75,11 @@ class Save(Struct, frozen=True):
 def choose_kept(
     policy: Policy, saves: Sequence[Save], always: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Name -> why it stays, of those of ``saves`` (of one run, newest first, all verified) that stay.
+    """Return name -> why it stays, for the ones of ``saves`` (of one run, newest first, all verified) that
+    stay.
 
-    ``always`` has those that stay whatever the policy says; they count as any other. Only ``max_total``
-    removes what another flag keeps: the oldest first, until the rest has room, and never one of these.
+    ``always`` (name -> why) stay whatever the policy says, and count like all others. Only ``max_total``
+    removes what another field keeps: the oldest first, until the rest has room, and none of ``always``.
     """
     always = always or {}
     stays = dict[str, str]()
@@ -96,7 +95,7 @@ def choose_kept(
 def _find_room(
     most: int, saves: Sequence[Save], stays: Mapping[str, str], always: Mapping[str, str]
 ) -> dict[str, str]:
-    """Those of ``stays`` that have room beside ``always``: once one has none, no older one stays."""
+    """Return the part of ``stays`` that has room beside ``always``: behind the first without, none stays."""
     room, out = most - sum(s.size for s in saves if s.name in always), dict[str, str]()
     for save in (s for s in saves if s.name in stays and s.name not in always):
         room -= save.size
@@ -107,6 +106,7 @@ def _find_room(
 
 
 def _find_reasons(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save, str]]:
+    """Yield (save, why it stays) for each reason, but for ``max_total``."""
     yield from ((save, f"one of the last {policy.keep_last}") for save in saves[: policy.keep_last or 0])
     every = policy.keep_every or 0
     for save in saves if every else ():
@@ -127,30 +127,30 @@ def _find_by_time(policy: Policy, saves: Sequence[Save]) -> Iterator[tuple[Save,
         (policy.keep_daily, "day", "%Y-%m-%d"),
         (policy.keep_weekly, "week", "%G-%V"),
     ):
-        last_of = dict[str, Save]()  # of UTC, the latest first
+        last_of = dict[str, Save]()  # period in UTC -> its last save, the latest first
         for save in sorted(saves, key=lambda s: s.at_ns, reverse=True):
             last_of.setdefault(time.strftime(period, time.gmtime(save.at_ns // 10**9)), save)
         yield from ((s, f"the last of its {word}") for s in [*last_of.values()][: number or 0])
-    before, within = None, (policy.keep_per_minutes or 0) * _MINUTE
-    for save in sorted(saves, key=lambda s: s.at_ns) if within else ():
-        if before is None or save.at_ns - before >= within:
-            before = save.at_ns
+    kept_at, interval = None, (policy.keep_per_minutes or 0) * _MINUTE
+    for save in sorted(saves, key=lambda s: s.at_ns) if interval else ():
+        if kept_at is None or save.at_ns - kept_at >= interval:
+            kept_at = save.at_ns
             yield save, f"the first within {policy.keep_per_minutes} minutes"
 
 
 PINS = f"{STATE}/pins"
-"""The directory with a file for each path that is pinned."""
+"""The directory below a root with a file for each pinned path."""
 
 
 class _Pin(Struct, frozen=True):
-    """One path, as seen from the directory in which it is pinned."""
+    """One pinned path, relative to the directory in which it was pinned."""
 
     path: str
 
 
 def find_pins(root: str) -> frozenset[str]:
-    """Return the absolute paths that are pinned, whichever directory at, above or below ``root`` the pins
-    were set with. Raises CannotLook.
+    """Return the absolute paths that are pinned in any directory at, above or below ``root``. Raises
+    CannotLook.
     """
     homes = [root]
     if not is_url(root):
@@ -161,10 +161,10 @@ def find_pins(root: str) -> frozenset[str]:
 
 
 def read_pins(root: str) -> frozenset[str]:
-    """The paths that are pinned, as seen from ``root``. They may be anybody's, also uploaded with a tree:
-    whoever may write a pin can keep something from being removed, and nothing else.
+    """Return the paths that are pinned in ``root``, relative to it. Anybody's pins count, also uploaded ones:
+    a pin can only keep something from being removed.
 
-    Raises CannotLook, also where a pin cannot be read: what it is of must not go.
+    Raises CannotLook, also if a pin cannot be read: what it names must not be removed.
     """
     home, out = os.path.join(root, PINS), set[str]()
     try:
@@ -191,11 +191,12 @@ def pin(
 ) -> Changes:
     """Pin the checkpoints at ``paths``, which are absolute; with ``remove`` take their pins away.
 
-    Raises NoCheckpoint where nothing of the kind is there, UsageError for a part of one, and CannotLook.
+    Raises NoCheckpoint if a path is no checkpoint, or not pinned, UsageError for a part of one, and
+    CannotLook.
     """
     selection, root = selection or Selection(), os.path.abspath(root)
     trusted, home = selection.trust, os.path.join(os.path.realpath(root), PINS)
-    # What a command that was interrupted had moved away comes back first: it may be what is to be pinned.
+    # An interrupted command is taken back first: it may have moved away the checkpoint that is to be pinned.
     with journal.opened(root, None, trusted, apply=not dry_run) as store:
         labels = _find_labels(root, paths, remove, selection)
         for name in () if dry_run else labels:
@@ -206,8 +207,8 @@ def pin(
 
 
 def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection) -> dict[str, str]:
-    """Path below the root -> label of what is to be pinned, or has a pin that is to be removed: of a
-    checkpoint with a directory that, of another one all its files.
+    """Return path below the root -> label, of all to be pinned (a checkpoint's directory, or all its files),
+    or of the pins to be removed.
     """
     if remove:
         pinned, labels = read_pins(root), {os.path.relpath(path, root): "" for path in paths}
@@ -223,7 +224,7 @@ def _find_labels(root: str, paths: list[str], remove: bool, selection: Selection
 
 
 def _write(home: str, name: str, remove: bool, trusted: Trust) -> None:
-    """Write a pin to the disk, or ``remove`` it. Raises CannotLook."""
+    """Write the pin of ``name`` into the directory ``home``, or ``remove`` it. Raises CannotLook."""
     file = f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
     what = f"the pin of {name} cannot be removed" if remove else f"{name} cannot be pinned"
     with explain_refusal(what, "make room, then run it again"):

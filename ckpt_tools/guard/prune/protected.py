@@ -1,4 +1,4 @@
-"""Which checkpoints never go, whatever a policy says: for what they are, and for what the others need."""
+"""Which checkpoints are never removed, whatever a policy says: for what they are, or for others' needs."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ from ckpt_tools.storage.trust import OURS, Trust
 from ckpt_tools.storage.urls import is_url, real_path
 
 _DECISION = re.compile(r"\d{1,9}\.json")
-_MARKS = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "index"})
-"""Roles of files that say of others that they are a checkpoint. Others end with such a word."""
-_READ = 64 << 20
-"""Bytes of an object that are read to compare it with another one, at most."""
+_MARKER_ROLES = frozenset({"commit", "item_commit", "metadata", "tree", "manifest", "index"})
+"""Roles of files that make other files a checkpoint; further ones end with ``_index`` or ``_metadata``."""
+_MOST_COMPARED = 64 << 20
+"""Bytes of the largest object that is read to compare it with another one."""
 
 
 def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
-    """The real paths that decisions of jobs load, about whatever root: a job may have been started with
-    another name of this one.
+    """Return the real paths that decisions of jobs load, whatever their root: a job may know this root by
+    another name.
 
-    Raises CannotLook where they cannot be read, also where ``plan_dir`` was named and is not there; and
-    Untrusted.
+    Raises CannotLook if decisions cannot be read, or ``plan_dir`` is named and missing; and Untrusted.
     """
     home, out = plan_dir or directories.decisions(), set[str]()
     if not os.path.isdir(home):
@@ -65,6 +64,7 @@ def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
 
 
 def _read_decision(path: str, trusted: Trust) -> Mapping[str, Any]:
+    """Return a decision of a job; {} if it is gone. Raises CannotLook if it is damaged."""
     try:
         value = fault_file.parsed(trust.read(path, first_launch.MOST, trusted))
     except FileNotFoundError:
@@ -76,7 +76,7 @@ def _read_decision(path: str, trusted: Trust) -> Mapping[str, Any]:
 
 
 def _find_links(root: str) -> dict[str, str]:
-    """Real path -> a link below the root that leads there. Raises CannotLook."""
+    """Return real path -> a link below the root that leads there. Raises CannotLook."""
     out: dict[str, str] = {}
     try:
         for directory, below, names in () if is_url(root) else os.walk(root, onerror=_raise):
@@ -96,7 +96,8 @@ def _raise(error: OSError) -> None:
 def find_protected(
     s: Session, entries: Sequence[Entry], plans: Sequence[LoadPlan], selection: Selection
 ) -> dict[str, str]:
-    """Name -> why a checkpoint never goes; ``plans`` are those of ``ckpt plan``, one a run.
+    """Return name -> why a checkpoint is never removed; ``plans`` are those of ``ckpt plan``, one for each
+    run.
 
     Raises CannotLook, and Untrusted.
     """
@@ -126,7 +127,7 @@ def _find_loaded(made: LoadPlan) -> set[str]:
 def _find_claim(
     s: Session, e: Entry, pins: Collection[str], decided: Collection[str], links: Mapping[str, str]
 ) -> str:
-    """What somebody else has set that names the checkpoint, or a part of it."""
+    """Return why a pin, a job or a link keeps the checkpoint or a part of it; "" if none does."""
     own = {real_path(path) for path in e.group.paths}
 
     def is_within(path: str) -> bool:
@@ -141,27 +142,27 @@ def _find_claim(
 
 
 def _find_newest(entries: Sequence[Entry], run: tuple[str, str]) -> Iterator[str]:
-    """The newest of those that are verified, by what they say and by their times."""
+    """Yield the newest good checkpoints of a run: by step, and by time."""
     if good := [e for e in entries if e.run == run and e.good]:
         yield max(good, key=lambda e: e.newness).name
         yield max(good, key=lambda e: (e.checkpoint.mtime_ns, e.newness)).name  # stores tell whole seconds
 
 
 def find_need(e: Entry, staying: Sequence[Entry]) -> str:
-    """Why one that could go is of use to others that stay; nothing where it is not."""
+    """Return why staying checkpoints need one that could be removed; "" if they do not."""
     files = {*e.group.files, *e.members}
     for other in staying:
         if files & other.members or any(e.group.holds(path) for path in other.members):
             return f"{other.group.label or other.checkpoint.path} needs files of it"
-        same = other.checkpoint.order == e.checkpoint.order != (-1, -1, -1)
-        gasp = Kind.DYING_GASP in (other.checkpoint.kind, e.checkpoint.kind)
-        if same and (gasp or other.run == e.run):
+        is_same_moment = other.checkpoint.order == e.checkpoint.order != (-1, -1, -1)
+        is_emergency = Kind.DYING_GASP in (other.checkpoint.kind, e.checkpoint.kind)
+        if is_same_moment and (is_emergency or other.run == e.run):
             return "of the same moment as one that stays, whose ranks it may stand in for"
     return ""
 
 
 def find_bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> dict[str, str]:
-    """Name -> why a checkpoint is the best, or the base model, of one that stays."""
+    """Return name -> why it stays, for the checkpoints that a staying one names as its best or base model."""
     owners = {path: e for e in found for path in e.group.paths}
     out, places = dict[str, str](), cache(partial(_find_places, paths=owners))
     for other in staying:
@@ -179,34 +180,34 @@ def find_bests(s: Session, staying: Sequence[Entry], found: Sequence[Entry]) -> 
 
 
 def _find_places(named: str, paths: Collection[str], beside: str) -> list[str]:
-    """Return those of ``paths`` that a name may mean after a move: those with the longest end in common, of
-    several those in the directory ``beside`` this one.
+    """Return the ``paths`` that a name may mean after a move: the ones that share most names at the end; of
+    several, the ones in the directory ``beside`` the naming checkpoint.
     """
-    ends = dict.fromkeys(paths, 0)
+    shared_names = dict.fromkeys(paths, 0)
     for path in paths:
         for a, b in zip(reversed(named.split("/")), reversed(path.split("/")), strict=False):
             if a != b:
                 break
-            ends[path] += 1
-    longest = max(ends.values(), default=0)
-    like = [path for path, n in ends.items() if n == longest > 0]
-    return [path for path in like if os.path.dirname(path) == beside] or like
+            shared_names[path] += 1
+    longest = max(shared_names.values(), default=0)
+    best = [path for path, n in shared_names.items() if n == longest > 0]
+    return [path for path in best if os.path.dirname(path) == beside] or best
 
 
 def is_of_seal(path: str) -> bool:
-    """Whether it is a seal, a part of one, or a signature."""
+    """Return whether a path is a seal, a fragment of one, or a signature."""
     directory, _, name = path.rpartition("/")
     return is_apart(name) or directory.rpartition("/")[2] == FRAGMENTS
 
 
 def find_stages(s: Session, entry: Entry) -> Callable[[str], int]:
-    """When a file of a checkpoint goes: 0 what says of others that they are one, and a file that it cannot do
-    without, with those that could stand in for it; 1 what is like that; 2 all else. Seals go last: until then
-    they tell that something is missing.
+    """Return the stage in which a path of a checkpoint is removed: 0 markers, and a required model file with
+    all that could replace it; 1 other model files; 2 all else. Seals come last (3): until then they tell that
+    something is missing.
     """
     out, needed = dict[str, int](), list[Part]()
     for part in s.members(entry.checkpoint).parts:
-        marks = part.role in _MARKS or part.role.endswith(("_index", "_metadata"))
+        marks = part.role in _MARKER_ROLES or part.role.endswith(("_index", "_metadata"))
         out[part.path] = 0 if marks else 1 if "model" in part.role else 2
         if out[part.path] == 1 and s.layouts.piece_of(part).required:
             needed.append(part)
@@ -217,7 +218,7 @@ def find_stages(s: Session, entry: Entry) -> Callable[[str], int]:
 
 
 def find_obstacle(s: Session, e: Entry, staying: Sequence[Entry]) -> str:
-    """Why a checkpoint cannot be taken out of its tree as a whole, and nothing else with it."""
+    """Return why a checkpoint cannot be removed as a whole and without anything else; "" if it can."""
     for path in e.group.paths:
         if not path.startswith(f"{s.root}/"):
             return "it is ROOT itself: name the directory above it"
@@ -229,8 +230,8 @@ def find_obstacle(s: Session, e: Entry, staying: Sequence[Entry]) -> str:
 
 
 def _find_strange(s: Session, e: Entry, home: str, staying: Sequence[Entry]) -> str:
-    """A file in a checkpoint's directory that may be somebody's, and that nothing that stays has as well:
-    frameworks save a tokenizer with each.
+    """Return a file in a checkpoint's directory that may be somebody's, because ckpt does not know it and no
+    staying checkpoint has a copy, as of a tokenizer; "" if there is none.
     """
     own = {*e.members, *s.found.indexes, *s.found.unneeded, *s.found.trackers.values()}
     copies = [other.group.paths[0] for other in staying if other.run == e.run and other.good]
@@ -252,7 +253,7 @@ def _has_same(path: str, name: str, homes: Sequence[str]) -> bool:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two files hold the same bytes; objects of a store by their ETags, else by reading both."""
+    """Return whether two files hold the same bytes; of a store's objects ETags tell, else both are read."""
     if not is_url(one):
         return os.path.isfile(other) and filecmp.cmp(one, other, shallow=False)
     from ckpt_tools.storage.stores.mounts import object_of
@@ -261,7 +262,7 @@ def _is_same(one: str, other: str) -> bool:
         a, b = object_of(one), object_of(other)
         if a.size != b.size or (a.etag and a.etag == b.etag):
             return a.size == b.size
-        if a.size > _READ:
+        if a.size > _MOST_COMPARED:
             return False
         with opened(one, hold=True) as here, opened(other, hold=True) as there:
             return here.read(0, a.size) == there.read(0, a.size)

@@ -10,12 +10,12 @@ DAY = 86400.0
 
 
 class WatchOptions(Struct, frozen=True):
-    """All times are in seconds. A directory is listed again after ``rescan``, and a checkpoint
-    verified again after ``every``; ``once`` ends after one pass.
+    """All times are in seconds. A directory is listed again after ``rescan``, and a checkpoint verified again
+    after ``every``; ``once`` ends after one pass.
 
-    ``on_good`` and ``on_bad`` are commands for the shell, ended after ``hook_timeout``; with ``seal`` what is
-    good is sealed. ``state_dir`` and ``plan_dir`` are None for this user's own. ``metrics_file`` is replaced
-    after each pass, ``metrics_port`` 0 is any free one.
+    ``on_good`` and ``on_bad`` are shell commands, ended after ``hook_timeout``; with ``seal`` good
+    checkpoints are sealed. ``state_dir`` and ``plan_dir`` None: this user's own. ``metrics_file`` is replaced
+    after each pass; ``metrics_port`` 0 is any free one.
     """
 
     read: ReadOptions = ReadOptions()

@@ -1,5 +1,5 @@
-"""Commands that are called when something was seen: one at a time, for a bounded time, told by their
-environment alone, and with what others leave of CPUs.
+"""Calls commands for watched checkpoints: one at a time, for a bounded time, with all facts in environment
+variables, and at the lowest CPU priority.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from io import BufferedReader
 from msgspec import Struct
 
 _TAIL = 2000
-"""Bytes of what a command prints that are kept: its last ones."""
+"""Last bytes of a command's output that are kept."""
 _GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
 
 class Ended(Struct, frozen=True):
-    """How a command ended: its exit code (minus the signal), None where it could not be started; ``in_time``
-    is False where it was ended. ``output`` is the end of what it printed.
+    """How a command ended: its exit code (minus the signal), None if it could not be started; ``in_time`` is
+    False if it was stopped at the timeout. ``output`` is the end of what it printed.
     """
 
     exit_code: int | None
@@ -33,12 +33,12 @@ class Ended(Struct, frozen=True):
 
 
 def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
-    """Run a command of the shell to its end, or to that of ``timeout`` seconds.
+    """Run a shell command to its end, or stop it after ``timeout`` seconds.
 
-    What was found in a tree goes into variables and never into the command, so no name in it can be one.
-    Where this process is ended meanwhile, so is the command.
+    Names found in a tree go into variables and never into the command, so no name can be a command. If this
+    process is ended meanwhile, the command is stopped as well.
     """
-    started, last, over = time.monotonic(), [b""], threading.Event()
+    started, tail, is_closed = time.monotonic(), [b""], threading.Event()
     try:
         process = subprocess.Popen(  # noqa: S603 - the words of whoever started this process
             ["/bin/sh", "-c", command],
@@ -55,10 +55,10 @@ def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
     def read(stream: BufferedReader) -> None:
         with stream:
             while data := stream.read1(1 << 16):
-                last[0] = (last[0] + data)[-_TAIL:]
-        over.set()
+                tail[0] = (tail[0] + data)[-_TAIL:]
+        is_closed.set()
 
-    # Not joined: what the command left running may hold the pipe open for ever.
+    # Not joined: a process that the command left running may hold the pipe open for ever.
     threading.Thread(target=read, args=(process.stdout,), daemon=True).start()
     in_time = True
     try:
@@ -69,13 +69,13 @@ def call(command: str, variables: Mapping[str, str], timeout: float) -> Ended:
     except BaseException:
         _end(process)
         raise
-    over.wait(1.0)
-    output = last[0].decode("utf-8", "replace")
+    is_closed.wait(1.0)
+    output = tail[0].decode("utf-8", "replace")
     return Ended(process.returncode, in_time, round(time.monotonic() - started, 6), output)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a command with all that it has started."""
+    """End a command and all processes that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     try:
@@ -87,8 +87,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def give_way() -> None:
-    """From here on this process, and what it starts, gets what others leave of CPUs, and by that the lowest
-    priority of its class for disks (ioprio_set(2)).
+    """Give this process and its children the lowest CPU priority from now on, and by that the lowest of its
+    class for disks (ioprio_set(2)).
     """
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, 19)  # whatever it was started with
+        os.setpriority(os.PRIO_PROCESS, 0, 19)  # whatever its priority was

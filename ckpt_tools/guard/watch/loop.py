@@ -20,12 +20,12 @@ from ckpt_tools.storage.urls import is_url
 _SIGNALS = {"KeyboardInterrupt": "SIGINT", "Terminated": "SIGTERM"}
 _NAME = "name the directory in which checkpoints are saved"
 _SAVED = 10.0
-"""Seconds after which what is known is written again while much is verified."""
+"""Seconds after which the records are written again during a long pass."""
 
 
 class Watcher:
-    """All roots of one process, which are absolute paths; every event is given to ``say``, and ``sleep`` lets
-    seconds pass between two passes.
+    """Watches all roots of one process, which are absolute; ``say`` is called with each event, and ``sleep``
+    waits some seconds between two passes.
     """
 
     def __init__(
@@ -41,22 +41,22 @@ class Watcher:
         self._failed = False
 
     def run(self) -> int:
-        """It ends with ``once`` (0: all that is finished is good; 1: damage; 3: nothing is there; 5:
-        something could not be looked at) or by the exception of a signal.
+        """Watch until a signal's exception; with ``once`` make one pass and return 0 (all finished
+        checkpoints are good), 1 (damage), 3 (nothing is there) or 5 (something could not be looked at).
 
-        Raises CannotLook and UsageError where it cannot begin: a directory is not there, is watched already,
-        or what is known of it cannot be kept.
+        Raises CannotLook and UsageError if it cannot begin: a directory is missing, is watched already, or
+        its records cannot be written.
         """
         paths, options = [root.root for root in self.roots], self.options
         if options.seal and options.read.seal_dir is None:
             require_writable(paths, SEAL_ELSEWHERE)
         for path in paths:
             _require_listable(path)
-        with ExitStack() as held:
+        with ExitStack() as stack:
             for root in self.roots:
-                held.enter_context(root.records.held())
+                stack.enter_context(root.records.held())
                 root.load()
-            metrics = held.enter_context(Metrics(self.options, [root.tally for root in self.roots]))
+            metrics = stack.enter_context(Metrics(self.options, [root.tally for root in self.roots]))
             fields = {
                 "roots": paths,
                 "state_dirs": [root.records.directory for root in self.roots],
@@ -76,6 +76,7 @@ class Watcher:
                 self._say(Event("stopped", time.time(), None, {"why": why}))
 
     def _look_once(self, metrics: Metrics) -> int:
+        """Make one pass over each root and return the exit code."""
         for root in self.roots:
             while self._look(root) <= 0:
                 self._save(metrics)
@@ -95,7 +96,7 @@ class Watcher:
                 self._sleep(soon)
 
     def _look(self, root: WatchedRoot) -> float:
-        """One pass over a root, which may be gone for a while."""
+        """Make one pass over a root, which may be gone for a while; return the seconds until the next one."""
         try:
             soon = root.look()
         except (CannotLook, Untrusted) as e:
@@ -107,7 +108,7 @@ class Watcher:
         return soon
 
     def _save(self, metrics: Metrics) -> None:
-        """Write what is known and what is counted; where that fails it is said, and it goes on."""
+        """Write records and metrics; a failure is reported as an event, and watching goes on."""
         for root in self.roots:
             root.save()
         try:
@@ -121,8 +122,8 @@ class Watcher:
 
 
 def _require_listable(root: str) -> None:
-    """Raises UsageError for a file, and CannotLook for what is not there. In a store a directory is there
-    from its first object on, so it may be still to come.
+    """Raise UsageError for a file, and CannotLook for a missing directory. A store has a directory only from
+    its first object on, so there it may be still to come.
     """
     if is_url(root):
         if not absent(root) and not is_tree(root):

@@ -1,4 +1,4 @@
-"""What was counted, as Prometheus reads it: a text file that is replaced, and a port."""
+"""The metrics of ``ckpt watch`` for Prometheus: in a text file that is replaced, and at a port."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ STATES = ("good", "suspect", "bad", "unknown", "waiting")
 
 
 class Answer(Struct, frozen=True):
-    """``exit_code`` is what 'ckpt plan' would end with, ``why`` its message. ``tracker`` says whether the
-    tracker names what is chosen, None where there is none.
+    """The answer of ``plan`` for a root: its ``exit_code``, and as ``why`` its message. ``tracker`` says
+    whether the tracker names the chosen checkpoint, None if there is no tracker.
     """
 
     exit_code: int
@@ -33,7 +33,7 @@ class Answer(Struct, frozen=True):
 
 
 class Tally(Struct):
-    """The counts of one root since this process began, and how things are. Times are seconds since the
+    """The counts of one root since this process began, and its present state. Times are seconds since the
     epoch; ``up``: the last listing worked.
     """
 
@@ -71,7 +71,7 @@ _GAUGES = (
     ("ckpt_restarts_from_same_step", "Starts in a row that resumed from the same step as the one before.",
      lambda t: t.again),
 )  # fmt: skip
-"""(name, what it is, its value of a root): None is left out."""
+"""(name, help text, function from a Tally to the value): a value of None is left out."""
 _COUNTS = (
     ("ckpt_checkpoints", "states", "state", "Checkpoints by state."),
     ("ckpt_damaged_checkpoints", "codes", "code",
@@ -81,12 +81,12 @@ _COUNTS = (
     ("ckpt_watch_hooks", "hooks", "result", "Commands that were called, by how they ended."),
     ("ckpt_watch_problems", "problems", "code", "What could not be done, by what it was."),
 )  # fmt: skip
-"""(name, counter of a root, label of its words, what it is)."""
+"""(name, field of a Tally, label for the counter's words, help text)."""
 
 
 class Metrics:
-    """The metrics of some roots. Raises UsageError where the package is missing, and CannotLook where the
-    port is taken.
+    """Serves and writes the metrics of some roots. Raises UsageError if the package is missing, and
+    CannotLook if the port is taken.
     """
 
     def __init__(self, options: WatchOptions, tallies: Sequence[Tally]) -> None:
@@ -131,11 +131,11 @@ class Metrics:
         write_to_textfile(self.options.metrics_file, self._registry)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: names are those of what is collected."""
+        """Yield nothing: the registry takes the names from what is collected."""
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """Everything as it is now; called by a thread of the server as well."""
+        """Yield all metrics as they are now; a thread of the server calls this as well."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 
         build = GaugeMetricFamily("ckpt_build_info", "The version of ckpt-tools.", labels=["version"])
@@ -150,11 +150,11 @@ class Metrics:
                 if (number := value(tally)) is not None:
                     gauge.add_metric([root], float(number))
             yield gauge
-        for name, of, label, text in _COUNTS:
-            family = GaugeMetricFamily if of in ("states", "codes") else CounterMetricFamily
+        for name, counter, label, text in _COUNTS:
+            family = GaugeMetricFamily if counter in ("states", "codes") else CounterMetricFamily
             made = family(name, text, labels=["root", label])
             for root, tally in tallies:
-                for word, count in sorted(getattr(tally, of).copy().items()):
+                for word, count in sorted(getattr(tally, counter).copy().items()):
                     made.add_metric([root, word], count)
             yield made
         read = CounterMetricFamily("ckpt_read_bytes", "Bytes that were read to verify.", labels=["root"])

@@ -1,7 +1,5 @@
-"""Which checkpoints of a listing are to be verified now.
-
-What is known of each checkpoint of a root, kept between runs outside the tree, by one process at a
-time.
+"""Which checkpoints of a listing are to be verified now; and the records of earlier verifications, which one
+process at a time keeps outside the tree.
 """
 
 from __future__ import annotations
@@ -34,14 +32,15 @@ from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import hold_lock, replace_file
 
 _NEAR = 3
-"""Checkpoints on either side that one is compared with."""
+"""A checkpoint is compared with so many on either side."""
 _RETRY = 10.0
-"""What could not be looked at, or sealed, is tried again after so many times as long as it took."""
+"""A failed verification or sealing is tried again after this times its duration."""
 
 
 class Listed(Struct, frozen=True):
-    """A checkpoint as a listing shows it. The ``window`` are those next to it in its run, and itself;
-    ``moment`` changes when anything does that its verification depends on.
+    """A checkpoint as a listing shows it; ``key`` is its first file's path, ``stamp`` changes with its files.
+    The ``window`` has its neighbours in the run, and itself; ``moment`` changes with all that its
+    verification depends on.
     """
 
     key: str
@@ -53,13 +52,13 @@ class Listed(Struct, frozen=True):
 
 
 def list_checkpoints(s: Session) -> dict[str, Listed]:
-    """Every checkpoint of a session, by its key in the records."""
+    """Return every checkpoint of a session, by its key in the records."""
     out = dict[str, Listed]()
     for run in s.runs(grouping.group(s.parts, s.layouts)).values():
         newest = max(run, key=lambda c: c.mtime_ns).key
         trackers: dict[str, object] = {}
         ordered = sorted(run, key=lambda c: (c.order, c.mtime_ns))
-        fullest = max(ordered, key=_count_files)  # it tells of ranks that all those near lack
+        fullest = max(ordered, key=_count_files)  # its ranks show what all neighbours lack
         for at, c in enumerate(ordered):
             base = c.parts[0].base
             if base not in trackers:
@@ -75,13 +74,13 @@ def list_checkpoints(s: Session) -> dict[str, Listed]:
 
 
 def _count_files(c: Checkpoint) -> tuple[int, int]:
-    """The last rank and the number of files of a finished checkpoint."""
+    """Return (last rank, number of files) of a finished checkpoint; (-1, 0) of an unfinished one."""
     ranks = [p.rank for p in c.parts if p.rank is not None]
     return (-1, 0) if c.unfinished else (max(ranks, default=-1), len(c.parts))
 
 
 def stamp(c: Checkpoint) -> str:
-    """What changes when a file of a checkpoint does, by its size or time."""
+    """Return a hash that changes when a file of the checkpoint changes its size or time."""
     rows = sorted(
         (p.path, p.size, p.mtime_ns, *((get_etag(p.path),) if is_url(p.path) else ())) for p in c.parts
     )
@@ -89,23 +88,23 @@ def stamp(c: Checkpoint) -> str:
 
 
 def stamp_now(c: Checkpoint) -> str:
-    """The stamp of a checkpoint, by its files as they are now. Raises OSError where that cannot be told."""
+    """Return the stamp of a checkpoint's files as they are now. Raises OSError if one cannot be looked at."""
     from ckpt_tools.discovery.found import stat_of
 
-    for why in refresh(part.path for part in c.parts).values():
-        raise why
+    for error in refresh(part.path for part in c.parts).values():
+        raise error
     rows = [(part, stat_of(part.path)) for part in c.parts]
-    for part, file in rows:
-        unread = next((f.message for f in file.findings if f.code == "unreadable"), "")
-        if unread and there(part.path):  # what is gone makes the stamp another one
+    for part, seen in rows:
+        unread = next((f.message for f in seen.findings if f.code == "unreadable"), "")
+        if unread and there(part.path):  # a missing seen changes the stamp
             raise OSError(errno.EIO, unread, part.path)
-    parts = tuple(part._replace(size=file.size, mtime_ns=file.mtime_ns) for part, file in rows)
+    parts = tuple(part._replace(size=seen.size, mtime_ns=seen.mtime_ns) for part, seen in rows)
     return stamp(replace(c, parts=parts))
 
 
 class Waiting:
-    """What is not verified yet, or not sealed. Times are those of a clock that never jumps; others are used
-    only where they show that a file is old.
+    """Which checkpoints wait for verification or a seal. Times are of a clock that never jumps; other times
+    only show that a file is old.
     """
 
     def __init__(self, options: WatchOptions) -> None:
@@ -114,18 +113,21 @@ class Waiting:
         self._again: dict[str, tuple[object, float]] = {}  # key -> (moment, when it is tried again)
 
     def forget(self, found: Mapping[str, Listed]) -> None:
+        """Forget checkpoints that are not listed any more."""
         for known in (self._since, self._again):
             for key in known.keys() - found.keys():
                 del known[key]
 
     def put_off(self, one: Listed, seconds: float) -> None:
-        """An attempt of so many seconds was in vain: each reads all of it."""
+        """Let a checkpoint wait after a failed attempt: the longer it took, the longer, as each reads all
+        files.
+        """
         again = time.monotonic() + max(self._options.rescan, _RETRY * seconds)
         self._again[one.key] = one.moment, again
 
     def find_due(self, found: Mapping[str, Listed], known: Mapping[str, Record]) -> list[tuple[Listed, str]]:
-        """What is to be verified now, and why (new, changed, retry or scrub): new ones first, the newest of
-        them first, then those that were checked least recently.
+        """Return what is to be verified now, and why (new, changed, retry or scrub): in this order, newest
+        first, and for scrub the least recently checked first.
         """
         due = [(one, why) for one in found.values() if (why := self._find_reason(one, known.get(one.key)))]
 
@@ -137,6 +139,7 @@ class Waiting:
         return sorted(due, key=rank)
 
     def _find_reason(self, one: Listed, record: Record | None) -> str:
+        """Return why a checkpoint is to be verified now; "" if it is not."""
         moment, again = self._again.get(one.key, (None, 0.0))
         if moment == one.moment and time.monotonic() < again:
             return ""
@@ -149,12 +152,12 @@ class Waiting:
         return "scrub" if time.time() - record.checked_at >= self._options.every else ""
 
     def _is_settled(self, one: Listed) -> bool:
-        """Whether nobody has written it for long enough, by our clock or by the times of its files."""
+        """Return whether the files are unwritten for ``settle`` seconds, by our clock or by their times."""
         now, settle = time.monotonic(), self._options.read.settle
         stamp, since = self._since.get(one.key, ("", now))
         if stamp != one.stamp:
             self._since[one.key], since = (one.stamp, now), now
-        latest = 0.0  # a time of a file can be set, as copies have it; that of its entry cannot
+        latest = 0.0  # a copy may set a file's mtime, not its ctime
         for part in one.checkpoint.parts:
             with suppress(OSError):
                 info = status(part.path)
@@ -168,9 +171,9 @@ _MOST = 256 << 20
 
 
 class Record(Struct, frozen=True):
-    """What the last verification of a checkpoint came to. ``stamp`` tells its files from other ones of the
-    same names, ``checked_at`` is in seconds since the epoch, ``state`` is good, suspect, bad or unknown;
-    ``codes`` are those of its findings; ``unsealed`` is what was to be sealed and could not be.
+    """The last verification of a checkpoint. ``stamp`` changes with its files, ``checked_at`` is in seconds
+    since the epoch, ``state`` is good, suspect, bad or unknown; ``codes`` are of its findings; ``unsealed``:
+    it was to be sealed and could not be.
     """
 
     stamp: str
@@ -184,8 +187,8 @@ class Record(Struct, frozen=True):
 
 
 class Starts(Struct, frozen=True):
-    """The starts of jobs that were seen: when the last one was, the step that it resumed from, and how many
-    in a row before it had resumed from the same.
+    """The last start of a job: its time, the step that it resumed from, and how many starts in a row before
+    it had resumed from the same step.
     """
 
     decided_at: float = 0.0
@@ -194,7 +197,7 @@ class Starts(Struct, frozen=True):
 
 
 class _Watched(Struct, frozen=True):
-    """What is kept of a root between runs."""
+    """The file of a root's records."""
 
     schema: Literal["ckpt-tools/watched/v1"]
     checkpoints: dict[str, Record]
@@ -202,8 +205,8 @@ class _Watched(Struct, frozen=True):
 
 
 class Records:
-    """``known`` maps a checkpoint (the path of its first file, relative to the root) to its record;
-    ``starts`` are those of jobs.
+    """The records of a root: ``known`` maps a checkpoint (its first file's path, relative to the root) to its
+    record; ``starts`` tell of jobs.
     """
 
     def __init__(self, root: str, state_dir: str | None, trusted: Trust) -> None:
@@ -219,13 +222,13 @@ class Records:
         self._written = self._encode()
 
     def load(self) -> str:
-        """Read what an earlier run has left. Why nothing of it can be used, or "": then everything is checked
-        again. Raises Untrusted: whoever writes there could call damage good.
+        """Read the records of an earlier run; return why they cannot be used, or "": without them all is
+        checked again. Raises Untrusted: who can write them could call damage good.
         """
         path = os.path.join(self.directory, NAME)
         try:
             data = fault_file.parsed(trust.read(path, _MOST, self.trusted))
-            said, now = fault_file.checked(data, _Watched), time.time()
+            watched, now = fault_file.checked(data, _Watched), time.time()
         except FileNotFoundError:
             return ""
         except (OSError, ValueError) as e:
@@ -233,14 +236,14 @@ class Records:
             return f"{path} cannot be used: {getattr(e, 'strerror', None) or e}"
         # a clock that was ahead must not put the next scrub off
         self.known = {
-            key: replace(r, checked_at=min(r.checked_at, now)) for key, r in said.checkpoints.items()
+            key: replace(r, checked_at=min(r.checked_at, now)) for key, r in watched.checkpoints.items()
         }
-        self.starts = said.starts
+        self.starts = watched.starts
         self._written = self._encode()
         return ""
 
     def save(self) -> None:
-        """Write what has changed aside, sync it, and rename it. Raises OSError and Untrusted."""
+        """Write the records, if they have changed: aside, synced, renamed. Raises OSError and Untrusted."""
         if (data := self._encode()) != self._written:
             replace_file(self.directory, NAME, data, self.trusted)
             self._written = data
@@ -251,8 +254,8 @@ class Records:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """The only process that watches this root, until it ends. Raises UsageError where another one does,
-        and CannotLook.
+        """Hold the lock of a root while it is watched. Raises UsageError if another process has it, and
+        CannotLook.
         """
         said = f"watches this directory already ({os.path.join(self.directory, LOCK)})"
         hint = "end it first; two that are to watch one directory need a CKPT_STATE_DIR each"

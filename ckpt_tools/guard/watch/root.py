@@ -1,4 +1,4 @@
-"""One directory that is watched: what is there, what of it is verified now, and what is said about it."""
+"""One watched directory: which checkpoints are there, which are verified now, and which events tell of it."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ from ckpt_tools.storage.trust import Untrusted
 from ckpt_tools.storage.urls import is_url
 
 _BATCH_SECONDS = 60.0
-"""A listing is used for so long; then what was saved meanwhile goes first."""
+"""Seconds for which a listing is used; after them newer saves go first."""
 _SAVES = 9
-"""Newest saves that tell the interval between them."""
+"""Number of newest saves whose interval is told."""
 _STATES: dict[Verdict, State] = {
     Verdict.OK: "good",
     Verdict.SUSPECT: "suspect",
@@ -57,18 +57,18 @@ _STATES: dict[Verdict, State] = {
 }
 _GOOD = ("good", "suspect")
 _SEALED = frozenset({"sealed", "already"})
-"""Ends of sealing after which nothing is left to do; another one may be another the next time."""
+"""States of sealing after which nothing is left to do; others may change the next time."""
 _BUDGET = 60.0
-"""Seconds: as 'ckpt run' has it. What was verified before is in the cache."""
+"""Seconds for which ``plan`` reads, as in 'ckpt run'. Earlier verdicts are in the cache."""
 _READ = (
     *("jobs", "io", "limit_rate", "settle", "require", "seal_dir", "trust_global", "key_file"),
     *("trust", "layouts"),
 )
-"""Options of reading that the question has as well."""
+"""Options of reading that ``plan`` gets as well."""
 
 
 class WatchedRoot:
-    """``say`` is given every event. What cannot be done is said once, until it can."""
+    """Watches one root; ``say`` is called with each event. A problem is reported once, until it is solved."""
 
     def __init__(self, root: str, options: WatchOptions, say: Callable[[Event], object]) -> None:
         self.root, self.options, self._say = root, options, say
@@ -81,20 +81,20 @@ class WatchedRoot:
         self._unasked = list[Finding]()
 
     def load(self) -> None:
-        """Go on where an earlier process ended."""
+        """Load the records of an earlier process."""
         if why := self.records.load():
             self.problem("state-lost", f"{why}; everything is checked again")
         self.tally.again = self.records.starts.again
 
     def look(self) -> float:
-        """One pass: seconds until the next one.
+        """Make one pass; return the seconds until the next one, 0.0 if verifications are left.
 
-        Raises CannotLook where the root cannot be listed; then nothing that is known changes.
+        Raises CannotLook if the root cannot be listed; then the records stay as they are.
         """
         try:
             trusted, age = self.options.read.trust, self._age
             with remembering(self.root, True, age, partial(self.problem, "no-cache"), trusted) as cache:
-                # What is due was the same in two looks: no clock of a file server has a say in that.
+                # Our own clock tells that files are settled (Waiting), not the clock of a file server.
                 s = open_session(self.root, replace(self.options.read, settle=-inf), cache=cache)
                 found = list_checkpoints(s)
                 self.tally.up, self.tally.passed_at = True, time.time()
@@ -125,18 +125,21 @@ class WatchedRoot:
 
     @property
     def blind(self) -> bool:
-        """Whether something could not be looked at in the last pass, by this process or by its plan."""
-        said = self.tally.answer
-        return "unreadable" in self._problems or (said is not None and said.exit_code == CannotLook.exit_code)
+        """Whether the last pass, or its plan, could not look at something."""
+        exit_code = self.tally.answer.exit_code if self.tally.answer else 0
+        return "unreadable" in self._problems or exit_code == CannotLook.exit_code
 
     # ---- one checkpoint
 
     def _find_age(self, one: Listed, reason: str) -> float:
-        """In a store what was verified is known by its ETags, unless it is to be read again."""
+        """Return how old a cached verdict may be, in seconds. A store's ETags tell changes, but not for a
+        scrub.
+        """
         is_known = reason != "scrub" and (reason != "retry" or self.records.known[one.key].unsealed)
         return self._age if is_known else 0.0
 
     def _verify(self, s: Session, one: Listed, reason: str) -> None:
+        """Verify a checkpoint, seal it if asked, tell of it, call the hook, and update its record."""
         c, before, started = one.checkpoint, self.records.known.get(one.key), time.monotonic()
         with counted() as read:
             checked = verify(s, [c], one.window)[c.key]
@@ -177,7 +180,7 @@ class WatchedRoot:
             self.waiting.put_off(one, time.monotonic() - started)
 
     def _is_changed(self, one: Listed) -> bool:
-        """Whether its files are others than those that were verified, or nobody can say."""
+        """Return whether the files changed since the listing, or nobody can say."""
         try:
             return stamp_now(one.checkpoint) != one.stamp
         except OSError as e:
@@ -186,7 +189,7 @@ class WatchedRoot:
             return True
 
     def _seal(self, s: Session, c: Checkpoint, state: str) -> tuple[str | None, bool]:
-        """Seal what is good, if that is asked for: how it ended, and whether to try again."""
+        """Seal a good checkpoint if asked to; return (states of the seals, whether to try again)."""
         if not self.options.seal or state != "good":
             return None, False
         from ckpt_tools.guard.sealing import seal_verified
@@ -201,12 +204,12 @@ class WatchedRoot:
         return ", ".join(states) or "nothing", not states.keys() <= _SEALED
 
     def _call(self, c: Checkpoint, codes: Sequence[str], state: str) -> None:
-        """Tell the command that waits for such a checkpoint."""
+        """Call the user's command for a checkpoint of this state, if there is one."""
         good = state in _GOOD
         command = self.options.on_good if good else self.options.on_bad if state == "bad" else None
         if command is None:
             return
-        told = {
+        values = {
             "CKPT_PATH": c.path,
             "CKPT_STEP": c.step,
             "CKPT_EPOCH": c.epoch,
@@ -215,7 +218,7 @@ class WatchedRoot:
             "CKPT_WATCH_STATE": state,
             "CKPT_WATCH_CODES": ",".join(codes),
         }
-        variables = {name: "" if value is None else str(value) for name, value in told.items()}
+        variables = {name: "" if value is None else str(value) for name, value in values.items()}
         ended = call(command, variables, self.options.hook_timeout)
         worked = ended.exit_code == 0 and ended.in_time
         self.tally.hooks["ok" if worked else "failed" if ended.in_time else "timeout"] += 1
@@ -224,14 +227,14 @@ class WatchedRoot:
     # ---- all of them
 
     def _forget_gone(self, s: Session, found: Mapping[str, Listed]) -> None:
-        """Forget what is no longer there: only where everything could be listed, or it may be there."""
+        """Forget checkpoints that are gone, if everything could be listed: else they may still be there."""
         self.waiting.forget(found)
         for key in [] if s.found.unseen else [key for key in self.records.known if key not in found]:
             record = self.records.known.pop(key)
             self.say("gone", {"path": record.path, "step": record.step, "state": record.state})
 
     def _conclude(self, s: Session, found: Mapping[str, Listed], queued: Collection[str]) -> None:
-        """What all of it amounts to, said where it has changed; ``queued`` are still to be verified."""
+        """Sum the root up in the tally, and report changes as an event; ``queued`` wait for verification."""
         tally, known = self.tally, self.records.known
         shown = {key: r for key, one in found.items() if (r := known.get(key)) and r.stamp == one.stamp}
         now = dict.fromkeys(found, "waiting") | {key: record.state for key, record in shown.items()}
@@ -244,12 +247,12 @@ class WatchedRoot:
             tally.good_step, tally.good_at = last.step, last.saved_at
             last_good = {"path": last.path, "step": last.step, "saved_at": last.saved_at}
         tally.interval = _find_interval(found)
-        depends = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
-        if tally.answer is None or depends != self._answered:
-            tally.answer, self._answered = _ask(s, self.options, _find_runs(found)), depends
-        said = to_builtins(tally.answer)
-        agrees = said.pop("tracker")
-        fields = {"checkpoints": dict(tally.states), "last_good": last_good, "plan": said}
+        basis = hash((frozenset(one.moment for one in found.values()), frozenset(now.items())))
+        if tally.answer is None or basis != self._answered:
+            tally.answer, self._answered = _ask(s, self.options, _find_runs(found)), basis
+        answer = to_builtins(tally.answer)
+        agrees = answer.pop("tracker")
+        fields = {"checkpoints": dict(tally.states), "last_good": last_good, "plan": answer}
         fields["tracker_agrees"] = agrees
         fields["not_checked"] = _count_waiting(
             [found[k] for k, state in now.items() if state == "waiting"], queued
@@ -259,7 +262,7 @@ class WatchedRoot:
             self.say("pass", fields)
 
     def _look_for_starts(self) -> None:
-        """Whether a job has started since, and from the same step as before."""
+        """Tell if a job has started since the last pass, and count starts from the same step."""
         before, directory = self.records.starts, first_launch.place_of(self.root, _selection(self.options))
         try:
             last = first_launch.read_last_start(directory, self.options.read.trust)
@@ -278,7 +281,7 @@ class WatchedRoot:
     # ---- words
 
     def save(self) -> None:
-        """Write what is known; where that fails it is said."""
+        """Write the records; a failure is reported as a problem."""
         try:
             self.records.save()
         except (OSError, Untrusted) as e:
@@ -291,7 +294,7 @@ class WatchedRoot:
         self._say(Event(kind, time.time(), self.root, fields, findings))
 
     def problem(self, code: str, message: str, findings: tuple[Finding, ...] = ()) -> None:
-        """What could not be done; the same is said once."""
+        """Report what could not be done; the same message is reported once."""
         self.tally.problems[code] += 1
         if self._problems.get(code) != message:
             self._problems[code] = message
@@ -302,15 +305,15 @@ class WatchedRoot:
 
 
 def _count_waiting(waiting: Iterable[Listed], queued: Collection[str]) -> dict[str, int]:
-    """Why checkpoints were not checked yet -> how many of them."""
+    """Return reason -> number of checkpoints that wait for that reason."""
     return Counter(
         "queued" if one.key in queued else "young" if one.finished else "unfinished" for one in waiting
     )
 
 
 def _ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
-    """Ask ``plan`` about the root of a session; of several ``runs`` in it, those saved last first, about each
-    of them: the first that could not be resumed, else the first. What it cannot answer is an answer too.
+    """Ask ``plan`` about a root, or about each of several ``runs`` (saved last first). Return the first
+    failure, else the first answer; a question that ``plan`` raises is an answer too.
     """
     question, answers = _selection(options), list[Answer]()
     for run in runs if len(runs) > 1 else [None]:
@@ -324,8 +327,8 @@ def _ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
             continue
         agrees, tracker = None, s.tracker(chosen.layout, chosen.parts[0].base) if chosen.parts else None
         if tracker is not None:
-            said = tracker[1]
-            agrees = not isinstance(said, Finding) and s.layouts.of(chosen).tracker.names(chosen, said)
+            name = tracker[1]
+            agrees = not isinstance(name, Finding) and s.layouts.of(chosen).tracker.names(chosen, name)
         answers.append(Answer(0, chosen.path, chosen.step, tracker=agrees))
     first = next((a for a in answers if a.exit_code), answers[0])
     trackers = {a.tracker for a in answers} - {None}
@@ -333,14 +336,14 @@ def _ask(s: Session, options: WatchOptions, runs: Sequence[str]) -> Answer:
 
 
 def _selection(options: WatchOptions) -> Selection:
-    """The question of a job that says nothing else."""
+    """Return the selection of a job that sets no options but those for reading."""
     read = {name: getattr(options.read, name) for name in _READ}
     age = max(DAY, 2 * options.every)
     return Selection(**read, plan_dir=options.plan_dir, cache=True, max_age=age, budget=_BUDGET)
 
 
 def _find_runs(found: Mapping[str, Listed]) -> list[str]:
-    """The runs that have finished checkpoints, those saved last first."""
+    """Return the runs that have finished checkpoints, those saved last first."""
     newest: dict[str, int] = {}
     for one in found.values():
         if one.finished and one.checkpoint.kind is Kind.PERIODIC:
@@ -350,7 +353,7 @@ def _find_runs(found: Mapping[str, Listed]) -> list[str]:
 
 
 def _find_interval(found: Mapping[str, Listed]) -> float | None:
-    """Seconds between the newest saves of the run that was saved last; None where they do not tell."""
+    """Return the median seconds between the newest saves of the run saved last; None if there is one save."""
     saved = [one.checkpoint for one in found.values() if one.checkpoint.kind is Kind.PERIODIC]
     newest = max(saved, key=lambda c: c.mtime_ns, default=None)
     run = (newest.layout, newest.run) if newest else None
