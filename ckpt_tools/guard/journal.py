@@ -253,8 +253,7 @@ class Store:
         """Write the steps into the journal, then do them; a step whose file was moved or written meanwhile is
         left out. ``prune`` is over only when the trash, to which its files move, is emptied.
 
-        Raises CannotLook if a step fails: the steps before it were taken back, or the message says that they
-        could not be.
+        Raises CannotLook if a step fails; the message says if the steps before it could not be taken back.
         """
         planned = list[Step]()
         try:
@@ -336,8 +335,8 @@ class Store:
         kept: str = "replaced",
     ) -> Step:
         """Write a file aside, from bytes or by a function, and return the step that puts it at ``target``. It
-        gets mode and times of the file there, or of ``like``; that file is kept below ``.ckpt/<kept>``.
-        Raises CannotLook.
+        gets mode and times of that file or of ``like``; the old file goes below ``.ckpt/<kept>``. Raises
+        CannotLook.
         """
         incoming, is_there = f"{self.place('incoming')}/{target}", self.tree.identify(target) is not None
         try:
@@ -355,9 +354,7 @@ class Store:
         return Step(incoming, target, f"{self.place(kept)}/{target}" if is_there else "")
 
     def empty_trash(self, operation: Operation) -> list[OSError]:
-        """Remove the trash, to which an operation has moved files; return an error for each file that is
-        left. Raises CannotLook.
-        """
+        """Empty the trash; return an error for each file that is left. Raises CannotLook."""
         self._write(replace(operation, status="done"))
         return self.tree.remove_below(_TRASH)
 
@@ -387,10 +384,9 @@ def opened(
     """Yield the Store of a root. With ``apply`` its directories are made, and an interrupted command is taken
     back first, so that its checkpoints are judged anew; without, nothing is written.
 
-    The journal lies in ``state_dir`` if that is given. The lock and the quarantine always lie below the root:
-    a tree has one of each, and whoever looks for checkpoints must see that some were put away. Raises
-    CannotLook, also if the root is missing or another command is at work, and Untrusted if others can write
-    there.
+    The journal lies in ``state_dir`` if given. Lock and quarantine always lie below the root: a tree has one
+    of each, and whoever looks for checkpoints must see that some were put away. Raises CannotLook, also if
+    the root is missing or another command is at work, and Untrusted if others can write there.
     """
     root = os.path.realpath(root)
     hint = "name a directory that is there: nothing is made for one that is not"

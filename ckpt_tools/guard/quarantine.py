@@ -38,12 +38,10 @@ def quarantine(
     selection: Selection | None = None,
 ) -> Changes:
     """Put checkpoints below ``root`` into its quarantine: the ones at or below ``paths``, or with ``damaged``
-    all that have damage, except the one that ``plan`` resumes from nevertheless. Without ``apply`` it only
-    says what it would do.
+    all damaged ones, except one that ``plan`` resumes from nevertheless. Without ``apply`` nothing is moved.
 
-    A tracker that names one of them is pointed at the checkpoint that ``plan`` chooses then, if it chooses
-    one. ``selection`` says how to read and what to plan. Raises UsageError, NoCheckpoint if a path is no
-    checkpoint, and CannotLook.
+    A tracker that names one of them is pointed at what ``plan`` chooses then, if it chooses something.
+    ``selection`` says how to read and what to plan. Raises UsageError, NoCheckpoint and CannotLook.
     """
     sel, root = selection or Selection(cache=True), os.path.abspath(root)
     with journal.opened(root, state_dir, sel.trust, apply=apply) as store:
@@ -139,7 +137,7 @@ def restore(
     """Bring checkpoints back; ``paths`` are directories below ``.ckpt/quarantine``, or the paths that files
     and checkpoints had. Without ``apply`` it only says what it would do.
 
-    Raises NoCheckpoint if the quarantine has nothing of these, UsageError if an old path is taken by now, and
+    Raises NoCheckpoint if the quarantine has none of them, UsageError if an old path is taken, and
     CannotLook.
     """
     root = os.path.abspath(root)
@@ -173,8 +171,7 @@ def _find_moves(store: Store, root: str, path: str) -> Iterator[tuple[Operation,
 
 
 def undo(root: str, *, apply: bool = False, state_dir: str | None = None, trust: Trust = OURS) -> Changes:
-    """Take back the last repair or quarantine below ``root``. Without ``apply`` it only says what it would
-    do.
+    """Take back the last repair or quarantine below ``root``. Without ``apply`` nothing is moved.
 
     Raises NoCheckpoint if there is none, UsageError if a file has changed since, and CannotLook.
     """
@@ -226,9 +223,7 @@ def list_quarantine(root: str, *, state_dir: str | None = None, trust: Trust = O
 
 
 class Pointed(Struct, frozen=True):
-    """A tracker file that names ``now`` (None if it is missing), and will name ``then`` when ``data`` is in
-    it.
-    """
+    """A tracker that names ``now`` (None: it is missing), and will name ``then`` when ``data`` is in it."""
 
     path: str
     now: str | None

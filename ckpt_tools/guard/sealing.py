@@ -73,8 +73,7 @@ class SealOptions(Struct, frozen=True):
 def seal_below(
     roots: Sequence[str], options: SealOptions, note: Callable[[SealedOne], object] | None = None
 ) -> Sealing:
-    """Seal every whole checkpoint at or below the roots, which are absolute. ``note`` is called with each
-    result as soon as it is there.
+    """Seal every whole checkpoint at or below the absolute roots; ``note`` is called with each result.
 
     Raises CannotLook if a root cannot be listed or a seal cannot be written.
     """
@@ -142,9 +141,7 @@ class Sealer:
             yield self._seal_target(target)
 
     def _find_targets(self) -> list[Target]:
-        """Return what is to be sealed, with all files inspected to level structure; set the totals of
-        progress.
-        """
+        """Return what is to be sealed, inspected to level structure; set the totals of the progress."""
         s, options = self.session, self.options
         prefetch(s, s.parts, Level.STRUCTURE)
         for part in s.parts:

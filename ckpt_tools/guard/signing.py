@@ -106,9 +106,7 @@ class Signer:
 
 
 def merge_below(root: str, read: ReadOptions, *, dry_run: bool) -> Iterator[SealedOne]:
-    """Write one seal for each directory in which all ranks have sealed their files, and yield the results; no
-    checkpoint file is read.
-    """
+    """Write one seal for each directory in which all ranks sealed their files; read no checkpoint file."""
     seals = open_session(root, read).indexes.seals  # the files of 100,000 ranks are not kept
     if seals is None:
         return

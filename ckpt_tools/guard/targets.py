@@ -36,8 +36,8 @@ from ckpt_tools.storage.urls import is_url
 
 class Target(NamedTuple):
     """What gets one seal: the directory or file at ``path``. Names in ``seal`` are relative to ``base``;
-    ``files`` are absolute; ``beside`` has the checkpoint's other files if each has its own seal. ``siblings``
-    are the checkpoints of the same run.
+    ``files`` are absolute. It is missed while a file ``beside`` it is there; ``siblings`` are the run's
+    checkpoints.
     """
 
     path: str
@@ -50,9 +50,7 @@ class Target(NamedTuple):
 
 
 def targets(s: Session) -> Iterator[Target]:
-    """Yield everything below the root that can have a seal: the checkpoints of each run, newest first, then
-    other files.
-    """
+    """Yield all that can have a seal: the checkpoints of each run, newest first, then other files."""
     runs = s.runs(grouping.group(s.parts, s.layouts)).values()
     uses = Counter(home for run in runs for c in run for home in _find_homes(c))
     all_homes, taken = sorted(uses), set[str]()
@@ -186,9 +184,7 @@ class Group(Struct, frozen=True):
         return all(own.startswith(f"{path.rstrip('/')}/") for own in self.paths)
 
     def is_meant_by(self, path: str) -> bool:
-        """Return whether a path means the group: its own, one above it, or its prefix, as
-        TensorFlow has them.
-        """
+        """Return whether a path means the group: its own, one above it, or a prefix such as TensorFlow's."""
         if self.checkpoint and self.checkpoint.path == path and not os.path.isdir(path):
             return True
         return path in self.paths or self.is_below(path)

@@ -1,4 +1,4 @@
-"""The answers of verify, scan and watch, and of what changes a tree."""
+"""The answers of verify, scan and watch, and of commands that change a tree."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TYPES = ("started", "checkpoint", "gone", "pass", "restart", "hook", "problem", 
 
 
 class Event(Struct, frozen=True):
-    """One thing that was seen. ``time`` in seconds since the epoch, ``root`` is None where it is about no
-    directory alone; ``fields`` depend on the ``type`` (docs/json.md).
+    """One event of ``ckpt watch``. ``time`` is in seconds since the epoch, ``root`` None if it is about no
+    single directory; ``fields`` depend on the ``type`` (docs/json.md).
     """
 
     type: str
@@ -35,14 +35,14 @@ class Event(Struct, frozen=True):
 
 
 class FileReport(Struct, frozen=True):
-    """A report; ``part`` is what a layout made of the file, None for one known by its format alone."""
+    """The report on one file; ``part`` is None for a file that no layout knows, only its format."""
 
     part: Part | None
     report: Report
 
 
 class Summary(Struct, frozen=True):
-    """Counts of one verification; ``below_level``: not looked at as deeply as asked."""
+    """Counts of files in one verification; ``below_level``: not looked at as deeply as asked."""
 
     files: int = 0
     bytes: int = 0
@@ -66,8 +66,8 @@ class Sample(Struct, frozen=True):
     seconds, which ended the run when ``stopped``).
 
     ``files`` have contents, and ``files_read`` were read to their end; ``blocks`` are the same numbers.
-    ``never`` counts those that neither this run nor a remembered one has checked; ``oldest_ns`` is the least
-    recent check of all, None while some never were.
+    ``never`` counts files that neither this run nor a remembered one has checked; ``oldest_ns`` is the time
+    of the least recent check, None while some were never checked.
     """
 
     asked: str | None
@@ -84,8 +84,8 @@ class Sample(Struct, frozen=True):
 
 
 class Verification(Struct, frozen=True):
-    """The answer of ``verify``. ``findings`` are those across files, each with a path; those of one file are
-    in its report.
+    """The answer of ``verify``. ``findings`` are about several files, each with a path; reports have all
+    others.
     """
 
     root: str
@@ -103,8 +103,8 @@ class Verification(Struct, frozen=True):
 
 
 class Tracker(Struct, frozen=True):
-    """A file beside checkpoints that names the latest one: what it ``says`` (None: not what its framework
-    writes), and the checkpoint of that name (None: there is none).
+    """A file beside checkpoints that names the latest one: ``says`` is its text (None: its framework would
+    not write that), ``names`` the checkpoint of that name (None: there is none).
     """
 
     path: str
@@ -114,12 +114,12 @@ class Tracker(Struct, frozen=True):
 
 class Scan(Struct, frozen=True):
     """The answer of ``scan``: the checkpoints of each run, newest first; ``expected`` maps a run to its
-    number of ranks, as far as names tell.
+    number of ranks, as far as file names tell.
 
     ``bare`` counts files recognised by the name of their format alone, ``unrecognised`` all others,
     ``excluded`` entries that the caller has hidden. ``layouts`` are the layouts that were used, None for the
-    built-in ones. ``trackers`` are read only if requested. ``states``: ``resumable``, ``weights-only``,
-    ``partial`` for a save that is not whole; "" where formats do not tell.
+    built-in ones. ``trackers`` are read only if requested. ``states``: ``resumable``, ``weights-only``, or
+    ``partial`` for a save that is not whole; "" if formats do not tell.
     """
 
     root: str
@@ -138,9 +138,9 @@ class Scan(Struct, frozen=True):
 
 
 class Change(Struct, frozen=True):
-    """One checkpoint, or one file. ``state`` is a word such as "moved" or "would-move"; "stays" for what was
-    asked for and is left alone, ``why`` says the reason of either. ``to`` is where it goes, if it goes
-    anywhere; ``size`` are the bytes of its ``files``.
+    """What happens to one checkpoint or file. ``state`` is a word such as "moved" or "would-move", or "stays"
+    for one that is left alone; ``why`` says the reason. ``to`` is its new path, if it is moved; ``size`` are
+    the bytes of its ``files``.
     """
 
     path: str
@@ -153,8 +153,8 @@ class Change(Struct, frozen=True):
 
 
 class Changes(Struct, frozen=True):
-    """What came of one command below ``root``. ``operation`` is its number in the journal, None where nothing
-    was done; ``findings`` are what else is to be known.
+    """The answer of a command that changes a tree. ``operation`` is its number in the journal, None if
+    nothing was done; ``findings`` are further facts to know.
     """
 
     command: str
@@ -166,12 +166,14 @@ class Changes(Struct, frozen=True):
 
     @property
     def to_do(self) -> tuple[Change, ...]:
-        """Those that are done, or would be."""
+        """All changes that are done, or would be."""
         return tuple(c for c in self.changes if c.state != "stays")
 
 
 class Failure(Struct, frozen=True):
-    """Why ``command`` has no answer: ``plan`` holds rejected candidates, ``rule`` is what asks or stops."""
+    """Why ``command`` has no answer: ``plan`` has the rejected candidates, ``rule`` is the
+    rule that stops it.
+    """
 
     command: str
     code: str
@@ -183,5 +185,5 @@ class Failure(Struct, frozen=True):
 
 
 def code_of(name: str) -> str:
-    """``NoneUsable`` -> ``none-usable``: the class of an error as answers name it."""
+    """Return the code of an error class for answers: ``NoneUsable`` -> ``none-usable``."""
     return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")

@@ -11,36 +11,38 @@ from ckpt_tools.model.part import Kind, Part
 Order = tuple[int, int, int]
 """Progress of training as ``Checkpoint.order`` has it: (step, epoch, step in the epoch), -1 for unknown."""
 _EPOCHS = 10**18
-"""No job trains as many between two restarts."""
+"""More epochs than any job trains between two restarts."""
 _UNITS = ("step", "epoch", "save", "")
 
 
 def unit_of(order: Order) -> str:
-    """What the first number of an order counts; nothing where it has none."""
+    """Return what the first known number of an order counts; "" if all are unknown."""
     return _UNITS[next((i for i, n in enumerate(order) if n >= 0), -1)]
 
 
 def comparable(one: Order, other: Order) -> bool:
-    """Return True if two orders tell which is later, in the same units as far as they are alike."""
+    """Return whether two orders tell which is later: the first difference is in numbers known of both."""
     if one[0] == other[0] >= 0:
         return True
     first = next(((a, b) for a, b in zip(one, other, strict=True) if a != b), one[1:])
     return min(first) >= 0 or (one == other and max(one) >= 0)
 
 
-def apart(one: Order, other: Order) -> bool:
-    """Whether two orders are of different progress: not where they are of one step, and one tells less."""
+def differ(one: Order, other: Order) -> bool:
+    """Return whether two orders are of different progress; not if both are of one step, and
+    one tells less.
+    """
     same_step = one[0] == other[0] >= 0
     return any(a != b and not (same_step and min(a, b) < 0) for a, b in zip(one, other, strict=True))
 
 
 def is_ahead(one: Order, other: Order) -> bool:
-    """Whether the first of two orders is of later progress, as far as both tell."""
-    return one > other and comparable(one, other) and apart(one, other)
+    """Return whether ``one`` is of later progress than ``other``, as far as both tell."""
+    return one > other and comparable(one, other) and differ(one, other)
 
 
 class CheckpointKey(NamedTuple):
-    """What tells a checkpoint from all others: its first file, else its place and name."""
+    """What tells a checkpoint from all others: its first file, else its directory and numbers."""
 
     layout: str
     run: str
@@ -50,9 +52,9 @@ class CheckpointKey(NamedTuple):
 
 
 class Checkpoint(Struct, frozen=True):
-    """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts;
-    where the names of a run are dates, these tell which of its times is whose. ``path`` is their common
-    directory. ``restarts`` are those of the run before it, where its layout counts them: epochs begin anew
+    """All parts saved for one iteration of one run. ``mtime_ns`` is the median over its required parts; if
+    the run's names are dates, the dates say which time belongs to which checkpoint. ``path`` is the parts'
+    common directory. ``restarts`` counts the run's restarts before it, if its layout does: epochs begin anew
     after each.
     """
 
@@ -72,14 +74,14 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def key(self) -> CheckpointKey:
-        """What tells it from all others of one question, also once its step is known."""
+        """What tells it from all others in one scan; the same after its step was read from a file."""
         if self.parts:  # no two checkpoints share a file
             return CheckpointKey(self.layout, self.run, self.parts[0].path)
         return CheckpointKey(self.layout, self.run, self.path, self.order, self.generation)
 
     @property
     def label(self) -> str:
-        """Which checkpoint it is: its step, its epoch, the number of the save, or its own name."""
+        """A short name for people: its step, its epoch, the number of the save, or its own name."""
         if self.step is not None:
             return f"step {self.step}"
         if self.epoch is not None:
@@ -90,12 +92,12 @@ class Checkpoint(Struct, frozen=True):
 
     @property
     def counted(self) -> bool:
-        """Whether a count of saves alone tells it from siblings; else generations are restarts."""
+        """Whether only a count of saves tells it from siblings; if not, ``generation`` counts restarts."""
         return self.step is None and self.epoch is None and self.generation is not None
 
     @property
     def unit(self) -> str:
-        """What its number counts: only numbers of one unit tell which of two checkpoints is the later."""
+        """What its number counts; only numbers of the same unit tell which checkpoint is later."""
         return unit_of(self.order)
 
     @property

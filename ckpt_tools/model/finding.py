@@ -9,12 +9,13 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-# ---- What a layout finds wrong with files that it knows: a finding before a rule has made one of it.
+# ---- What layouts find; a rule makes a finding of it.
 
 
 class Flaw(Struct, frozen=True):
-    """``code`` is one of the catalogue, whose severity and hint it has unless they are given; ``path`` is
-    what it is about, "" for the file beside which it is given; the rest is as in a finding.
+    """What a layout finds wrong with a file. ``code`` is in the catalogue, which gives severity and hint
+    unless they are set; ``path`` is the file, "" for the one that the layout looks at. All else is as in a
+    finding.
     """
 
     code: str
@@ -28,7 +29,7 @@ class Flaw(Struct, frozen=True):
 
 
 class Severity(IntEnum):
-    """What a finding does to the verdict: error -> broken, warning -> suspect, note -> nothing."""
+    """What a finding makes of the verdict: error -> broken, warning -> suspect, note -> unchanged."""
 
     NOTE = 0
     WARNING = 1
@@ -39,7 +40,7 @@ class Severity(IntEnum):
 
 
 class Verdict(str, Enum):
-    """``unknown`` means not looked at, or could not look: never the same as ok."""
+    """The verdict on a file. ``unknown``: nobody looked, or could look; never the same as ok."""
 
     OK = "ok"
     SUSPECT = "suspect"
@@ -51,12 +52,12 @@ class Verdict(str, Enum):
 
 
 class Finding(Struct, frozen=True):
-    """One observation. ``offset`` is a byte offset in the file at ``path`` when it is known; ``path`` is
-    empty inside a report.
+    """One observation. ``offset`` is a byte offset in the file at ``path`` (None: unknown); ``path`` is "" in
+    a report.
 
-    ``ranks`` are all that it is about where it is about ranks, as (first, last) of each run of neighbours.
-    ``follows``: other findings beside it are its cause. ``rule`` is the id of the rule that it is of, "" for
-    the one that its code has (planning/rules/catalogue.py).
+    ``ranks`` are all ranks that it is about, as (first, last) of each range. ``follows``: other findings
+    beside it are its cause. ``rule`` is the id of its rule, "" for the rule of its code
+    (planning/rules/catalogue.py).
     """
 
     code: str
@@ -74,23 +75,23 @@ class Finding(Struct, frozen=True):
         return self.severity is Severity.ERROR
 
     def at(self, path: str) -> Finding:
-        """The same about a path, unless it names one itself."""
+        """Return the finding with this path, unless it has one."""
         return self if self.path else replace(self, path=path)
 
 
 def worst(findings: tuple[Finding, ...] | list[Finding]) -> Verdict:
-    """The verdict that findings alone justify: broken, suspect or ok."""
+    """Return the verdict that findings alone justify: broken, suspect or ok."""
     top = max((f.severity for f in findings), default=Severity.NOTE)
     return {Severity.ERROR: Verdict.BROKEN, Severity.WARNING: Verdict.SUSPECT, Severity.NOTE: Verdict.OK}[top]
 
 
 def blind(findings: Iterable[Finding]) -> bool:
-    """Return True if something could not be looked at, beyond entries of the file system's own."""
+    """Return whether something could not be looked at; the file system's own entries do not count."""
     return any(f.code == "unreadable" and f.severity is not Severity.NOTE for f in findings)
 
 
 def cut_short(found: Sequence[Finding], size: int) -> bool:
-    """Return True if the file's end is known to be missing: it is broken, whatever is left of it."""
+    """Return whether the file's end is known to be missing: it is broken, whatever is left of it."""
     return any(
         f.code == "truncated" and f.severity is Severity.ERROR and (f.offset or size) >= size for f in found
     )
@@ -99,11 +100,9 @@ def cut_short(found: Sequence[Finding], size: int) -> bool:
 class Notes(NamedTuple):
     """How a layout or a format, which opens nothing itself, asks for small files beside the checkpoints.
 
-    ``read`` takes a path and how many bytes it may have.
-
-    It gives the bytes, None where there is no such file, or a finding that says why they cannot be had.
-    ``gone`` takes a path, that of the file that names it, and what to say where it is not there:
-    None when it is there.
+    ``read(path, most)`` returns the file's bytes, None if it is missing, or a finding if they cannot be read
+    or are more than ``most``. ``gone(path, named_by, text)`` returns a finding with the text if ``path`` is
+    missing.
     """
 
     read: Callable[[str, int], bytes | Finding | None]

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import Layout, Layouts
-from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, apart, comparable
+from ckpt_tools.model.checkpoint import Checkpoint, CheckpointKey, Order, comparable, differ
 from ckpt_tools.model.part import Kind
 from ckpt_tools.planning.choose import rank
 
@@ -185,7 +185,7 @@ class OrderFacts(Struct, frozen=True):
     @property
     def differ(self) -> bool:
         """Whether time and step name saves of different places in training."""
-        return apart(self.place(self.by_time), self.place(self.by_step))
+        return differ(self.place(self.by_time), self.place(self.by_step))
 
     @property
     def newest(self) -> Checkpoint:

@@ -11,8 +11,7 @@ from ckpt_tools.guard.callbacks.saves import saving
 def seal_callback(**options: Any) -> Any:
     """A Lightning ``Callback``; ``options`` are those of ``ckpt_tools.seal``.
 
-    It follows ``trainer.save_checkpoint``, by which ``ModelCheckpoint`` saves as well. Remote paths are left
-    alone.
+    It wraps ``trainer.save_checkpoint``, which ``ModelCheckpoint`` calls too. URLs are not sealed.
     """
     try:
         from lightning.pytorch import Callback

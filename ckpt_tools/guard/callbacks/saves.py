@@ -1,6 +1,4 @@
-"""Seals any save, by whatever function: the seals of replaced files are removed before it, new seals written
-after it.
-"""
+"""Seals any save, by whatever function: removes the seals of replaced files before, and seals afterwards."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from ckpt_tools.storage.paths import Path, one
 
 
 class Save(NamedTuple):
-    """One save at ``path``, by this process alone or as ``rank`` of ``world_size``. ``options`` are those of
-    ``ckpt_tools.seal``.
-    """
+    """A save at ``path`` by this process, alone or as ``rank``; ``options`` are for ``ckpt_tools.seal``."""
 
     path: str
     rank: int | None
@@ -26,8 +22,7 @@ class Save(NamedTuple):
 
     def unseal(self) -> None:
         """Remove the old seals of this rank's files, which do not fit the new ones; the first rank also
-        removes whole seals, and fragments of ranks that are no more. Waits for seals being written, but not
-        for ever.
+        removes whole seals, and fragments of ranks that are no more. Wait some time for seals being written.
         """
         from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, beside, fragment_name, is_fragment
         from ckpt_tools.reading.reader import place
@@ -48,9 +43,7 @@ class Save(NamedTuple):
                 os.unlink(path)
 
     def seal(self) -> None:
-        """Seal the saved files in the background: each rank its share of a directory, the
-        first one a file.
-        """
+        """Seal the saved files in the background: each rank its own, or the first one a single file."""
         options: dict[str, Any] = {"again": True, "jobs": 1, **self.options}
         alone = self.world_size in (None, 1)
         if not alone and os.path.isdir(self.path):
@@ -67,8 +60,7 @@ class Save(NamedTuple):
 def saving(
     path: Path, *, rank: int | None = None, world_size: int | None = None, **options: Any
 ) -> Iterator[None]:
-    """A context manager around a save at ``path``; after the save has returned, it is sealed in the
-    background.
+    """A context manager around a save at ``path``, which is sealed in the background after it has returned.
 
     If all ranks write into one directory, each gives its ``rank`` and the ``world_size``, and seals its own
     files. ``options`` are those of ``ckpt_tools.seal``; with ``background=False`` it waits for the seal.

@@ -45,8 +45,7 @@ def prune(
     selection: Selection | None = None,
 ) -> Changes:
     """Remove the checkpoints below ``root`` that are verified and that ``policy`` does not keep; with
-    ``damaged`` also checkpoints with damage in their own files. Without ``apply`` it only says what it would
-    do.
+    ``damaged`` also checkpoints with damage in their files. Without ``apply`` it only says what it would do.
 
     Nothing is removed if ``plan`` chooses nothing for one of the runs: raises what ``plan`` raises. Raises
     UsageError if nothing is to be kept, CannotLook if something could not be looked at or not be removed, and

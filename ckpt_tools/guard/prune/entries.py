@@ -32,9 +32,8 @@ Seen = tuple[tuple[int, str, int, int, int], ...]
 
 
 class Entry(Struct, frozen=True):
-    """One checkpoint. ``members`` are all its files, with the ones that its indexes name; ``checked`` is None
-    if it was not verified. ``why`` says why not, or why it is not good. ``seen`` is what lay there before it
-    was verified.
+    """One checkpoint. ``members`` are its files, with the ones that its indexes name; ``checked`` is None if
+    it was not verified. ``why`` says why not, or why it is not good. ``seen`` is how its files were before.
     """
 
     checkpoint: Checkpoint
@@ -147,9 +146,7 @@ def _why_not_asked(s: Session, c: Checkpoint, selection: Selection) -> str:
 
 
 def _why_not_good(checked: Checked) -> str:
-    """Return why a verified checkpoint is not good; "" if it is. Raises CannotLook if a file of it could not
-    be looked at.
-    """
+    """Return why a verified checkpoint is not good, or "". Raises CannotLook if a file could not be read."""
     causes = [f for f in checked.findings if f.path not in checked.hidden]
     if blind(causes):
         what = next(f for f in causes if f.code == "unreadable")

@@ -169,9 +169,7 @@ class Deleter(Struct, frozen=True):
 
 @contextmanager
 def opened(root: str, state_dir: str | None, trusted: Trust = OURS) -> Iterator[Deleter]:
-    """Yield the Deleter of a root, for one process of this machine at a time. Raises CannotLook, and
-    Untrusted.
-    """
+    """Yield the Deleter of a root, to one process of a machine at a time. Raises CannotLook and Untrusted."""
     directory = place(state_dir or directories.pruned(), root)
     why = f"{root}: another process of this machine removes checkpoints there"
     with hold_lock(directory, LOCK, trusted, lambda _: CannotLook(why, "wait until it has ended")):

@@ -31,13 +31,12 @@ _MINUTE = 60 * 10**9
 
 
 class Policy(Struct, frozen=True):
-    """What to keep of each run; a checkpoint stays if any of the fields keeps it. ``keep_within`` is in
-    seconds, ``max_total`` in bytes.
+    """What to keep of each run: a checkpoint stays if any field keeps it. Seconds, bytes: ``keep_within``,
+    ``max_total``.
 
     ``keep_last`` is MindSpore's keep_checkpoint_max, ``keep_per_minutes`` its keep_checkpoint_per_n_minutes:
     of all saves within N minutes the first stays (mindspore/train/callback/_checkpoint.py,
-    CheckpointManager.keep_one_ckpoint_per_minutes). In MindSpore the first of the two overrules the second;
-    here both keep.
+    CheckpointManager.keep_one_ckpoint_per_minutes). There the former overrules the latter; here both keep.
     """
 
     keep_last: int | None = None
@@ -75,8 +74,7 @@ class Save(Struct, frozen=True):
 def choose_kept(
     policy: Policy, saves: Sequence[Save], always: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return name -> why it stays, for the ones of ``saves`` (of one run, newest first, all verified) that
-    stay.
+    """Return name -> why it stays, for the ``saves`` (of one run, newest first, all verified) that stay.
 
     ``always`` (name -> why) stay whatever the policy says, and count like all others. Only ``max_total``
     removes what another field keeps: the oldest first, until the rest has room, and none of ``always``.
@@ -149,9 +147,7 @@ class _Pin(Struct, frozen=True):
 
 
 def find_pins(root: str) -> frozenset[str]:
-    """Return the absolute paths that are pinned in any directory at, above or below ``root``. Raises
-    CannotLook.
-    """
+    """Return the absolute paths that are pinned at, above or below ``root``. Raises CannotLook."""
     homes = [root]
     if not is_url(root):
         while (above := os.path.dirname(homes[-1])) != homes[-1]:
@@ -191,8 +187,7 @@ def pin(
 ) -> Changes:
     """Pin the checkpoints at ``paths``, which are absolute; with ``remove`` take their pins away.
 
-    Raises NoCheckpoint if a path is no checkpoint, or not pinned, UsageError for a part of one, and
-    CannotLook.
+    Raises NoCheckpoint if a path is none, or not pinned, UsageError for a part of one, and CannotLook.
     """
     selection, root = selection or Selection(), os.path.abspath(root)
     trusted, home = selection.trust, os.path.join(os.path.realpath(root), PINS)

@@ -37,8 +37,7 @@ _MOST_COMPARED = 64 << 20
 
 
 def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
-    """Return the real paths that decisions of jobs load, whatever their root: a job may know this root by
-    another name.
+    """Return the real paths that jobs' decisions load, of any root: a job may call this root otherwise.
 
     Raises CannotLook if decisions cannot be read, or ``plan_dir`` is named and missing; and Untrusted.
     """
@@ -96,11 +95,7 @@ def _raise(error: OSError) -> None:
 def find_protected(
     s: Session, entries: Sequence[Entry], plans: Sequence[LoadPlan], selection: Selection
 ) -> dict[str, str]:
-    """Return name -> why a checkpoint is never removed; ``plans`` are those of ``ckpt plan``, one for each
-    run.
-
-    Raises CannotLook, and Untrusted.
-    """
+    """Return name -> why it is never removed; ``plans``: one for each run. Raises CannotLook, Untrusted."""
     chosen = {made.checkpoint.key for made in plans if made.checkpoint}
     loaded = set[str]().union(*map(_find_loaded, plans))
     newest = {name for run in {e.run for e in entries} for name in _find_newest(entries, run)}
@@ -201,9 +196,8 @@ def is_of_seal(path: str) -> bool:
 
 
 def find_stages(s: Session, entry: Entry) -> Callable[[str], int]:
-    """Return the stage in which a path of a checkpoint is removed: 0 markers, and a required model file with
-    all that could replace it; 1 other model files; 2 all else. Seals come last (3): until then they tell that
-    something is missing.
+    """Return the stage in which a path is removed: 0 markers, and a required model file with all that could
+    replace it; 1 other model files; 2 all else; 3 seals, which tell until then that something is missing.
     """
     out, needed = dict[str, int](), list[Part]()
     for part in s.members(entry.checkpoint).parts:

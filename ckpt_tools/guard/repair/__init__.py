@@ -1,6 +1,4 @@
-"""``ckpt repair``: mends damaged files whose contents can be proven, and points trackers at what a job
-resumes from.
-"""
+"""``ckpt repair``: mends files whose contents can be proven, points trackers at what a job resumes from."""
 
 from __future__ import annotations
 
@@ -44,13 +42,12 @@ def repair(
     selection: Selection | None = None,
 ) -> Changes:
     """Repair the damaged files at and below ``paths``, which lie below ``root``: flipped bits that CRCs
-    locate, the lost directory of a torch archive, the index of a sharded model. Without ``apply`` it only
-    says what it would do.
+    locate, the lost directory of a torch archive, the index of a sharded model. Without ``apply`` nothing is
+    written.
 
     A bit that only one CRC proves is flipped back if the probability that it was another damage is at most
     ``accept_odds``. A repaired file passes level content and its seal before it replaces the damaged file,
-    which goes to quarantine. ``selection`` says how to read. Raises NoCheckpoint if no checkpoint file is
-    recognised, and CannotLook.
+    which goes to quarantine. ``selection`` says how to read. Raises NoCheckpoint and CannotLook.
     """
     selection, root = selection or Selection(), os.path.abspath(root)
     # A command that was interrupted is taken back before anything is inspected.

@@ -1,6 +1,4 @@
-"""How a damaged file can be mended: by flipping bits back that CRCs locate, or by rewriting a zip directory
-or a shard index.
-"""
+"""How a damaged file can be mended: flipped bits that CRCs locate, a new zip directory, a new shard index."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ _BLOCK = 8 << 20
 
 class Damaged(NamedTuple):
     """One inspected file: all its checksums (``sums``), and the ones that do not fit its bytes (``wrong``).
-    ``beside`` are further checksums that may be wrong, because nobody compared them or structure rejects
-    them.
+    ``beside`` are checksums that nobody compared, or that structure rejects, and that may be wrong.
     """
 
     path: str
@@ -53,9 +50,7 @@ class Damaged(NamedTuple):
 
     @property
     def has_structure(self) -> bool:
-        """Whether every error is a checksum that does not fit: then the file's structure is
-        known and sound.
-        """
+        """Whether all errors are checksums that do not fit: then the structure is known and sound."""
         errors = sum(f.severity is Severity.ERROR for f in self.report.findings)
         return self.report.level >= Level.CONTENT and errors == len(self.wrong)
 
@@ -68,9 +63,8 @@ class Bench:
         self.parts: dict[str, Part] = {p.path: p for p in session.parts}
 
     def look(self, path: str, instead_of: str | None = None) -> Damaged:
-        """Inspect the file at ``path`` to level content, against all that layouts, indexes and seals say
-        about it. A repaired copy is held to what they say about ``instead_of``, the file that it would
-        replace.
+        """Inspect the file at ``path`` to level content, against layouts, indexes and seals. A repaired copy
+        is held to what they say about ``instead_of``, the file that it would replace.
         """
         s, target = self.session, instead_of or path
         part = self.parts.get(target)
@@ -175,9 +169,7 @@ class Patched:
 
 
 def mend(bench: Bench, damaged: Damaged) -> Mended | None:
-    """Return the best-proven repair: bits to flip, else a zip directory, else a shard index; None without
-    proof.
-    """
+    """Return the best-proven repair: flipped bits, else a zip directory, else a shard index; None without."""
     path = damaged.path
     if (damaged.wrong or damaged.beside) and (mended := _flip_back(bench, damaged)):
         return mended
@@ -285,9 +277,7 @@ def _add_bits(damaged: Damaged, patched: Patched, source_of: dict[int, Sum]) -> 
 
 
 def _place_in_file(s: Sum, index: int) -> int | None:
-    """Return the file index of byte number ``index`` of those that a checksum covers; None if it lies in no
-    file.
-    """
+    """Return the file offset of the byte at ``index`` of a checksum's bytes; None if it lies in no file."""
     for p in s.pieces:
         length = len(p) if isinstance(p, bytes) else p.length
         if index < length:
@@ -297,9 +287,7 @@ def _place_in_file(s: Sum, index: int) -> int | None:
 
 
 def _has_witness(patched: Source, at: int, locator: Sum, bench: Bench, inspected: Damaged) -> bool:
-    """Return whether a checksum other than the one that located a bit covers its byte ``at`` as well, and
-    fits.
-    """
+    """Return whether a checksum other than the ``locator`` of a bit covers byte ``at`` as well, and fits."""
     file = bench.find_sealed(patched.path)
     sealed = (s for pair in _crcs_of_chunks(file, patched.size) for s in pair) if file else ()
     covering = (

@@ -44,8 +44,8 @@ class Watcher:
         """Watch until a signal's exception; with ``once`` make one pass and return 0 (all finished
         checkpoints are good), 1 (damage), 3 (nothing is there) or 5 (something could not be looked at).
 
-        Raises CannotLook and UsageError if it cannot begin: a directory is missing, is watched already, or
-        its records cannot be written.
+        Raises CannotLook and UsageError if a root is missing or watched already, or records cannot be
+        written.
         """
         paths, options = [root.root for root in self.roots], self.options
         if options.seal and options.read.seal_dir is None:

@@ -119,8 +119,8 @@ class Waiting:
                 del known[key]
 
     def put_off(self, one: Listed, seconds: float) -> None:
-        """Let a checkpoint wait after a failed attempt: the longer it took, the longer, as each reads all
-        files.
+        """Let a checkpoint wait after a failed attempt of some seconds, because each attempt
+        reads all of it.
         """
         again = time.monotonic() + max(self._options.rescan, _RETRY * seconds)
         self._again[one.key] = one.moment, again
@@ -254,9 +254,7 @@ class Records:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock of a root while it is watched. Raises UsageError if another process has it, and
-        CannotLook.
-        """
+        """Hold the lock of a watched root. Raises UsageError if another process has it, and CannotLook."""
         said = f"watches this directory already ({os.path.join(self.directory, LOCK)})"
         hint = "end it first; two that are to watch one directory need a CKPT_STATE_DIR each"
         with hold_lock(self.directory, LOCK, self.trusted, lambda who: UsageError(f"{who} {said}", hint)):

@@ -132,9 +132,7 @@ class WatchedRoot:
     # ---- one checkpoint
 
     def _find_age(self, one: Listed, reason: str) -> float:
-        """Return how old a cached verdict may be, in seconds. A store's ETags tell changes, but not for a
-        scrub.
-        """
+        """Return the age in seconds up to which cached verdicts count: a store's ETags tell changes."""
         is_known = reason != "scrub" and (reason != "retry" or self.records.known[one.key].unsealed)
         return self._age if is_known else 0.0
 
