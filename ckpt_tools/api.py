@@ -40,12 +40,13 @@ def scan(
     trackers: bool = False,
     progress: Progress | None = None,
 ) -> Scan:
-    """Find the checkpoints below ``root``, from directory listings (and a structure pass if names do not tell
-    the step).
+    """Find the checkpoints below ``root`` from directory listings, and file structure if names do not tell
+    the step.
 
-    These fields of ``selection`` count: the filters (layout, run, prefix, kind, max_step), order, world_size,
-    save_interval, key_file and jobs. With ``trackers`` the answer also says what the trackers beside the
-    checkpoints name. Raises CannotLook when ``root`` cannot be listed.
+    These fields of ``selection`` count: the filters (layout, run, prefix, kind, max_step, exclude), order,
+    world_size, save_interval, settle, key_file, jobs, trust, layouts and stores. With ``trackers`` the answer
+    also has the trackers beside checkpoints, and what they name. Raises CannotLook if ``root`` cannot be
+    listed.
     """
     from ckpt_tools.planning.verification import scan_root
 
@@ -91,9 +92,9 @@ def verify(
 
     With ``cache`` the verdicts are kept for later runs, and verdicts that are at most ``max_age`` seconds old
     are used; with 0 everything is read. ``note`` is called with a text when something is wrong with the
-    cache. ``io`` says how contents are read (auto, direct), ``limit_rate`` how many bytes per
-    second at most. With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, only a part of
-    the contents is read, the least recently checked first (``cache`` remembers what was checked).
+    cache. ``io`` says how contents are read (auto, direct), ``limit_rate`` how many bytes per second at most.
+    With a ``sample`` ("2/7", "10%", "50GiB"), or for ``max_duration`` seconds, only a part of the contents is
+    read, the least recently checked first (``cache`` remembers what was checked).
 
     ``trust`` says whose key file and cache count besides this user's own. ``layouts`` are the layouts to use,
     None for the built-in ones. ``stores`` are the options of stores, None for those that this process was
@@ -101,8 +102,8 @@ def verify(
     files under the same paths, and the answer is the same.
 
     Raises CannotLook when a path does not exist or cannot be listed, and when the engine is gone. Raises
-    UsageError when there is no path, when a part of the contents is requested at another level or of an
-    engine, and for ``by_store`` without a store.
+    UsageError without a path, for a ``sample`` or ``max_duration`` at another level or with an engine, and
+    for ``by_store`` without a store.
     """
     options = ReadOptions(
         jobs=jobs,
@@ -125,7 +126,7 @@ def verify(
         layouts=layouts,
         stores=stores,
     )
-    asked = _asked(sample, max_duration, level)
+    asked = _parse_sample(sample, max_duration, level)
     roots = [absolute(p) for p in several(paths)]
     if engine is not None and asked is not None:
         why = "workers read whole files, and not the part that --sample or --budget asks for"
@@ -144,8 +145,8 @@ def verify(
     return Verifier(level, options, asked, engine).verify(roots)
 
 
-def _asked(sample: Share | str | None, max_duration: float | None, level: Level) -> Asked | None:
-    """The part of the contents to read; None for all."""
+def _parse_sample(sample: Share | str | None, max_duration: float | None, level: Level) -> Asked | None:
+    """Return which part of the contents to read; None for all."""
     if sample is None and max_duration is None:
         return None
     from ckpt_tools.reading.unseen import Asked
@@ -184,8 +185,8 @@ def plan(
     progress: Progress | None = None,
     note: Note | None = None,
 ) -> LoadPlan:
-    """Return the whole load plan. Raises subclasses of CkptError; when choosing failed they carry ``.plan``
-    with the rejected candidates.
+    """Return the load plan of all ranks. Raises subclasses of CkptError; if choosing failed, their ``.plan``
+    has the rejected candidates.
 
     ``note`` is called with one sentence when verdicts of earlier runs cannot be used. Nothing is written
     except the cache, if ``selection.cache`` is set.
@@ -193,7 +194,7 @@ def plan(
     from ckpt_tools.planning.planner import load_plan
 
     root, selection = one(root), selection or Selection()
-    if selection.plan_dir is not None:  # else it counts only where nothing is found
+    if selection.plan_dir is not None:  # checked early: later it counts only if nothing is found
         from ckpt_tools.planning import first_launch
 
         first_launch.place(selection.plan_dir, root)
@@ -219,9 +220,9 @@ def latest(
     note: Note | None = None,
 ) -> LoadPlan:
     """Return the plan for ``selection.rank`` alone, or for the rank that the launcher gave this process. The
-    fingerprint is still that of the whole plan.
+    fingerprint is still that of the plan for all ranks.
 
-    Raises as ``plan`` does, and UsageError when the rank is outside the world, or unknown while ranks load
+    Raises as ``plan`` does, and UsageError if the rank is outside the world, or unknown while ranks load
     different files.
     """
     from ckpt_tools import launchers

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from ckpt_tools.model.plan import LoadPlan
 
 _WORD = 4096
-"""The longest path that Linux takes; a longer word is something that a variable holds by mistake."""
+"""The longest path that Linux takes; a longer word is in a variable by mistake."""
 
 
 def cut(text: str) -> str:
-    """A text without its middle if it is longer than any that is meant: each rank would log it."""
+    """Return a text without its middle if it is longer than any real path: each rank would log it."""
     return text if len(text) <= _WORD else f"{text[:100]}…({len(text):,} characters)…{text[-100:]}"
 
 
 def _brief(text: str) -> str:
-    """A message in which no word is that long. Lists with blanks between their entries stay whole."""
+    """Return a message without overlong words. Lists with blanks between their entries stay whole."""
     return text if len(text) <= _WORD else " ".join(map(cut, text.split(" ")))
 
 
@@ -27,7 +27,7 @@ _FLAG = re.compile(rf"'ckpt [^']*'|--([a-z][a-z-]*)(?:[ =]{_VALUE})?")
 
 
 def name_parameters(hint: str) -> str:
-    """Return a hint with the parameters of ``Selection`` in place of flags: ``max_step=5``."""
+    """Return a hint with parameters of ``Selection`` in place of flags: ``max_step=5``."""
 
     def parameter(m: re.Match[str]) -> str:
         if not m[1]:
@@ -43,11 +43,11 @@ def name_parameters(hint: str) -> str:
 
 
 class CkptError(Exception):
-    """Base of all errors: ``exit_code`` is the exit code of the command, ``hint`` says what to do next, which
-    a traceback says too, with parameters in place of flags.
+    """Base of all errors: ``exit_code`` is for the command, ``hint`` says what to do next. A traceback shows
+    the hint as well, with parameters in place of flags.
 
     ``plan`` is the plan without a checkpoint, with every rejected candidate, if choosing got that far.
-    ``rule`` is the id of the rule that asks or stops, "" where it is none about checkpoints.
+    ``rule`` is the id of the rule that stops the command or asks, "" if it is no rule about checkpoints.
     """
 
     exit_code = 70
@@ -60,12 +60,12 @@ class CkptError(Exception):
         self.plan = plan
         self.rule = rule or self.rule
         if hasattr(self, "add_note"):  # Python 3.11
-            told = name_parameters(self.hint)
-            self.add_note(f"hint: {told}{' (of Selection)' * (told != self.hint)}")
+            text = name_parameters(self.hint)
+            self.add_note(f"hint: {text}{' (of Selection)' * (text != self.hint)}")
 
 
 class UsageError(CkptError):
-    """The question is wrong or incomplete: only the caller can answer (exit 2)."""
+    """The request is wrong or incomplete: only the caller can correct it (exit 2)."""
 
     exit_code = 2
     hint = "see 'ckpt --help'"
@@ -111,7 +111,7 @@ class CannotLook(CkptError):
 
 @contextmanager
 def explain_refusal(what: str, hint: str = "") -> Iterator[None]:
-    """Raise CannotLook for what the system refuses within: ``what`` is not done, and why."""
+    """Turn an OSError of the block into CannotLook: ``what`` is not done, and the system's reason."""
     try:
         yield
     except OSError as e:
@@ -127,9 +127,7 @@ class NotNewest(CkptError):
 
 
 class LoadFailed(NoneUsable):
-    """``try_load`` found no candidate that loads; ``trail`` holds (candidate, exception) in the order in
-    which they were tried.
-    """
+    """``try_load`` found no candidate that loads; ``trail`` holds each (candidate, exception), in order."""
 
     def __init__(self, message: str, trail: tuple[tuple[str, BaseException], ...] = ()) -> None:
         super().__init__(message)
@@ -139,4 +137,4 @@ class LoadFailed(NoneUsable):
 BY_EXIT_CODE: dict[int, type[CkptError]] = {
     e.exit_code: e for e in (UsageError, NoCheckpoint, NoneUsable, CannotLook, NotNewest)
 }
-"""For a process that repeats what another one ended with."""
+"""Exit code -> class, for a process that raises what another process ended with."""

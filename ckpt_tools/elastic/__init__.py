@@ -1,8 +1,7 @@
-"""A last save when training fails, and what can be resumed from it: ``ExceptionCheckpoint``, as in Ascend's
-``mindx_elastic``.
+"""A last save when training fails, and which checkpoint to resume from, as in Ascend's ``mindx_elastic``.
 
-docs/elastic.md says what is reproduced and what differs on purpose. Nothing here imports torch or reads a
-checkpoint.
+docs/elastic.md says what is reproduced and what differs on purpose. No module here imports torch or reads
+files of checkpoints.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ exception_checkpoint: ExceptionCheckpoint
 
 
 def __getattr__(name: str) -> object:
-    """``exception_checkpoint``, the instance that users of mindx_elastic import, is made when it is asked
-    for: the variables it reads may be wrong.
+    """Make ``exception_checkpoint``, the instance that users of mindx_elastic import, only when it is asked
+    for: the variables that it reads may be wrong.
     """
     if name != "exception_checkpoint":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

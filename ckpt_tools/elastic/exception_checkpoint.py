@@ -36,6 +36,7 @@ class Terminated(SystemExit):
 
 
 def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -> None:
+    """Raise UsageError if a rank is not below the world size; None allows all."""
     beyond = [r for r in ranks if world_size is not None and r >= world_size]
     if beyond:
         raise UsageError(
@@ -45,7 +46,7 @@ def _require_in_world(what: str, ranks: Iterable[int], world_size: int | None) -
 
 
 def _check_groups(group_info: Iterable[Iterable[int]], world_size: int | None) -> Groups:
-    """Groups of ranks with the same state. Raises UsageError when they are none."""
+    """Return groups of ranks with the same state. Raises UsageError for an empty group, or a rank twice."""
     try:
         groups = tuple(tuple(_fault_file.rank(r) for r in group) for group in group_info)
     except (TypeError, ValueError) as e:
@@ -87,7 +88,7 @@ class ExceptionCheckpoint:
         self.rank: int | None = _setting("rank", rank, parsers.whole(0, parsers.MAX_RANK), "CKPT_RANK", env)
         if self.rank is None and (started := launchers.detect(env)):
             self.rank = started.rank.value if started.rank else None
-        self.fault_ranks = _fault_ranks(fault_ranks, fault_file, env)
+        self.fault_ranks = _collect_fault_ranks(fault_ranks, fault_file, env)
         _require_in_world("the fault ranks", self.fault_ranks, self.world_size)
         _require_in_world("rank", () if self.rank is None else (self.rank,), self.world_size)
         self.saved = False
@@ -105,8 +106,7 @@ class ExceptionCheckpoint:
         *,
         use_distributed_optimizer: bool = False,
     ) -> None:
-        """Set how to save and which ranks hold the same state; arguments that are left out go back to their
-        defaults.
+        """Set how to save and which ranks hold the same state; arguments left out get their defaults again.
 
         ``save_func(*args)`` writes this rank's files; ``args`` may be a function that returns them when they
         are needed, so that the iteration is the current one. ``group_info``: groups of ranks with the same
@@ -125,10 +125,9 @@ class ExceptionCheckpoint:
     # -- while training runs ---------------------------------------------------------------------------------
 
     def save(self) -> bool:
-        """Call ``save_func(*args)`` if this rank is one that saves; True when it returned.
+        """Call ``save_func(*args)`` if this rank is one that saves; return True if the call returned.
 
-        If it raises, the error is logged and kept in ``save_error``, never raised, because the caller must
-        see the original fault.
+        An error is logged and kept in ``save_error``, never raised: the caller must see the original fault.
         """
         if self._save_func is None:
             log.warning("no emergency save: set_config() named no save_func")
@@ -149,7 +148,7 @@ class ExceptionCheckpoint:
         return True
 
     def wrap(self, train: Callable[P, R]) -> Callable[P, R]:
-        """``train`` that saves when it raises; the exception goes on to the caller unchanged."""
+        """Return ``train`` with a save when it raises; the exception goes on to the caller unchanged."""
 
         @wraps(train)
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -188,16 +187,16 @@ class ExceptionCheckpoint:
     # -- on restart ------------------------------------------------------------------------------------------
 
     def check_resumable_model(self) -> bool:
-        """Whether the dying-gasp checkpoint holds the state of every rank: for each fault rank, a live rank
+        """Return whether the dying-gasp checkpoint has every rank's state: for each fault rank, a live rank
         of its group has saved.
         """
         return all(self.source(rank) is not None for rank in self.fault_ranks)
 
     def resume_iteration(self, iteration: int, save_interval: int) -> int:
-        """``iteration`` when it can be resumed from, else the last multiple of ``save_interval`` at or below
-        it; 0 means before any save.
+        """Return ``iteration`` if it can be resumed from, else the last multiple of ``save_interval`` at or
+        below it; 0 means before any save.
 
-        This is only the formula: ``ckpt plan`` says whether that checkpoint exists and is sound. Raises
+        This is only the formula: ``ckpt plan`` says if that checkpoint exists and is sound. Raises
         UsageError.
         """
         iteration = _setting("iteration", iteration, parsers.whole(0))
@@ -205,17 +204,17 @@ class ExceptionCheckpoint:
         return iteration if self.check_resumable_model() else iteration // save_interval * save_interval
 
     def source(self, rank: int, *, periodic: bool = False) -> int | None:
-        """The rank whose file ``rank`` loads: itself unless it failed or did not save, else the first live
-        one of its group that did; None when all are lost.
+        """Return the rank whose file ``rank`` loads: itself unless it failed or did not save, else the first
+        live rank of its group that did; None if all are lost.
 
-        A ``periodic`` checkpoint was saved by every rank before the fault: a live replica is preferred there,
-        and the own file is always left.
+        A ``periodic`` checkpoint was saved by every rank before the fault: there a live replica is preferred,
+        and otherwise ``rank`` loads its own file.
         """
         return self._find_source(rank, self._sharded, periodic=periodic)
 
     def _find_savers(self, rank: int, sharded: bool, *, periodic: bool = False) -> tuple[int, ...]:
-        """The ranks that save the state of ``rank``, which is alone if it is in no group, or has state that
-        no other has (``sharded``).
+        """Return the ranks that save the state of ``rank``: its group, or ``rank`` alone without a group or
+        if its state is ``sharded``, so that no other rank has it.
 
         Fixed beforehand: ranks that are dying cannot agree on it, and each may know of other faults.
         """
@@ -223,6 +222,7 @@ class ExceptionCheckpoint:
         return group if periodic else group[: self._writers]
 
     def _find_source(self, rank: int, sharded: bool, *, periodic: bool) -> int | None:
+        """As ``source``, for ranks whose optimizer is ``sharded`` or not."""
         savers = self._find_savers(rank, sharded, periodic=periodic)
         live = [r for r in savers if r not in self.fault_ranks]
         if rank in live or (periodic and not live):
@@ -243,13 +243,13 @@ class ExceptionCheckpoint:
         data_parallel_rank: int | None = None,
         periodic: bool = False,
     ) -> tuple[str, str]:
-        """The (model, optimizer) files that ``rank`` (None: this one) loads, in the names of Ascend's
+        """Return the (model, optimizer) files that ``rank`` (None: this one) loads, named as in Ascend's
         Megatron-LM sample (docs/elastic.md).
 
         Both are ``…/model_optim_rng_<source(rank)>.pt``. With ``use_distributed_optimizer`` (None: as in
-        ``set_config``) they are ``…/model_rng.pt`` and ``…_<data parallel rank>/optim.pt``, for which nobody
-        stands in. ``tensor_rank`` may be left out when all ranks are one group.
-        Raises UsageError, also when the dying-gasp checkpoint does not hold the rank's state.
+        ``set_config``) they are ``…/model_rng.pt`` and ``…_<data parallel rank>/optim.pt``, for which no
+        other rank stands in. ``tensor_rank`` may be left out when all ranks are one group. Raises UsageError,
+        also when the dying-gasp checkpoint does not hold the rank's state.
         """
         me = _setting("rank", self.rank if rank is None else rank, parsers.whole(0, parsers.MAX_RANK))
         if me is None:
@@ -262,8 +262,8 @@ class ExceptionCheckpoint:
         directory = _name_directory(tensor_rank, pipeline_rank, pipeline_parallel)
         sharded = self._sharded if use_distributed_optimizer is None else use_distributed_optimizer
         # no dying job wrote a release
-        whose = self._find_source(me, sharded, periodic=periodic or release)
-        if whose is None:
+        source_rank = self._find_source(me, sharded, periodic=periodic or release)
+        if source_rank is None:
             raise UsageError(
                 f"no live rank saved the state of rank {me}: the emergency checkpoint cannot be resumed from",
                 "load resume_iteration(iteration, save_interval), and pass periodic=True for it",
@@ -271,7 +271,7 @@ class ExceptionCheckpoint:
         step = "release" if release else f"iter_{iteration:07d}"
         common = os.path.join(os.fspath(checkpoints_path), step, directory)
         if not sharded:
-            name = os.path.join(common, f"model_optim_rng_{whose}.pt")
+            name = os.path.join(common, f"model_optim_rng_{source_rank}.pt")
             return name, name
         shard = data_parallel_rank
         if shard is None and me in self._group_of:
@@ -283,21 +283,22 @@ class ExceptionCheckpoint:
         return os.path.join(common, "model_rng.pt"), os.path.join(f"{common}_{shard:03d}", "optim.pt")
 
     def _get_fault_npus(self) -> list[str]:
-        """The fault ranks as text, because that is how scripts compare them: ``str(args.rank) in
+        """Return the fault ranks as text, because that is how scripts compare them: ``str(args.rank) in
         exception_checkpoint._get_fault_npus()``.
         """
         return [str(rank) for rank in sorted(self.fault_ranks)]
 
 
 def _terminate(number: int, _frame: FrameType | None) -> None:
+    """Raise Terminated for a signal, and ignore further ones."""
     signal.signal(number, signal.SIG_IGN)  # until the block is left
     raise Terminated(128 + number)
 
 
 def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: bool | None) -> str:
-    """Return the name for a place in the model; ``staged`` says whether there are pipeline stages (None:
-    where there is a ``pipeline_rank``). Raises UsageError for a rank that is not known.
-    Source: Megatron-LM megatron/training/checkpointing.py get_checkpoint_name().
+    """Return the directory name for a place in the model; ``staged``: whether it has pipeline stages (None:
+    if there is a ``pipeline_rank``). Raises UsageError for an unknown rank. Source: Megatron-LM
+    megatron/training/checkpointing.py get_checkpoint_name().
     """
     if tensor_rank is None:
         raise UsageError("tensor_rank is not known", "pass tensor_rank= (0 without tensor parallelism)")
@@ -307,10 +308,10 @@ def _name_directory(tensor_rank: int | None, pipeline_rank: int | None, staged: 
     return f"mp_rank_{tensor_rank:02d}{stage}"
 
 
-def _fault_ranks(
+def _collect_fault_ranks(
     ranks: Iterable[int] | str | None, file: str | os.PathLike[str] | None, env: Mapping[str, str]
 ) -> frozenset[int]:
-    """All that the list or the file names, each of them where it is given, else where its variable says."""
+    """Return all ranks in the list or the file; for each that is None, its variable counts."""
     listed = ranks if ranks is None or isinstance(ranks, str) or not isinstance(ranks, Iterable) else [*ranks]
     believed = trusted({}, env)
     in_file = partial(_fault_file.fault_file, trusted=believed)
@@ -329,7 +330,7 @@ def _rank_set(value: object, base: str, trusted: Trust) -> frozenset[int]:
 def _setting(
     name: str, value: object, parse: parsers.Parse, variable: str = "", env: Mapping[str, str] | None = None
 ) -> Any:
-    """``value``, else that of ``variable``, checked by the parser that the command line uses; None without
+    """Return ``value``, else the ``variable``'s value, checked by the command line's parser; None without
     either. Raises UsageError.
     """
     raw, origin = (value, name) if value is not None else ((env or {}).get(variable) or None, variable)

@@ -1,4 +1,4 @@
-"""Tries candidates with a loader until one loads, and keeps the trail of those that did not."""
+"""Tries candidates with a loader until one loads, and keeps a trail of the ones that failed."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Loaded(Struct, Generic[C, T], frozen=True):
 
 
 def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: int = 5) -> Loaded[C, T]:
-    """Call ``loader`` with each candidate, best first, and return the first result. A path (text, bytes or a
-    path object) is one candidate.
+    """Call ``loader`` with each candidate, best first, and return the first result. A single path (text,
+    bytes or a path object) is one candidate.
 
     When the loader raises an Exception, its candidate is added to the trail and the next one is tried, up to
     ``max_attempts``. KeyboardInterrupt, SystemExit and other BaseExceptions pass through, because they are
@@ -60,10 +60,10 @@ def try_load(candidates: Iterable[C], loader: Callable[[C], T], max_attempts: in
         raise NoCheckpoint(
             "there is no candidate to load", "a first launch may start fresh; 'ckpt ls' shows what is there"
         )
-    raise _none_loads(trail, max_attempts, more=next(left, trail) is not trail) from trail[-1].error
+    raise _make_error(trail, max_attempts, more=next(left, trail) is not trail) from trail[-1].error
 
 
-def _none_loads(trail: Sequence[Attempt[C]], max_attempts: int, *, more: bool) -> LoadFailed:
+def _make_error(trail: Sequence[Attempt[C]], max_attempts: int, *, more: bool) -> LoadFailed:
     last, several = trail[-1], "s" if len(trail) > 1 else ""
     stopped = f"; more candidates exist, but max_attempts={max_attempts} stopped the search" if more else ""
     return LoadFailed(

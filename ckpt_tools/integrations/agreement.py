@@ -1,9 +1,8 @@
-"""One answer for all ranks: the first one decides, and all receive its decision, or the reason why there is
-none.
+"""One answer for all ranks: the first rank decides, and all get its decision, or the reason for having none.
 
 If this process was started with a decision of ``ckpt run`` or ``ckpt hook`` (CKPT_PLAN), that decision
 counts. Ranks that are joined in a process group (``Group``) receive it from each other; ranks that a launcher
-has started find it as ``ckpt run --worker`` does; else this process is the only one.
+has started find it as ``ckpt run --worker`` does; any other process is taken to be the only one.
 """
 
 from __future__ import annotations
@@ -29,9 +28,7 @@ from ckpt_tools.output.sentence import explain_rejection
 from ckpt_tools.storage.paths import Path, one
 
 BUDGET = 60.0
-"""Seconds for which contents are read, unless the caller says otherwise: all ranks wait, and what joins them
-gives up at some time.
-"""
+"""Seconds for which contents are read by default: all ranks wait, and their process group may give up."""
 OTHER_QUESTION = "asks with other arguments, or other plug-ins, than rank 0"
 log = logging.getLogger("ckpt_tools")
 
@@ -55,19 +52,19 @@ class Resumed(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """All ranks of a job, as their framework has joined them. Both calls are made by all of them, or none."""
+    """The process group of a job's ranks. Both calls are made by all ranks, or by none."""
 
     rank: int
     size: int
     broadcast: Callable[[str], str]
-    """What the first rank says, to all; what others say does not count."""
+    """Return the text of the first rank on all ranks; the others' texts do not count."""
     gather: Callable[[str], list[str]]
-    """What each says, to all, by rank."""
+    """Return the texts of all ranks, by rank, on all ranks."""
 
 
 def find_group() -> Group | None:
-    """Return the group of this process, None where it is alone or nobody has joined it to others. Nothing is
-    imported for it: a process whose group exists has it imported already.
+    """Return the process group of this process, None if it is alone or in no group. Nothing is imported for
+    it: a process with a group has imported torch.distributed already.
     """
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
@@ -79,9 +76,9 @@ def find_group() -> Group | None:
         return box[0]
 
     def gather(text: str) -> list[str]:
-        said = [""] * dist.get_world_size()
-        dist.all_gather_object(said, text)
-        return said
+        texts = [""] * dist.get_world_size()
+        dist.all_gather_object(texts, text)
+        return texts
 
     return Group(dist.get_rank(), dist.get_world_size(), broadcast, gather)
 
@@ -98,9 +95,9 @@ def resume(
     Raises as ``ckpt_tools.plan`` does, on all ranks alike; also CannotLook when a rank does not see the files
     that the first one has verified.
     """
-    known = {*Selection.__match_args__} - {"rank"}
-    if unknown := sorted(asked.keys() - known):
-        hint = f"known: {', '.join(sorted(known))}"
+    allowed = {*Selection.__match_args__} - {"rank"}
+    if unknown := sorted(asked.keys() - allowed):
+        hint = f"known: {', '.join(sorted(allowed))}"
         raise UsageError(f"{unknown[0]!r} is not an argument of this function", hint)
     given = {"budget": BUDGET, "cache": True, **asked}
     selection = Selection(**given, allow_none=allow_none, plan_dir=plan_dir)
@@ -125,9 +122,11 @@ def resume(
 
 
 def _take_among(group: Group, root: str, selection: Selection) -> Taken:
-    """Return the first rank's decision, once every rank has seen its files. Raises the same on all ranks."""
+    """Return the first rank's decision, once all ranks have seen its files. Raises the same error on all
+    ranks.
+    """
     error: Exception | None = None
-    said: Body = {}
+    message: Body = {}
     if group.rank == 0:
         try:
             asked = selection
@@ -136,28 +135,28 @@ def _take_among(group: Group, root: str, selection: Selection) -> Taken:
                 asked = replace(selection, world_size=group.size, world_from=told)
             made = _made_before(root, asked)
             body = body_of(_plan(root, asked)) if made is None else dict(made.body)
-            said = {"decided": body, "asked": digest(asked)}
+            message = {"decided": body, "asked": digest(asked)}
         except CkptError as e:
-            error, said = e, {"raised": type(e).__name__, **describe_failure(e)}
-        except Exception as e:  # the others wait for an answer, whatever happened
+            error, message = e, {"raised": type(e).__name__, **describe_failure(e)}
+        except Exception as e:  # the other ranks wait for an answer in any case
             failed = CannotLook(f"rank 0 failed: {type(e).__name__}: {e}", "its own traceback says more")
-            error, said = e, {"raised": "CannotLook", **describe_failure(failed)}
-    said = json.loads(group.broadcast(json.dumps(said)))
+            error, message = e, {"raised": "CannotLook", **describe_failure(failed)}
+    message = json.loads(group.broadcast(json.dumps(message)))
     if error is not None:
         raise error
-    if "raised" in said:
-        what, kind = said["error"], getattr(errors, said["raised"], None)
+    if "raised" in message:
+        what, kind = message["error"], getattr(errors, message["raised"], None)
         if not (isinstance(kind, type) and issubclass(kind, CkptError)):
             kind = errors.BY_EXIT_CODE.get(what["exit_code"], CkptError)
         raise kind(what["message"], what["hint"])
-    decision = Decision("", said["decided"], selection.trust)
-    _require_seen_by_all(group, decision, "" if said["asked"] == digest(selection) else OTHER_QUESTION)
+    decision = Decision("", message["decided"], selection.trust)
+    _require_seen_by_all(group, decision, "" if message["asked"] == digest(selection) else OTHER_QUESTION)
     return Taken(decision, group.rank)
 
 
 def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
-    """Raise CannotLook on all ranks where one of them does not see what it is to load, and UsageError where
-    one says ``why`` it asks for something else.
+    """Raise CannotLook on all ranks if one of them cannot see its files, and UsageError if one has
+    OTHER_QUESTION as ``why``: its own reason, "" for none.
     """
     try:
         decision.check([group.rank])
@@ -182,7 +181,7 @@ def _require_seen_by_all(group: Group, decision: Decision, why: str) -> None:
 
 
 def _take_alone(root: str, selection: Selection) -> Taken:
-    """Return a decision for this process, whose rank is None where it is the only one."""
+    """Return a decision for this process; its rank is None if it is the only one."""
     started = launchers.current()
     rank = started.rank.value if started and started.rank else None
     if (made := _made_before(root, selection)) is not None:
@@ -190,7 +189,7 @@ def _take_alone(root: str, selection: Selection) -> Taken:
     world = started.world_size.value if started and started.world_size else 1
     if started and (world > 1 or started.unclear):
         options = job.Options(words=("ckpt", "run"), worker=True, plan_dir=selection.plan_dir)
-        listener = job.Listener(made=_tell)
+        listener = job.Listener(made=_log_warnings)
         return job.decide(root, replace(selection, plan_dir=None), options, listener=listener)
     decision = Decision("", body_of(_plan(root, selection)))
     decision.check()
@@ -198,7 +197,7 @@ def _take_alone(root: str, selection: Selection) -> Taken:
 
 
 def _made_before(root: str, selection: Selection) -> Decision | None:
-    """Return the decision that this process was started with, where it is about this root."""
+    """Return the decision that this process was started with (CKPT_PLAN), None if it is of another root."""
     path = os.environ.get("CKPT_PLAN")
     if not path:
         return None
@@ -207,12 +206,13 @@ def _made_before(root: str, selection: Selection) -> Decision | None:
 
 
 def _plan(root: str, selection: Selection) -> LoadPlan:
+    """Return the load plan, after its warnings are logged."""
     made = api.plan(root, selection)
-    _tell(made)
+    _log_warnings(made)
     return made
 
 
-def _tell(plan: LoadPlan) -> None:
+def _log_warnings(plan: LoadPlan) -> None:
     for rejected in plan.rejected:
         log.warning("%s was skipped: %s", rejected.checkpoint.path, explain_rejection(rejected))
     for finding in plan.warnings:
@@ -243,7 +243,9 @@ def path_for(call: str, *layouts: str) -> Checkpoint:
 
 
 def resume_fitting(root: Path, layouts: tuple[str, ...], call: str, asked: dict[str, Any]) -> Resumed | None:
-    """As ``resume``, with one of these layouts. Raises UsageError for another, which ``call`` cannot load."""
+    """Return what ``resume`` does, of one of these layouts. Raises UsageError for one that ``call`` cannot
+    load.
+    """
     found = resume(root, **asked)
     if found is not None and found.layout not in layouts:
         text = f"the checkpoint to resume from is of layout {found.layout}, which {call} does not load"

@@ -171,9 +171,7 @@ class Changes(Struct, frozen=True):
 
 
 class Failure(Struct, frozen=True):
-    """Why ``command`` has no answer: ``plan`` has the rejected candidates, ``rule`` is the
-    rule that stops it.
-    """
+    """Why ``command`` has no answer: ``plan`` has rejected candidates, ``rule`` is the rule that stops it."""
 
     command: str
     code: str

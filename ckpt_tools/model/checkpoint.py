@@ -29,9 +29,7 @@ def comparable(one: Order, other: Order) -> bool:
 
 
 def differ(one: Order, other: Order) -> bool:
-    """Return whether two orders are of different progress; not if both are of one step, and
-    one tells less.
-    """
+    """Return whether two orders are of different progress; not if both have one step and one tells less."""
     same_step = one[0] == other[0] >= 0
     return any(a != b and not (same_step and min(a, b) < 0) for a, b in zip(one, other, strict=True))
 

@@ -101,8 +101,8 @@ class Notes(NamedTuple):
     """How a layout or a format, which opens nothing itself, asks for small files beside the checkpoints.
 
     ``read(path, most)`` returns the file's bytes, None if it is missing, or a finding if they cannot be read
-    or are more than ``most``. ``gone(path, named_by, text)`` returns a finding with the text if ``path`` is
-    missing.
+    or are more than ``most``. ``gone(path, named_by, text)`` returns a finding if ``path`` is missing or
+    cannot be looked at, else None.
     """
 
     read: Callable[[str, int], bytes | Finding | None]

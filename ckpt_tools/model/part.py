@@ -21,19 +21,19 @@ class Kind(str, Enum):
     RELEASE = "release"
     BEST = "best"
 
-    __hash__ = str.__hash__  # that of other enums is a Python call, and a million parts are grouped by it
+    __hash__ = str.__hash__  # an Enum's own is a slow Python call, and a million parts are grouped by kind
 
     def __str__(self) -> str:
         return self.value
 
     @property
     def adjective(self) -> str:
-        """What is said before "checkpoint", with a space behind it; nothing of a regular one."""
+        """The word before "checkpoint" in messages, with a space behind it; "" for a regular checkpoint."""
         return {"periodic": "", "dying-gasp": "emergency ", "release": "exported "}.get(self, f"{self} ")
 
 
 class Folder(NamedTuple):
-    """What the files of one piece in one directory have in common. ``directory`` ends with a slash."""
+    """The fields that all files of one piece in one directory share. ``directory`` ends with a slash."""
 
     directory: str
     layout: str
@@ -47,7 +47,7 @@ class Folder(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """When in training a part was saved, and for which place of the parallel grid, as its path tells."""
+    """When in training a part was saved, and its place in the parallel grid, as its path tells."""
 
     coords: tuple[tuple[str, int], ...]
     step: int | None
@@ -58,6 +58,8 @@ class Moment(NamedTuple):
 
 
 class _Row(NamedTuple):
+    """How a Part is kept in memory: its own fields, and the two values that it shares with others."""
+
     folder: Folder
     moment: Moment
     rank: int | None
@@ -68,20 +70,20 @@ class _Row(NamedTuple):
 
 
 _shared: Any = property
-"""A field that is read from what parts share."""
+"""Declares a field of Part that is read from the row's ``folder`` or ``moment``."""
 
 
 class Part(_Row):
-    """One file that a layout recognises as a piece of a checkpoint. ``path`` is absolute; ``size`` in bytes,
-    -1 when it cannot be read.
+    """One file that a layout recognises as a piece of a checkpoint. ``path`` is absolute; ``size`` is in
+    bytes, -1 if it cannot be read.
 
-    ``base`` is the directory above everything the layout's template matched, ``home`` the checkpoint's own
-    directory ("" when its parts lie among those of others). ``coords`` are parallel coordinates other than
-    the rank, such as (("tp", 1), ("pp", 0)). ``findings`` are what the directory listing alone shows (a
+    ``base`` is the directory above all names in the layout's template, ``home`` the checkpoint's own
+    directory ("" if its parts lie among other checkpoints' parts). ``coords`` are parallel coordinates other
+    than the rank, such as (("tp", 1), ("pp", 0)). ``findings`` are what the directory listing alone shows (a
     dangling link, a directory in place of the file).
 
-    It behaves like a named tuple of the fields below. Trees have a million parts, and those of one directory,
-    or of one step, are alike in most: what they share is in memory once.
+    It behaves like a named tuple of the fields below. A tree may have a million parts: the fields that parts
+    of one directory or step share are in memory once (``Folder``, ``Moment``).
     """
 
     __slots__ = ()
@@ -156,9 +158,9 @@ for _names in ("_fields", "__match_args__"):
 
 
 class Unseen(NamedTuple):
-    """A file or directory below ROOT that could not be looked at, and ``why``. ``step`` is what its name
-    tells as a part, ``mtime_ns`` its own modification time; None where that could not be asked for either,
-    and 0 for what vanished meanwhile.
+    """A file or directory below ROOT that could not be looked at, and ``why``. ``step`` is the step in its
+    name if it is a part; ``mtime_ns`` is None if nobody could ask for it, and 0 if the file vanished
+    meanwhile.
     """
 
     path: str
@@ -168,16 +170,16 @@ class Unseen(NamedTuple):
 
 
 def shown(part: Part) -> str:
-    """Return its path below the directory of the run."""
+    """Return a part's path below the directory of its run."""
     return part.path.removeprefix(f"{part.base}/")
 
 
 _TOGETHER_NS = 2_000_000_000
 _SLOW = 20_000_000
-"""Bytes that a slow file system takes in a second: so long may lie between two files of one save."""
+"""Bytes per second of a slow file system: two files of one save may lie as far apart as writing one takes."""
 
 
 def were_written_together(*parts: Part) -> bool:
-    """Return True if files may be of one save, as their times (``mtime_ns``) are in a copy."""
+    """Return True if files may be of one save by their times (``mtime_ns``), as a copy has them as well."""
     times, largest = [p.mtime_ns for p in parts], max((p.size for p in parts), default=0)
     return max(times, default=0) - min(times, default=0) <= _TOGETHER_NS + largest * 1_000_000_000 // _SLOW

@@ -1,4 +1,4 @@
-"""The checkpoint that was chosen, why better-ranked ones lost, and the files that every rank loads."""
+"""The load plan: the chosen checkpoint, why better-ranked ones lost, and the files that every rank loads."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ckpt_tools.model.report import Level
 
 
 class Known(Struct, frozen=True):
-    """A number of the topology and where it comes from ("--world-size", "args in the file", …)."""
+    """A number of the topology and its source ("--world-size", "args in the file", …)."""
 
     value: int
     provenance: str
 
 
 OPENED_BY_RANKS = frozenset({"rng"})
-"""Roles of the files that each rank finds by itself where its framework looks for all of a set."""
+"""Roles whose files each rank finds by itself, because its framework looks for the whole set."""
 
 
 class FileLoad(Struct, frozen=True):
     """One file that a rank loads. ``source_rank`` is the rank that it belongs to; ``reason`` says why a
-    substitute is used and what proves it. ``etag`` and ``version`` are those of the object in a store that
-    was judged, "" if the store has none.
+    substitute is used and what proves it equal. ``etag`` and ``version`` are those of the verified object, ""
+    if the store has none.
     """
 
     role: str
@@ -47,7 +47,7 @@ class FileLoad(Struct, frozen=True):
 
 
 class Load(Struct, frozen=True):
-    """A part that is chosen for a rank, before the result of its verification is known."""
+    """A part that is chosen for a rank, before its verification has an outcome."""
 
     part: Part
     substituted: bool = False
@@ -55,9 +55,9 @@ class Load(Struct, frozen=True):
 
 
 class Assignment(Struct, frozen=True):
-    """Which parts every rank would load, by rank, and which all of them do (``shared``).
+    """Which parts each rank would load (``loads``, by rank), and which parts all ranks load (``shared``).
 
-    ``findings`` of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a
+    Findings of severity error make the candidate unusable; ``groupless`` ranks have neither a file nor a
     group.
     """
 
@@ -74,14 +74,14 @@ class Assignment(Struct, frozen=True):
 
 
 class RankLoad(Struct, frozen=True):
-    """The files one rank loads: all of them in ``LoadPlan.ranks``, its own in ``LoadPlan.by_rank``."""
+    """The files of one rank: in ``LoadPlan.ranks`` all that it loads, in ``LoadPlan.by_rank`` its own."""
 
     rank: int
     files: tuple[FileLoad, ...]
 
 
 class Resume(Struct, frozen=True):
-    """The arguments for the layout's own framework: ``path`` is None when ranks load different files."""
+    """The arguments for the layout's own framework: ``path`` is None if ranks load different files."""
 
     path: str | None
     args: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Resume(Struct, frozen=True):
 
 
 RESUME_VARIABLES = frozenset({"CKPT_LOAD_DIR", "CKPT_TAG"})
-"""What ``Resume.env`` of any layout may set."""
+"""Variables that ``Resume.env`` of any layout may set."""
 
 
 RESUME_WORDS = frozenset(
@@ -110,7 +110,7 @@ RESUME_WORDS = frozenset(
 
 
 class Rollback(Struct, frozen=True):
-    """The emergency save of step ``origin`` is not usable; training resumes from ``target`` at most."""
+    """The emergency save of step ``origin`` is not usable; training resumes at step ``target`` or before."""
 
     origin: int
     target: int
@@ -134,11 +134,10 @@ class Rejected(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True):
-    """The winning checkpoint (None when every candidate lost) and, in order, why every better-ranked one
-    lost.
+    """The chosen checkpoint (None if every candidate lost) and, in order, why each better-ranked one lost.
 
-    ``assignment`` is what each rank would load of it. ``left_out`` are the regular saves before it that the
-    save interval leaves out.
+    ``assignment`` is what each rank would load. ``left_out``: earlier regular saves that the save interval
+    leaves out.
     """
 
     checkpoint: Checkpoint | None
@@ -151,15 +150,15 @@ class Choice(Struct, frozen=True):
 
 
 class LoadPlan(Struct, frozen=True):
-    """For every rank, the files to load, which rank they belong to, and why (docs/json.md has the JSON form).
-    ``by_rank`` are the files that not all ranks load, ``shared`` those that all do, ``ranks`` both.
-    ``candidates`` are in the order in which they were considered.
+    """The files that each rank loads, which rank they belong to, and why (docs/json.md has the JSON form).
+    ``by_rank`` has the files that not all ranks load, ``shared`` the others, ``ranks`` both. ``candidates``
+    are in the order in which they were considered.
 
     ``bytes_verified`` is what the answer is based on, ``bytes_read`` what was read for it this time; the rest
-    was known from earlier runs. ``below_level`` counts the files to load that were not looked at as deeply as
+    was known from earlier runs. ``below_level`` counts files to load that were not looked at as deeply as
     asked; ``budget`` is in seconds. ``excluded`` counts the entries that the caller has hidden. ``state`` is
-    ``resumable`` where an optimizer's state is among what is loaded, ``weights-only`` where it is a model's
-    weights alone, "" where the files do not tell.
+    ``resumable`` if an optimizer's state is among the files, ``weights-only`` if they hold only a model's
+    weights, "" if the files do not tell.
     """
 
     root: str
@@ -186,7 +185,7 @@ class LoadPlan(Struct, frozen=True):
 
     @property
     def ranks(self) -> tuple[RankLoad, ...]:
-        """All files that each rank loads; of rank 0 alone where nobody knows how many load the same."""
+        """All files that each rank loads; of rank 0 alone if all load the same, in unknown number."""
         if not self.by_rank and self.shared:
             return tuple(RankLoad(rank, self.shared) for rank in range(self.world_size or 1))
         return tuple(RankLoad(r.rank, (*self.shared, *r.files)) for r in self.by_rank)
@@ -199,7 +198,7 @@ class LoadPlan(Struct, frozen=True):
 
     @property
     def path(self) -> str | None:
-        """What the framework is given; None if ranks load different files, or there is no checkpoint."""
+        """The path for the framework; None if ranks load different files, or there is no checkpoint."""
         only = {f.path for _, f in self.loads}
         return self.resume.path or (only.pop() if len(only) == 1 else None)
 

@@ -1,4 +1,4 @@
-"""Sets of ranks and of numbered names in full: as ranges, for messages and for JSON. Standard library only"""
+"""Ranks and numbered names as ranges, in full, for messages and for JSON. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 Ranges = tuple[tuple[int, int], ...]
-"""(first, last) of each run of neighbours, ascending."""
+"""(first, last) of each range of consecutive numbers, ascending."""
 _FEW = 3
-"""Neighbours from which on a range is shorter than a list."""
+"""Consecutive numbers from which on a range is shorter than a list."""
 _TENSORS = 64
 """Tensors of a file that are named, at most."""
 
 
 def ranges(numbers: Iterable[int]) -> Ranges:
-    """A set of numbers as ranges."""
+    """Return numbers, in any order and also repeated, as ranges."""
     out: list[tuple[int, int]] = []
     for n in sorted(set(numbers)):
         if out and n == out[-1][1] + 1:
@@ -28,7 +28,7 @@ def ranges(numbers: Iterable[int]) -> Ranges:
 
 
 def gaps(present: Iterable[int], world: int) -> Ranges:
-    """Return the ranks below ``world`` that are not present, of which there may be a million."""
+    """Return the ranks below ``world`` that are not in ``present``; there may be a million of them."""
     out, following = list[tuple[int, int]](), 0
     for first, last in (*ranges(n for n in present if 0 <= n < world), (world, world)):
         if following < first:
@@ -38,23 +38,23 @@ def gaps(present: Iterable[int], world: int) -> Ranges:
 
 
 def size(of: Ranges) -> int:
-    """How many numbers there are."""
+    """Return how many numbers the ranges have."""
     return sum(last - first + 1 for first, last in of)
 
 
 def words(of: Ranges) -> str:
-    """Single numbers and ranges, joined by commas."""
+    """Return a text of single numbers and ranges, joined by commas."""
     pieces = [",".join(map(str, range(a, b + 1))) if b - a + 1 < _FEW else f"{a}–{b}" for a, b in of]
     return ",".join(pieces).replace(",", ", ")
 
 
 def ranks(of: Ranges, world: int) -> str:
-    """``rank 3``, or ``512 of 1,024 ranks:`` and all of them, however many."""
+    """Return a text such as ``rank 3``, or ``512 of 1,024 ranks:`` and all ranks, however many."""
     return f"rank {of[0][0]}" if size(of) == 1 else f"{size(of):,} of {world:,} ranks: {words(of)}"
 
 
 def places(of: Iterable[tuple[tuple[str, int], ...]]) -> str:
-    """Coordinates such as ``tp=0 pp=1,2, tp=1 pp=0``: ranges along the last axis."""
+    """Return coordinates as a text such as ``tp=0 pp=1,2, tp=1 pp=0``, with ranges along the last axis."""
     rows: dict[tuple[tuple[str, int], ...], dict[str, set[int]]] = {}
     for coords in sorted(of):
         axis, at = coords[-1] if coords else ("", 0)
@@ -62,11 +62,8 @@ def places(of: Iterable[tuple[tuple[str, int], ...]]) -> str:
     texts = []
     for before, last in rows.items():
         for axis, values in last.items():
-            texts.append(
-                " ".join(
-                    [*(f"{a}={n}" for a, n in before), f"{axis}={words(ranges(values)).replace(', ', ',')}"]
-                )
-            )
+            numbers = words(ranges(values)).replace(", ", ",")
+            texts.append(" ".join([*(f"{a}={n}" for a, n in before), f"{axis}={numbers}"]))
     return ", ".join(texts)
 
 
@@ -74,25 +71,25 @@ _NUMBER = re.compile(r"(\d{1,18})")
 
 
 def names(of: Iterable[str]) -> str:
-    """File names in full, those that differ by one number together: ``__{0, 2}_0.distcp``."""
+    """Return file names as a text, names that differ by one number together: ``__{0, 2}_0.distcp``."""
     every = sorted(set(of))
     most = max((len(_NUMBER.split(name)) for name in every), default=0)
-    rows = min(
-        (_by_number(every, at) for at in range(1, most, 2)), key=len, default={name: [name] for name in every}
-    )
-    return ", ".join(
-        members[0] if len(members) == 1 else _braced(key, members) for key, members in rows.items()
-    )
+    groupings = (_by_number(every, at) for at in range(1, most, 2))
+    shortest = min(groupings, key=len, default={name: [name] for name in every})
+    texts = (rows[0] if len(rows) == 1 else _join_numbers(key, rows) for key, rows in shortest.items())
+    return ", ".join(texts)
 
 
 def _by_number(every: Iterable[str], at: int) -> dict[str, list[str]]:
-    """Map names with a hole for their number at ``at`` to those numbers; a width keeps padding."""
+    """Return names without their number at ``at`` -> these numbers; a width in the key keeps leading zeros.
+    Names that nothing groups are their own key and number.
+    """
     rows: dict[str, list[str]] = {}
-    alone: dict[str, list[str]] = {}
+    ungrouped: dict[str, list[str]] = {}
     for name in every:
         pieces = _NUMBER.split(name)
         if at >= len(pieces) or "\0" in name:
-            alone[name] = [name]
+            ungrouped[name] = [name]
             continue
         number = pieces[at]
         pieces[at] = f"\0{len(number) if number.startswith('0') and number != '0' else 0}\0"
@@ -100,11 +97,12 @@ def _by_number(every: Iterable[str], at: int) -> dict[str, list[str]]:
     for key, numbers in rows.items():
         if len(numbers) == 1:
             before, _, after = key.split("\0")
-            alone[before + numbers[0] + after] = [before + numbers[0] + after]
-    return {key: numbers for key, numbers in rows.items() if len(numbers) > 1} | alone
+            ungrouped[before + numbers[0] + after] = [before + numbers[0] + after]
+    return {key: numbers for key, numbers in rows.items() if len(numbers) > 1} | ungrouped
 
 
-def _braced(key: str, numbers: Iterable[str]) -> str:
+def _join_numbers(key: str, numbers: Iterable[str]) -> str:
+    """Return the name of a group, its numbers in braces."""
     before, width, after = key.split("\0")
     inside = ", ".join(
         "–".join(str(n).zfill(int(width)) for n in dict.fromkeys(pair)) for pair in ranges(map(int, numbers))
@@ -113,14 +111,14 @@ def _braced(key: str, numbers: Iterable[str]) -> str:
 
 
 def tensor_names(of: Collection[str]) -> str:
-    """Return names of tensors, those that differ by one number together; of very many the first."""
+    """Return tensor names as a text, names that differ by one number together; of very many the first."""
     first = sorted(of)[:_TENSORS]
     more = f" and {len(of) - len(first):,} more" if len(of) > len(first) else ""
     return names(name[:200] for name in first) + more
 
 
 def read_table(package: str, file: str) -> dict[str, Any]:
-    """Return what a file of a package says."""
+    """Return the contents of a TOML file in a package."""
     if sys.version_info >= (3, 11):
         import tomllib as toml
     else:

@@ -1,4 +1,4 @@
-"""A report: the result of one pass over one file, how deep the pass looked, and what protects each byte."""
+"""A report: the result of one pass over one file, how deep the pass looked, what protects each byte."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Guard(str, Enum):
     CHECKSUM = "checksum"
     """A checksum stored in the checkpoint covers them."""
     STRUCTURE = "structure"
-    """No checksum does, but every changed bit contradicts something else, such as a length."""
+    """No checksum covers them, but every changed bit contradicts something else, such as a length."""
     UNPROTECTED = "unprotected"
     """Some or all changes go unseen."""
 
@@ -43,7 +43,7 @@ class Guard(str, Enum):
 
 
 class Region(NamedTuple):
-    """``length`` bytes at ``offset`` of a file: what they are, and what protects them."""
+    """A range of ``length`` bytes at ``offset`` of a file: what they are, and what protects them."""
 
     offset: int
     length: int
@@ -52,8 +52,8 @@ class Region(NamedTuple):
 
 
 class Unlisted(NamedTuple):
-    """A dotted ``name`` in a pickle that is in no list of what frameworks write, and where it is first named;
-    ``called`` says that loading the pickle calls it.
+    """A dotted ``name`` in a pickle that no list of names that frameworks write has, and where it is first
+    named. ``called``: loading the pickle calls it.
     """
 
     name: str
@@ -62,8 +62,8 @@ class Unlisted(NamedTuple):
 
 
 class Blank(NamedTuple):
-    """How many tensors of a file have no elements, and how many hold nothing but zeros: of a file in which
-    others do not, only weights with two axes or more.
+    """How many tensors of a file have no elements, and how many hold only zeros. If others do not, only
+    weights with two or more axes count.
     """
 
     empty: int = 0
@@ -71,8 +71,8 @@ class Blank(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a file holds of a training state: the weights of a model; something of an optimizer, such as its
-    ``moments`` or nothing but ``settings``; the state of a scheduler alone.
+    """What a file holds of a training state: a model's weights; something of an optimizer, such as its
+    ``moments`` or nothing but ``settings``; only a scheduler's state.
     """
 
     weights: bool = False
@@ -83,20 +83,20 @@ class Held(NamedTuple):
 
     @property
     def trained(self) -> bool:
-        """Whether it holds the state of an optimizer, and not only its settings."""
+        """Whether the file holds the state of an optimizer, and not only its settings."""
         return self.optimizer and not self.settings
 
 
 class Report(Struct, frozen=True):
-    """The result of one pass over one file. ``coverage`` is the fraction of bytes that a stored checksum
-    protects, 0.0 to 1.0.
+    """The result of one pass over one file. ``coverage`` is the fraction (0.0 to 1.0) of bytes with a
+    checksum.
 
-    ``signature`` is a digest of the names, dtypes and shapes of the tensors in file order ("" when there are
+    ``signature`` is a digest of the names, dtypes and shapes of the tensors in file order ("" if there are
     none). ``mode`` holds the permission bits. ``regions`` cover the whole file if they were requested
     (--explain-bytes). ``stats`` are the statistics of its tensors, from level values on. ``unlisted`` are the
-    names in its pickles that are in no list. Of ``blank`` the zeros are counted from level content on;
-    ``held`` is known from the structure on. ``pages`` are four XXH3-64 of 8 bytes each, b"" where nobody
-    has worked them out: files of one size whose pages differ are different.
+    names in its pickles that are in no list. ``blank.zeros`` is counted from level content on; ``held`` is
+    known from level structure on. ``pages`` are four XXH3-64 of 8 bytes each, b"" if nobody computed them:
+    files of one size with different pages are different.
     """
 
     path: str
@@ -121,20 +121,20 @@ class Report(Struct, frozen=True):
 
 
 class Box(NamedTuple):
-    """A piece of a larger tensor: ``stop`` is the first index behind it in each dimension."""
+    """A piece of a larger tensor: ``start`` is its first index, ``stop`` the one behind its last, per
+    dimension.
+    """
 
     start: tuple[int, ...]
     stop: tuple[int, ...]
 
 
 class Tensor(Struct, frozen=True):
-    """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes of the
-    file.
+    """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes.
 
-    ``storage`` names the record that holds the bytes; ``offset`` is None when the file does not place them
-    (meta tensors).
-    ``pieces`` are the (offset, nbytes) of the bytes where they are not one run from ``offset`` on; one of no
-    bytes says that other data lies between them.
+    ``storage`` names the record that holds the bytes; ``offset`` is None if the file does not hold them (meta
+    tensors). ``pieces`` are the (offset, nbytes) of the bytes if they are not one range from ``offset`` on; a
+    piece of no bytes says that other data lies between them.
     """
 
     name: str
@@ -147,12 +147,12 @@ class Tensor(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """One tensor's numbers. ``count`` is how many were looked at: bytes that an earlier tensor shares count
-    there, a complex number is two.
+    """Statistics of one tensor. ``count`` is how many numbers were looked at: a complex number is two, and
+    bytes shared with an earlier tensor count there.
 
-    ``min`` and ``max`` are over the finite ones, None when there are none. ``absurd`` is 0 where it was not
-    decided (fewer than 64 numbers). ``magnitudes`` are (power of two, how many) of a sample of those that are
-    neither zero, denormal nor special; with (p, n) begin those before the next p.
+    ``min`` and ``max`` are of the finite ones, None if there are none. ``absurd`` is 0 if it was not decided
+    (fewer than 64 numbers). ``magnitudes`` are (power of two, how many) of a sample of all that are neither
+    zero, denormal nor special; (p, n) counts from p up to the next entry's p.
     """
 
     name: str

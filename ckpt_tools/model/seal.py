@@ -1,4 +1,4 @@
-"""A seal: what the bytes of a checkpoint's files were when it was sealed; and the results of sealing."""
+"""A seal: digests of a checkpoint's files when it was sealed; and the results of sealing."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 Hex = Annotated[str, Meta(pattern=r"^[0-9a-f]*\Z")]
 Crc = Annotated[str, Meta(pattern=r"^[0-9a-f]{8}\Z")]
 _NOTHING: Mapping[str, str] = {}
-"""What most files have of the three: a seal names 100,000 files, and an empty dict takes 64 bytes."""
+"""The value of three fields in most files: a seal names 100,000 files, an empty dict takes 64 bytes."""
 
 
 class SealedFile(Struct, frozen=True):
-    """One file. ``path`` is relative to the directory that the seal is of, with "/"; ``size`` in bytes.
+    """One file of a seal. ``path`` is relative to the seal's checkpoint directory, with "/"; ``size`` in
+    bytes.
 
-    ``digest`` is that of the whole, as ``Seal.algorithm`` says; ``crc32`` and ``crc32c`` are of the whole as
-    well. ``chunks`` are the XXH3-128 of its chunks, ``chunk_crc32`` and ``chunk_crc32c`` their CRCs, each
-    joined to one text of hexadecimal digits. ``counters`` are the numbers in it that tell which save it is
-    of, ``also`` further digests of the whole by their names, ``tensors`` those of its tensors.
+    ``digest`` (by ``Seal.algorithm``), ``crc32`` and ``crc32c`` are of the whole file. ``chunks`` are the
+    XXH3-128 of its chunks, ``chunk_crc32`` and ``chunk_crc32c`` their CRCs, each joined to one text of
+    hexadecimal digits. ``counters`` are the numbers in it that tell which save it is of, ``also`` further
+    digests of the whole by name, ``tensors`` the digests of its tensors.
     """
 
     path: Text
@@ -41,7 +42,7 @@ class SealedFile(Struct, frozen=True):
 
 
 class SealedCheckpoint(Struct, frozen=True):
-    """What the files are, and where in training they were saved; ``parallel`` such as {"tp": 2}."""
+    """The checkpoint that a seal is of: where in training it was saved; ``parallel`` such as {"tp": 2}."""
 
     layout: Text | None = None
     run: Text | None = None
@@ -54,16 +55,15 @@ class SealedCheckpoint(Struct, frozen=True):
 
 
 class Fragment(Struct, frozen=True):
-    """The share of one rank in a seal that ``world_size`` ranks make."""
+    """Says that a seal is the share of one of ``world_size`` ranks."""
 
     rank: Count
     world_size: Count
 
 
 class Seal(Struct, frozen=True):
-    """The contents of a seal. ``beside`` are the other files of the checkpoint, if each file has a seal of
-    its own: while one of those is there, this file is missed if it is gone. ``digest`` is that at the end of
-    its text, of one that was read.
+    """The contents of a seal. ``beside``, if each file has its own seal: the checkpoint's other files; while
+    one of them is there, this file is missed if it is gone. ``digest`` is at the end of a seal's text.
     """
 
     tool_version: str
@@ -76,12 +76,12 @@ class Seal(Struct, frozen=True):
 
 
 STATES = ("sealed", "would-seal", "already", "merged", "broken", "unreadable", "unfinished", "in-use")
-"""What may come of a checkpoint: in the order of the JSON's counts."""
+"""The outcomes of sealing a checkpoint, in the order of the JSON's counts."""
 
 
 class SealedOne(Struct, frozen=True):
-    """The result for one checkpoint, or for one file that is sealed by itself: ``path`` is its directory or
-    file, ``seal`` where its seal is (or would be), ``size`` the bytes of its ``files``.
+    """The result for one checkpoint, or one file with its own seal: ``path`` is its directory or file,
+    ``seal`` is where its seal is (or would be), ``size`` the bytes of its ``files``.
     """
 
     path: str
@@ -104,20 +104,20 @@ class Sealing(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
     def count(self, state: str) -> int:
-        """How many ended so."""
+        """Return how many results have a state."""
         return sum(one.state == state for one in self.checkpoints)
 
 
 class StoreChecksum(Struct, frozen=True):
-    """``value`` by ``algorithm`` (crc32, crc32c, crc64nvme, md5, sha1, sha256, sha512), CRCs with the highest
-    byte first.
+    """A store's checksum ``value`` by ``algorithm`` (crc32, crc32c, crc64nvme, md5, sha1, sha256, sha512);
+    CRCs have the highest byte first.
 
-    It is of all bytes; or, where ``parts`` has the sizes in bytes of the parts of an upload, of the checksums
-    of these, joined (a composite checksum), which ``part_values`` has as far as the store tells them.
-    ``weak``: only equality says anything, because a store may put something else in its place (an ETag), or
-    the sizes of the parts are a guess. ``claimed``: only a difference does, because the store keeps what
-    the uploader said and may never have compared it with the bytes. ``of_content``: the store says how it
-    encrypts, and that such an ETag is the MD5 of the contents.
+    It is of all bytes; or, if ``parts`` has the sizes in bytes of an upload's parts, of the joined checksums
+    of the parts (a composite checksum), which ``part_values`` has as far as the store tells them. ``weak``:
+    only equality says anything, because a store may put something else in its place (an ETag), or the sizes
+    of the parts are a guess. ``claimed``: only a difference does, because the store keeps what the uploader
+    said and may never have compared it with the bytes. ``of_content``: the store says how it encrypts, and
+    that such an ETag is the MD5 of the contents.
     """
 
     algorithm: str
@@ -130,7 +130,7 @@ class StoreChecksum(Struct, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """Whether it is of all bytes at once."""
+        """Whether the checksum is of all bytes at once, and not composite."""
         return not self.parts
 
 
@@ -151,6 +151,6 @@ NAMES = {
     "sha256": "SHA-256",
     "sha512": "SHA-512",
 }
-"""What people call each."""
+"""Algorithm -> its name for people."""
 NOT_KEPT = "store-checksum-mismatch"
-"""Others get other bytes than the store has; ``unreadable`` beside it: of its own nothing is known."""
+"""The code if readers get other bytes than the store has; with ``unreadable``, nobody knows its own bytes."""

@@ -20,11 +20,13 @@ else:
 
 
 Pairs = tuple[tuple[str, str], ...]
-"""Options as (key, value), each a text as the store's library has it."""
+"""Options as (key, value), each a text as the library of the store has it."""
 
 
 class StoreOptions(Struct, frozen=True):
-    """``flags`` are for every store, ``tables`` for those at or below a prefix: (prefix, options)."""
+    """Store options: ``flags`` for every store, ``tables`` for URLs at or below a prefix, as (prefix,
+    options).
+    """
 
     flags: Pairs = ()
     tables: tuple[tuple[str, Pairs], ...] = ()
@@ -38,7 +40,7 @@ class StoreOptions(Struct, frozen=True):
         return {**merged, **dict(self.flags)}
 
     def __repr__(self) -> str:
-        """The keys alone: whoever logs it shows no value that ought to be secret."""
+        """Return the keys alone: a log shows no value that ought to be secret."""
         keys = [key for key, _ in self.flags]
         tables = {prefix: [key for key, _ in pairs] for prefix, pairs in self.tables}
         return f"StoreOptions(flags={keys}, tables={tables})"
@@ -52,8 +54,7 @@ class Trust(Struct, frozen=True):
     """Whose files this user trusts besides their own and root's: files that a group may write, files of
     owners by uid, and everything below some directories.
 
-    It says whose orders count (trust.py): decisions, configuration, keys, lists of ranks. It does not concern
-    checkpoints.
+    It says whose decisions, configuration, keys and lists of ranks count (trust.py), not whose checkpoints.
     """
 
     group: bool = False
@@ -65,15 +66,15 @@ class ReadOptions(Struct, frozen=True):
     """How files are read, for every request.
 
     ``jobs`` is how many threads or processes read at once, 0 for one per CPU; ``io`` says how contents are
-    read (auto, direct), ``limit_rate`` how many bytes per second at most. No contents are read
-    after ``budget`` seconds. With ``cache`` verdicts are kept for later runs, and verdicts that are at most
+    read (auto, direct), ``limit_rate`` how many bytes per second at most. No contents are read after
+    ``budget`` seconds. With ``cache`` verdicts are kept for later runs, and verdicts that are at most
     ``max_age`` seconds old are used; ``note`` is called with one sentence when they cannot be used.
 
     ``exclude`` are patterns, relative to the root, of entries that are treated as absent; a torn file younger
     than ``settle`` seconds may still be being written. ``require`` names entries that must be in every file.
     With ``require_seal`` a seal must name each file (``seal_dir`` has the seals of read-only trees), and with
     ``verify_key`` a signature must fit it. ``key_file`` holds the key of encrypted files; pickles may name
-    what the patterns in ``trust_global`` match.
+    globals that the patterns in ``trust_global`` match.
 
     ``layouts`` are the layouts to use, None for the built-in ones. ``stores`` are the options of stores, None
     for those that this process was given before. With ``by_store`` the checksums that stores keep are used in
@@ -81,8 +82,7 @@ class ReadOptions(Struct, frozen=True):
     key file and cache count besides this user's own.
 
     ``progress`` is called with (bytes read so far, bytes to read as far as known), from any thread. If it has
-    a method ``file``, that is called with the path of each file whenever it is opened, and with the number of
-    files (None: unknown).
+    a method ``file``, that is called with each path that is opened and the number of files (None: unknown).
     """
 
     jobs: int = 0
@@ -120,7 +120,7 @@ _ALLOWED: Mapping[str, tuple[object, ...]] = {
 
 
 class Selection(Struct, frozen=True):
-    """The request of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); the defaults are those of the
+    """The request of ``latest`` and ``plan`` (docs/design.md sections 5 and 7); defaults are those of the
     commands.
 
     ``replica_groups`` maps a role ("" for every role) to groups of ranks; ``sizes`` holds parallel sizes such
@@ -131,21 +131,19 @@ class Selection(Struct, frozen=True):
     where ``world_size`` comes from. Without ``order`` the newest checkpoint is found by mtime as far as times
     can be trusted; otherwise a question is raised.
 
-    ``ranks`` are those whose files are on this machine, if each node has a disk of its own. With ``cache``
-    the verdict of an earlier run is used for files that have not changed since, if it is at most ``max_age``
+    ``ranks`` are the ranks with files on this machine, if each node has a disk of its own. With ``cache`` the
+    verdict of an earlier run is used for files that have not changed since, if it is at most ``max_age``
     seconds old. After ``budget`` seconds no more contents are read, and the plan says what was not read.
-    ``io`` says how contents are read (auto, direct), ``limit_rate`` how many bytes per second at
-    most.
+    ``io`` says how contents are read (auto, direct), ``limit_rate`` how many bytes per second at most.
 
     ``allow_none`` makes "there is none" an answer and not an error; with ``allow_missing`` also if ``run``
     does not exist, or if ``root`` does not exist but its parent does. ``allow_fresh`` starts from nothing
     even though something unusable is there, or an earlier start had a checkpoint. ``plan_dir`` holds the log
-    of those starts (None: this user's own). ``same_save`` has no effect: times of a save's files
-    are no question.
-    ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although they are
-    in no list of what frameworks write. ``prove_replicas`` compares the tensors of a substitute with those of
-    another good member of its group. With ``compare_only`` files are held against others as at level content,
-    and no contents are read: whoever fetches them verifies them.
+    of earlier starts (None: this user's own). ``same_save`` has no effect: times of a save's files are no
+    question. ``trust_global`` holds patterns of dotted names (``mycompany.*``) that pickles may name although
+    no list of what frameworks write has them. ``prove_replicas`` compares the tensors of a substitute with
+    those of another good member of its group. With ``compare_only`` files are held against others as at level
+    content, and no contents are read: whoever fetches them verifies them.
 
     ``trust`` says whose directory of decisions, key file and lists count besides this user's own. ``layouts``
     are the layouts to use, None for the built-in ones. ``stores`` are the options of stores, None for those
@@ -202,7 +200,9 @@ class Selection(Struct, frozen=True):
     stores: StoreOptions | None = None
 
     def __post_init__(self) -> None:
-        """Take words for kinds and levels. Raises ValueError for what is not allowed, with what is."""
+        """Turn words into kinds and levels. Raises ValueError for a value that is not allowed, and names all
+        that are.
+        """
         for name, allowed in _ALLOWED.items():
             value = getattr(self, name)
             if value not in allowed:
@@ -225,6 +225,6 @@ class Selection(Struct, frozen=True):
     def read_options(
         self, progress: Callable[[int, int], None] | None = None, note: Callable[[str], object] | None = None
     ) -> ReadOptions:
-        """Return how the files are read that the choice rests on."""
+        """Return the options for reading the files that the choice depends on."""
         shared = {name: getattr(self, name) for name in ReadOptions.__struct_fields__ if hasattr(self, name)}
         return ReadOptions(**shared, progress=progress, note=note)

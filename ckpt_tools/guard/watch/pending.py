@@ -119,9 +119,7 @@ class Waiting:
                 del known[key]
 
     def put_off(self, one: Listed, seconds: float) -> None:
-        """Let a checkpoint wait after a failed attempt of some seconds, because each attempt
-        reads all of it.
-        """
+        """Let a checkpoint wait after a failed attempt, ``seconds`` long: each attempt reads all of it."""
         again = time.monotonic() + max(self._options.rescan, _RETRY * seconds)
         self._again[one.key] = one.moment, again
 
