@@ -41,7 +41,8 @@ def quarantine(
     all damaged ones, except one that ``plan`` resumes from nevertheless. Without ``apply`` nothing is moved.
 
     A tracker that names one of them is pointed at what ``plan`` chooses then, if it chooses something.
-    ``selection`` says how to read and what to plan. Raises UsageError, NoCheckpoint and CannotLook.
+    ``selection`` says how to read and what to plan. Raises UsageError, NoCheckpoint if a path is none, and
+    CannotLook.
     """
     sel, root = selection or Selection(cache=True), os.path.abspath(root)
     with journal.opened(root, state_dir, sel.trust, apply=apply) as store:

@@ -380,8 +380,8 @@ def identify(paths: Sequence[str], *, again: bool = False) -> Identities:
 
 
 def seal_verified(s: Session, c: Checkpoint, options: ReadOptions) -> Sealing:
-    """Seal a checkpoint that is verified as good, as the session shows it. It is read once more: a digest
-    would be too early before its neighbours are compared with it, and in vain of a suspect one.
+    """Seal a checkpoint that is verified as good, as the session shows it. It is read once more for digests:
+    a verification takes none, because neighbours are compared after it, and suspect files get no seal.
 
     The cached verdict of each file then rests on the seal too, so that ``plan`` need not compare the two.
     Raises CannotLook if the seal cannot be written.

@@ -130,11 +130,12 @@ class Box(NamedTuple):
 
 
 class Tensor(Struct, frozen=True):
-    """One tensor as its file describes it: ``shape`` in elements, ``offset`` and ``nbytes`` in bytes.
+    """One tensor as its file describes it: ``shape`` in elements, ``offset`` in the file and ``nbytes`` in
+    bytes.
 
-    ``storage`` names the record that holds the bytes; ``offset`` is None if the file does not hold them (meta
-    tensors). ``pieces`` are the (offset, nbytes) of the bytes if they are not one range from ``offset`` on; a
-    piece of no bytes says that other data lies between them.
+    ``storage`` names the record that holds the bytes; ``offset`` is None if the file gives no place for them
+    (meta tensors). ``pieces`` are the (offset, nbytes) of the bytes if they are not one range from ``offset``
+    on; a piece of no bytes says that other data lies between them.
     """
 
     name: str

@@ -24,8 +24,8 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 class StoreOptions(Struct, frozen=True):
-    """Store options: ``flags`` for every store, ``tables`` for URLs at or below a prefix, as (prefix,
-    options).
+    """Store options: ``flags`` for every store, ``tables`` (prefix, options) for URLs at or
+    below a prefix.
     """
 
     flags: Pairs = ()
@@ -200,8 +200,8 @@ class Selection(Struct, frozen=True):
     stores: StoreOptions | None = None
 
     def __post_init__(self) -> None:
-        """Turn words into kinds and levels. Raises ValueError for a value that is not allowed, and names all
-        that are.
+        """Turn words into kinds and levels. Raises ValueError for a value that is not allowed, and says what
+        is.
         """
         for name, allowed in _ALLOWED.items():
             value = getattr(self, name)

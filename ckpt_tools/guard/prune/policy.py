@@ -31,8 +31,8 @@ _MINUTE = 60 * 10**9
 
 
 class Policy(Struct, frozen=True):
-    """What to keep of each run: a checkpoint stays if any field keeps it. Seconds, bytes: ``keep_within``,
-    ``max_total``.
+    """What to keep of each run: a checkpoint stays if any field keeps it. ``keep_within`` is in
+    seconds, ``max_total`` in bytes.
 
     ``keep_last`` is MindSpore's keep_checkpoint_max, ``keep_per_minutes`` its keep_checkpoint_per_n_minutes:
     of all saves within N minutes the first stays (mindspore/train/callback/_checkpoint.py,
@@ -93,7 +93,7 @@ def choose_kept(
 def _find_room(
     most: int, saves: Sequence[Save], stays: Mapping[str, str], always: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the part of ``stays`` that has room beside ``always``: behind the first without, none stays."""
+    """Return the newest of ``stays``, up to the first one that has no room beside ``always``."""
     room, out = most - sum(s.size for s in saves if s.name in always), dict[str, str]()
     for save in (s for s in saves if s.name in stays and s.name not in always):
         room -= save.size

@@ -37,7 +37,7 @@ _MOST_COMPARED = 64 << 20
 
 
 def find_decided(plan_dir: str | None, trusted: Trust = OURS) -> frozenset[str]:
-    """Return the real paths that jobs' decisions load, of any root: a job may call this root otherwise.
+    """Return the real paths that jobs' decisions load, of any root: a job may use another path.
 
     Raises CannotLook if decisions cannot be read, or ``plan_dir`` is named and missing; and Untrusted.
     """

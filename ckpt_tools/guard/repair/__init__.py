@@ -47,7 +47,8 @@ def repair(
 
     A bit that only one CRC proves is flipped back if the probability that it was another damage is at most
     ``accept_odds``. A repaired file passes level content and its seal before it replaces the damaged file,
-    which goes to quarantine. ``selection`` says how to read. Raises NoCheckpoint and CannotLook.
+    which goes to quarantine. ``selection`` says how to read. Raises NoCheckpoint if nothing at ``paths`` is
+    recognised, and CannotLook.
     """
     selection, root = selection or Selection(), os.path.abspath(root)
     # A command that was interrupted is taken back before anything is inspected.

@@ -41,7 +41,7 @@ class Watcher:
         self._failed = False
 
     def run(self) -> int:
-        """Watch until a signal's exception; with ``once`` make one pass and return 0 (all finished
+        """Watch until a signal ends it; with ``once`` make one pass and return 0 (all finished
         checkpoints are good), 1 (damage), 3 (nothing is there) or 5 (something could not be looked at).
 
         Raises CannotLook and UsageError if a root is missing or watched already, or records cannot be

@@ -32,9 +32,9 @@ from ckpt_tools.storage.urls import is_url
 from ckpt_tools.storage.writes import hold_lock, replace_file
 
 _NEAR = 3
-"""A checkpoint is compared with so many on either side."""
+"""Neighbours on either side that a checkpoint is compared with."""
 _RETRY = 10.0
-"""A failed verification or sealing is tried again after this times its duration."""
+"""A failed verification or sealing is tried again after this many times its duration."""
 
 
 class Listed(Struct, frozen=True):
@@ -96,7 +96,7 @@ def stamp_now(c: Checkpoint) -> str:
     rows = [(part, stat_of(part.path)) for part in c.parts]
     for part, seen in rows:
         unread = next((f.message for f in seen.findings if f.code == "unreadable"), "")
-        if unread and there(part.path):  # a missing seen changes the stamp
+        if unread and there(part.path):  # a missing file changes the stamp
             raise OSError(errno.EIO, unread, part.path)
     parts = tuple(part._replace(size=seen.size, mtime_ns=seen.mtime_ns) for part, seen in rows)
     return stamp(replace(c, parts=parts))
