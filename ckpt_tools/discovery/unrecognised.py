@@ -10,13 +10,7 @@ from functools import partial
 from ckpt_tools import formats
 from ckpt_tools.discovery.found import PACKED, Discovery
 from ckpt_tools.formats import HEAD, format_of
-from ckpt_tools.formats.archives.packed import (
-    BEGINNING,
-    ENDING,
-    first_name,
-    has_member_of_torch,
-    names_at,
-)
+from ckpt_tools.formats.archives.packed import BEGINNING, ENDING, first_name, has_member_of_torch, names_at
 from ckpt_tools.formats.named import UNREAD
 from ckpt_tools.formats.pickles import pickle_plain
 from ckpt_tools.layouts import Layout, Layouts

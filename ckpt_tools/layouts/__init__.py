@@ -1,5 +1,5 @@
-"""How a directory is arranged: LAYOUTS in the order in which their templates are tried, most specific first;
-``Layouts`` are those of one question, the user's own before them, then those of plug-ins.
+"""Layouts: how each framework arranges its checkpoints. LAYOUTS are the built-in ones, most specific first;
+``Layouts`` are all layouts of one question: the user's own, then those of plug-ins, then the built-in ones.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ ORDER = (
     "mindspore.MINDSPORE",  # its flat and callable names match almost any .ckpt
     "files.FILES",
 )
-"""The layouts of ckpt, each by its file in this folder and its name there (LAYOUT without one), most specific
-first.
+"""The built-in layouts in the order in which they are tried, most specific first: FILE.NAME is the variable
+NAME (LAYOUT if no name follows) of a file in this folder.
 """
 
 LAYOUTS: tuple[Layout, ...]
@@ -94,26 +94,26 @@ LAYOUTS: tuple[Layout, ...]
 def __getattr__(name: str) -> tuple[Layout, ...]:
     if name != "LAYOUTS":
         raise AttributeError(name)
-    return tuple(_built_in().values())
+    return tuple(_load_built_in().values())
 
 
 @cache
-def _built_in() -> dict[str, Layout]:
-    """Each built-in layout by its name, in order."""
-    places = (one.partition(".") for one in ORDER)
-    layouts = (getattr(import_module(f"{__name__}.{file}"), name or "LAYOUT") for file, _, name in places)
+def _load_built_in() -> dict[str, Layout]:
+    """Return each built-in layout by its name, in the order of ORDER."""
+    entries = (entry.partition(".") for entry in ORDER)
+    layouts = (getattr(import_module(f"{__name__}.{file}"), name or "LAYOUT") for file, _, name in entries)
     return {layout.name: layout for layout in layouts}
 
 
 @cache
-def _of_plugins() -> dict[str, Layout]:
-    """Those of installed packages, by name."""
-    found = plugins.added("layouts", _built_in())
+def _load_plugins() -> dict[str, Layout]:
+    """Return the layouts of installed packages (plug-ins) by name, except those with a wrong template."""
+    found = plugins.added("layouts", _load_built_in())
     return {name: plugin.value for name, plugin in found.items() if _is_sound(plugin)}
 
 
 def _is_sound(plugin: plugins.Plugin) -> bool:
-    """Whether its templates can be matched; else the plug-in is said to be broken."""
+    """Return True if all templates of a plug-in's layout compile; else reject the plug-in as broken."""
     try:
         for piece in plugin.value.pieces:
             for name in piece.template.split("/"):
@@ -125,13 +125,15 @@ def _is_sound(plugin: plugins.Plugin) -> bool:
 
 
 class Layouts(Struct, frozen=True, dict=True):
-    """The layouts of one question, in the order in which their templates are tried: the user's own first."""
+    """All layouts of one question, in the order in which their templates are tried; the user's ``own`` are
+    first.
+    """
 
     own: tuple[Layout, ...] = ()
 
     @cached_property
     def in_order(self) -> tuple[Layout, ...]:
-        return (*self.own, *_of_plugins().values(), *_built_in().values())
+        return (*self.own, *_load_plugins().values(), *_load_built_in().values())
 
     @cached_property
     def _by_name(self) -> dict[str, Layout]:
@@ -144,22 +146,24 @@ class Layouts(Struct, frozen=True, dict=True):
         return name in self._by_name
 
     def __getitem__(self, name: str) -> Layout:
-        """The layout of that name. Raises KeyError."""
+        """Return the layout of that name. Raise KeyError for an unknown name."""
         return self._by_name[name]
 
     def get(self, name: object) -> Layout | None:
         return self._by_name.get(name) if isinstance(name, str) else None
 
     def of(self, one: Part | Checkpoint) -> Layout:
-        """The layout that a part or a checkpoint was recognised by."""
+        """Return the layout that a part or a checkpoint was recognised by."""
         return self._by_name[one.layout]
 
     def piece_of(self, part: Part) -> Piece:
-        """The piece of its layout that a part is."""
+        """Return the piece of its layout, that is the kind of file, that a part was recognised as."""
         return self._by_name[part.layout].piece(part.piece)
 
     def templates(self, listing: bool = False) -> Templates:
-        """The templates of all, by directory; for a ``listing`` also those of what an index describes."""
+        """Return the templates of all pieces by directory; of pieces with Claim.DESCRIBED only for a
+        ``listing``.
+        """
         return self._described if listing else self._templates
 
     @cached_property
@@ -172,24 +176,24 @@ class Layouts(Struct, frozen=True, dict=True):
 
     @cached_property
     def note_names(self) -> frozenset[str]:
-        """The names of trackers, and of other notes about the checkpoints beside them."""
+        """The file names of trackers, and of other notes (``Records``) about the checkpoints beside them."""
         trackers = {path.rpartition("/")[2] for one in self.in_order for path, _ in one.tracker.others}
         notes = {name for one in self.in_order for name in (one.tracker.file, *one.records.names) if name}
         return frozenset(trackers | notes)
 
     @cached_property
     def stateless(self) -> tuple[str, ...]:
-        """How the names of files end that hold no state."""
+        """Endings of the names of files that hold no state."""
         return tuple(ending for one in self.in_order for ending in one.beside.stateless)
 
     def trace(self, path: str) -> Layout | None:
-        """The layout whose framework alone writes to such a ``path``."""
+        """Return the layout whose framework alone writes to paths like this one; None if there is none."""
         traces = ((one, pattern) for one in self.in_order for pattern in one.beside.traces)
         return next((one for one, pattern in traces if re.search(pattern, path)), None)
 
     @cached_property
     def unneeded(self) -> tuple[tuple[str, str], ...]:
-        """(ending, ending of the file beside it) of files that hold no state where that one is there."""
+        """Pairs (ending, other ending): NAME+ending holds no state if NAME+other ending lies beside it."""
         return tuple(pair for one in self.in_order for pair in one.beside.unneeded)
 
     @cached_property
@@ -198,42 +202,42 @@ class Layouts(Struct, frozen=True, dict=True):
 
 
 BUILT_IN = Layouts()
-"""Those that need no configuration: of ckpt itself, and of installed packages."""
+"""The layouts that need no configuration: ckpt's own, and those of installed packages."""
 _active = BUILT_IN
 
 
-def _forget() -> None:
-    """Plug-ins are looked for anew."""
-    _of_plugins.cache_clear()
+def _forget_plugins() -> None:
+    """Drop the cached plug-ins, and all tables made from them, so that plug-ins are looked for anew."""
+    _load_plugins.cache_clear()
     for layouts in (BUILT_IN, _active):
-        for made in [key for key in vars(layouts) if key != "own"]:
-            del vars(layouts)[made]
+        for cached in [key for key in vars(layouts) if key != "own"]:
+            del vars(layouts)[cached]
 
 
-plugins.kept_by(_forget)
+plugins.kept_by(_forget_plugins)
 
 
 def package_of(name: str) -> str | None:
-    """The package that adds a layout, None for any other."""
+    """Return the package whose plug-in adds the layout of this name; None for any other layout."""
     plugin = plugins.added("layouts").get(name)
     return str(plugin.package) if plugin else None
 
 
 def use(own: Iterable[Layout]) -> None:
-    """Try the user's own layouts before those of ckpt, for the rest of this process; those of an earlier call
-    are dropped.
+    """Try the user's own layouts before all others for the rest of this process, in place of the layouts of
+    an earlier call.
     """
     global _active  # noqa: PLW0603  # one process has one configuration
     _active = Layouts(tuple(own))
 
 
 def active() -> Layouts:
-    """All layouts in the order in which their templates are tried."""
+    """Return all layouts in the order in which their templates are tried."""
     return _active
 
 
 def layouts_of(options: Selection | ReadOptions) -> Layouts:
-    """Those that a question is asked with."""
+    """Return the layouts that these options name; without any the active ones."""
     return options.layouts or active()
 
 

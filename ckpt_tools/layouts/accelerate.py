@@ -9,81 +9,75 @@ from collections import Counter, defaultdict
 
 from ckpt_tools.layouts import deepspeed
 from ckpt_tools.layouts.common.counters import borrowed, place_in_run
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Rows,
-    Saves,
-    loss,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss
 from ckpt_tools.layouts.common.lost_files import lost
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Part
 
 _DIFFUSERS = ("unet", "unet_ema", "transformer", "transformer_ema", "controlnet", "prior", "prior_ema")
-"""Directories into which hooks of diffusers' training scripts save the model, each with a role of its own."""
+"""Directories into which hooks of diffusers' training scripts save one model each, and the models' roles."""
 _KOHYA = "_kohya"
 _NUMBERED = re.compile(
     r"((?:pytorch_)?model|optimizer|scheduler|sampler|dl_state_dict|custom_checkpoint)(?:_(\d+))?"
     r"\.(?:safetensors|bin|pkl)"
 )
-"""What is saved of each model, optimizer … that was prepared: the first has no number, or 0."""
+"""Names of files that are saved for each prepared model, optimizer …: the first has no number, or 0."""
 
 
 def _check(parts: Rows) -> Found:
-    """Names against contents, where kohya's train_state.json tells; other names count saves, and the
-    schedulers count in units of their own.
+    """Yield optimizer files that are missing or of another save, and lost schedules. Names are compared with
+    kohya's train_state.json alone: other names count saves, and schedulers count in units of their own.
     """
     yield from deepspeed.find_lost_optimizers(parts)
-    plain = (p for p, _ in parts if p.rank is None and p.name.startswith("optimizer"))
-    counted = {p.piece: ("optimizer_step",) for p in plain}
+    optimizers = (p for p, _ in parts if p.rank is None and p.name.startswith("optimizer"))
+    counted = {p.piece: ("optimizer_step",) for p in optimizers}
     steps, epochs = (f"train_state_kohya{mark}" for mark in ("_step", "_epoch"))
     yield from borrowed(
         parts, {**counted, steps: ("current_step",), epochs: ("current_epoch",)}, place_in_run
     )
     yield from _find_moved_rates(parts)
-    having = {p.home for p, _ in parts if p.role in ("scheduler", "custom")}
+    scheduled = {p.home for p, _ in parts if p.role in ("scheduler", "custom")}
     for p, r in parts:
-        # sd-scripts save each schedule, also one that leaves the rate as it is: without it the steps begin
-        # again
-        first = r.metadata.get("initial_lr")
-        if _KOHYA in p.piece and p.home not in having and first is not None and first == r.metadata.get("lr"):
+        # sd-scripts save every schedule, also one with a constant rate: without its file it counts from 0
+        first, now = r.metadata.get("initial_lr"), r.metadata.get("lr")
+        if _KOHYA in p.piece and p.home not in scheduled and first is not None and first == now:
             text = "a schedule has set its learning rate, and there is no scheduler.bin beside it"
             yield p.path, loss(text, sure=False)
 
 
 def _find_moved_rates(parts: Rows) -> Found:
-    """Optimizers whose learning rate a schedule has moved on (torch/optim/lr_scheduler.py notes the first one
-    beside it), where fewer of their files are schedules, and none may hold one.
+    """Yield optimizers whose learning rate a schedule has changed (torch/optim/lr_scheduler.py keeps the
+    first rate as ``initial_lr``), if their save has fewer files of schedules, and no file that may hold one.
     """
-    held = Counter[str]()
+    schedules = Counter[str]()
     for p, r in parts:
         if p.role == "scheduler":
-            held[p.home] += 1
+            schedules[p.home] += 1
         elif p.role == "custom" or "last_epoch" in r.metadata:
-            held[p.home] += len(parts)  # a file of the loop's own may hold any number of them
-    if not held and len({p.home for p, _ in parts}) > 1:  # a loop that makes its schedule anew each time
+            schedules[p.home] += len(parts)  # a file of the loop's own may hold any number of schedules
+    if not schedules and len({p.home for p, _ in parts}) > 1:  # the loop makes its schedule anew each time
         return
     for p, r in sorted(parts, key=lambda row: _read_number(row[0])):
         first, now = r.metadata.get("initial_lr"), r.metadata.get("lr")
         if p.role == "optimizer" and None not in (first, now) and first != now:
-            held[p.home] -= 1  # each is of one optimizer
-            if held[p.home] < 0:
+            schedules[p.home] -= 1  # each schedule is of one optimizer
+            if schedules[p.home] < 0:
                 text = f"a schedule has brought its learning rate from {first} to {now}"
                 text += ", and no schedule could be read beside it: it would begin again"
                 yield p.path, loss(text, sure=False)
 
 
 def _read_number(p: Part) -> int:
-    """Of which model, optimizer … that was prepared it is."""
+    """Return the number of the prepared model, optimizer … that a file belongs to; 0 if its name has none."""
     found = _NUMBERED.fullmatch(p.name)
     return int(found[2] or 0) if found else 0
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
-    """Files of one model or optimizer of several: those below a higher number, and those that the saves
-    beside it have. Not each loader of data has a sampler of its own to save.
+    """Yield missing files of a checkpoint with several prepared models or optimizers: numbers below the
+    highest one, and names that the run's other saves have. Samplers are exempt: not every data loader has one
+    to save.
     """
 
     def numbered(o: Checkpoint) -> frozenset[str]:
@@ -108,7 +102,9 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _find_undescribed(c: Checkpoint) -> Flaws:
-    """Models below it of which ``from_pretrained`` cannot say what they are."""
+    """Yield diffusers' model directories without config.json, which ``from_pretrained`` needs to build a
+    model.
+    """
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role in _DIFFUSERS}
     described = {p.path.rpartition("/")[0] for p in c.parts if p.role.endswith("_config")}
     for home in sorted(models - described):
@@ -116,16 +112,18 @@ def _find_undescribed(c: Checkpoint) -> Flaws:
         yield loss(text, c.path)
 
 
-def _find_lost_optimizer(c: Checkpoint, schedules: int, optimizers: int) -> Flaws:
-    """None at all, but where an engine or an object of the loop's own may hold one, and more schedules than
-    optimizers: a loop may train none, and have two schedules for one, so these are warnings.
+def _find_lost_optimizer(c: Checkpoint, last_schedule: int, last_optimizer: int) -> Flaws:
+    """Yield warnings: no file may hold an optimizer; or the highest number of a schedule exceeds the highest
+    one of an optimizer (-1 for none). A loop may train nothing, or have two schedules for one optimizer.
     """
     held = any("optim" in p.role or p.role == "custom" or deepspeed.MARK in p.piece for p in c.parts)
     if not held and any(p.role in ("model", *_DIFFUSERS) for p in c.parts):
         text = "there is no file of an optimizer, and load_state of a job that trains fails without its own"
         yield loss(text, c.path, sure=False)
-    if schedules > optimizers >= 0:
-        text = f"there is a schedule of number {schedules}, and no optimizer beyond number {optimizers}"
+    if last_schedule > last_optimizer >= 0:
+        text = (
+            f"there is a schedule of number {last_schedule}, and no optimizer beyond number {last_optimizer}"
+        )
         yield loss(text, c.path, sure=False)
 
 

@@ -8,15 +8,7 @@ import re
 from collections import defaultdict
 
 from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Metadata,
-    Rows,
-    Saves,
-    Steps,
-    loss,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, loss
 from ckpt_tools.layouts.common.lost_files import without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
@@ -26,22 +18,26 @@ from ckpt_tools.model.plan import Resume
 
 _WORDS = ("global_step", "step", "iteration", "current_step")
 _FILES = "ckpt|pth|pt"
-"""Endings of files that directories have whose job saves one file where it is not distributed."""
+"""Endings in names of directories: Lightning and Fabric save one file of this name where they do
+not shard.
+"""
 _CALLED_ALONE = {
     r"pytorch_model_fsdp(?:_[0-9]+)?": "it holds a model alone; such saves have an optimizer beside it",
     r"optimizer(?:_[0-9]+)?": "it has the name of an optimizer's state alone, of a model that lies elsewhere",
 }
-"""How Accelerate calls the two directories of a save with FSDP."""
+"""Names of the two directories that Accelerate saves with FSDP, and what to say of one that is a save by
+itself.
+"""
 
 
-def _without_states(metadata: Metadata) -> Metadata:
-    """Schedulers and optimizers have counters of their own."""
+def _drop_own_counters(metadata: Metadata) -> Metadata:
+    """Return the entries that are not of schedulers and optimizers, which have counters of their own."""
     return {k: v for k, v in metadata.items() if "optim" not in k and "sched" not in k}
 
 
 def step_of(metadata: Metadata) -> int | None:
-    """The step that the job saved beside its tensors."""
-    return last_word(_without_states(metadata), _WORDS)
+    """Return the step that the job saved beside its tensors; None if it saved none."""
+    return last_word(_drop_own_counters(metadata), _WORDS)
 
 
 def _read_steps(part: Part, metadata: Metadata) -> Steps:
@@ -50,20 +46,20 @@ def _read_steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def without_common(parts: Rows) -> Found:
-    """Megatron-core's saves whose ``metadata.json`` says that what ranks have in common is in a file, and
-    that have none.
+    """Yield each ``metadata.json`` of Megatron-core whose ``common_backend`` says that the state which all
+    ranks share is in common.pt, if that file is missing.
     """
-    having = {p.folder.directory for p, _ in parts if p.name == "common.pt"}
+    complete = {p.folder.directory for p, _ in parts if p.name == "common.pt"}
     for p, report in parts:
         backend = report.metadata.get("common_backend") if p.name == "metadata.json" else None
-        if backend and p.folder.directory not in having:
+        if backend and p.folder.directory not in complete:
             text = "common.pt, which it says was saved with it, is not there: it tells the iteration and more"
             yield p.path, loss(text)
 
 
 def _check(parts: Rows) -> Found:
     yield from without_common(parts)
-    # what meta.pt tells has taken the place of the number in the name
+    # where meta.pt tells a step, a part's step is that one, so the name is read again
     states = {p.piece: _WORDS for p, _ in parts if p.role == "state"}
     yield from borrowed(parts, states, _read_number_in_name, growing=False)
     if all(p.step is None for p, _ in parts):
@@ -72,8 +68,9 @@ def _check(parts: Rows) -> Found:
     names = {p.step for p, _ in parts}
 
     def is_certain(p: Part, told: int | None) -> bool:
-        """Whether the step in the name neither may count from the start of its epoch, unlike the one in the
-        file, nor counts from 0 and the file from 1, or the other way round (``29`` that tells 30).
+        """Return False if the step in the name may count from the start of its epoch, unlike ``told``, the
+        file's step; or if one of the two counts from 0 and the other from 1 (the name says ``29``, the file
+        30).
         """
         if told is None or p.step is None or told in names:
             return True
@@ -86,7 +83,9 @@ def _check(parts: Rows) -> Found:
 
 
 def _find_odd_steps(parts: Rows) -> Found:
-    """Files of one checkpoint that tell different steps: those that differ from the name, or from most."""
+    """Yield files of another step than their checkpoint's: the step in its name if a file has it, else most
+    files'.
+    """
     homes = defaultdict[str, list[tuple[Part, int]]](list)
     for part, report in parts:
         if (said := step_of(report.metadata)) is not None:
@@ -101,13 +100,15 @@ def _find_odd_steps(parts: Rows) -> Found:
 
 
 def _read_number_in_name(p: Part) -> int | None:
-    """The last number in the name of a checkpoint's directory."""
+    """Return the last number in the name of a checkpoint's directory; None without one of up to 18 digits."""
     found = re.findall(r"\d+", p.home.rpartition("/")[2])
     return int(found[-1]) if found and len(found[-1]) <= 18 else None
 
 
 def _find_model_alone(c: Checkpoint, others: Saves) -> Flaws:
-    """A save of the model alone (torchtitan's last_save_model_only) beside those of a whole state."""
+    """Yield a save of the model alone (torchtitan's last_save_model_only) if the run has saves of whole
+    states.
+    """
     full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
     if c.kind is Kind.RELEASE and full:
         other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
@@ -116,13 +117,13 @@ def _find_model_alone(c: Checkpoint, others: Saves) -> Flaws:
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
-    """Also all but the model of a lone save of Accelerate's or the Trainer's with FSDP, which is first, and
-    the rest of a state beside the tensors of one that is called as a file.
+    """Yield files that the run's other saves have. Of a lone save, as a warning: a directory called like a
+    file (x.ckpt) without meta.pt, or one that Accelerate writes as half of a pair, model and optimizer.
     """
     yield from lost_beside(c, beside)
     if beside:
         return
-    name = _directory(c).rpartition("/")[2]
+    name = _find_directory(c).rpartition("/")[2]
     if re.search(rf"\.(?:{_FILES})$", name) and all(p.role != "state" for p in c.parts):
         text = f"{name} has no meta.pt, which Lightning and Fabric save last into directories called so"
         yield loss(text, c.path, sure=False)
@@ -131,8 +132,8 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
             yield loss(text, c.path, sure=False)
 
 
-def _directory(c: Checkpoint) -> str:
-    """The directory of its files: its own, or one below that."""
+def _find_directory(c: Checkpoint) -> str:
+    """Return the directory with ``.metadata`` and the tensors: the checkpoint's own, or one below it."""
     return next((p.path.rpartition("/")[0] for p in c.parts if p.path.endswith("/.metadata")), c.path)
 
 
@@ -140,11 +141,13 @@ _NAMED_BESIDE = (
     *("state", "told", "plain", "single", "orchestrator", "safetensors", "adapter"),
     *("complete", "pipeline", "metadata_worker"),
 )
-"""How the pieces of files beside the tensors are called, of sets of directories as well."""
+"""How the names of pieces begin whose files lie beside the tensors, also in the layouts of ``dcp_set``."""
 
 
 def lost_beside(c: Checkpoint, others: Saves) -> Flaws:
-    """Files of states that all saves of as many ranks have; of the tensors ``.metadata`` tells."""
+    """Yield files beside the tensors that all saves of the same ranks have; ``.metadata`` lists the
+    tensors.
+    """
 
     def states(o: Checkpoint) -> frozenset[str]:
         own = [p.path for p in o.parts if p.piece.startswith(_NAMED_BESIDE)]
@@ -162,7 +165,7 @@ DCP = declare(
     "dcp",
     lacks=_find_model_alone,
     lost=_find_lost,
-    resume=lambda c, _path: Resume(_directory(c)),  # torch.distributed.checkpoint.load(checkpoint_id=…)
+    resume=lambda c, _path: Resume(_find_directory(c)),  # torch.distributed.checkpoint.load(checkpoint_id=…)
     steps=_read_steps,
     check=_check,
 )
@@ -171,8 +174,10 @@ _SNAPSHOT_WORDS = ("global_step", "step", "iteration", "current_step", "num_step
 
 
 def _read_snapshot(part: Part, metadata: Metadata) -> Steps:
-    """The name's, else what the script saved beside its tensors; optimizers count for themselves."""
-    told = _without_states(metadata)
+    """Return the step and epoch in the name, else what the script saved beside its tensors; optimizers' do
+    not count.
+    """
+    told = _drop_own_counters(metadata)
     step = last_word(told, _SNAPSHOT_WORDS) if part.step is None else part.step
     return step, last_word(told, ("epoch",)) if part.epoch is None and step is None else part.epoch, None
 
@@ -186,7 +191,9 @@ TORCHSNAPSHOT = declare(__name__, "torchsnapshot", steps=_read_snapshot, check=_
 
 
 def _resume_paddle(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    """The arguments of ``paddle.distributed.load_state_dict``: a path alone means the highest id in it."""
+    """Return arguments of ``paddle.distributed.load_state_dict``, which without an id loads the highest in a
+    path.
+    """
     directory = checkpoint.parts[0].path.rpartition("/")[0]
     return Resume(directory, (f"path={directory}", f"unique_id={checkpoint.generation}"))
 

@@ -13,15 +13,7 @@ from functools import partial
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import borrowed, named_steps
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Rows,
-    Saves,
-    Tracker,
-    loss,
-    whole,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, Tracker, loss, whole
 from ckpt_tools.layouts.common.lost_files import without_optimizer
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.files import name_saved, read_tracker
@@ -30,12 +22,12 @@ from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.ranges import ranges, words
 
 _MODELS = ("model", "weights", "model_optimizer", "trainer", "policy", "actor", "dcp")
-"""Directories of which a save has one at least."""
+"""Directories that may hold the model: every save has at least one of them."""
 _TRACKED = "latest_checkpointed_iteration"
-_DONE = "CHECKPOINT_COMPLETE"
-"""What LLaMA-Factory writes when all else is there, and asks for before it resumes from a save."""
-_BEGUN = "num_training_steps"
-"""What its ``metadata.json`` tells, which it writes before all else."""
+_LAST_FILE = "CHECKPOINT_COMPLETE"
+"""The file that LLaMA-Factory writes last, and asks for before it resumes from a save."""
+_FIRST_ENTRY = "num_training_steps"
+"""An entry of LLaMA-Factory's ``metadata.json``, which it writes before all other files."""
 _XTUNER = ("checkpoint_list", "snap_checkpoint_list")
 
 
@@ -45,17 +37,17 @@ def _check(parts: Rows) -> Found:
     counts = [row for row in parts if row[0].piece.startswith(("told", "single_counts"))]
     for key in ("global_step", "cur_step"):
         yield from named_steps(counts, key)
-    # NeMo AutoModel names saves after it
+    # NeMo AutoModel names its saves after this step
     yield from named_steps([row for row in parts if row[0].name == "step_scheduler.pt"], "step")
     yield from borrowed(parts, {p.piece: ("optimizer_step",) for p, _ in parts if p.role != "state"})
-    done = {part.home for part, _ in parts if part.role == "complete"}
+    finished = {part.home for part, _ in parts if part.role == "complete"}
     for part, report in counts:
-        if _BEGUN in report.metadata and part.home not in done:
-            yield part.path, loss(f"there is no {_DONE}, which is written last")
+        if _FIRST_ENTRY in report.metadata and part.home not in finished:
+            yield part.path, loss(f"there is no {_LAST_FILE}, which is written last")
 
 
 def _read_tracked(data: bytes) -> int | None:
-    """lm-engine's."""
+    """Return the iteration in lm-engine's tracker file (JSON); None if it has none."""
     try:
         said = json.loads(data)
     except (ValueError, RecursionError):
@@ -68,7 +60,9 @@ def _write_tracked(said: int | str) -> bytes:
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
-    """Also the model, which may be in one of several directories, of which some are for the optimizer too."""
+    """Yield a save without a model in any of the directories that may hold one, some together with the
+    optimizer; files that the run's other saves have; and a lone save without an optimizer.
+    """
     holding = {"safetensors", "worker_index", *(f"{name}_index" for name in _MODELS)}
     if holding.isdisjoint(p.role for p in c.parts):
         yield loss(f"none of its directories holds a model ({', '.join(_MODELS)})", c.path)
@@ -82,12 +76,14 @@ def _read_last_number(name: str) -> int | None:
 
 
 def _read_latest(data: bytes, _base: str) -> int | None:
-    """NeMo AutoModel's ``LATEST.txt``, which it writes where it cannot make a link: a directory's name."""
+    """Return the last number in ``LATEST.txt``, which NeMo AutoModel writes where it cannot make a link."""
     return _read_last_number(data[:255].decode(errors="replace").strip())
 
 
 def _read_xtuner(data: bytes, base: str) -> int | None:
-    """The later one of a run's last regular save and its last snapshot."""
+    """Return the higher step of a run's last regular save and its last snapshot, as XTuner's ``.xtuner``
+    lists them.
+    """
     run = base.rpartition("/")[0].rpartition("/")[2]
     try:
         runs = [one for one in json.loads(data)["exps"] if not base or one["exp_dir"].endswith(f"/{run}")]
@@ -122,8 +118,8 @@ _WORLD = 1 << 20
 
 
 def _check_ranks(parts: Rows) -> Found:
-    """What each rank counted against the directory's name; and ranks without a file of their own, where the
-    others tell how many ranks there were: each would go on with the random numbers of rank 0.
+    """Yield files whose ``global_step`` differs from the directory's name; and ranks without a file, where
+    another rank's ``world_size`` counts them: they would go on with the random numbers of rank 0.
     """
     yield from named_steps(parts, "global_step", "step", role="trainer")
     rows = [(part, report) for part, report in parts if part.role == "trainer"]
@@ -139,7 +135,7 @@ def _check_ranks(parts: Rows) -> Found:
 
 
 def _find_lost_first(c: Checkpoint, _beside: Saves) -> Flaws:
-    """Without the file of rank 0 the directory is no checkpoint for OLMo-core, whatever else is in it."""
+    """Yield a loss without the file of rank 0: OLMo-core takes the directory for no checkpoint then."""
     if not any(p.role == "trainer" and p.rank == 0 for p in c.parts):
         text = "there is no train/rank0.pt, without which OLMo-core does not take it for a checkpoint"
         yield loss(text, c.path)

@@ -1,12 +1,13 @@
-"""Layouts that ``layouts/data/FILE.toml`` declares; what only one framework needs is a function in
-``layouts/FILE.py``, which ``declare`` is given.
+"""Layouts that ``layouts/data/FILE.toml`` declares; code that only one framework needs is a function in
+``layouts/FILE.py``, which passes it to ``declare``.
 
-``pieces`` is a text with a line for each piece, ``NAME ROLE TEMPLATE WORD…``, or for a set of them in a
-directory ("." for none), ``DIRECTORY @SET WORD…``: ``FILE.SET`` is one of another file. A word is a format,
-or the value of a field of ``Piece``, ``KEY=TEXT`` what its content tells. Behind a set ``KEY=TEXT`` takes the
-place of ``(KEY)`` in it, ``mark=TEXT`` is put behind the names of its pieces. ``deep=1-6`` stands for six
-pieces: in each ``#`` is a number, and ``…`` as many directories. ``[text]`` says what else a ``(KEY)`` stands
-for, ``[homes]`` which directories, each with its own mark, a word in the place of one does.
+``pieces`` is a text with one piece per line, ``NAME ROLE TEMPLATE WORD…``. A line ``DIRECTORY @SET WORD…``
+stands for all pieces of a set, below this directory ("." for none); ``@FILE.SET`` is a set of another file. A
+word is a format, the value of a field of ``Piece``, or ``KEY=TEXT`` for a field of ``Content``. Behind a set,
+``KEY=TEXT`` replaces ``(KEY)`` in its lines, and ``mark=TEXT`` is appended to the names of its pieces.
+``deep=1-6`` makes six pieces: ``#`` becomes a number, and ``…`` as many directories. ``[text]`` has more
+texts for ``(KEY)``; ``[homes]`` has lists of directories, each with a mark, for a word in the place of
+DIRECTORY.
 """
 
 from __future__ import annotations
@@ -35,17 +36,7 @@ from ckpt_tools.layouts.common.layout import (
     read_number,
     resume_with,
 )
-from ckpt_tools.layouts.common.piece import (
-    JSON,
-    TORCH,
-    Changes,
-    Claim,
-    Content,
-    Piece,
-    Readers,
-    Stage,
-    Where,
-)
+from ckpt_tools.layouts.common.piece import JSON, TORCH, Changes, Claim, Content, Piece, Readers, Stage, Where
 from ckpt_tools.model.part import Kind
 from ckpt_tools.model.ranges import read_table
 
@@ -64,13 +55,13 @@ _TRACKERS: Mapping[str, Mapping[str, Any]] = {
     "number": {"read": read_number},
     "name": {"read": read_last_name, "name": name_home},
 }
-"""How a tracker is read, and what it says when it names a checkpoint."""
+"""Ways to read a tracker file, and what such a tracker says when it names a checkpoint."""
 _TABLES = {"complete": Complete, "counting": Counting, "ranks": Ranks, "beside": Beside}
 
 
 @cache
 def read_data(file: str) -> dict[str, Any]:
-    """Return what a file of ``layouts/data`` says."""
+    """Return the tables of ``layouts/data/FILE.toml``, with each ``(KEY)`` replaced by its text."""
     data = read_table("ckpt_tools.layouts", f"data/{file}.toml")
     text = dict[str, str]()
     for key, value in data.get("text", {}).items():
@@ -84,7 +75,7 @@ def read_data(file: str) -> dict[str, Any]:
 
 
 def _fill(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with what stands for each ``(KEY)``; one of another file is a ``(FILE.KEY)``."""
+    """Return a text with each ``(KEY)`` replaced by its value, and ``(FILE.KEY)`` by that text of a FILE."""
 
     def look_up(m: re.Match[str]) -> str:
         return str((read_data(m[1][:-1])["text"] if m[1] else values).get(m[2], m[0]))
@@ -93,7 +84,7 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def read_pieces(file: str, text: str) -> list[Piece]:
-    """Return the pieces of a text of a file. Raises KeyError for a set that there is not."""
+    """Return the pieces that the lines of a text declare. Raise KeyError for an unknown set."""
     found = list[Piece]()
     for first, second, *words in filter(None, map(str.split, text.splitlines())):
         if first == "#":
@@ -113,6 +104,7 @@ def read_pieces(file: str, text: str) -> list[Piece]:
 
 
 def _read_row(name: str, role: str, template: str, *words: str) -> list[Piece]:
+    """Return the piece of one line, or its several pieces if the last word is ``deep=LEAST-MOST``."""
     if not words or not words[-1].startswith("deep="):
         return [Piece(name, role, template, **_read_words(words))]
     least, most = map(int, words[-1].removeprefix("deep=").split("-"))
@@ -122,7 +114,7 @@ def _read_row(name: str, role: str, template: str, *words: str) -> list[Piece]:
 
 
 def _read_words(words: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a piece that words tell."""
+    """Return the fields of ``Piece`` that the words of a line set."""
     fields, readers, content = dict[str, Any](), dict[str, Any](), dict[str, Any]()
     for word in words:
         key, _, value = word.partition("=")
@@ -147,7 +139,9 @@ def _read_words(words: Sequence[str]) -> dict[str, Any]:
 
 
 def declare(module: str, name: str, **given: Any) -> Layout:
-    """Return the layout ``name`` of the data of a ``module``, with the fields that are ``given``."""
+    """Return the layout ``name`` of a ``module``'s data file; the ``given`` fields override those of the
+    file.
+    """
     file = module.rpartition(".")[2]
     table = _freeze(read_data(file)[name])
     made = {
@@ -171,7 +165,7 @@ def declare(module: str, name: str, **given: Any) -> Layout:
 
 
 def _freeze(value: Any) -> Any:
-    """Return a value of a file with tuples and patterns in it."""
+    """Return a value of a TOML file with tuples in place of lists, and its regular expressions compiled."""
     if isinstance(value, list):
         return tuple(map(_freeze, value))
     if not isinstance(value, dict):

@@ -22,7 +22,7 @@ from ckpt_tools.model.ranges import ranges, words
 from ckpt_tools.model.report import Report
 
 MARK = "_deepspeed"
-"""In the names of its pieces where they lie below a checkpoint of another framework."""
+"""Part of the names of DeepSpeed's pieces where they lie below a checkpoint of another framework."""
 _STEPS = "global_steps"
 _WORLD = 1 << 20
 """No job has more ranks."""
@@ -31,11 +31,13 @@ _COUNTERS = {
     for name, counter in (("model", _STEPS), ("zero3", _STEPS), ("optim", "optimizer_step"))
     for mark in ("", "_any", "_actor", "_critic")
 }
-"""Piece -> what its counter is called."""
+"""Piece -> the metadata entry that holds its counter."""
 
 
 def _check(parts: Rows) -> Found:
-    """The files of each tag against each other, and the counters of all tags."""
+    """Yield contradictions between the files of each tag, between the counters of all tags, and missing
+    files.
+    """
     homes = defaultdict[str, list[tuple[Part, Report]]](list)
     for part, report in parts:
         homes[part.folder.directory].append((part, report))
@@ -43,39 +45,39 @@ def _check(parts: Rows) -> Found:
         yield from _find_other_steps(rows)
         yield from _find_lost_layers(rows)
     yield from find_lost_optimizers(parts)
-    told = list(borrowed(parts, _COUNTERS, growing=False))
-    yield from told
-    yield from _find_renamed(parts, {path for path, _ in told})
+    found = list(borrowed(parts, _COUNTERS, growing=False))
+    yield from found
+    yield from _find_renamed(parts, {path for path, _ in found})
     yield from missed(parts, _name_unlisted)
 
 
-def _find_renamed(parts: Rows, told: Collection[str]) -> Found:
-    """Tags of another step than their files, where others of the run are ``global_steps`` itself, as engines
-    call them; the tag is the user's own word, so a warning.
+def _find_renamed(parts: Rows, reported: Collection[str]) -> Found:
+    """Yield files, but for the ``reported`` paths, whose ``global_steps`` differs from the step in their tag,
+    if other tags of the run agree, as engines name them. A tag is the user's own word, so a warning.
     """
     counted = [(p, n) for p, r in parts if p.step and (n := whole(r.metadata.get(_STEPS))) is not None]
     if any(p.step == n for p, n in counted):
         for p, n in counted:
-            if p.step != n and p.path not in told:
+            if p.step != n and p.path not in reported:
                 text = f"the name says step {p.step}, the file's {_STEPS} is {n}, and elsewhere they are one"
                 yield p.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
 def _find_other_steps(rows: Rows) -> Found:
-    """Files of one tag with another ``global_steps`` than its first;
-    the tag itself is the user's own word.
+    """Yield files of one tag whose ``global_steps`` differs from that of its first file; the step in the tag
+    proves nothing, as users choose tags.
     """
-    told = [(p, n) for p, r in rows if (n := whole(r.metadata.get(_STEPS))) is not None]
-    for p, n in told:
-        first, step = told[0]
+    counted = [(p, n) for p, r in rows if (n := whole(r.metadata.get(_STEPS))) is not None]
+    for p, n in counted:
+        first, step = counted[0]
         if n not in (step, first.step):
             text = f"its {_STEPS} is {n}, that of {first.path.rpartition('/')[2]} is {step}"
             yield p.path, Flaw("step-mismatch", text)
 
 
 def find_lost_optimizers(parts: Rows) -> Found:
-    """Optimizer files of data parallel ranks that a model file beside them promises, and that are not there,
-    also in what an engine saved below another framework's checkpoint.
+    """Yield model files whose ``dp_world_size`` counts data parallel ranks without an optimizer file beside
+    them, also where an engine saved below another framework's checkpoint.
     """
     present = defaultdict[str, set[tuple[int | None, int | None]]](set)
     models = dict[str, tuple[Part, Report]]()
@@ -97,20 +99,20 @@ def find_lost_optimizers(parts: Rows) -> Found:
 
 
 def _spell_lost(dp: int, mp: int, present: Collection[tuple[int | None, int | None]]) -> Iterator[str]:
-    """Yield the data parallel ranks that are not there, by their model parallel rank."""
+    """Yield, for each model parallel rank, the data parallel ranks that are not ``present``, in words."""
     for m in range(mp):
         if gone := [d for d in range(dp) if (d, m) not in present]:
             yield f"data parallel rank {words(ranges(gone))} of model parallel rank {m}"
 
 
 def _find_lost_layers(rows: Rows) -> Found:
-    """Pipeline layers of which a stage's model states name parameters, and that have no file. One that is
+    """Yield model states of a pipeline stage that name parameters of a layer without a file. A layer that is
     tied to another one, or in which nothing is trained, is named nowhere.
     """
     there = {dict(p.coords)["layer"] for p, _ in rows if p.role == "layer"}
     for p, r in rows:
-        told = r.metadata.get("param_shapes.layers")
-        if isinstance(told, str) and (gone := set(map(int, told.split(","))) - there):
+        layers = r.metadata.get("param_shapes.layers")
+        if isinstance(layers, str) and (gone := set(map(int, layers.split(","))) - there):
             yield (
                 p.path,
                 loss(f"it names parameters of layer {words(ranges(gone))}, of which there is no file"),
@@ -118,8 +120,9 @@ def _find_lost_layers(rows: Rows) -> Found:
 
 
 def _find_lost(c: Checkpoint, _beside: Saves) -> Flaws:
-    """Pipeline layers that one rank of a model parallel group has and another one has not: each rank of it
-    saves its slice of each. Layers without a state count as well, so a gap between numbers says nothing.
+    """Yield pipeline layers that one rank of a model parallel group has and another one lacks: each rank
+    saves its slice of each layer. Layers without a state are numbered too, so a gap between numbers says
+    nothing.
     """
     slices = {p.coords: p for p in c.parts if p.role == "layer"}
     ranks = sorted({at for coords in slices for axis, at in coords if axis == "tp"})
@@ -132,8 +135,9 @@ def _find_lost(c: Checkpoint, _beside: Saves) -> Flaws:
 
 
 def without_model(c: Checkpoint, _beside: Saves = (), mark: str = MARK) -> Flaws:
-    """What an engine saved below another framework's checkpoint (pieces with this ``mark``), where the states
-    of its model are gone: its loader opens them first, and a model beside them does not replace them.
+    """Yield a loss if a DeepSpeed engine's save below another framework's checkpoint (pieces with this
+    ``mark``) has no model states: the engine's loader opens them first, and a model beside them does not
+    replace them.
     """
     saved = {p.piece.partition(mark)[0] for p in c.parts if mark in p.piece}
     if "optim" in saved and saved.isdisjoint(("model", "zero3")):
@@ -142,9 +146,11 @@ def without_model(c: Checkpoint, _beside: Saves = (), mark: str = MARK) -> Flaws
 
 
 _NEAR = 4
-"""Saves, the nearest in time, whose files tell which ones a save has."""
+"""How many saves, the nearest in time, tell which files a save has."""
 Name = Callable[[Part], "str | None"]
-"""What a file that no index lists is called in every checkpoint; None for one that does not count."""
+"""Returns the name that a file which no index lists has in every checkpoint; None if the file does
+not count.
+"""
 
 
 def _name_unlisted(p: Part) -> str | None:
@@ -152,36 +158,38 @@ def _name_unlisted(p: Part) -> str | None:
 
 
 def lacking(c: Checkpoint, others: Saves, name: Name) -> Flaws:
-    """What ``missed`` finds, of one checkpoint and by names alone: the same files are needed where those of
-    other checkpoints are damaged, and where they are too many to be read for it.
+    """Yield what ``missed`` finds for one checkpoint, by names alone: so it also works where other
+    checkpoints are damaged, or too many to be read.
     """
     run = (o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind))
     near = sorted(run, key=lambda o: abs(o.mtime_ns - c.mtime_ns))[:_NEAR]
-    saves = [*filter(None, (_named(o.parts, name) for o in near))]
-    if own := _named(c.parts, name):
+    saves = [*filter(None, (_map_names(o.parts, name) for o in near))]
+    if own := _map_names(c.parts, name):
         yield from (loss(f.message, path) for path, f in _find_missed([own], saves, len(saves) + 1))
 
 
 def missed(parts: Rows, name: Name) -> Found:
-    """Files that most other checkpoints of the run have and one has not, but for one without any such."""
+    """Return files that most other checkpoints of the run have; a checkpoint without any such file is
+    skipped.
+    """
     homes = defaultdict[str, list[Part]](list)
     for part, _ in parts:
         homes[part.home].append(part)
-    saves = [*filter(None, (_named(same, name) for same in homes.values()))]
+    saves = [*filter(None, (_map_names(same, name) for same in homes.values()))]
     return _find_missed(saves, saves, len(saves))
 
 
-def _find_missed(asked: Sequence[dict[str, Part]], saves: Sequence[dict[str, Part]], least: int) -> Found:
-    """What at least half of ``least`` of the saves have and one that is asked about has not."""
-    usual = Tally(said for names in saves for said in names)
+def _find_missed(asked: Sequence[dict[str, Part]], saves: Sequence[dict[str, Part]], total: int) -> Found:
+    """Yield each save of ``asked`` that lacks names which at least half of ``total`` saves have."""
+    usual = Tally(name for names in saves for name in names)
     for names in asked:
-        if gone := sorted(said for said, n in usual.items() if said not in names and 2 * n >= least):
+        if gone := sorted(name for name, n in usual.items() if name not in names and 2 * n >= total):
             text = f"{names_of(gone)} is not in its checkpoint, and the run's other checkpoints have it"
             yield next(iter(names.values())).path, loss(text)
 
 
-def _named(parts: Sequence[Part], name: Name) -> dict[str, Part]:
-    return {said: p for p in parts if (said := name(p)) is not None}
+def _map_names(parts: Sequence[Part], name: Name) -> dict[str, Part]:
+    return {its_name: p for p in parts if (its_name := name(p)) is not None}
 
 
 def _read_tag(data: bytes) -> str | None:
@@ -211,8 +219,8 @@ def _name_parameter(part: Part) -> str | None:
 
 
 def _check_universal(parts: Rows) -> Found:
-    """Parameters that the run's other checkpoints have; else those without a file that every other one of the
-    checkpoint has.
+    """Yield parameters that the run's other checkpoints have; without any, parameters that lack a file which
+    every other parameter of the checkpoint has.
     """
     gone = list(missed(parts, _name_parameter))
     yield from gone
@@ -250,7 +258,7 @@ OPENRLHF = declare(
     check=_check,
     tracker=Tracker(
         others=tuple((f"_{worker}/latest", lambda data, _base: _read_tag(data)) for worker in _WORKERS),
-        # the tag, which is that of the actor's directory and of the critic's
+        # the actor's and the critic's directory have the same tag
         name=lambda c: c.parts[0].path.split("/")[-2],
     ),
     lost=_find_lost_workers,

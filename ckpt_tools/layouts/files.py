@@ -1,4 +1,4 @@
-"""Files of people's own training loops under the names of loops.toml; their content tells the rest."""
+"""Files that people's own training loops save under the names of loops.toml; their content tells the rest."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ _FORMATS = (
 )
 
 _INSIDE = ("{name}", "{name}/{name}")
-"""What lies in the directory of a save."""
+"""How files lie in the directory of a save: in it, or one directory deeper."""
 _OF_THE_BEST = "best/"
 _LONGEST = 255
-"""Characters of a file's name."""
+"""The most characters of a file's name."""
 
 
 class Loop(Struct, frozen=True, dict=True):
-    """One entry of loops.toml. ``told``: what its number counts, the files tell."""
+    """One naming convention of loops.toml. ``told``: only the files tell whether its number is a step or an
+    epoch.
+    """
 
     name: str
     templates: tuple[str, ...]
@@ -49,7 +51,7 @@ class Loop(Struct, frozen=True, dict=True):
 
     @property
     def of_number(self) -> bool:
-        """Whether it is a directory that is called by a number alone."""
+        """True if a save is a directory whose name is nothing but a number."""
         return self.templates[0].startswith("{step}/")
 
     @cached_property
@@ -59,10 +61,10 @@ class Loop(Struct, frozen=True, dict=True):
     def pieces(self) -> Iterator[Piece]:
         for i, template in enumerate(self.templates):
             kind = Kind.BEST if template.startswith(_OF_THE_BEST) else self.kind
-            yield _piece(f"{self.name}/{i}" if i else self.name, template, kind)
+            yield _make_piece(f"{self.name}/{i}" if i else self.name, template, kind)
 
 
-def _piece(name: str, template: str, kind: Kind = Kind.PERIODIC) -> Piece:
+def _make_piece(name: str, template: str, kind: Kind = Kind.PERIODIC) -> Piece:
     return Piece(name, "model", template, _FORMATS, kind, COPIES, required=False, claim=Claim.WEAK)
 
 
@@ -73,7 +75,7 @@ def _declared() -> Mapping[str, Any]:
 
 @cache
 def loops() -> tuple[Loop, ...]:
-    """The conventions, in the order in which they are tried."""
+    """Return the conventions of loops.toml, in the order in which they are tried."""
     return tuple(map(_read_loop, _declared()["loop"]))
 
 
@@ -102,30 +104,35 @@ def _by_piece() -> Mapping[str, Loop]:
 
 
 def loop_of(p: Part) -> Loop:
-    """The convention that a part was found by, before it is placed."""
+    """Return the convention by whose name a part was found, before its content has told its piece."""
     return _by_piece()[p.piece]
 
 
 @cache
-def _names() -> tuple[Sequence[tuple[Loop, tuple[str, ...]]], Outlines]:
+def _list_names() -> tuple[Sequence[tuple[Loop, tuple[str, ...]]], Outlines]:
+    """Return each convention's templates, split at slashes, and the outlines of their last names."""
     names = [(loop, tuple(p.template.split("/"))) for loop in loops() for p in loop.pieces()]
     return names, Outlines(templates[-1] for _, templates in names)
 
 
 def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
-    """The convention that the end of a path fits, and the numbers in it."""
-    names, (known, outlines) = path.split("/"), _names()
+    """Return the convention that the end of a path fits, and the numbers in the path; (None, {}) if none
+    fits.
+    """
+    names, (known, outlines) = path.split("/"), _list_names()
     for i in outlines.find(names[-1]):
         loop, templates = known[i]
-        if len(templates) <= len(names) and (said := read_path(templates, names)) is not None:
-            return loop, said
+        if len(templates) <= len(names) and (fields := read_path(templates, names)) is not None:
+            return loop, fields
     return None, {}
 
 
 def _read_name(p: Part) -> Steps:
-    """The step or epoch that a part's own name tells, where it is what the part is taken for."""
-    loop, told = numbers_named(p.path)
-    step, epoch = (int(n) if (n := told.get(key)) else None for key in ("step", "epoch"))
+    """Return the step or epoch in a part's own name; of a ``told`` convention only what its part counts by
+    it.
+    """
+    loop, fields = numbers_named(p.path)
+    step, epoch = (int(n) if (n := fields.get(key)) else None for key in ("step", "epoch"))
     if loop is not None and loop.told and step != p.step:
         step, epoch = None, step if step == p.epoch else None
     return step, epoch, None
@@ -138,8 +145,8 @@ def _read_steps(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check(parts: Rows) -> Found:
-    """A file that was saved at the step or epoch of another file, as the names tell; files of one checkpoint
-    that were saved at two steps: each save writes over them, and one of them was when the job died.
+    """Yield files that were saved at the step or epoch in another file's name; and files of one checkpoint
+    with steps further apart than 1: each save writes over them, and the job died between two of them.
     """
     yield from told_otherwise(parts, _read_name)
     together = defaultdict[object, dict[int, Part]](dict)
@@ -160,7 +167,9 @@ _WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "coun
 
 
 def _list_holdings(c: Checkpoint) -> frozenset[str] | None:
-    """The roles of its files, and what these hold together; None where one of them could not be read."""
+    """Return the roles of a checkpoint's files, and what these hold together; None if one could not
+    be read.
+    """
     held = holds_of(c)
     if held is None:
         return None
@@ -169,12 +178,12 @@ def _list_holdings(c: Checkpoint) -> frozenset[str] | None:
 
 
 _Beside = Sequence[tuple[Checkpoint, "frozenset[str] | None"]]
-"""Other saves of a run, and what they hold as far as that could be read."""
+"""Other saves of a run, each with what ``_list_holdings`` returns for it."""
 
 
 def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
-    """What all other saves of its run hold, and it does not; weights; and an optimizer's state that one of
-    them has, or may have had that cannot be read, or with which its schedule was saved.
+    """Yield what a save does not hold: what all other saves of its run hold; weights; and an optimizer's
+    state if another save holds one, may hold one but cannot be read, or if the save has a schedule.
     """
     mine = _list_holdings(c)
     if mine is None or c.kind is Kind.RELEASE:
@@ -188,14 +197,17 @@ def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
         gone |= {_OPTIMIZER}
     gone -= mine
     for what in sorted(gone - {_WEIGHTS, _OPTIMIZER} or gone):
-        yield loss(f"{_call(c)} {_explain(what, mine, beside)}", c.parts[0].path)
+        yield loss(f"{_name_in_message(c)} {_explain(what, mine, beside)}", c.parts[0].path)
 
 
 def _explain(what: str, mine: frozenset[str], beside: _Beside) -> str:
+    """Return how the lack of ``what`` is known, for a message: by another save that has it, or by a
+    schedule.
+    """
     if o := next((o for o, held in beside if held is not None and what in held), None):
         named = [p.name for p in o.parts if p.role == what and what not in _ROLES]
         like = f"has no file like {named[0]}" if named else f"holds no {what}"
-        return f"{like}, which {_call(o)} beside it has"
+        return f"{like}, which {_name_in_message(o)} beside it has"
     why = ""
     if what == _OPTIMIZER:
         why = ", and a save beside it that may have held one cannot be read"
@@ -205,8 +217,8 @@ def _explain(what: str, mine: frozenset[str], beside: _Beside) -> str:
 
 
 def _may_train(held: frozenset[str] | None, c: Checkpoint, o: Checkpoint) -> bool:
-    """Return True if a save holds an optimizer's state, or cannot be read, is of another convention than
-    ``c`` and had more bytes.
+    """Return True if the save ``o`` holds an optimizer's state; or if it cannot be read, is of another
+    convention than ``c`` and has more bytes.
     """
     if held is not None:
         return _OPTIMIZER in held
@@ -216,7 +228,9 @@ def _may_train(held: frozenset[str] | None, c: Checkpoint, o: Checkpoint) -> boo
 
 
 def _find_run(c: Checkpoint, others: Saves) -> Iterator[Checkpoint]:
-    """Other saves of its run; newer ones without what each save writes over: no older one can have that."""
+    """Yield the other saves of its run; newer ones without the files that each save writes over, which no
+    older save can have.
+    """
     for o in others:
         if o is c or (o.layout, o.run) != (c.layout, c.run) or o.kind is Kind.RELEASE:
             continue
@@ -225,18 +239,21 @@ def _find_run(c: Checkpoint, others: Saves) -> Iterator[Checkpoint]:
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
-    """What weights alone lack that a Trainer saves; and what the saves with a number beside a save have."""
+    """Yield what a Trainer saves with weights, if they are alone; and what the run's saves with a number
+    hold.
+    """
     yield from weights_of_a_trainer(c, beside)
-    kept = [o for o in beside if not _is_written_over(o)]
-    if kept and c.kind is Kind.PERIODIC and not _is_written_over(c):
-        yield from _find_lacks(c, kept)
+    numbered = [o for o in beside if not _is_written_over(o)]
+    if numbered and c.kind is Kind.PERIODIC and not _is_written_over(c):
+        yield from _find_lacks(c, numbered)
 
 
 def _is_written_over(c: Checkpoint) -> bool:
+    """Return True if the run's next save writes over all files of a checkpoint."""
     return all(p.piece.startswith(ROLLING) for p in c.parts)
 
 
-def _call(c: Checkpoint) -> str:
+def _name_in_message(c: Checkpoint) -> str:
     if c.parts[0].home:
         return c.path.rpartition("/")[2]
     return c.label if c.parts[1:] else c.parts[0].name
@@ -245,15 +262,15 @@ def _call(c: Checkpoint) -> str:
 def _list_pieces() -> Iterator[Piece]:
     for loop in loops():
         yield from loop.pieces()
-    for name in PIECES:  # the first good one of several is loaded: what holds most goes first
-        placed = _piece(name, "placed by its content/")  # no file's name
-        yield placed
-        yield replace(placed, name=f"{ROLLING}{name}", changes=Changes.ROLLING)
+    for name in PIECES:  # of several files the first good one is loaded: pieces that hold most come first
+        piece = _make_piece(name, "placed by its content/")  # this template fits no file's name
+        yield piece
+        yield replace(piece, name=f"{ROLLING}{name}", changes=Changes.ROLLING)
 
 
 def read_tracker(data: bytes) -> str | None:
-    """The name of the checkpoint that a text names, whose path may be that of another machine; None for any
-    other text.
+    """Return the name of the checkpoint that a tracker's text names, maybe by a path on another machine; None
+    for any other text.
     """
     name = data.decode("utf-8", "surrogateescape").strip().rstrip("/").rpartition("/")[2]
     if not 0 < len(name) <= _LONGEST or not name.isprintable() or name.isdigit():
@@ -267,13 +284,17 @@ def _read_text(data: bytes, _base: str) -> str | None:
 
 
 def _read_paddlespeech(data: bytes, _base: str) -> str | None:
-    """The latest of the saves that PaddleSpeech's speech recognition lists, by its tag."""
+    """Return the file of the latest save, TAG.pdparams, in the list of PaddleSpeech's speech recognition; or
+    None.
+    """
     tag = re.search(rb"(?:^|\n)model_checkpoint_path:(\w+)\s*\Z", data)
     return f"{tag[1].decode()}.pdparams" if tag else None
 
 
 def _read_snapshots(data: bytes, _base: str) -> str | None:
-    """The latest that PaddleSpeech's speech synthesis records."""
+    """Return the name of the latest snapshot that PaddleSpeech's speech synthesis records; None
+    without one.
+    """
     try:
         last = json.loads(data.strip().rpartition(b"\n")[2])
     except (ValueError, RecursionError):
@@ -283,13 +304,15 @@ def _read_snapshots(data: bytes, _base: str) -> str | None:
 
 
 def name_saved(checkpoint: Checkpoint) -> str:
-    """What such a text holds: of several files the model's, and of two of these the one that is kept."""
+    """Return what a tracker's text says of a checkpoint: the name of its directory or of its file. Of several
+    files the model's is named, and of two of these the one that no save writes over.
+    """
     first = min(checkpoint.parts, key=lambda p: (p.role != "model", p.piece.startswith(ROLLING)))
     return (first.home or first.path).rpartition("/")[2]
 
 
 _TEXTS = ("latest", "latest.txt", "last.txt", "last_checkpoint.txt", "latest_ckpt.txt")
-"""What training loops call such a text, beside ``latest_checkpoint.txt``."""
+"""Names of such tracker files of training loops, beside ``latest_checkpoint.txt``."""
 FILES = declare(
     __name__,
     "files",

@@ -32,7 +32,7 @@ from ckpt_tools.model.ranges import ranges, words
 
 
 def _check_colossalai(parts: Rows) -> Found:
-    """running_states.json against the directory's name."""
+    """Yield files running_states.json whose epoch or step differs from the directory's name."""
     yield from named_epochs(parts, "epoch", role="state")
     yield from named_steps(parts, "global_step", role="state")
     for part, report in parts:
@@ -60,8 +60,12 @@ def _check_nanotron(parts: Rows) -> Found:
 
 
 def _find_lost_of_nanotron(c: Checkpoint, beside: Saves) -> Flaws:
+    """Yield tensors that other saves have, gaps in the numbers of decoder blocks, and ranks without random
+    states.
+    """
+
     def tensors(o: Checkpoint) -> frozenset[str]:
-        """Return the names of the model's tensors, whoever holds them."""
+        """Return the names of the model's tensors, whichever ranks hold them."""
         names = (p.path.removeprefix(f"{o.path}/model/") for p in o.parts if p.role == "model")
         return frozenset(_RANKS.sub("", name).removesuffix(".safetensors").rstrip("_") for name in names)
 
@@ -78,7 +82,9 @@ def _find_lost_of_nanotron(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _find_lost_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
-    """Ranks whose files are gone, as the names of the others tell. A tensor is of one pipeline stage."""
+    """Yield (path, text) for each set of files that lacks ranks: "-of-N" in the names of the others tells how
+    many there were. A tensor lies in one pipeline stage only.
+    """
     sets = defaultdict[str, list[Part]](list)
     for part in parts:
         sets[_RANKS.sub(r"\1\3", part.path)].append(part)
@@ -98,29 +104,31 @@ def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
 
 
 def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:
-    """What the rest of the save shows to have been there, and what the saves ``beside`` it have."""
-    gone = sorted(_show_others(c) - names_in(c))
+    """Yield files that the other files of the save imply; without any, files that all saves ``beside`` it
+    have.
+    """
+    gone = sorted(_list_implied(c) - names_in(c))
     for name in gone:
         yield loss(f"there is no {name}, which the other files of the save belong to", c.path)
     if not gone:
         yield from without_names(c, beside, names_in)
 
 
-def _show_others(c: Checkpoint) -> set[str]:
-    """Files of places and ranks that others tell: each place of the model has one of the optimizer, and a
-    rank that trains it.
+def _list_implied(c: Checkpoint) -> set[str]:
+    """Return the names of files that other files of the save imply: each place of the model has a file of the
+    optimizer, and a rank that trains it. An export implies none.
     """
     files = names_in(c)
     if not any(name.startswith("trainer/") for name in files):  # an export
         return set()
     places = {name.partition("/")[2] for name in files if name.startswith(("model/", "optimizer/"))}
     shards = len({place.rpartition("/")[2] for place in places})
-    shown = {f"{role}/{place}" for role in ("model", "optimizer") for place in places}
+    implied = {f"{role}/{place}" for role in ("model", "optimizer") for place in places}
     for role, name, least in (("trainer", "rank", len(places)), ("data_reader", "dp", shards)):
         ranks = [at for p in c.parts if p.role == role for axis, at in p.coords if axis == "shard"]
         if ranks:
-            shown |= {f"{role}/{name}_{rank:02d}.pt" for rank in range(max(least, *ranks))}
-    return shown
+            implied |= {f"{role}/{name}_{rank:02d}.pt" for rank in range(max(least, *ranks))}
+    return implied
 
 
 FAIRSEQ2 = declare(

@@ -6,14 +6,7 @@ import re
 from functools import partial
 
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Saves,
-    Tracker,
-    check_all,
-    loss,
-    names_in,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Saves, Tracker, check_all, loss, names_in
 from ckpt_tools.layouts.common.lost_files import fewer_than_listed, lost_arrays
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint

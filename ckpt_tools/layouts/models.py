@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Rows,
-    Saves,
-    loss,
-    whole,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Rows, Saves, loss, whole
 from ckpt_tools.layouts.common.lost_files import lost_shards, weights_of_a_trainer
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint

@@ -7,12 +7,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Saves,
-    loss,
-    names_in,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Saves, loss, names_in
 from ckpt_tools.layouts.common.lost_files import without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model import ranges

@@ -8,19 +8,8 @@ import re
 from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.counters import (
-    EPOCHS,
-    STEPS,
-    number,
-    told_otherwise,
-)
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Metadata,
-    Saves,
-    Steps,
-    loss,
-)
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, number, told_otherwise
+from ckpt_tools.layouts.common.layout import Flaws, Metadata, Saves, Steps, loss
 from ckpt_tools.layouts.common.lost_files import lost, without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint

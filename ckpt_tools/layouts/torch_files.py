@@ -7,17 +7,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ckpt_tools.layouts.common.counters import named_epochs, named_steps, read_steps
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Found,
-    Metadata,
-    Rows,
-    Saves,
-    Steps,
-    Tracker,
-    loss,
-    whole,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss, whole
 from ckpt_tools.layouts.common.lost_files import lost_shards, without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint

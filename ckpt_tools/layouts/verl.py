@@ -9,13 +9,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
 from ckpt_tools.layouts.common.counters import named_steps
-from ckpt_tools.layouts.common.layout import (
-    Flaws,
-    Saves,
-    check_all,
-    loss,
-    names_in,
-)
+from ckpt_tools.layouts.common.layout import Flaws, Saves, check_all, loss, names_in
 from ckpt_tools.layouts.common.lost_files import without_index, without_names
 from ckpt_tools.layouts.declared import declare
 from ckpt_tools.layouts.megatron import TRACKER, without_metadata
