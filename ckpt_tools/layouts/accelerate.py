@@ -121,10 +121,8 @@ def _find_lost_optimizer(c: Checkpoint, last_schedule: int, last_optimizer: int)
         text = "there is no file of an optimizer, and load_state of a job that trains fails without its own"
         yield loss(text, c.path, sure=False)
     if last_schedule > last_optimizer >= 0:
-        text = (
-            f"there is a schedule of number {last_schedule}, and no optimizer beyond number {last_optimizer}"
-        )
-        yield loss(text, c.path, sure=False)
+        text = f"there is a schedule of number {last_schedule}"
+        yield loss(f"{text}, and no optimizer beyond number {last_optimizer}", c.path, sure=False)
 
 
 ACCELERATE = declare(__name__, "accelerate", check=_check, lost=_find_lost)

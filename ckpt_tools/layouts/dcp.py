@@ -83,8 +83,8 @@ def _check(parts: Rows) -> Found:
 
 
 def _find_odd_steps(parts: Rows) -> Found:
-    """Yield files of another step than their checkpoint's: the step in its name if a file has it, else most
-    files'.
+    """Yield files whose step is neither that of their checkpoint's name nor, if no file has it,
+    most files'.
     """
     homes = defaultdict[str, list[tuple[Part, int]]](list)
     for part, report in parts:
@@ -174,9 +174,7 @@ _SNAPSHOT_WORDS = ("global_step", "step", "iteration", "current_step", "num_step
 
 
 def _read_snapshot(part: Part, metadata: Metadata) -> Steps:
-    """Return the step and epoch in the name, else what the script saved beside its tensors; optimizers' do
-    not count.
-    """
+    """Return the step and epoch in the name, else as the script saved them, but not as optimizers count."""
     told = _drop_own_counters(metadata)
     step = last_word(told, _SNAPSHOT_WORDS) if part.step is None else part.step
     return step, last_word(told, ("epoch",)) if part.epoch is None and step is None else part.epoch, None

@@ -35,9 +35,7 @@ _COUNTERS = {
 
 
 def _check(parts: Rows) -> Found:
-    """Yield contradictions between the files of each tag, between the counters of all tags, and missing
-    files.
-    """
+    """Yield contradictions between files of a tag or between counters of all tags, and missing files."""
     homes = defaultdict[str, list[tuple[Part, Report]]](list)
     for part, report in parts:
         homes[part.folder.directory].append((part, report))
@@ -148,9 +146,7 @@ def without_model(c: Checkpoint, _beside: Saves = (), mark: str = MARK) -> Flaws
 _NEAR = 4
 """How many saves, the nearest in time, tell which files a save has."""
 Name = Callable[[Part], "str | None"]
-"""Returns the name that a file which no index lists has in every checkpoint; None if the file does
-not count.
-"""
+"""Returns the name that an unlisted file has in every checkpoint; None for a file that does not count."""
 
 
 def _name_unlisted(p: Part) -> str | None:
@@ -169,9 +165,7 @@ def lacking(c: Checkpoint, others: Saves, name: Name) -> Flaws:
 
 
 def missed(parts: Rows, name: Name) -> Found:
-    """Return files that most other checkpoints of the run have; a checkpoint without any such file is
-    skipped.
-    """
+    """Return files that most other checkpoints of the run have; one without any such file is skipped."""
     homes = defaultdict[str, list[Part]](list)
     for part, _ in parts:
         homes[part.home].append(part)

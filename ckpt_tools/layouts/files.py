@@ -36,8 +36,8 @@ _LONGEST = 255
 
 
 class Loop(Struct, frozen=True, dict=True):
-    """One naming convention of loops.toml. ``told``: only the files tell whether its number is a step or an
-    epoch.
+    """A naming convention of loops.toml. ``told``: the files tell whether its number is a step or
+    an epoch.
     """
 
     name: str
@@ -116,9 +116,7 @@ def _list_names() -> tuple[Sequence[tuple[Loop, tuple[str, ...]]], Outlines]:
 
 
 def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
-    """Return the convention that the end of a path fits, and the numbers in the path; (None, {}) if none
-    fits.
-    """
+    """Return the convention that the end of a path fits, and its numbers; (None, {}) if none fits."""
     names, (known, outlines) = path.split("/"), _list_names()
     for i in outlines.find(names[-1]):
         loop, templates = known[i]
@@ -128,9 +126,7 @@ def numbers_named(path: str) -> tuple[Loop | None, Mapping[str, str | None]]:
 
 
 def _read_name(p: Part) -> Steps:
-    """Return the step or epoch in a part's own name; of a ``told`` convention only what its part counts by
-    it.
-    """
+    """Return the step or epoch in a part's own name; if ``told``, only as the part's content counts it."""
     loop, fields = numbers_named(p.path)
     step, epoch = (int(n) if (n := fields.get(key)) else None for key in ("step", "epoch"))
     if loop is not None and loop.told and step != p.step:
@@ -167,9 +163,7 @@ _WEIGHTS, _OPTIMIZER, _COUNTS = "weights of a model", "optimizer's state", "coun
 
 
 def _list_holdings(c: Checkpoint) -> frozenset[str] | None:
-    """Return the roles of a checkpoint's files, and what these hold together; None if one could not
-    be read.
-    """
+    """Return the roles of a checkpoint's files, and what these hold; None if one could not be read."""
     held = holds_of(c)
     if held is None:
         return None
@@ -201,9 +195,7 @@ def _find_lacks(c: Checkpoint, others: Saves) -> Flaws:
 
 
 def _explain(what: str, mine: frozenset[str], beside: _Beside) -> str:
-    """Return how the lack of ``what`` is known, for a message: by another save that has it, or by a
-    schedule.
-    """
+    """Return how the lack of ``what`` shows, for a message: by a save that has it, or by a schedule."""
     if o := next((o for o, held in beside if held is not None and what in held), None):
         named = [p.name for p in o.parts if p.role == what and what not in _ROLES]
         like = f"has no file like {named[0]}" if named else f"holds no {what}"
@@ -228,9 +220,7 @@ def _may_train(held: frozenset[str] | None, c: Checkpoint, o: Checkpoint) -> boo
 
 
 def _find_run(c: Checkpoint, others: Saves) -> Iterator[Checkpoint]:
-    """Yield the other saves of its run; newer ones without the files that each save writes over, which no
-    older save can have.
-    """
+    """Yield other saves of its run; newer ones without rolling files, which no older save can have."""
     for o in others:
         if o is c or (o.layout, o.run) != (c.layout, c.run) or o.kind is Kind.RELEASE:
             continue
@@ -239,9 +229,7 @@ def _find_run(c: Checkpoint, others: Saves) -> Iterator[Checkpoint]:
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield what a Trainer saves with weights, if they are alone; and what the run's saves with a number
-    hold.
-    """
+    """Yield what a Trainer's weights alone lack, and what saves with a number ``beside`` the save hold."""
     yield from weights_of_a_trainer(c, beside)
     numbered = [o for o in beside if not _is_written_over(o)]
     if numbered and c.kind is Kind.PERIODIC and not _is_written_over(c):
@@ -284,17 +272,13 @@ def _read_text(data: bytes, _base: str) -> str | None:
 
 
 def _read_paddlespeech(data: bytes, _base: str) -> str | None:
-    """Return the file of the latest save, TAG.pdparams, in the list of PaddleSpeech's speech recognition; or
-    None.
-    """
+    """Return the file of the latest save (TAG.pdparams) that PaddleSpeech's speech recognition lists."""
     tag = re.search(rb"(?:^|\n)model_checkpoint_path:(\w+)\s*\Z", data)
     return f"{tag[1].decode()}.pdparams" if tag else None
 
 
 def _read_snapshots(data: bytes, _base: str) -> str | None:
-    """Return the name of the latest snapshot that PaddleSpeech's speech synthesis records; None
-    without one.
-    """
+    """Return the name of the latest snapshot that PaddleSpeech's speech synthesis records, or None."""
     try:
         last = json.loads(data.strip().rpartition(b"\n")[2])
     except (ValueError, RecursionError):
@@ -304,8 +288,8 @@ def _read_snapshots(data: bytes, _base: str) -> str | None:
 
 
 def name_saved(checkpoint: Checkpoint) -> str:
-    """Return what a tracker's text says of a checkpoint: the name of its directory or of its file. Of several
-    files the model's is named, and of two of these the one that no save writes over.
+    """Return what such a text says of a checkpoint: the name of its directory or file. Of several files the
+    model's is named, and rather one that the next save does not write over.
     """
     first = min(checkpoint.parts, key=lambda p: (p.role != "model", p.piece.startswith(ROLLING)))
     return (first.home or first.path).rpartition("/")[2]

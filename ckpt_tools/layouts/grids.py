@@ -60,9 +60,7 @@ def _check_nanotron(parts: Rows) -> Found:
 
 
 def _find_lost_of_nanotron(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield tensors that other saves have, gaps in the numbers of decoder blocks, and ranks without random
-    states.
-    """
+    """Yield tensors of other saves, gaps in the numbers of blocks, and ranks without random numbers."""
 
     def tensors(o: Checkpoint) -> frozenset[str]:
         """Return the names of the model's tensors, whichever ranks hold them."""
@@ -82,8 +80,8 @@ def _find_lost_of_nanotron(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _find_lost_ranks(parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
-    """Yield (path, text) for each set of files that lacks ranks: "-of-N" in the names of the others tells how
-    many there were. A tensor lies in one pipeline stage only.
+    """Yield (path, text) for each set of files that lacks ranks, as "-of-N" in the names of the others tells.
+    A tensor lies in one pipeline stage only.
     """
     sets = defaultdict[str, list[Part]](list)
     for part in parts:
@@ -104,9 +102,7 @@ def _read_step_of_fairseq2(metadata: Metadata) -> int | None:
 
 
 def _find_lost_of_fairseq2(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield files that the other files of the save imply; without any, files that all saves ``beside`` it
-    have.
-    """
+    """Yield files that the save's other files imply; if none, files that all saves ``beside`` it have."""
     gone = sorted(_list_implied(c) - names_in(c))
     for name in gone:
         yield loss(f"there is no {name}, which the other files of the save belong to", c.path)

@@ -1,7 +1,8 @@
-"""The tables of ckpt.toml that describe files which no layout recognises, worked out from their names. Pure.
+"""The tables of ckpt.toml for files that no layout recognises, worked out from the files' names. Pure.
 
-One number of a name is that of the save: the one that is called step or epoch, else the last that varies and
-does not count from 0. Files of one such number are one save, and so are files of one directory without any.
+One number of a name is that of the save: the one behind a word such as step or epoch, else the last number
+that varies and does not count from 0. Files with the same number are one save; so are files of one directory
+without numbers.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ _NOTES = {
 }
 Reader = Callable[[str], Mapping[str, bytes]]
 Look = Callable[[str], tuple[str, str]]
-"""Path -> ``optimizer`` of its state alone, else ""; the signature of a model's tensors with that state."""
+"""Path -> (``optimizer`` of its state alone, else ""; the signature of a model's tensors saved with it, else
+"").
+"""
 _ASKED = 3
-"""Files of a template that are asked what they hold: some may be damaged."""
+"""How many files of a template are asked what they hold, as some may be damaged."""
 
 
 class _Row(NamedTuple):
@@ -52,9 +55,9 @@ class _Row(NamedTuple):
 
 
 class GuessedPiece(Struct, frozen=True, dict=True):
-    """Files of one template, the runs and numbers of their saves, and what else their names could mean.
-    ``sure``: a word tells each number, or it is that of a step and does not count from 0. ``state`` is the
-    signature of whole states.
+    """The files of one template. ``saves`` are the run and the numbers of each save, ``notes`` say what else
+    a number could mean. ``sure``: a word names each number, or it is a step and does not count from 0.
+    ``state`` is the signature of files that hold a whole state.
     """
 
     template: str
@@ -76,7 +79,7 @@ class GuessedPiece(Struct, frozen=True, dict=True):
 
 
 class Guess(NamedTuple):
-    """The pieces of each layout; ``left_out`` are files whose names no template can spell."""
+    """The pieces of each layout; ``left_out`` are the paths of files that no template fits."""
 
     layouts: tuple[tuple[GuessedPiece, ...], ...]
     left_out: tuple[str, ...]
@@ -88,26 +91,28 @@ class Guess(NamedTuple):
 
 
 def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = lambda _: ("", "")) -> Guess:
-    """Return the layouts of files, from their sizes by path; none fits what another has ``placed``."""
+    """Return the layouts of files (path -> size); their templates fit no path that others have ``placed``."""
     made: dict[str, GuessedPiece] = {}
-    shapes = [_Shape(texts, rows) for texts, rows in _shapes(list(sizes)).items()]
-    several = any(field in WHOSE and s.varies(i) for s in shapes for i, field in enumerate(_told(s.texts)))
+    shapes = [_Shape(texts, rows) for texts, rows in _group_by_texts(list(sizes)).items()]
+    several = any(
+        field in WHOSE and s.varies(i) for s in shapes for i, field in enumerate(_name_fields(s.texts))
+    )
     for shape in shapes:
-        p = _tell_apart(_piece(shape, several), placed)
+        p = _add_directories(_make_piece(shape, several), placed)
         if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it
             known = made.get(p.template, replace(p, paths=(), saves=frozenset()))
             role, state = next(filter(any, map(look, p.paths[-_ASKED:])), (known.role, known.state))
             made[p.template] = replace(
                 p, paths=known.paths + p.paths, saves=known.saves | p.saves, role=role, state=state
             )
-    layouts = tuple(tuple(_with_roles(pieces, sizes)) for pieces in _layouts(made.values()))
+    layouts = tuple(tuple(_assign_roles(pieces, sizes)) for pieces in _group_layouts(made.values()))
     taken = {path for pieces in layouts for p in pieces for path in p.paths if p.matches(path)}
     return Guess(layouts, tuple(path for path in sizes if path not in taken))
 
 
 def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]:
-    """Return the keys for the small file that is called as a tracker and in each run holds the number or the
-    name of a save, if there is one. ``read`` returns the small files of a directory.
+    """Return the keys of ckpt.toml for a tracker file, {} without one: a small file called like a tracker
+    that in each run holds the number or name of a save. ``read`` returns the small files of a directory.
     """
     saves: dict[str, set[str]] = {}
     for p in pieces:
@@ -124,8 +129,8 @@ def find_tracker(pieces: Sequence[GuessedPiece], read: Reader) -> dict[str, str]
     return {}
 
 
-def _shapes(paths: Sequence[str]) -> Mapping[tuple[str, ...], list[_Row]]:
-    """Return the files whose paths differ in numbers alone below their runs, by the texts around these."""
+def _group_by_texts(paths: Sequence[str]) -> Mapping[tuple[str, ...], list[_Row]]:
+    """Return files, as rows, by the texts around the numbers in their paths below their runs."""
     shapes: dict[tuple[str, ...], list[_Row]] = {}
     begins = {p: _find_save(p) for p in paths if not any(map(templates.is_begun, p.split("/")))}
     homes = _find_homes([path for path, begin in begins.items() if begin is None])
@@ -140,9 +145,11 @@ def _shapes(paths: Sequence[str]) -> Mapping[tuple[str, ...], list[_Row]]:
 
 
 def _find_save(path: str) -> int | None:
-    """Return the offset of the first name with a number; with one that a word tells where that is a step."""
+    """Return the offset of the first name with a number, None without one; if a word calls any number step or
+    epoch, of the first name with a number behind a word.
+    """
     names = path.split("/")
-    told = [_told(_NUMBER.split(name)) for name in names]
+    told = [_name_fields(_NUMBER.split(name)) for name in names]
     called = any(WHEN.intersection(fields) for fields in told)
     plain = [any(map(str.isdigit, _NUMBER.findall(name))) for name in names]
     begins = (i for i, fields in enumerate(told) if plain[i] and (any(fields) or not called))
@@ -151,8 +158,8 @@ def _find_save(path: str) -> int | None:
 
 
 def _find_homes(paths: Sequence[str]) -> Mapping[str, str]:
-    """Return the directories of the saves of files without numbers: the one that has them all, if it is not
-    the root and no files of the same names lie in each directory of it.
+    """Return the directory of the save of each file without numbers: the one directory that has all of them;
+    or each directory in it, if it is the root or these have files of the same names.
     """
     above = commonpath(list(map(dirname, paths))) if paths else ""
     above += "/" if above else ""
@@ -160,12 +167,12 @@ def _find_homes(paths: Sequence[str]) -> Mapping[str, str]:
     for head, _, rest in (path[len(above) :].partition("/") for path in paths):
         inside.setdefault(head if rest else "", set()).add(rest or head)
     files = list(inside.values())
-    apart = not above or (len(files) > 1 and all(names == files[0] for names in files))
-    return {path: path[: path.find("/", len(above)) + 1] if apart else above for path in paths}
+    several = not above or (len(files) > 1 and all(names == files[0] for names in files))
+    return {path: path[: path.find("/", len(above)) + 1] if several else above for path in paths}
 
 
-def _told(texts: Sequence[str]) -> list[str]:
-    """Return the field of each number as the word before it tells, "" where none does."""
+def _name_fields(texts: Sequence[str]) -> list[str]:
+    """Return for each number the field that the word before it names, "" without such a word."""
     fields: list[str] = []
     for before in texts[:-1]:
         called = _CALLED.search(before.rpartition("/")[2].lower())
@@ -177,14 +184,14 @@ def _told(texts: Sequence[str]) -> list[str]:
 
 
 class _Shape(Struct, frozen=True, dict=True):
-    """Files whose names differ in their numbers: the ``texts`` around them, and a row for each file."""
+    """Files whose paths differ in numbers alone: ``texts`` around the numbers, and a row for each file."""
 
     texts: tuple[str, ...]
     rows: Sequence[_Row]
 
     @cached_property
     def columns(self) -> list[tuple[str, ...]]:
-        """The values of each number."""
+        """For each number its values in all rows."""
         return [tuple(row.numbers[i] for row in self.rows) for i in range(len(self.texts) - 1)]
 
     def varies(self, i: int) -> bool:
@@ -194,45 +201,47 @@ class _Shape(Struct, frozen=True, dict=True):
         return all(map(str.isdigit, self.columns[i]))
 
     def repeats(self, i: int, j: int) -> bool:
-        """Return True if the number ``i`` is the earlier number ``j`` in each name."""
+        """Return True if the number ``i`` equals the earlier number ``j`` in each row, leading
+        zeros aside.
+        """
         mine, other = ([n.lstrip("0") for n in self.columns[k]] for k in (i, j))
         return mine == other
 
     def of(self, fields: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return the run and the numbers of the save of each file."""
+        """Return for each file its run and the numbers of its save."""
         when = [column for column, field in zip(self.columns, fields, strict=True) if field in WHEN]
         return list(zip((row.above for row in self.rows), *when, strict=True))
 
 
-def _counts(values: Collection[str]) -> bool:
+def _count_from_0(values: Collection[str]) -> bool:
     found = set(map(int, values))
     return found == set(range(len(found)))  # 0, 1, 2 … without a gap
 
 
-def _piece(shape: _Shape, several: bool) -> GuessedPiece:
-    """Return the template of files that differ in their numbers; of ``several`` ranks a lone 0 tells none."""
-    told = _told(shape.texts)
+def _make_piece(shape: _Shape, several: bool) -> GuessedPiece:
+    """Return the piece that a shape makes; with files of ``several`` ranks a lone number 0 is no rank's."""
+    told = _name_fields(shape.texts)
     for i in [i for i, field in enumerate(told) if several and field in WHOSE]:
         told[i] = told[i] if any(n.strip("0") for n in shape.columns[i]) else ""
-    fields = _fields(shape, told)
+    fields = _complete_fields(shape, told)
     unsaid = {field for field, said in zip(fields, told, strict=True) if field != said} | {"shard"}
     notes = tuple(note for field, note in _NOTES.items() if field in unsaid & set(fields))
     paths = tuple(row.path for row in shape.rows)
     alone = not WHEN & set(fields) and ONCE & set(fields)
     saves = frozenset(zip(paths) if alone else shape.of(fields))
-    sure = bool(WHEN & set(fields)) and not any(_doubts(shape, fields, told))
-    return GuessedPiece(_written(shape, fields), paths, frozenset(fields), notes, saves, sure=sure)
+    sure = bool(WHEN & set(fields)) and not any(_check_doubts(shape, fields, told))
+    return GuessedPiece(_write_template(shape, fields), paths, frozenset(fields), notes, saves, sure=sure)
 
 
-def _doubts(shape: _Shape, fields: Sequence[str], told: Sequence[str]) -> Iterator[bool]:
-    """Yield for each step and rank that no word tells whether it may be the other: it counts from 0."""
+def _check_doubts(shape: _Shape, fields: Sequence[str], told: Sequence[str]) -> Iterator[bool]:
+    """Yield True for each step or rank without a word that counts from 0, and so may be the other one."""
     for column, field, said in zip(shape.columns, fields, told, strict=True):
         if field in ("step", "rank") and field != said:
-            yield _counts(column)
+            yield _count_from_0(column)
 
 
-def _fields(shape: _Shape, told: Sequence[str]) -> list[str]:
-    """Return the field of each number, "" where it is part of the name."""
+def _complete_fields(shape: _Shape, told: Sequence[str]) -> list[str]:
+    """Return the field of each number, from its word or by guess; "" where it is part of the name."""
     plain = [i for i in range(len(told)) if shape.is_plain(i)]
     fields = [
         field if i in plain and (field not in told[:i] or shape.repeats(i, told.index(field))) else ""
@@ -241,39 +250,43 @@ def _fields(shape: _Shape, told: Sequence[str]) -> list[str]:
     if not WHEN & set(fields) and (unnamed := [i for i in plain if not fields[i]]):
         fields[_find_step(shape, unnamed)] = "step"
     for i in [i for i, field in enumerate(fields) if not field and shape.varies(i)]:
-        fields[i] = _unnamed(shape, fields, i)
+        fields[i] = _guess_field(shape, fields, i)
     return fields
 
 
 def _find_step(shape: _Shape, unnamed: Sequence[int]) -> int:
-    steps = [i for i in unnamed if not _counts(shape.columns[i])]
+    """Return which of the ``unnamed`` numbers is the step: the last that varies and does not count from 0."""
+    steps = [i for i in unnamed if not _count_from_0(shape.columns[i])]
     varying = list(filter(shape.varies, steps)) or steps
     return varying[-1] if varying else next(filter(shape.varies, unnamed), unnamed[0])
 
 
-def _unnamed(shape: _Shape, fields: Sequence[str], i: int) -> str:
-    """Return what a number that varies is although no word says so."""
+def _guess_field(shape: _Shape, fields: Sequence[str], i: int) -> str:
+    """Return the field of the number ``i``, which varies and has no word: an equal number's, or a guess."""
     if not shape.is_plain(i):
         return "metric" if all(n.count(".") == 1 for n in shape.columns[i]) else "date"
     told = [j for j, field in enumerate(fields) if field and shape.is_plain(j) and shape.repeats(i, j)]
-    return fields[told[0]] if told else _within_saves(shape, fields, i)
+    return fields[told[0]] if told else _guess_within_saves(shape, fields, i)
 
 
-def _within_saves(shape: _Shape, fields: Sequence[str], i: int) -> str:
+def _guess_within_saves(shape: _Shape, fields: Sequence[str], i: int) -> str:
+    """Return ``rank`` or ``shard`` if a save has several values of the number ``i``, else ``name``."""
     rows = set(zip(shape.of(fields), shape.columns[i], strict=True))
-    saves, begun = {save for save, _ in rows}, {save for save, number in rows if not number.strip("0")}
+    saves, with_0 = {save for save, _ in rows}, {save for save, number in rows if not number.strip("0")}
     several = len(rows) > len(saves)
-    if several and _counts(shape.columns[i]) and 2 * len(begun) >= len(saves) and not WHOSE & set(fields):
+    counted = _count_from_0(shape.columns[i]) if several else False
+    if counted and 2 * len(with_0) >= len(saves) and not WHOSE & set(fields):
         return "rank"
     return "shard" if several and "shard" not in fields else "name"
 
 
 def _spell(text: str) -> str:
+    """Return a literal text as a template spells it: brackets as choices of one word."""
     return re.sub(r"[][{}]|[<>]+", lambda odd: f"<{odd[0]}>" if odd[0] in "[]{}" else "{name}", text)
 
 
-def _written(shape: _Shape, fields: Sequence[str]) -> str:
-    """Return the template, from the name with the first field on."""
+def _write_template(shape: _Shape, fields: Sequence[str]) -> str:
+    """Return the template, which begins with the first name that has a field."""
     texts = list(map(_spell, shape.texts))
     out, begin = texts[0], -1
     for i, field in enumerate(fields):
@@ -286,8 +299,8 @@ def _written(shape: _Shape, fields: Sequence[str]) -> str:
     return out[max(begin, 0) :]
 
 
-def _tell_apart(p: GuessedPiece, placed: Collection[str]) -> GuessedPiece | None:
-    """Return the piece with directories in its template until it fits no file of another layout, if any."""
+def _add_directories(p: GuessedPiece, placed: Collection[str]) -> GuessedPiece | None:
+    """Return the piece with directories before its template so that it fits no ``placed`` path, or None."""
     while any(map(p.matches, placed)):
         above = {f"//{path}".split("/")[-len(p.names) - 1] for path in p.paths}
         if len(above) > 1 or not (name := above.pop()) or ">" in name:
@@ -296,39 +309,39 @@ def _tell_apart(p: GuessedPiece, placed: Collection[str]) -> GuessedPiece | None
     return p
 
 
-def _layouts(pieces: Iterable[GuessedPiece]) -> list[list[GuessedPiece]]:
-    """Return the pieces by layout: those that have a save in common. A whole state under a name of loops.toml
-    is a save alone, and another one of the same model no part of it.
+def _group_layouts(pieces: Iterable[GuessedPiece]) -> list[list[GuessedPiece]]:
+    """Return the pieces by layout: pieces with a save in common are of one. But a file with a whole state
+    under a name of loops.toml is a save alone, to which no other state of the same model belongs.
     """
     layouts: list[list[GuessedPiece]] = []
     for p in pieces:
         joined = [p]
-        for of in [of for of in layouts if any(p.saves & other.saves for other in of)]:
-            if not any(_are_two_saves(q, other) for q in joined for other in of):
-                layouts.remove(of)
-                joined = [*of, *joined]
+        for layout in [layout for layout in layouts if any(p.saves & other.saves for other in layout)]:
+            if not any(_are_two_saves(q, other) for q in joined for other in layout):
+                layouts.remove(layout)
+                joined = [*layout, *joined]
         layouts.append(joined)
     return _join_lone(layouts)
 
 
 def _are_two_saves(p: GuessedPiece, other: GuessedPiece) -> bool:
-    known = {numbers_named(path)[0] is not None for path in (p.paths[0], other.paths[0])}
-    return bool(p.state) and p.state == other.state and (len(known) > 1 or not p.fields & WHEN)
+    in_loops = {numbers_named(path)[0] is not None for path in (p.paths[0], other.paths[0])}
+    return bool(p.state) and p.state == other.state and (len(in_loops) > 1 or not p.fields & WHEN)
 
 
 def _join_lone(layouts: list[list[GuessedPiece]]) -> list[list[GuessedPiece]]:
-    """Return the layouts; one file without a number is a save of the run beside it if both hold as much."""
-    for of in [of for of in layouts if _is_lone(of)]:
-        beside = [o for o in layouts if o is not of and _get_homes(o) == _get_homes(of)]
-        alike = [o for o in beside if any(p.state for p in o) == bool(of[0].state)]
+    """Return the layouts; a lone file joins the one run beside it if both or neither hold whole states."""
+    for lone in [layout for layout in layouts if _is_lone(layout)]:
+        beside = [o for o in layouts if o is not lone and _get_homes(o) == _get_homes(lone)]
+        alike = [o for o in beside if any(p.state for p in o) == bool(lone[0].state)]
         if len(beside) == len(alike) == 1 and beside[0][0].fields & WHEN:
-            layouts.remove(of)
-            beside[0] += of
+            layouts.remove(lone)
+            beside[0] += lone
     return layouts
 
 
 def _is_lone(pieces: Sequence[GuessedPiece]) -> bool:
-    """Return True if a layout is one file, whose name tells no save."""
+    """Return True if a layout is one file, whose name has no number of a save."""
     return len(pieces) == len(pieces[0].paths) == 1 and not pieces[0].fields & (WHEN | ONCE)
 
 
@@ -336,20 +349,20 @@ def _get_homes(pieces: Sequence[GuessedPiece]) -> set[str]:
     return {dirname(path) for p in pieces for path in p.paths}
 
 
-def _with_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Iterator[GuessedPiece]:
-    """Return the pieces with their words as roles; the largest is the model if none is called so, and a save
-    of one file beside others is one, too.
+def _assign_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> Iterator[GuessedPiece]:
+    """Yield the pieces of a layout with the words in their names as roles; without a model among these the
+    largest is the model. A save of one file beside others is a model, too.
     """
     if pieces[0].fields & WHEN and _is_lone(pieces[-1:]):
-        yield from _with_roles(pieces[:-1], sizes)
+        yield from _assign_roles(pieces[:-1], sizes)
         yield replace(pieces[-1], role="model")
         return
-    called = [p.role or _name_role(p.template) for p in pieces]
+    roles = [p.role or _name_role(p.template) for p in pieces]
     largest = [max(sizes[path] for path in p.paths) * (not p.role) for p in pieces]
-    if "model" not in called and any(largest):
-        called[largest.index(max(largest))] = "model"
-    for i, (p, role) in enumerate(zip(pieces, called, strict=True)):
-        n = called[:i].count(role)
+    if "model" not in roles and any(largest):
+        roles[largest.index(max(largest))] = "model"
+    for i, (p, role) in enumerate(zip(pieces, roles, strict=True)):
+        n = roles[:i].count(role)
         yield replace(p, role=f"{role}{n + 1}" if n else role)
 
 
@@ -359,7 +372,9 @@ def _name_role(template: str) -> str:
 
 
 class Miss(NamedTuple):
-    """The template ``fits`` so much of the path; ``expected`` is its next piece, ``found`` what is there."""
+    """``fits`` is how much of the path follows the template, ``expected`` the next token, ``found`` the text
+    there.
+    """
 
     path: str
     fits: str
@@ -367,8 +382,8 @@ class Miss(NamedTuple):
     found: str
 
 
-def _tokens(template: str) -> list[str]:
-    """The template in its smallest pieces; an optional part is one."""
+def _split_template(template: str) -> list[str]:
+    """Return the tokens of a template; an optional part in brackets is one token."""
     out: list[str] = []
     depth, held = 0, ""
     for piece in TOKENS.split(template):
@@ -383,11 +398,11 @@ def _tokens(template: str) -> list[str]:
 
 
 def near_miss(piece: Piece, path: str) -> Miss | None:
-    """How far the end of ``path`` (as many components as the template has) follows the template;
-    None when not even its first literal is there.
+    """Return how far the end of ``path``, as many names as the template has, follows the template; None if it
+    fits, or if not even the first literal text of the template is there.
     """
     tail = "/".join(path.split("/")[-piece.depth - 1 :])
-    parts, reached, best = _tokens(piece.template), "", 0
+    parts, reached, best = _split_template(piece.template), "", 0
     for i in range(1, len(parts) + 1):
         m = re.match(compile_template("".join(parts[:i])), tail)
         if m is None:

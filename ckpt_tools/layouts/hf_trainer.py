@@ -14,7 +14,7 @@ from ckpt_tools.model.finding import Flaw, Severity
 from ckpt_tools.model.part import Part
 
 _BY_EVALUATIONS = "num_bad_epochs"
-"""An entry of a schedule that counts these (ReduceLROnPlateau)."""
+"""An entry of a schedule that counts evaluations, not steps (ReduceLROnPlateau)."""
 
 
 def _check(parts: Rows) -> Found:
@@ -25,21 +25,21 @@ def _check(parts: Rows) -> Found:
 
 
 def _find_older(parts: Rows) -> Found:
-    """An optimizer and a schedule that have taken as many steps as a checkpoint before theirs, where there is
-    no other one to compare them with. Steps that a scaler of gradients skips are few.
+    """Yield an optimizer or schedule that took as many steps as an earlier checkpoint, where the run has no
+    other one to compare it with. Steps that a gradient scaler skips are few.
     """
-    told = {p.role: (p, r.metadata) for p, r in parts}
-    if len({p.home for p, _ in parts}) != 1 or not told.keys() >= {"optimizer", "scheduler", "state"}:
+    by_role = {p.role: (p, r.metadata) for p, r in parts}
+    if len({p.home for p, _ in parts}) != 1 or not by_role.keys() >= {"optimizer", "scheduler", "state"}:
         return
-    optimizer, schedule = told["optimizer"], told["scheduler"]
-    at, every = (whole(told["state"][1].get(key)) for key in ("global_step", "save_steps"))
+    optimizer, schedule = by_role["optimizer"], by_role["scheduler"]
+    at, every = (whole(by_role["state"][1].get(key)) for key in ("global_step", "save_steps"))
     taken, set_at = whole(optimizer[1].get("optimizer_step")), whole(schedule[1].get("last_epoch"))
     if at and every and taken and set_at and not (at % every or _BY_EVALUATIONS in schedule[1]):
         yield from _compare_steps((optimizer[0], taken), (schedule[0], set_at), at, every)
 
 
 def _compare_steps(optimizer: tuple[Part, int], schedule: tuple[Part, int], at: int, every: int) -> Found:
-    """Which of the two is of an older checkpoint, of which there is one ``every`` so many steps."""
+    """Yield the one that has as many steps as an older checkpoint, of which there is one ``every`` steps."""
     (part, taken), (other, set_at) = optimizer, schedule
     older = {n for n in (taken, set_at) if n < at and n % every == 0}
     if older == {taken, set_at}:
@@ -52,8 +52,8 @@ def _compare_steps(optimizer: tuple[Part, int], schedule: tuple[Part, int], at: 
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
-    """An engine's model; adapters that have their configuration here, or weights in the saves ``beside`` it:
-    the trainer loads those whose weights are there, and says nothing of another one.
+    """Yield lost model states of an engine, indexes of shards, and adapters that their configuration or the
+    saves ``beside`` it show: the trainer loads those with weights, and says nothing of others.
     """
     yield from deepspeed.without_model(c)
     yield from without_index(c, beside)
@@ -64,26 +64,26 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
         if p.name == "adapter_config.json" and p.folder.directory not in models:
             yield loss(f"there is no adapter_model file beside {p.path.removeprefix(f'{c.path}/')}", c.path)
 
-    def named(o: Checkpoint) -> frozenset[str]:
-        """Weights and configurations of adapters, without which peft loads none, what sentence-transformers
-        builds a model's modules from, and the model as FSDP loads it, beside which it is exported.
+    def list_needed(o: Checkpoint) -> frozenset[str]:
+        """Return files of adapters, without which peft loads none; of modules, of which sentence-transformers
+        builds a model; and of the model as FSDP loads it, exported beside them.
         """
-        apart = ("adapter_model.", "adapter_config.", "pytorch_model_fsdp")
-        files = [p.path for p in o.parts if p.name.startswith(apart) or p.role == "module_config"]
+        begins = ("adapter_model.", "adapter_config.", "pytorch_model_fsdp")
+        files = [p.path for p in o.parts if p.name.startswith(begins) or p.role == "module_config"]
         return frozenset(path.removeprefix(f"{o.path}/") for path in files)
 
-    def described(o: Checkpoint) -> frozenset[str]:
-        """What the trainer does without: an evaluation asks for it, or who wants to know its arguments."""
+    def list_dispensable(o: Checkpoint) -> frozenset[str]:
+        """Return files that the trainer resumes without: an evaluation reads tokenizers, people arguments."""
         return frozenset(p.name for p in o.parts if p.role in ("tokenizer", "args"))
 
-    yield from without_names(c, beside, named)
+    yield from without_names(c, beside, list_needed)
     text = "there is no {}, which the run's other checkpoints have: a copy of it may have stopped early"
-    yield from without_names(c, beside, described, text, sure=False)
+    yield from without_names(c, beside, list_dispensable, text, sure=False)
 
 
 def _find_unread(c: Checkpoint) -> frozenset[str]:
-    """Indexes of shards that are not there, beside a model in one file, which the trainer looks for first
-    (transformers/trainer.py, _load_from_checkpoint).
+    """Return the paths of indexes without shards beside a model in one file, for which the trainer looks
+    first (transformers/trainer.py, _load_from_checkpoint).
     """
     model = {p.piece for p in c.parts if p.role == "model"}
     if model.isdisjoint(("model", "bin")) or not model.isdisjoint(("model_shard", "bin_shard")):

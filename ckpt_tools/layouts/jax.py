@@ -21,7 +21,7 @@ _SAVES = "checkpoint.bv-"
 
 
 def _read_last(data: bytes) -> str | None:
-    """What is called so behind ``checkpoint.bv-``."""
+    """Return the number behind ``checkpoint.bv-`` in the latest save's name; None for any other text."""
     said = data.decode("ascii", "replace").strip()
     return said if re.fullmatch("[0-9]{9,18}(?:-tmp)?", said) else None
 
@@ -39,8 +39,8 @@ BIG_VISION = declare(
 
 
 def _find_lost_of_levanter(c: Checkpoint, beside: Saves) -> Flaws:
-    """Arrays that the saves beside it have; of a lone save its model, or the state of an optimizer, which may
-    be one without any.
+    """Yield arrays that the saves ``beside`` it have; of a lone save a missing model, or as a warning a
+    missing state of the optimizer: some optimizers have none.
     """
     yield from lost_arrays(c, beside)
     held = {name.partition("/")[0] for name in names_in(c)}

@@ -12,13 +12,13 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw, Severity
 
 _ARTIFACT = "artifact"
-"""The piece of what WandbLogger has logged: a version for each save, with the file in it."""
+"""The piece that WandbLogger logs: a directory for each version of a save, with the file in it."""
 
 
 def _check(parts: Rows) -> Found:
-    """Also the newest ``last.ckpt`` where it is of an earlier step than a checkpoint beside it. A run that
-    began anew in the directory renews ``last-v1.ckpt`` instead, and leaves the first alone; one that was
-    written before that checkpoint is of another callback, or of a job that died between the two.
+    """Yield files of another step or epoch than their names; and the newest ``last.ckpt`` if a checkpoint
+    beside it has a later step. A run that began anew renews ``last-v1.ckpt`` instead; a ``last.ckpt`` written
+    before that checkpoint is of another callback, or the job died between the two, so a note.
     """
     yield from named_steps(parts, "global_step")
     yield from deepspeed.find_lost_optimizers(parts)
@@ -31,8 +31,8 @@ def _check(parts: Rows) -> Found:
     ]
     newest, at = max(named, default=(0, 0))
     rows = [(whole(r.metadata.get("global_step")), p) for p, r in parts if p.piece == "last"]
-    told = [(step, p) for step, p in rows if step is not None]
-    step, last = max(told, key=lambda row: row[0], default=(newest, None))
+    counted = [(step, p) for step, p in rows if step is not None]
+    step, last = max(counted, key=lambda row: row[0], default=(newest, None))
     if last is not None and step < newest:
         text, early = f"it is of step {step}, and a checkpoint of step {newest} beside it", last.mtime_ns < at
         text += "" if early else f": every save renews {last.name}"
@@ -41,7 +41,7 @@ def _check(parts: Rows) -> Found:
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
-    """Also a directory that lacks one of the two files without which Lightning takes none of it."""
+    """Yield lost model states of an engine, and directories without a file that Lightning needs to load."""
     yield from deepspeed.without_model(c, beside)
     others = ("tag", "model") if any(p.piece == _ARTIFACT for p in c.parts) else ("tag",)
     files = [p for p in c.parts if p.home and p.role not in others and deepspeed.MARK not in p.piece]

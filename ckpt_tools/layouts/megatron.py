@@ -31,17 +31,17 @@ from ckpt_tools.model.plan import Resume
 
 
 def read_tracker(data: bytes) -> int | str | None:
-    """Megatron-LM's ``latest_checkpointed_iteration.txt``: a number, or the word release. Megatron strips as
-    well, so a newline is harmless.
+    """Return the number or "release" in Megatron-LM's ``latest_checkpointed_iteration.txt``; None for any
+    other text. Megatron strips the text as well, so a newline is harmless.
     """
     return "release" if data.strip() == b"release" else read_number(data)
 
 
 def _check_legacy(parts: Rows) -> Found:
-    """Files of another iteration than their directory says.
+    """Yield files of another iteration than their directory.
 
-    In some versions args.iteration is what the job started from: it counts only where the file has no own
-    one.
+    In some versions args.iteration is the one that the job started from, so it counts only in files without
+    ``iteration``.
     """
     for part, report in parts:
         key = "iteration" if "iteration" in report.metadata else "args.iteration"
@@ -52,7 +52,7 @@ def _check_legacy(parts: Rows) -> Found:
 
 
 def _resume(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    """Megatron-LM's arguments: the directory above the iterations, and the iteration."""
+    """Return Megatron-LM's arguments: the directory above the iterations, and the iteration."""
     base = checkpoint.parts[0].base
     if checkpoint.kind is Kind.RELEASE:
         return Resume(base, ("--load", base))  # Megatron finds release/ through its tracker
@@ -64,8 +64,8 @@ MEGATRON = declare(__name__, "megatron", resume=_resume, tracker=TRACKER, check=
 
 
 def _find_lost_of_core(c: Checkpoint, beside: Saves) -> Flaws:
-    """Arrays of the format ``zarr``, which nothing lists; and the counters of Megatron-Bridge, without which
-    its loader asks Megatron-LM's arguments, which it never saved.
+    """Yield lost arrays of the format ``zarr``, which nothing lists; and lost counters of Megatron-Bridge:
+    without train_state.pt its loader asks for Megatron-LM's arguments, which it never saved.
     """
     yield from lost_arrays(c, beside)
     roles = {p.role for p in c.parts}
@@ -80,7 +80,7 @@ def _read_iteration(metadata: Metadata) -> int | None:
 
 
 def without_metadata(parts: Rows) -> Found:
-    """Saves of ``torch_dist`` whose metadata.json is not there: only its writer keeps a ``common_state``."""
+    """Yield ``torch_dist`` saves (only these keep a ``common_state``) without metadata.json."""
     seen = {p.folder.directory for p, _ in parts if p.name == "metadata.json"}
     for part, report in parts:
         home = part.folder.directory
@@ -120,19 +120,19 @@ NEMO = declare(
 )
 
 _MODELS = "policy", "value"
-"""Of a job; the second one in PPO."""
+"""The models of a job; ``value`` is there in PPO alone."""
 
 
 def _find_lost_of_nemo_rl(c: Checkpoint, beside: Saves) -> Flaws:
-    """What Megatron-core writes last, with which common.pt was saved; and the place in the data, which the
-    loops of the framework save each time, and ask for: a loop of the user's own may do without. Other saves
-    beside it show that by themselves.
+    """Yield files that a lone save lacks: a model; metadata.json, which Megatron-core writes last, beside
+    common.pt; and train_dataloader.pt, which NeMo-RL's own loops save and ask for, but a user's loop may not.
+    With other saves beside it, these show what is missing.
     """
     roles = {p.role for p in c.parts}
     if beside:
         return
     for who in _MODELS:
-        # the roles of files that hold a model, or describe those that do
+        # the roles of files that hold a model, or that describe such files
         models = f"{who}_index", f"{who}_model_index", f"{who}_model"
         if (who == "policy" or f"{who}_optimizer_index" in roles) and roles.isdisjoint(models):
             yield loss(f"there is no model in {who}/weights", c.path)
@@ -156,7 +156,7 @@ NEMO_RL = declare(
 
 
 def _find_lost_of_swift(c: Checkpoint, beside: Saves) -> Flaws:
-    """The indexes, unless only the model was saved: what all ranks share is there then, and an export."""
+    """Yield missing indexes, but not if the model alone was saved: an export and files of all ranks."""
     roles = {p.role for p in c.parts}
     alone = "export" in roles and roles <= {"export", "common", "tracker"}
     if c.kind is not Kind.PERIODIC or alone:
@@ -168,7 +168,7 @@ def _find_lost_of_swift(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _check_swift(parts: Rows) -> Found:
-    """Also that the tracker names the directory beside it, which is the only one that is asked for."""
+    """Yield also trackers that do not name the directory beside them: ms-swift asks for no other one."""
     yield from _check_core(parts)
     yield from named_steps(parts, "value", "the iteration in it", role="tracker")
     for p, r in parts:

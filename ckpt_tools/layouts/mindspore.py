@@ -35,8 +35,8 @@ from ckpt_tools.model.ranges import gaps, words
 
 
 def _read_steps(part: Part, metadata: Metadata) -> Steps:
-    """(global step, epoch, step in epoch). A breakpoint file's ``step_num`` counts inside the epoch,
-    so only ``global_step`` tells its step. Where a file of any name does not tell, its name does.
+    """Return (global step, epoch, step in epoch). ``step_num`` of a breakpoint file counts inside the epoch,
+    so only ``global_step`` tells its step. A file of any name that tells none has the numbers of its name.
 
     Source: mindspore/train/callback/_checkpoint.py, entries written by ``append_info`` and by the optimizer.
     """
@@ -55,9 +55,9 @@ def _read_steps(part: Part, metadata: Metadata) -> Steps:
     return (step if step is not None else part.step), epoch, part.step_in_epoch
 
 
-def _place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
-    """The global step of a part whose content counts inside the epoch:
-    from the steps before its epoch, as its siblings since the same restart count them.
+def _compute_step(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
+    """Return the global step of a part whose content counts inside the epoch: its step in the epoch, and the
+    steps before it, as siblings since the same restart count them; None if they do not tell.
     """
     before = {
         p.epoch: step - p.step_in_epoch
@@ -78,18 +78,18 @@ def _place(part: Part, siblings: Sequence[tuple[Part, Metadata]]) -> int | None:
 
 
 _Values = list[tuple[Part, int]]
-"""What files count that should agree."""
+"""Files with one number each, which should be the same for all."""
 
 
-def _odd_ones_out(values: _Values) -> Iterator[tuple[Part, int]]:
-    """(part, how far its value is from the one most have): nothing when there is no clear majority."""
+def _find_outliers(values: _Values) -> Iterator[tuple[Part, int]]:
+    """Yield parts whose value is not the most common one, and the difference; none without a majority."""
     (common, n), *rest = Counter(v for _, v in values).most_common()
     if rest and rest[0][1] < n:
         yield from ((p, v - common) for p, v in values if v != common)
 
 
 def _check(parts: Rows) -> Found:
-    """Names against ``epoch_num``, ``step_num`` and ``global_step`` over the files of one run.
+    """Yield files whose ``epoch_num``, ``step_num`` or ``global_step`` contradicts names or other files.
 
     A resumed run starts its counters above zero, so only differences between files can contradict.
     """
@@ -109,7 +109,7 @@ def _check(parts: Rows) -> Found:
 
 
 def _find_other_counts(parts: Rows) -> Found:
-    """Files of another epoch, or of another step of their epoch, than their names say. ``epoch_num`` less the
+    """Yield files of another epoch, or step of their epoch, than their names say. ``epoch_num`` less the
     epoch in the name is one constant per generation, ``step_num`` less the step in the name one per epoch.
     """
     epochs, steps = defaultdict[object, _Values](list), defaultdict[object, _Values](list)
@@ -120,21 +120,21 @@ def _find_other_counts(parts: Rows) -> Found:
             epochs[dying, part.generation].append((part, epoch_num - epoch))
         if step_num is not None and not (dying and step_num == step):
             steps[None if dying else part.generation, epoch].append((part, step_num - step))
-    for part, away in chain.from_iterable(map(_odd_ones_out, epochs.values())):
+    for part, away in chain.from_iterable(map(_find_outliers, epochs.values())):
         text = f"the name says epoch {part.epoch}, the file's epoch_num belongs to epoch"
-        yield part.path, Flaw("epoch-mismatch", f"{text} {_add(part.epoch, away)}")
-    for part, away in chain.from_iterable(map(_odd_ones_out, steps.values())):
+        yield part.path, Flaw("epoch-mismatch", f"{text} {_shift(part.epoch, away)}")
+    for part, away in chain.from_iterable(map(_find_outliers, steps.values())):
         text = f"the name says step {part.step_in_epoch} of epoch {part.epoch}, the file's step_num belongs"
-        yield part.path, Flaw("step-mismatch", f"{text} to step {_add(part.step_in_epoch, away)}")
+        yield part.path, Flaw("step-mismatch", f"{text} to step {_shift(part.step_in_epoch, away)}")
 
 
-def _add(named: int | None, away: int) -> int:
+def _shift(named: int | None, away: int) -> int:
     return (named or 0) + away
 
 
 def _find_several_saves(parts: Rows, wrong: Collection[str]) -> Found:
-    """Files of one save that count differently, and are not ``wrong`` anyway: those that differ from most of
-    it, or all where nobody knows which are another save's.
+    """Yield files of one save that count differently, but for ``wrong`` paths: files that differ from most,
+    or all files if no majority tells which are of another save.
     """
     saves = defaultdict[tuple[Kind, int | None, int | None, int | None, str], _Values](list)
     for part, report in parts:
@@ -148,13 +148,13 @@ def _find_several_saves(parts: Rows, wrong: Collection[str]) -> Found:
             said = ", ".join(map(str, several))
             text = f"the files of one save have different values of {entry}: {said}"
             code = "epoch-mismatch" if entry == "epoch_num" else "step-mismatch"
-            odd = [part for part, _ in _odd_ones_out(values)] or [part for part, _ in values]
+            odd = [part for part, _ in _find_outliers(values)] or [part for part, _ in values]
             yield from ((part.path, Flaw(code, text)) for part in odd)
 
 
 def _find_standstills(parts: Rows, wrong: Collection[str]) -> Found:
-    """Files whose global step is no higher than that of an older file of their rank; not beside files that
-    are ``wrong`` anyway.
+    """Yield files whose global step is no higher than that of an older file of their rank, unless one of the
+    two is a ``wrong`` path.
     """
     grown = defaultdict[object, _Values](list)
     for part, report in parts:
@@ -170,12 +170,12 @@ def _find_standstills(parts: Rows, wrong: Collection[str]) -> Found:
                 yield newer.path, Flaw("step-mismatch", text, severity=Severity.WARNING)
 
 
-# ---- what MindFormers notes beside them (mindformers/tools/resume_ckpt.py)
+# ---- notes that MindFormers writes beside checkpoints (mindformers/tools/resume_ckpt.py)
 
 
 _NAME = re.compile(r"[^/\0]{1,250}\.(ckpt|safetensors)")
 _LIMIT = 4096
-"""Bytes of a note; what is longer is none."""
+"""The most bytes of a note."""
 
 
 class _Noted(NamedTuple):
@@ -187,7 +187,7 @@ class _Noted(NamedTuple):
 
 
 def check_records(checkpoints: Saves, notes: Notes) -> Iterator[Flaw | Finding]:
-    """What the notes beside the checkpoints of one run get wrong about them."""
+    """Yield contradictions between the checkpoints of one run and the notes beside them."""
     parts = [p for c in checkpoints for p in c.parts if c.kind is Kind.PERIODIC]
     noted: dict[str, _Noted] = {}
     for home in sorted({p.path.rpartition("/")[0] for p in parts}):
@@ -208,7 +208,7 @@ def check_records(checkpoints: Saves, notes: Notes) -> Iterator[Flaw | Finding]:
 def _check_record(
     data: bytes, path: str, home: str, noted: dict[str, _Noted], notes: Notes
 ) -> Iterator[Flaw | Finding]:
-    """What is wrong with the note of one rank; what it says is added to ``noted``."""
+    """Yield errors in the note of one rank, ``meta.json``; its content is added to ``noted``."""
     said = _read_record(data)
     if said is None:
         text = "it is not a JSON object with last_epoch, last_step and last_ckpt_file"
@@ -223,7 +223,7 @@ def _check_record(
 
 
 def _read_record(data: bytes) -> _Noted | None:
-    """What a ``meta.json`` says; None where it is none."""
+    """Return the content of a ``meta.json``; None if it is no such note."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
@@ -238,7 +238,7 @@ def _read_record(data: bytes) -> _Noted | None:
 
 
 def _find_ahead(noted: Mapping[str, _Noted]) -> Flaws:
-    """Ranks that note a later checkpoint than the one that all of them have."""
+    """Yield a warning if ranks note a later checkpoint than the last one that all ranks have."""
     times = {path: (said.epoch, said.step) for path, said in noted.items()}
     if len(set(times.values())) > 1:
         lowest = min(times, key=lambda path: times[path])
@@ -252,7 +252,7 @@ def _find_ahead(noted: Mapping[str, _Noted]) -> Flaws:
 def _check_decision(
     path: str, data: bytes | Finding, names: set[str], steps: set[int | None]
 ) -> Iterator[Flaw | Finding]:
-    """The checkpoint that all ranks were told to resume from, where it is not there."""
+    """Yield a flaw if the checkpoint that all ranks were told to resume from is not there."""
     if isinstance(data, Finding):
         yield data
         return
@@ -265,8 +265,8 @@ def _check_decision(
 
 
 def _write_record(part: Part) -> bytes:
-    """MindFormers' meta.json (mindformers/core/callback:
-    last_epoch and last_step are those of the file's name).
+    """Return MindFormers' meta.json of a file; last_epoch and last_step are the numbers in the file's name
+    (mindformers/core/callback).
     """
     counters = f'"last_epoch": {part.epoch}, "last_step": {part.step_in_epoch}'
     return f'{{{counters}, "last_ckpt_file": {json.dumps(part.name)}}}'.encode()
@@ -276,8 +276,8 @@ def _write_record(part: Part) -> bytes:
 
 
 def _resume(checkpoint: Checkpoint, path: str | None) -> Resume:
-    """Scripts read the file, the epoch and the step from CKPT_PATH, CKPT_EPOCH and CKPT_STEP_IN_EPOCH; what
-    lies beside the only model they find by its name.
+    """Return the file that a script reads with the epoch and the step from CKPT_PATH, CKPT_EPOCH and
+    CKPT_STEP_IN_EPOCH; by a lone model's name it finds the files beside the model.
     """
     models = [p.path for p in checkpoint.parts if p.role == "model"]
     return Resume(path or (models[0] if len(models) == 1 else None))
@@ -288,7 +288,7 @@ MINDSPORE = declare(
     "mindspore",
     resume=_resume,
     # append_info goes on from the value that was loaded
-    counting=Counting(place=_place, first_epoch=1, restarts="step_num"),
+    counting=Counting(place=_compute_step, first_epoch=1, restarts="step_num"),
     # MindFormers' note of a rank's last checkpoint
     records=Records(check=check_records, names=("meta.json",), write=_write_record),
     steps=_read_steps,
@@ -297,8 +297,8 @@ MINDSPORE = declare(
 
 
 def _find_lost_of_mindformers(c: Checkpoint, beside: Saves) -> Flaws:
-    """Files that the names of the others count, of each kind by itself: a model may be in more files than its
-    optimizer is. Of several files only ``metadata.json`` tells which tensors are whose.
+    """Yield missing numbers among the files of each role (a model may be in more files than its optimizer),
+    and a missing ``metadata.json``, which alone tells which tensors are in which of several files.
     """
     kinds = defaultdict[str, list[dict[str, int]]](list)
     for part in c.parts:
@@ -317,7 +317,7 @@ MINDFORMERS = declare(__name__, "mindformers", lost=_find_lost_of_mindformers)
 
 
 def _check_mindio(parts: Rows) -> Found:
-    """``epoch_num`` and ``step_num`` against the names of files, and of their directories."""
+    """Yield files whose ``epoch_num`` or ``step_num`` contradicts the names of files or directories."""
     homes = defaultdict[str, _Values](list)
     for part, report in parts:
         yield from named_epochs([(part, report)], "epoch_num")
@@ -334,7 +334,7 @@ def _check_mindio(parts: Rows) -> Found:
 
 
 def _find_misplaced(rows: _Values) -> Found:
-    """Files of one directory whose ``step_num`` is not its step less one non-negative constant."""
+    """Yield files of a directory for which its step less ``step_num`` is negative, or not that of most."""
     offsets = [(part.step or 0) - step_num for part, step_num in rows]
     usual = max(set(offsets), key=lambda offset: (offset >= 0, offsets.count(offset)))
     for (part, step_num), offset in zip(rows, offsets, strict=True):

@@ -19,7 +19,7 @@ _HOUR_NS = 3_600_000_000_000
 
 
 def _check_sets(parts: Rows) -> Found:
-    """Shards that count differently, and an index that was written long after the files it names."""
+    """Yield shards that contradict each other's counts, and an index written long after its shards."""
     homes = defaultdict[str, list[Part]](list)
     for part, _ in parts:
         homes[part.home].append(part)
@@ -36,7 +36,7 @@ def _check_sets(parts: Rows) -> Found:
 
 
 def _find_several_sets(shards: Sequence[tuple[Part, int]], index: Part | None) -> Found:
-    """Shards of sets of different sizes beside each other; each with the size of its set."""
+    """Yield shards, given with the sizes of their sets, that lie beside shards of a set of another size."""
     found = Counter(of for _, of in shards)
     if len(found) > 1 and index is None:
         sizes = " and ".join(str(n) for n in sorted(found))
@@ -53,9 +53,9 @@ SHARDED_SAFETENSORS = declare(__name__, "sharded-safetensors", check=_check_sets
 
 
 def _find_lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
-    """Shards that the saves beside it have; of a lone save the files that no rank has any of, of as many as
-    their names count. A loop may count files of which it saves nothing, so a warning; as a job of one rank
-    may have been told to save as one of several.
+    """Yield shards that the saves beside it have; of a lone save, as warnings, numbers below the highest
+    count of which no rank has a file, and a job of several ranks of which one has files. A loop may count
+    files that it does not save, and a job of one rank may save as one of several.
     """
     yield from lost_shards(c, beside)
     coords = [dict(p.coords) for p in c.parts]
@@ -87,7 +87,7 @@ def _check_gguf(parts: Rows) -> Found:
 
 
 def _check_splits(splits: Rows, of: int) -> Found:
-    """Splits of one set that are gone, or of two models: all hold as many tensors as each of them says."""
+    """Yield a set with splits missing, or splits of two models: each says how many tensors all hold."""
     there = [dict(part.coords)["shard"] for part, _ in splits]
     said = {whole(report.metadata.get("split.tensors.count")) for _, report in splits}
     held = sum(report.tensors for _, report in splits)

@@ -32,24 +32,26 @@ from ckpt_tools.model.plan import Resume
 
 
 def _read_speechbrain(part: Part, metadata: Metadata) -> Steps:
-    """The Brain counts the steps of its optimizer, the counter of a recipe its epochs."""
+    """Return the steps that the Brain counts of its optimizer, or the epochs that a recipe's
+    counter counts.
+    """
     epoch = whole(metadata.get("value")) if part.role == "counter" else None
     return whole(metadata.get("optimizer_step")) if part.role == "progress" else None, epoch, None
 
 
 def _check_speechbrain(parts: Rows) -> Found:
-    """The Brain counts the steps that its optimizer takes."""
+    """Yield files that count other steps than the optimizer beside them, or are of another save."""
     taken = steps_taken([row for row in parts if row[0].role == "optimizer"])
-    counted = [row for row in parts if row[0].home in taken]
+    rows = [row for row in parts if row[0].home in taken]
     beside = "the optimizer beside it"
-    yield from borrowed(counted, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)
+    yield from borrowed(rows, {"brain": ("optimizer_step",)}, lambda p: taken[p.home], beside=beside)
     copied = dict(_find_copied_times(parts))
     yield from copied.items()
     yield from _find_other_epochs([row for row in parts if row[0].path not in copied])
 
 
 def _find_other_epochs(parts: Rows) -> Found:
-    """Counters of another epoch than the one that a recipe noted of the save, where most saves' agree."""
+    """Yield counters of another epoch than CKPT.yaml beside them notes, if most saves of the run agree."""
     noted = {p.home: whole(r.metadata.get("epoch")) for p, r in parts if p.piece == "meta"}
     counted = ((p, whole(r.metadata.get("value"))) for p, r in parts if p.role == "counter")
     rows = [(p, n, of) for p, n in counted if None not in (n, of := noted.get(p.home))]
@@ -60,9 +62,9 @@ def _find_other_epochs(parts: Rows) -> Found:
 
 
 def _find_copied_times(parts: Rows) -> Found:
-    """Each save notes when it was made, by which recovery finds the newest: of two that note the same moment,
-    the one whose other files were written further from it has the notes of the other. A save that was copied
-    as a whole is at the step of the other.
+    """Yield notes with another save's time, by which recovery finds the newest save: of two with the same
+    ``unixtime`` the one whose other files were written further from it. A save that was copied as a whole has
+    the step of the other one, and is fine.
     """
     steps = {p.home: r.metadata.get("optimizer_step") for p, r in parts if p.role == "progress"}
     homes = defaultdict[str, list[int]](list)
@@ -73,8 +75,8 @@ def _find_copied_times(parts: Rows) -> Found:
         elif isinstance(at := report.metadata.get("unixtime"), float):
             noted[at].append(p)
     for at, same in noted.items():
-        away = {p.path: abs(min(homes.get(p.home, [p.mtime_ns])) - int(at * 1e9)) for p in same}
-        own, *others = sorted(same, key=lambda p: (away[p.path], p.path))
+        distance = {p.path: abs(min(homes.get(p.home, [p.mtime_ns])) - int(at * 1e9)) for p in same}
+        own, *others = sorted(same, key=lambda p: (distance[p.path], p.path))
         for p in others:
             if steps.get(p.home) != steps.get(own.home):
                 text = "its unixtime is that of another save, as which SpeechBrain would find it"
@@ -96,24 +98,24 @@ SPEECHBRAIN = declare(
     lost=_find_lost_of_speechbrain,
 )
 _DREAMED = re.compile(r"(20[0-9]{6}T[0-9]{6}F[0-9]{6})(?:-[0-9]{12,18})?")
-"""timestamp(millis=True), and the step where the Checkpoint was given one."""
+"""The names of DreamerV3's saves: timestamp(millis=True), and the step where the Checkpoint was given one."""
 _ACTIONS = "counters.actions"
 
 
 def _read_latest(data: bytes) -> str | None:
-    """The directory that ``latest`` names; other frameworks have a file of that name as well."""
+    """Return the directory that ``latest`` names; None for the file of this name of other frameworks."""
     name = data.decode("utf-8", "surrogateescape").strip("\n")
     return name if _DREAMED.fullmatch(name) else None
 
 
 def _read_elements(part: Part, metadata: Metadata) -> Steps:
-    """DreamerV3 saves the steps of its environments as a number alone."""
+    """Return the step in the name, else the number that DreamerV3 saves as the steps of environments."""
     counted = whole(metadata.get("value")) if part.piece == "step" else None
     return part.step if part.step is not None else counted, None, None
 
 
 def _check_elements(parts: Rows) -> Found:
-    """An agent counts the actions that it took, of which each is a step of an environment."""
+    """Yield steps other than the actions that the agent counts: each action is a step of an environment."""
     yield from named_steps(parts, "value", "count", role="progress")
     taken = {p.home: n for p, r in parts if (n := whole(r.metadata.get(_ACTIONS))) is not None}
     counted = [row for row in parts if row[0].home in taken and row[0].piece == "step"]
@@ -154,14 +156,14 @@ ELEMENTS = declare(
     counting=Counting(dated=_DREAMED),
 )
 _OPTIMIZER = ("optimizer_state.safetensors", "optimizer_param_groups.json")
-"""What each optimizer is saved as; several have a directory each."""
+"""The two files of each optimizer; several optimizers have a directory each."""
 _PROCESSOR_STATE = re.compile(r"(policy_(?:pre|post)processor)_step_\d+_.+\.safetensors")
 
 
 def _check_lerobot(parts: Rows) -> Found:
-    """training_step.json against the directory's name; and files that a JSON file beside them tells of: the
-    states of processors, and the schedule that has noted its first learning rate in an optimizer's groups
-    (torch/optim/lr_scheduler.py).
+    """Yield training_step.json that contradicts the directory's name; and files that a JSON file beside them
+    tells of and that are missing: states of processors, and the schedule that has noted its first learning
+    rate in an optimizer's groups (torch/optim/lr_scheduler.py).
     """
     yield from named_steps(parts, "step", role="progress")
     there = {p.path for p, _ in parts}
@@ -176,7 +178,7 @@ def _check_lerobot(parts: Rows) -> Found:
             elif not name.startswith(stem):
                 text = f"it says that {name} holds the state of one of its steps, which is not one of {stem}"
                 yield part.path, Flaw("wrong-role", text)
-        # a file that was asked about alone has nothing beside it
+        # if the user asked about one file alone, ``parts`` has nothing beside it
         scheduled = part.role == "groups" and "initial_lr" in report.metadata and len(there) > 1
         if scheduled and f"{part.home}/training_state/scheduler_state.json" not in there:
             text = "there is no scheduler_state.json, although a schedule has set its learning rate"
@@ -184,8 +186,8 @@ def _check_lerobot(parts: Rows) -> Found:
 
 
 def _find_lost_of_lerobot(c: Checkpoint, beside: Saves) -> Flaws:
-    """What other saves have; where there are none, what is one of two that are saved together: the other half
-    of an optimizer, or what says how the state of a processor is used.
+    """Yield files that other saves have; of a lone save the missing one of two files that are saved together:
+    of an optimizer, or the JSON file that tells how a processor uses its state.
     """
     mine = names_in(c)
     yield from without_names(c, beside, names_in)
@@ -203,17 +205,19 @@ def _find_lost_of_lerobot(c: Checkpoint, beside: Saves) -> Flaws:
 LEROBOT = declare(__name__, "lerobot", check=_check_lerobot, lost=_find_lost_of_lerobot)
 _RECIPE = "recipe"
 _ADAPTER = "adapter_model.pt"
-"""What training goes on from, beside the same adapter for other programs and the model with it merged in."""
+"""The file that training resumes from, beside the same adapter for other programs and the merged model."""
 
 
 def _read_torchtune(part: Part, metadata: Metadata) -> Steps:
-    """The recipe counts the epochs that have run, directories from 0."""
+    """Return the epoch: the recipe counts the epochs that have run, directories count from 0."""
     run = whole(metadata.get("epochs_run"))
     return None, run - 1 if part.piece == _RECIPE and run else part.epoch, None
 
 
 def _find_other_recipes(c: Checkpoint, others: Saves) -> Flaws:
-    """The optimizer's state: that of another epoch would be loaded with this model, without a word."""
+    """Yield a model whose optimizer's state (recipe_state.pt) is of another epoch: it would be loaded all the
+    same.
+    """
 
     def is_recipe(o: Checkpoint) -> bool:
         return all(p.piece == _RECIPE for p in o.parts)
@@ -230,8 +234,8 @@ def _find_other_recipes(c: Checkpoint, others: Saves) -> Flaws:
 
 
 def _resume_torchtune(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    """The files by their names below ``output_dir``: otherwise the adapter of the highest epoch is loaded,
-    and of a whole model what the configuration names. A decision keeps nothing else of a file.
+    """Return the arguments that name files below ``output_dir``: without them the adapter of the highest
+    epoch is loaded, or of a whole model the files in the configuration. Files are known by their names alone.
     """
     home, _, epoch = checkpoint.path.rpartition("/")
     names = {p.name for p in checkpoint.parts}

@@ -14,14 +14,14 @@ from ckpt_tools.model import ranges
 from ckpt_tools.model.checkpoint import Checkpoint
 
 _ITERATOR = re.compile(r"process_(\d{1,6})-of-(\d{1,6})\.json")
-"""Where Grain keeps the place of a process in its data."""
+"""Files in which Grain keeps the place of each process in its data."""
 _ITEMS = "tree", "manifest", "json"
-"""Roles without which an item cannot be restored."""
+"""Roles of the files without which an item cannot be restored."""
 
 
 def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
-    """Files that the run's saves have in their items; and what commits a save to Google Cloud Storage, which
-    Orbax does not restore without.
+    """Yield files of items that the run's saves have; and a missing commit_success.txt on Google Cloud
+    Storage, without which Orbax restores no save there.
     """
     if c.path.startswith("gs://") and all(p.role != "commit" for p in c.parts):
         text = "there is no commit_success.txt, which is written last on Google Cloud Storage"
@@ -37,8 +37,8 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _find_lost_trees(c: Checkpoint) -> Flaws:
-    """Items of which only the other files are left: nothing says which arrays they had. And trees of which
-    only what processes wrote is left: before 0.12 nothing else tells of a manifest.
+    """Yield items without _METADATA, so that nothing says which arrays they had; and trees without
+    manifest.ocdbt, of which only the files of processes are left: before 0.12 nothing else tells of it.
     """
     homes = defaultdict[str, set[str]](set)
     for p in c.parts:
@@ -54,19 +54,21 @@ def _find_lost_trees(c: Checkpoint) -> Flaws:
 
 
 def _find_lost_processes(c: Checkpoint, beside: Saves) -> Flaws:
-    """Processes without their place in the data: which there are, the names of the others' files tell."""
-    whole = {at for o in beside for at, seen in _places(o).items() if len(seen) == at[1]}
-    for at, seen in _places(c).items():
+    """Yield processes without a file of their place in the data: the other files' names tell how many there
+    are.
+    """
+    complete = {at for o in beside for at, seen in _list_processes(o).items() if len(seen) == at[1]}
+    for at, seen in _list_processes(c).items():
         item, of = at
         if gone := ranges.gaps(seen, of):
             text = f"there is no {item}/process_{gone[0][0]}-of-{of}.json"
-            yield loss(text, c.path, sure=at in whole)
+            yield loss(text, c.path, sure=at in complete)
     text = "there is no file in {}/, in which the run's other checkpoints have those of processes"
-    yield from without_names(c, beside, lambda o: frozenset(item for item, _ in _places(o)), text)
+    yield from without_names(c, beside, lambda o: frozenset(item for item, _ in _list_processes(o)), text)
 
 
-def _places(c: Checkpoint) -> dict[tuple[str, int], set[int]]:
-    """The processes whose places are there, by the item of Grain's and how many had places in its data."""
+def _list_processes(c: Checkpoint) -> dict[tuple[str, int], set[int]]:
+    """Return the processes that have files, by (Grain's item, number of processes that saved it)."""
     found: dict[tuple[str, int], set[int]] = {}
     for p in c.parts:
         if p.role == "iterator" and (name := _ITERATOR.fullmatch(p.name)):

@@ -20,26 +20,26 @@ _SIZES = re.compile(r"world_size=[0-9]+_([0-9]{1,6})")
 
 
 def _read_loop(part: Part, metadata: Metadata) -> Steps:
-    """By what the directory counts; the file tells the rest."""
+    """Return the step and epoch in the name, and where it has none the file's."""
     step = number(metadata, STEPS) if part.step is None else part.step
     return step, number(metadata, EPOCHS) if part.epoch is None else part.epoch, None
 
 
 def _find_half_states(c: Checkpoint, others: Saves) -> Flaws:
-    """Half of a state never is a checkpoint: the model may lie beside under a name that tells nothing. What
-    picotron lacks, the sizes of the grid in its names tell.
+    """Yield files of ranks without a model: it may lie beside them under a name that tells nothing. And
+    picotron's files of ranks that are missing: the sizes of the grid in the other names count them.
     """
     if not {"model", "state"} & {p.role for p in c.parts} and not c.parts[0].home:
         text = f"{c.label} has files of ranks without a model's: nothing tells which file beside them is that"
         hint = "call it model_STEP.pt, or describe all in ckpt.toml: docs/adding-a-layout.md"
         yield loss(text, c.parts[0].path, hint=hint)
     grid = [_SIZES.findall(p.name) for p in c.parts if p.piece == "place"]
-    wanted = max((prod(int(size) for size in sizes) for sizes in grid), default=0)
+    wanted = max((prod(map(int, sizes)) for sizes in grid), default=0)
     if len(grid) < wanted:
         yield loss(f"{wanted - len(grid)} of the {wanted} files of its grid are not there", c.path)
 
     def names(o: Checkpoint) -> frozenset[str]:
-        """Of its files of which no kind of state is known."""
+        """Return the names of files of which no kind of state is known."""
         return frozenset(p.name for p in o.parts if p.role == "other")
 
     run = [o for o in others if o is not c and (o.layout, o.run, o.kind) == (c.layout, c.run, c.kind)]
@@ -48,7 +48,7 @@ def _find_half_states(c: Checkpoint, others: Saves) -> Flaws:
 
 
 def _find_lost_shared(c: Checkpoint, beside: Saves) -> Flaws:
-    """What is saved once of a model or a state, of which each rank may save its own part too."""
+    """Yield files of a model or state that are saved once for all ranks, beside each rank's own file."""
 
     def names(o: Checkpoint) -> frozenset[str]:
         return frozenset(p.name for p in o.parts if p.piece.startswith(("shared_model", "shared_state")))

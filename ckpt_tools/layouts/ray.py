@@ -15,12 +15,12 @@ from ckpt_tools.model.part import Part
 
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
 _ITERATION = "training_iteration"
-"""What RLlib's algorithms count in algorithm_state.pkl."""
+"""The counter of RLlib's algorithms in algorithm_state.pkl."""
 
 
 def _read_snapshot(data: bytes) -> str | None:
-    """The directory that the manager of Train V2 has noted as the latest, from which a run of the same name
-    goes on; None where it is no such note.
+    """Return the directory that Train V2's manager has noted as the latest, from which a run of the same name
+    goes on; None if the file is no such note.
     """
     try:
         said = json.loads(data)["latest_checkpoint_result"]["checkpoint_dir_name"]
@@ -30,7 +30,7 @@ def _read_snapshot(data: bytes) -> str | None:
 
 
 def _write_snapshot(said: int | str) -> bytes:
-    """The note of a manager that keeps this one checkpoint."""
+    """Return the note of a manager that keeps this one checkpoint and no other."""
     kept = {"version": 0, "checkpoint_dir_name": str(said), "metrics": {}}
     note = {
         "ray_version": "2.60.0",

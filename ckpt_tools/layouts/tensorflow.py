@@ -26,15 +26,15 @@ from ckpt_tools.model.part import Part
 from ckpt_tools.model.plan import Resume
 
 _OPTIMIZER_STEPS = "optimizer/vars/0"
-"""An optimizer of Keras keeps the number of its steps as its first variable."""
+"""The first variable of an optimizer of Keras: the number of its steps."""
 
 _STEP = ("step", "global_step")
 _LATEST = re.compile(rb'^\s*model_checkpoint_path\s*:\s*"((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 
 
 def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
-    """The step that the job tracked. Without one, Saver's number is the step;
-    CheckpointManager's counts saves.
+    """Return the step that the job tracked. Without one, the number in the name is the step if Saver wrote
+    the file; CheckpointManager's number counts saves.
     """
     tracked = first(metadata, _STEP)
     managed = "save_counter" in metadata or "objects" in metadata
@@ -44,9 +44,10 @@ def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check_tensorflow(parts: Rows) -> Found:
-    """Files of another save than their names say, where most files of a run carry their number inside.
+    """Yield files of another save than their names say, if most files of the run hold the number of their
+    name.
 
-    As the step, or as the count of saves.
+    The number is the step, or the count of saves.
     """
     for keys in (_STEP, ("save_counter",)):
         rows = [(p, n) for p, r in parts if (n := first(r.metadata, keys)) is not None]
@@ -59,13 +60,15 @@ def _check_tensorflow(parts: Rows) -> Found:
 
 
 def _name_prefix(checkpoint: Checkpoint) -> str:
-    """What the names of the checkpoint's files have in common."""
+    """Return the part of their names that all files of a checkpoint have in common."""
     name = checkpoint.parts[0].path.rpartition("/")[2]
     return re.sub(r"\.(index|data-\d+-of-\d+)$", "", name)
 
 
 def _read_tracker(data: bytes) -> str | None:
-    """Protobuf's text form, which writes bytes that are not ASCII in octal."""
+    """Return the prefix named in protobuf's text form, which writes bytes that are not ASCII in octal; or
+    None.
+    """
 
     def unescape(m: re.Match[bytes]) -> bytes:
         return bytes([int(m[1], 8) & 255]) if m[1][:1] in b"01234567" else m[1]
@@ -77,8 +80,8 @@ def _read_tracker(data: bytes) -> str | None:
 
 
 def _write_tracker(said: int | str) -> bytes:
-    """A CheckpointState with one prefix, relative to the file's directory,
-    as update_checkpoint_state writes it (its times may be missing).
+    """Return a CheckpointState with one prefix, relative to the file's directory, as update_checkpoint_state
+    writes it (its times may be missing).
     """
     name = "".join(
         chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}"
@@ -101,8 +104,8 @@ _SHARD = re.compile(r".+_(\d{5})\.weights\.h5")
 
 
 def _find_lone_shards(c: Checkpoint, others: Saves) -> Flaws:
-    """Shards of a set of weights are numbered like epochs, but from 0 (keras/src/saving/saving_lib.py,
-    ShardedH5IOStore): one alone is no model.
+    """Yield a file that is one shard of a set of weights: shards are numbered like epochs, but from 0
+    (keras/src/saving/saving_lib.py, ShardedH5IOStore), and one alone is no model.
     """
     run = [o for o in (c, *others) if (o.layout, o.run) == (c.layout, c.run)]
     numbers = {m[1] for o in run for p in o.parts if (m := _SHARD.fullmatch(p.name))}
@@ -121,7 +124,7 @@ KERAS = declare(
 
 
 def _check_indexes(parts: Rows) -> Found:
-    """An index that names the shards of another one, as a copy of that does."""
+    """Yield indexes that name the shards of another index: they are copies of it."""
     for part, report in parts:
         shards = report.metadata.get("shards_of")
         if part.role == "index" and shards is not None and shards != part.name.removesuffix(".weights.json"):
@@ -141,13 +144,14 @@ _APART_NS, _SLOWEST = 250_000_000, 100
 time, and this many ns for each byte (10 MB/s).
 """
 _ROUNDED_NS = 2 * 10**9
-"""The same where times are those of uploads to a store, or were rounded to seconds."""
+"""The same time where times are those of uploads to a store, or were rounded to seconds."""
 _SECOND_NS = 10**9
 
 
 def _check_backup(parts: Rows) -> Found:
-    """Every save takes steps after the one that it moves away; and writes the epoch after the weights: one
-    from before them is that of the save before, and Keras would train it once more.
+    """Yield weights of the same step as the weights_before, as every save takes steps; and an epoch that was
+    written before the weights. Keras writes the epoch last: an older one is that of the save before, and
+    would run again.
     """
     taken = {p.piece: whole(r.metadata.get(_OPTIMIZER_STEPS)) for p, r in parts}
     there = {p.piece: p for p, _ in parts}

@@ -19,14 +19,16 @@ TIMM = declare(__name__, "timm")
 
 
 def _read_last(data: bytes) -> str | None:
-    """The name of the file that ``last_checkpoint`` names, whose path may be that of another machine."""
+    """Return the file name in ``last_checkpoint``, which may be a path on another machine; None if it is no
+    .pth.
+    """
     name = data.decode("utf-8", "surrogateescape").strip().rpartition("/")[2]
     return name if name.endswith(".pth") and name.isprintable() else None
 
 
 def _name_last(checkpoint: Checkpoint) -> str:
-    """What ``last_checkpoint`` holds: of two files of one step the later, ``model_final.pth``; MMEngine's
-    DeepSpeed makes ``iter_N.pth`` a directory.
+    """Return what ``last_checkpoint`` says: of two files of one step the later one, ``model_final.pth``; the
+    directory ``iter_N.pth`` that MMEngine makes with DeepSpeed.
     """
     part = max(checkpoint.parts, key=lambda p: p.piece == "final")
     return (part.home if part.home.endswith(".pth") else part.path).rpartition("/")[2]
@@ -37,7 +39,9 @@ DETECTRON2 = declare(__name__, "detectron2", tracker=_LAST)
 
 
 def _read_mmengine(part: Part, metadata: Metadata) -> Steps:
-    """By what the name counts: a damaged epoch_E.pth tells no step, and would come before all that do."""
+    """Return the unit that the name counts: a damaged epoch_E.pth tells no step, and would come before all
+    that do.
+    """
     if part.epoch is not None:
         return part.step, part.epoch, None
     return read_steps(part, metadata, step=("meta.iter",), epoch=("meta.epoch",))
@@ -50,7 +54,9 @@ _UPDATES, _ITERATOR = "optimizer_history.num_updates", "extra_state.train_iterat
 
 
 def _read_epoch_of_fairseq(metadata: Metadata) -> int | None:
-    """The epoch of the last update: at the end of one the iterator stands before the first of the next."""
+    """Return the epoch of the last update: at the end of an epoch the iterator is at the start of the next
+    one.
+    """
     epoch = whole(metadata.get(f"{_ITERATOR}.epoch"))
     at_start = metadata.get(f"{_ITERATOR}.iterations_in_epoch") == 0 and whole(metadata.get(_UPDATES))
     return epoch - 1 if epoch and at_start else epoch
@@ -79,18 +85,18 @@ STABLE_BASELINES3 = declare(__name__, "stable-baselines3")
 
 
 def _check_sample(parts: Rows) -> Found:
-    """All nodes save after the same epoch, and ``model_best`` is a copy.
+    """Yield files of an older epoch than those of other nodes, which all save after the same epoch.
 
-    A file that is behind the others, or a best ahead of its origin, is not theirs.
+    Yield also a ``model_best`` of a later epoch than the checkpoint that it is a copy of.
     """
-    told = [(p, epoch) for p, r in parts if (epoch := whole(r.metadata.get("epoch"))) is not None]
-    newest = {p.piece: max(e for o, e in told if o.piece == p.piece) for p, _ in told}
-    origin = {p.rank: epoch for p, epoch in told if p.piece == "checkpoint"}
-    for p, epoch in sorted(told, key=lambda row: row[0].piece):
+    rows = [(p, epoch) for p, r in parts if (epoch := whole(r.metadata.get("epoch"))) is not None]
+    newest = {p.piece: max(e for o, e in rows if o.piece == p.piece) for p, _ in rows}
+    origin = {p.rank: epoch for p, epoch in rows if p.piece == "checkpoint"}
+    for p, epoch in sorted(rows, key=lambda row: row[0].piece):
         if epoch != newest[p.piece]:
             text = f"it holds epoch {epoch}, another rank's {newest[p.piece]}"
             yield p.path, Flaw("epoch-mismatch", text, severity=Severity.WARNING)
-    for p, epoch in told:
+    for p, epoch in rows:
         if p.piece == "model_best" and p.rank in origin and epoch > origin[p.rank]:
             text = f"the best is of epoch {epoch}, the checkpoint beside it of {origin[p.rank]}"
             yield p.path, Flaw("epoch-mismatch", text, severity=Severity.WARNING)
@@ -108,7 +114,9 @@ _EPOCH_OF_ESPNET = "reporter.epoch"
 
 
 def _check_espnet(parts: Rows) -> Found:
-    """Whether what ESPnet resumes from is a state of training: weights copied over it are none."""
+    """Yield checkpoint.pth, from which ESPnet resumes, if it holds no state of training: weights copied over
+    it.
+    """
     for part, report in parts:
         if part.piece == _STATE and report.verdict is Verdict.OK and _EPOCH_OF_ESPNET not in report.metadata:
             text = f"{part.name} holds no reporter that tells its epoch, which ESPnet needs to resume"
@@ -116,8 +124,8 @@ def _check_espnet(parts: Rows) -> Found:
 
 
 def _find_weights_alone(c: Checkpoint, others: Saves) -> Flaws:
-    """Weights are no state of training, and never stand in for it; without a trace of training they are an
-    export.
+    """Yield files of weights in a run of training: they never stand in for its state. Without a trace of
+    training they are an export.
     """
     run = {p.piece for o in (c, *others) if (o.layout, o.run) == (c.layout, c.run) for p in o.parts}
     for part in c.parts:
@@ -146,7 +154,7 @@ def _find_lost_networks(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _find_networks_alone(c: Checkpoint, others: Saves) -> Flaws:
-    """The networks once more, as they are at the end of a run: nothing to go on training from."""
+    """Yield networks saved once more at the end of a run: training cannot go on from them."""
     if c.kind is Kind.RELEASE and any((o.layout, o.run) == (c.layout, c.run) for o in others if o is not c):
         text = f"{c.parts[0].name} holds a network alone: the optimizers are in training_states"
         yield loss(text, c.path, hint="a start from the networks alone needs --kind")

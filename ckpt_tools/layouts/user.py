@@ -79,12 +79,12 @@ _ARGUMENT = re.compile(r"(?<!\$)\{\w+\}")  # ${HOME} is the shell's
 
 
 def load(tables: object, known_formats: Sequence[str] = ()) -> Layouts:
-    """The layouts with those of ``[[layout]]`` tables before the built-in ones.
-    Raises ValueError that says which key of which table is wrong.
+    """Return the layouts of ``[[layout]]`` tables, and the built-in ones after them; try them from now on.
+    Raise ValueError that says which key of which table is wrong.
     """
     if not isinstance(tables, list):
         raise ValueError("layout is a list of tables: write [[layout]]")  # noqa: TRY004 - the caller waits for ValueError
-    own = tuple(_layout(table, i, known_formats) for i, table in enumerate(tables, 1))
+    own = tuple(_read_layout(table, i, known_formats) for i, table in enumerate(tables, 1))
     names = [layout.name for layout in Layouts(own)]
     if twice := next((n for n in names if names.count(n) > 1), None):
         raise ValueError(f"there are two layouts called {twice!r}: choose another name")
@@ -92,7 +92,8 @@ def load(tables: object, known_formats: Sequence[str] = ()) -> Layouts:
     return Layouts(own)
 
 
-def _keys(table: object, allowed: Mapping[str, type], where: str) -> dict[str, Any]:
+def _check_keys(table: object, allowed: Mapping[str, type], where: str) -> dict[str, Any]:
+    """Return the table. Raise ValueError for an unknown key, or a value of the wrong type or empty."""
     if not isinstance(table, dict):
         raise ValueError(f"{where} is not a table")  # noqa: TRY004 - as above
     for key, value in table.items():
@@ -107,16 +108,17 @@ def _keys(table: object, allowed: Mapping[str, type], where: str) -> dict[str, A
     return table
 
 
-def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
-    t = _keys(table, _LAYOUT, f"layout {number}")
+def _read_layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
+    t = _check_keys(table, _LAYOUT, f"layout {number}")
     name = t.get("name", "")
     where = f"layout {name or number}"
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise ValueError(f"{where}: name must be of a-z, 0-9, - and _")
     if not t.get("piece"):
         raise ValueError(f"{where}: it needs at least one [[layout.piece]] with a template")
-    pieces = tuple(_piece(p, f"{where}, piece {i}", i, known_formats) for i, p in enumerate(t["piece"], 1))
-    _agree(t, {p.role for p in pieces}, where)
+    made = (_check_piece(p, f"{where}, piece {i}", i, known_formats) for i, p in enumerate(t["piece"], 1))
+    pieces = tuple(made)
+    _check_table(t, {p.role for p in pieces}, where)
     step_keys, epoch_keys = tuple(t.get("step_keys", ())), tuple(t.get("epoch_keys", ()))
     by_name = t.get("tracker_holds") == "name"
     return Layout(
@@ -142,8 +144,8 @@ def _layout(table: object, number: int, known_formats: Sequence[str]) -> Layout:
     )
 
 
-def _agree(t: Mapping[str, Any], roles: set[str], where: str) -> None:
-    """Raises ValueError where the keys of a layout's table contradict its pieces or say what cannot be."""
+def _check_table(t: Mapping[str, Any], roles: set[str], where: str) -> None:
+    """Raise ValueError if the keys of a layout's table contradict its pieces, or have impossible values."""
     for key in ("commit", "needs"):
         for role in [t[key]] if isinstance(t.get(key), str) else t.get(key, ()):
             if role not in roles:
@@ -158,13 +160,13 @@ def _agree(t: Mapping[str, Any], roles: set[str], where: str) -> None:
         raise ValueError(f"{where}: tracker_holds is 'step' or 'name' (of the directory), not {holds!r}")
 
 
-def _piece(table: object, where: str, number: int, known_formats: Sequence[str]) -> Piece:
-    t = _keys(table, _PIECE, where)
+def _check_piece(table: object, where: str, number: int, known_formats: Sequence[str]) -> Piece:
+    t = _check_keys(table, _PIECE, where)
     if (kind := t.get("kind", "periodic")) not in list(Kind):
         raise ValueError(f"{where}: kind is one of {', '.join(Kind)}, not {kind!r}")
     piece = _read_piece(t, number, Kind(kind))
     try:
-        _names(piece.template)
+        _check_names(piece.template)
     except (ValueError, OverflowError, re.error) as e:
         raise ValueError(f"{where}: {e}") from e
     if known_formats and (odd := next((f for f in piece.formats if f not in known_formats), None)):
@@ -191,9 +193,9 @@ def _read_piece(t: Mapping[str, Any], number: int, kind: Kind) -> Piece:
     )
 
 
-def _names(template: str) -> None:
-    """Every name in a template by itself, as directories and files are matched.
-    Raises ValueError or re.error.
+def _check_names(template: str) -> None:
+    """Raise ValueError or re.error for a template that is wrong, name by name as directories and files are
+    matched.
     """
     if len(template) > _LONGEST:
         raise ValueError(f"a template of {len(template)} characters is longer than {_LONGEST}")
@@ -205,12 +207,12 @@ def _names(template: str) -> None:
             rest = shorter
         if odd := re.search(r"[][{}<>]", rest):
             raise ValueError(f"{odd[0]} in {name!r} has no partner within that name")
-        _bounded(name)
+        _check_bounds(name)
         re.compile(compile_template(name))
 
 
-def _bounded(name: str) -> None:
-    """Raises ValueError where a name of a tree could be read in so many ways that trying them takes for
+def _check_bounds(name: str) -> None:
+    """Raise ValueError for a name of a template that text may fit in so many ways that matching takes for
     ever.
     """
     if (texts := len(_TEXT.findall(name))) > _MOST_TEXTS:
@@ -235,8 +237,8 @@ def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> 
 
 
 def _resume(args: Sequence[str], checkpoint: Checkpoint, path: str | None) -> Resume:
-    """``resume_args`` with what the plan knows filled in, nothing where it does not; none at all if they name
-    a path that ranks do not share.
+    """Return ``resume_args`` with the plan's values filled in ("" for an unknown one); no arguments at all if
+    one needs a path that ranks do not share.
     """
     path = path or checkpoint.parts[0].home or None
     if path is None and any("{path}" in a for a in args):

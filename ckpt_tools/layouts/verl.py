@@ -1,4 +1,4 @@
-"""What the workers of reinforcement learning save: verl's and SkyRL's."""
+"""Layouts of the workers of reinforcement learning: verl's and SkyRL's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ckpt_tools.layouts.megatron import TRACKER, without_metadata
 from ckpt_tools.model.checkpoint import Checkpoint
 
 _KINDS = {"model": "model", "optim": "optimizer", "extra_state": "rng"}
-"""What the names of FSDP's files begin with, and the role of each."""
+"""What the names of FSDP's files begin with -> the role of the file."""
 
 
 def _find_lost_kinds(c: Checkpoint, beside: Saves) -> Flaws:
-    """What a worker of a lone save has no file of. It may have been told to save none, so a warning."""
+    """Yield kinds of files that a worker of a lone save has none of, as a warning: it may save none."""
     places = defaultdict[str, set[str]](set)
     for name in names_in(c) if not beside else ():
         place, _, file = name.rpartition("/")
@@ -37,9 +37,9 @@ _DIST = "dist_ckpt"
 
 
 def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
-    """What Megatron-core writes last into its directories, which an asynchronous save does after ``data.pt``;
-    and files that only the saves ``beside`` it show: the places of ranks in their data, and the directories
-    of Megatron-core that hold a state.
+    """Yield the files that Megatron-core writes last into its directories, in asynchronous saves after
+    ``data.pt``; and files that the saves ``beside`` it have: places of ranks in the data, and states'
+    directories.
     """
     files = names_in(c)
     for home in sorted({name.rpartition("/")[0] for name in files if f"{_DIST}/" in name}):
@@ -51,10 +51,10 @@ def _find_lost_of_verl(c: Checkpoint, beside: Saves) -> Flaws:
     yield from without_index(c, beside)
     yield from _find_lost_kinds(c, beside)
 
-    def shown(o: Checkpoint) -> frozenset[str]:
+    def list_needed(o: Checkpoint) -> frozenset[str]:
         return frozenset(n for n in names_in(o) if n.startswith("data_") or n.endswith(f"{_DIST}/.metadata"))
 
-    yield from without_names(c, beside, shown)
+    yield from without_names(c, beside, list_needed)
 
 
 VERL = declare(
@@ -67,7 +67,9 @@ VERL = declare(
 
 
 def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
-    """What Megatron-core reads its files by, which an asynchronous save writes after ``trainer_state.pt``."""
+    """Yield the files by which Megatron-core reads others; asynchronous saves write them after
+    ``trainer_state.pt``.
+    """
     yield from _find_lost_kinds(c, beside)
     files = names_in(c)
     ends = ("distcp", "/common.pt")
