@@ -94,9 +94,8 @@ def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = l
     """Return the layouts of files (path -> size); their templates fit no path that others have ``placed``."""
     made: dict[str, GuessedPiece] = {}
     shapes = [_Shape(texts, rows) for texts, rows in _group_by_texts(list(sizes)).items()]
-    several = any(
-        field in WHOSE and s.varies(i) for s in shapes for i, field in enumerate(_name_fields(s.texts))
-    )
+    fields = ((s, i, field) for s in shapes for i, field in enumerate(_name_fields(s.texts)))
+    several = any(field in WHOSE and s.varies(i) for s, i, field in fields)
     for shape in shapes:
         p = _add_directories(_make_piece(shape, several), placed)
         if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it

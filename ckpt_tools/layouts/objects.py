@@ -32,9 +32,7 @@ from ckpt_tools.model.plan import Resume
 
 
 def _read_speechbrain(part: Part, metadata: Metadata) -> Steps:
-    """Return the steps that the Brain counts of its optimizer, or the epochs that a recipe's
-    counter counts.
-    """
+    """Return the steps that the Brain counts of its optimizer, or the epochs that a counter counts."""
     epoch = whole(metadata.get("value")) if part.role == "counter" else None
     return whole(metadata.get("optimizer_step")) if part.role == "progress" else None, epoch, None
 
@@ -215,9 +213,7 @@ def _read_torchtune(part: Part, metadata: Metadata) -> Steps:
 
 
 def _find_other_recipes(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield a model whose optimizer's state (recipe_state.pt) is of another epoch: it would be loaded all the
-    same.
-    """
+    """Yield a model if recipe_state.pt, the optimizer's state, is of another epoch: it would be loaded."""
 
     def is_recipe(o: Checkpoint) -> bool:
         return all(p.piece == _RECIPE for p in o.parts)

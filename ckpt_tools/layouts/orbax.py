@@ -54,9 +54,7 @@ def _find_lost_trees(c: Checkpoint) -> Flaws:
 
 
 def _find_lost_processes(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield processes without a file of their place in the data: the other files' names tell how many there
-    are.
-    """
+    """Yield processes without a file of their place in the data: other files' names tell their number."""
     complete = {at for o in beside for at, seen in _list_processes(o).items() if len(seen) == at[1]}
     for at, seen in _list_processes(c).items():
         item, of = at

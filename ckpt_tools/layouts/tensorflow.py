@@ -44,8 +44,7 @@ def _read_tensorflow(part: Part, metadata: Metadata) -> Steps:
 
 
 def _check_tensorflow(parts: Rows) -> Found:
-    """Yield files of another save than their names say, if most files of the run hold the number of their
-    name.
+    """Yield files of another save than their names say, if most files of the run hold their number.
 
     The number is the step, or the count of saves.
     """
@@ -66,9 +65,7 @@ def _name_prefix(checkpoint: Checkpoint) -> str:
 
 
 def _read_tracker(data: bytes) -> str | None:
-    """Return the prefix named in protobuf's text form, which writes bytes that are not ASCII in octal; or
-    None.
-    """
+    """Return the name in protobuf's text form, which writes bytes that are not ASCII in octal; or None."""
 
     def unescape(m: re.Match[bytes]) -> bytes:
         return bytes([int(m[1], 8) & 255]) if m[1][:1] in b"01234567" else m[1]
@@ -140,8 +137,8 @@ KERAS_SHARDS = declare(
 )
 _BEFORE = "weights_before"
 _APART_NS, _SLOWEST = 250_000_000, 100
-"""Copies that do not keep times write the two files of a save in any order, but close together: within this
-time, and this many ns for each byte (10 MB/s).
+"""Copies that do not keep times write the two files of a save in any order, but at most 0.25 s apart, and
+100 ns for each byte (10 MB/s).
 """
 _ROUNDED_NS = 2 * 10**9
 """The same time where times are those of uploads to a store, or were rounded to seconds."""
@@ -149,9 +146,8 @@ _SECOND_NS = 10**9
 
 
 def _check_backup(parts: Rows) -> Found:
-    """Yield weights of the same step as the weights_before, as every save takes steps; and an epoch that was
-    written before the weights. Keras writes the epoch last: an older one is that of the save before, and
-    would run again.
+    """Yield weights of the same step as the previous save's (.bkp), as every save takes steps; and an epoch
+    written before the weights: it is that of the previous save, and Keras would train it again.
     """
     taken = {p.piece: whole(r.metadata.get(_OPTIMIZER_STEPS)) for p, r in parts}
     there = {p.piece: p for p, _ in parts}

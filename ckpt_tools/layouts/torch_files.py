@@ -19,9 +19,7 @@ TIMM = declare(__name__, "timm")
 
 
 def _read_last(data: bytes) -> str | None:
-    """Return the file name in ``last_checkpoint``, which may be a path on another machine; None if it is no
-    .pth.
-    """
+    """Return the .pth file in ``last_checkpoint``, maybe from a path on another machine; None without one."""
     name = data.decode("utf-8", "surrogateescape").strip().rpartition("/")[2]
     return name if name.endswith(".pth") and name.isprintable() else None
 
@@ -39,9 +37,7 @@ DETECTRON2 = declare(__name__, "detectron2", tracker=_LAST)
 
 
 def _read_mmengine(part: Part, metadata: Metadata) -> Steps:
-    """Return the unit that the name counts: a damaged epoch_E.pth tells no step, and would come before all
-    that do.
-    """
+    """Return what the name counts: a damaged epoch_E.pth tells no step, and would sort before all others."""
     if part.epoch is not None:
         return part.step, part.epoch, None
     return read_steps(part, metadata, step=("meta.iter",), epoch=("meta.epoch",))
@@ -54,9 +50,7 @@ _UPDATES, _ITERATOR = "optimizer_history.num_updates", "extra_state.train_iterat
 
 
 def _read_epoch_of_fairseq(metadata: Metadata) -> int | None:
-    """Return the epoch of the last update: at the end of an epoch the iterator is at the start of the next
-    one.
-    """
+    """Return the epoch of the last update: after an epoch's last one the iterator is at the next epoch."""
     epoch = whole(metadata.get(f"{_ITERATOR}.epoch"))
     at_start = metadata.get(f"{_ITERATOR}.iterations_in_epoch") == 0 and whole(metadata.get(_UPDATES))
     return epoch - 1 if epoch and at_start else epoch
@@ -114,9 +108,7 @@ _EPOCH_OF_ESPNET = "reporter.epoch"
 
 
 def _check_espnet(parts: Rows) -> Found:
-    """Yield checkpoint.pth, from which ESPnet resumes, if it holds no state of training: weights copied over
-    it.
-    """
+    """Yield checkpoint.pth, from which ESPnet resumes, if it is no state of training but a weights' copy."""
     for part, report in parts:
         if part.piece == _STATE and report.verdict is Verdict.OK and _EPOCH_OF_ESPNET not in report.metadata:
             text = f"{part.name} holds no reporter that tells its epoch, which ESPnet needs to resume"

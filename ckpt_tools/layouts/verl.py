@@ -67,9 +67,7 @@ VERL = declare(
 
 
 def _find_lost_of_skyrl(c: Checkpoint, beside: Saves) -> Flaws:
-    """Yield the files by which Megatron-core reads others; asynchronous saves write them after
-    ``trainer_state.pt``.
-    """
+    """Yield files that Megatron-core needs to read others, written last, after ``trainer_state.pt``."""
     yield from _find_lost_kinds(c, beside)
     files = names_in(c)
     ends = ("distcp", "/common.pt")

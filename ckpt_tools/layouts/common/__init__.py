@@ -1,1 +1,3 @@
-"""What layouts share: the value that a layout is, its templates, and what they say of a path."""
+"""Code that layouts share: the value that describes a layout, path templates, and what these read from a
+path.
+"""

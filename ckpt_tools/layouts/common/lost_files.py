@@ -1,5 +1,5 @@
-"""What the files of a save hold, and which it has lost, as the saves beside it or its own other files tell.
-Pure.
+"""The files that a save has lost, as other saves of its run or its own other files show; and kinds of states
+that files hold. Pure.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
 
 _Place = tuple[str, tuple[tuple[str, int], ...]]
-"""A piece, and where in it a shard belongs."""
+"""A piece, and the coordinates of one of its shards."""
 _SHARD = re.compile(r"(.+?)-[0-9]{5}(?:-of-([0-9]{5}))?\.(safetensors|bin)")
-"""A shard of a set that transformers, PaddleNLP and ColossalAI load by its index alone."""
+"""Names of shards that transformers, PaddleNLP and ColossalAI load by their index alone."""
 _OF_TRAINER = re.compile(r"/checkpoint-[0-9]+/[^/]+$")
-"""Where the Trainer of transformers and Accelerate save: a model, and then the state of training."""
+"""Paths of files of transformers' Trainer and of Accelerate, which save a model and then the state of
+training.
+"""
 
 
 class Holds(NamedTuple):
-    """What a checkpoint holds of a training state.
-    ``counters``: something in it, not only its name, says how far training was.
+    """What a checkpoint holds of a training state. ``counters``: its content, not only its name, says how far
+    training was.
     """
 
     weights: bool = False
@@ -43,28 +45,29 @@ PIECES = {
     "progress": Holds(False, False, True),
     "other": Holds(),
 }
-"""What one file of somebody's own training loop may hold, by the name of its piece.
-One that could not be read is what its name says: ``torch``, ``ckpt`` …
+"""What one file of somebody's own training loop may hold, by the name of its piece. A file that could not be
+read has a piece that its name tells: ``torch``, ``ckpt`` …
 """
 ROLLING = "rolling_"
-"""Before the name of a piece: a file that is written over at every save,
-and so only stands in for one that is not.
+"""Begins the names of pieces whose files are written over at every save: such a file only stands in for one
+that is not.
 """
 
 
 def piece_for(holds: Holds, rolling: bool) -> str:
+    """Return the name of the piece of a file that holds this."""
     name = next(name for name, held in PIECES.items() if held == holds)
     return f"{ROLLING}{name}" if rolling else name
 
 
 def held_by(p: Part) -> Holds | None:
-    """What a file holds; None where it could not be read."""
+    """Return what a file holds; None if it could not be read."""
     return PIECES.get(p.piece.removeprefix(ROLLING))
 
 
 def holds_of(c: Checkpoint) -> Holds | None:
-    """What its files hold together; None where one of them could not be read."""
-    if len(c.parts) == 1:  # each save is asked about each other one: a run of thousands of files feels it
+    """Return what a checkpoint's files hold together; None if one of them could not be read."""
+    if len(c.parts) == 1:  # called for each pair of saves: in a run of thousands of files this takes time
         return held_by(c.parts[0])
     held = [held_by(p) for p in c.parts]
     known = [h for h in held if h is not None]
@@ -72,7 +75,7 @@ def holds_of(c: Checkpoint) -> Holds | None:
 
 
 def is_weights_alone(c: Checkpoint) -> bool:
-    """Whether its files hold weights and nothing else, as far as their pieces tell."""
+    """Return True if a checkpoint's files hold weights and nothing else, as far as their pieces tell."""
     held = {held_by(p) for p in c.parts}
     return held == {Holds(weights=True)} or (
         held == {None} and {p.role for p in c.parts} == {"model", "index"}
@@ -80,8 +83,8 @@ def is_weights_alone(c: Checkpoint) -> bool:
 
 
 def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:
-    """Weights alone in such a directory, whatever they are called, of a lone save: others tell by themselves.
-    A loop may save no more than that, so a warning.
+    """Yield a lone save of weights alone in a Trainer's directory, under any names; other saves would show
+    what it lacks. A loop may save no more than weights, so a warning.
     """
     if not beside and all(_OF_TRAINER.search(p.path) for p in c.parts) and is_weights_alone(c):
         text = "it holds weights alone, and no state of training (optimizer, trainer_state.json)"
@@ -90,7 +93,7 @@ def weights_of_a_trainer(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def lost(c: Checkpoint, beside: Saves, names: Callable[[Checkpoint], frozenset[str]]) -> list[str]:
-    """Those of the ``names`` in all the saves ``beside`` it that this one has not."""
+    """Return the ``names`` of files that all saves ``beside`` this one have, and this one has not."""
     siblings = [names(o) for o in beside]
     return sorted(frozenset.intersection(*siblings) - names(c)) if siblings else []
 
@@ -103,14 +106,16 @@ def without_names(
     *,
     sure: bool = True,
 ) -> Flaws:
-    """What is missing of these ``names``."""
+    """Yield the ``names`` of files that all saves ``beside`` this one have, and this one has not; {} in
+    ``text`` is a name.
+    """
     for name in lost(c, beside, names):
         yield loss(text.format(name), c.path, sure=sure)
 
 
 def without_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> Flaws:
-    """A lone save with one of these ``models``, of a framework that keeps optimizers in other files than
-    models, and without one. It may have been told to save none, so a warning.
+    """Yield a lone save with a file of ``models`` (roles) and without any of an optimizer, if its framework
+    keeps the two in different files. The job may save no optimizer, so a warning.
     """
     roles = {p.role for p in c.parts}
     if beside or c.kind is not Kind.PERIODIC or roles.isdisjoint(models) or any("optim" in r for r in roles):
@@ -120,8 +125,8 @@ def without_optimizer(c: Checkpoint, beside: Saves, models: Collection[str]) -> 
 
 
 def without_index(c: Checkpoint, beside: Saves) -> Flaws:
-    """Shards of which no index says what they hold: their loader finds no model then. Other saves beside it
-    show that by themselves.
+    """Yield shards of a lone save without an index that says what they hold: their loader finds no model
+    then. Other saves ``beside`` it would show that an index is missing.
     """
     there = {p.path for p in c.parts}
     for p in () if beside else c.parts:
@@ -135,16 +140,16 @@ def without_index(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def stale_index(path: str, whole: str) -> Flaw:
-    """Return what to say of an index beside a file that holds the model whole."""
+    """Return the warning about an index beside a file that holds the whole model."""
     text = f"none of its shards is there, and {whole} is taken: from_pretrained may ask for them"
     return loss(text, path, sure=False, hint=f"remove this index if {whole} is the model")
 
 
 def lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
-    """Shards that no index lists, and that all the saves ``beside`` it have. A save that holds as many bytes
-    without them is that of a job which has fewer ranks by now.
+    """Yield shards that no index lists, and that all the saves ``beside`` it have. A save that holds as many
+    bytes without them is of a job with fewer ranks.
     """
-    mine, others = _shards(c), [shards for o in beside if (shards := _shards(o))]
+    mine, others = _map_shards(c), [shards for o in beside if (shards := _map_shards(o))]
     gone = sorted(set.intersection(*map(set, others)) - mine.keys()) if mine and others else []
     if gone:
         smallest = min(shards[at].size for shards in others for at in gone)
@@ -154,8 +159,10 @@ def lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
             yield loss(text, c.path)
 
 
-def _shards(c: Checkpoint) -> Mapping[_Place, Part]:
-    """Of a copy of the newest save, or a link to it, there is one for all saves."""
+def _map_shards(c: Checkpoint) -> Mapping[_Place, Part]:
+    """Return the model's shards by place; a copy of the newest save, or a link to it, takes no place of its
+    own.
+    """
     return {(p.piece, p.coords): p for p in c.parts if p.coords and p.role == "model"}
 
 
@@ -165,7 +172,7 @@ def is_array(piece: Piece) -> bool:
 
 
 def fewer_than_listed(parts: Rows) -> Found:
-    """Fewer arrays than a checkpoint's index says that it was saved with: its loader opens each of them."""
+    """Yield indexes that list more arrays than are there: the loader opens each of them."""
     beside = Counter(p.home for p, _ in parts if p.role == "array")
     for part, report in parts:
         said = whole(report.metadata.get("stored_arrays")) or 0
@@ -176,7 +183,7 @@ def fewer_than_listed(parts: Rows) -> Found:
 
 
 def lost_arrays(c: Checkpoint, beside: Saves) -> Flaws:
-    """Arrays, and lists of them, that all the saves ``beside`` it have."""
+    """Yield arrays, and lists of arrays, that all the saves ``beside`` it have."""
 
     def names(o: Checkpoint) -> frozenset[str]:
         told = (p for p in o.parts if p.role == "list" or p.name == ".zarray")
