@@ -1,3 +1,3 @@
-"""Code that layouts share: the value that describes a layout, path templates, and what these read from a
-path.
+"""Code that layouts share: the value that describes a layout, path templates, and what they read
+from paths.
 """

@@ -111,9 +111,7 @@ def read_steps(
     epoch: Sequence[str] = (),
     by_name: bool = True,
 ) -> Steps:
-    """Return the step and epoch in a part's name, else those of its entries; unless ``by_name`` the other way
-    round.
-    """
+    """Return the step and epoch in a part's name, else in its entries; with ``by_name`` False vice versa."""
     its_step, its_epoch = first(metadata, step), first(metadata, epoch)
     if part.step is not None and (by_name or its_step is None):
         its_step = part.step
@@ -211,9 +209,7 @@ def borrowed(
 
 
 def schedules(parts: Rows, reported: Collection[str]) -> Found:
-    """Yield schedulers' states of another checkpoint of the run, in any layout, but for paths that are
-    ``reported``.
-    """
+    """Yield schedulers' states of another checkpoint of the run, in any layout, but no ``reported`` paths."""
     by_name: dict[str, list[_Counted]] = {}
     for p, r in parts:
         if (said := whole(r.metadata.get("last_epoch"))) is not None and p.path not in reported:
@@ -231,21 +227,17 @@ def schedules(parts: Rows, reported: Collection[str]) -> Found:
             paths = {row.part.path for row in rows}
             found = borrowed([row for row in parts if row[0].path in paths], pieces, place_in_run)
         for path, f in found:
-            # files beside each other may be named by more than the scheduler counts, so a warning
+            # the name of a file beside others may tell more than the number of its save, so a warning
             yield path, f if rows[0].part.home else replace(f, severity=Severity.WARNING)
 
 
 def _identify_save(p: Part) -> object:
-    """Return what tells a file's save from others: its directory, or of files beside each other their
-    numbers.
-    """
+    """Return what tells a file's save: its directory, or for files beside each other their step and epoch."""
     return p.home or (p.base, p.step, p.epoch)
 
 
 def steps_taken(parts: Rows) -> dict[object, int]:
-    """Return the steps that each save's optimizer has taken, if all its files agree; by
-    ``_identify_save``.
-    """
+    """Return the steps that each save's optimizer has taken, if its files agree, by ``_identify_save``."""
     said: dict[object, set[int]] = {}
     for p, r in parts:
         if (taken := whole(r.metadata.get("optimizer_step"))) is not None:
@@ -254,9 +246,7 @@ def steps_taken(parts: Rows) -> dict[object, int]:
 
 
 def place_in_run(p: Part) -> int | None:
-    """Return a checkpoint's number in its run: step, else epoch, else generation; files of a run are named
-    alike.
-    """
+    """Return a checkpoint's step, else epoch, else generation: files of one run are all named alike."""
     return next((n for n in (p.step, p.epoch, p.generation) if n is not None), None)
 
 

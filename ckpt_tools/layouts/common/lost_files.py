@@ -20,9 +20,7 @@ _Place = tuple[str, tuple[tuple[str, int], ...]]
 _SHARD = re.compile(r"(.+?)-[0-9]{5}(?:-of-([0-9]{5}))?\.(safetensors|bin)")
 """Names of shards that transformers, PaddleNLP and ColossalAI load by their index alone."""
 _OF_TRAINER = re.compile(r"/checkpoint-[0-9]+/[^/]+$")
-"""Paths of files of transformers' Trainer and of Accelerate, which save a model and then the state of
-training.
-"""
+"""Paths of files of transformers' Trainer and of Accelerate: the model, then the state of training."""
 
 
 class Holds(NamedTuple):
@@ -106,8 +104,8 @@ def without_names(
     *,
     sure: bool = True,
 ) -> Flaws:
-    """Yield the ``names`` of files that all saves ``beside`` this one have, and this one has not; {} in
-    ``text`` is a name.
+    """Yield the ``names`` of files that all saves ``beside`` this one have, in the place of {} in
+    ``text``.
     """
     for name in lost(c, beside, names):
         yield loss(text.format(name), c.path, sure=sure)
@@ -160,9 +158,7 @@ def lost_shards(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _map_shards(c: Checkpoint) -> Mapping[_Place, Part]:
-    """Return the model's shards by place; a copy of the newest save, or a link to it, takes no place of its
-    own.
-    """
+    """Return the model's shards by place; what all saves share, as a copy of the newest, adds no place."""
     return {(p.piece, p.coords): p for p in c.parts if p.coords and p.role == "model"}
 
 

@@ -1,4 +1,4 @@
-"""What a piece of a layout is: one kind of file, and where, when and by whom it is read."""
+"""A piece of a layout: one kind of file, and where, when and by which ranks it is read."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SAFETENSORS = ("safetensors",)
 
 
 class Readers(Struct, frozen=True):
-    """Which ranks load a file when a job resumes: without any of these the one that its name tells."""
+    """Which ranks load a file when a job resumes: if no field is set, the one rank that its name tells."""
 
-    shared: bool = False  # every rank, alone or as one of a set
-    sharded: bool = False  # no flag may ever make one rank's file stand in for another's
-    single: bool = False  # the files of this role are copies of each other, of which one is enough
+    shared: bool = False  # every rank loads the file, alone or as one of a set
+    sharded: bool = False  # no flag may ever make one rank's file stand in for another rank's
+    single: bool = False  # the files of this role are copies of each other: one is enough
     replicated_over: tuple[str, ...] = ()  # axes along which ranks hold the same state
-    # each rank writes its own all the same: a set with ranks missing, or off the save interval, was written
-    # by a dying job
+    # each rank writes its file, even if its state is replicated: a set with ranks missing, or off the save
+    # interval, was written by a dying job
     everyone_saves: bool = False
-    # the framework goes on without the file (with other random numbers): a rank without one is a warning, and
-    # its ranks are not those that a checkpoint needs
+    # the framework resumes without the file (with other random numbers): a rank without one is a warning, and
+    # such files do not tell which ranks a checkpoint needs
     survivable: bool = False
 
 
@@ -38,22 +38,22 @@ COPIES = Readers(shared=True, single=True)
 
 
 class Claim(Enum):
-    """When a file whose name fits is such a piece."""
+    """When a file whose name fits a piece's template is taken for that piece."""
 
     SURE = auto()
     # beside other pieces of its layout: in its own directory, or in a sibling that no other layout claims
     COMPANION = auto()
     INSIDE = auto()  # beside other pieces of its layout in its own directory
-    FOLLOWS = auto()  # the same; it is of the run of those whose names have a prefix, if all have the same
-    INDEX = auto()  # of shards: no checkpoint by itself beside the same model in one file
+    FOLLOWS = auto()  # like INSIDE; its run is that of the pieces with a prefix, if all have the same prefix
+    INDEX = auto()  # an index of shards: no checkpoint by itself beside the same model in one file
     GENERIC = auto()  # in a directory in which no other layout has a file
-    # the same, where a number alone tells the rank, and the numbers count from 0 without a gap or are those
-    # of a lone directory, below the steps of their directories
+    # like GENERIC, if only a number tells the rank, and the numbers are 0, 1, 2 … without a gap, or are those
+    # of a lone directory and below the steps of their directories
     COUNTED = auto()
-    # where its content has one of ``formats`` (and ``proof``), and nothing else explains its directory
+    # if its content has one of ``formats`` (and ``proof``), and nothing else explains its directory
     WEAK = auto()
-    # data that an index beside it explains, which verify and plan follow: only a listing looks for its name,
-    # when no other fits, in the own directory of a checkpoint that has other pieces
+    # data that an index beside it lists; verify and plan follow the index. Only a listing looks for the name,
+    # if it fits no other piece, in the own directory of a checkpoint that has other pieces
     DESCRIBED = auto()
 
     @property
@@ -66,14 +66,14 @@ class Claim(Enum):
 
 
 class Stage(Enum):
-    """What a name tells about whether the save is finished."""
+    """What a file's name tells about whether its save is finished."""
 
-    ANY = auto()  # nothing of its own; words such as tmp do
-    UNDER_WAY = auto()  # it is that of a save under way
-    # the file lies in a checkpoint's directory, or beside it and is called like it but for its end, and says
-    # that the checkpoint is not finished
+    ANY = auto()  # nothing, but for words such as tmp in it
+    UNDER_WAY = auto()  # the save is under way
+    # a checkpoint is not finished: the file lies in its directory, or beside it with the checkpoint's name
+    # and another ending
     MARKS = auto()
-    FINISHED = auto()  # a word such as tmp in it says how long a finished one is kept
+    FINISHED = auto()  # the save is finished: a word such as tmp says how long it is kept
 
 
 class Changes(Enum):
@@ -81,28 +81,28 @@ class Changes(Enum):
 
     PER_SAVE = auto()
     CONSTANT = auto()  # it is the same in every save
-    MOVES = auto()  # no two saves have the same
-    ROLLING = auto()  # each save writes over it, so it is of the one that it was written with
-    MARK = auto()  # it tells by being there, and may be empty
+    MOVES = auto()  # no two saves have the same content
+    ROLLING = auto()  # each save writes over the file, so it belongs to the last save that wrote it
+    MARK = auto()  # its presence alone tells something: it may be empty
 
 
 class Where(Enum):
-    """Which directory is the checkpoint's own."""
+    """Which directory of a file's path is the checkpoint's own."""
 
-    NAMED = auto()  # the one that names a step, or nothing but itself
-    HERE = auto()  # the one in which the template begins, whatever it is called
-    APART = auto()  # none: a checkpoint has several such directories
+    NAMED = auto()  # the directory whose name has a step, or else one with a plain name
+    HERE = auto()  # the directory in which the template begins, whatever its name
+    APART = auto()  # none: the files of a checkpoint lie in several directories
 
 
 class Content(Struct, frozen=True):
-    """What only a file's content tells."""
+    """What only a file's content tells, not its name."""
 
-    step: bool = False  # so the piece gets a structure pass before grouping
-    proof: str = ""  # an entry of the metadata that a weak name needs
-    state_word: bytes = b""  # it is in the file of every save that can be trained on; else it is an export
-    state_key: str = ""  # the same of an entry, where the file is all of a save
-    # of these a file that is all of a save has one among its metadata; one beside it without, that has only
-    # some of its entries, is an export
+    step: bool = False  # the content tells the step, so its structure is read before grouping
+    proof: str = ""  # a metadata entry that the file needs if its name is weak (Claim.WEAK)
+    state_word: bytes = b""  # bytes in the file of each save that can be trained on; without them, an export
+    state_key: str = ""  # a metadata entry that tells the same, if the save is this one file
+    # metadata entries of which a file that is a whole save has at least one; a file beside such a one that
+    # has none of these, and only entries that the other has, is an export
     state_told: tuple[str, ...] = ()
     tensors_in: tuple[str, ...] = ()  # roles of files that hold its tensors in a save that has such files
 
@@ -133,18 +133,18 @@ class Piece(Struct, frozen=True, dict=True):
     where: Where = Where.NAMED
     content: Content = UNTOLD
 
-    # Each is itself: comparing fields costs a walk over all of them.
+    # Pieces are compared by identity: comparing fields costs a walk over all of them.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
     @cached_property
     def depth(self) -> int:
-        """Directory components in the template."""
+        """How many names of directories the template has."""
         return self.template.count("/")
 
     @cached_property
     def home(self) -> int:
-        """How many of these components lead to the checkpoint's own directory; 0 where none is."""
+        """How many of these names lead to the checkpoint's own directory; 0 if none does."""
         if self.where is not Where.NAMED:
             return 0
         named = [
@@ -161,7 +161,7 @@ class Piece(Struct, frozen=True, dict=True):
 
     @cached_property
     def end(self) -> str:
-        """The text at the end of the template: of a file that marks a checkpoint what that is not called."""
+        """The text behind the last field: for a mark, the ending that its checkpoint's name does not have."""
         return re.split(r"[]}>]", self.template)[-1]
 
     @cached_property

@@ -1,5 +1,5 @@
-"""Which pieces are at home in one directory: its path is matched once, name by name, so that each file in it
-costs one test of its own name.
+"""The pieces whose files one directory may have: its path is matched once, name by name, so that each file in
+it costs one test of its own name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from ckpt_tools.layouts.common.templates import FIELD, NUMBERS, Outlines, compil
 _OF_PART = ("rank", "generation", "step", "epoch", "step_in_epoch")
 _COORDS = frozenset(NUMBERS).difference(_OF_PART)
 Fields = Mapping[str, "str | None"]
-"""What the groups of a template's expression matched."""
+"""The groups of a template's expression -> the text of a name that each matched."""
 
 
 class NameFields(NamedTuple):
-    """What a file's ``whole`` name tells; ``piece`` is its index among those of its directory."""
+    """What a file's ``whole`` name tells; ``piece`` is the index of the piece among those of its
+    directory.
+    """
 
     piece: int
     rank: int | None
@@ -37,8 +39,8 @@ class NameFields(NamedTuple):
 
 
 class Place:
-    """A piece at home in one directory: what the directory's path alone tells (``fields``) about every file
-    of that piece in it.
+    """A piece that one directory may have, and what the directory's path alone tells (``fields``) about every
+    file of that piece in it.
     """
 
     __slots__ = (
@@ -60,22 +62,22 @@ class Place:
     def __init__(self, layout: Layout, piece: Piece, fields: Fields, base: str, home: str) -> None:
         self.layout, self.piece, self.base, self.home = layout, piece, base, home
         self.sure = piece.claim in (Claim.SURE, Claim.INDEX)
-        self.rank, self.generation, self.step, self.epoch, self.step_in_epoch = _numbers(fields)
+        self.rank, self.generation, self.step, self.epoch, self.step_in_epoch = _read_numbers(fields)
         self.prefix = fields.get("prefix") or fields.get("run") or ""
         self.unfinished = piece.is_unfinished or bool(fields.get("tmp"))
-        self.coords = _coords(fields)
+        self.coords = _read_coords(fields)
 
 
-def _numbers(fields: Fields) -> list[int | None]:
+def _read_numbers(fields: Fields) -> list[int | None]:
     return [int(digits) if (digits := fields.get(name)) else None for name in _OF_PART]
 
 
-def _coords(fields: Fields) -> tuple[tuple[str, int], ...]:
+def _read_coords(fields: Fields) -> tuple[tuple[str, int], ...]:
     return tuple((axis, int(digits)) for axis, digits in fields.items() if axis in _COORDS and digits)
 
 
-class _AtHome(NamedTuple):
-    """A piece that is at home in directories whose last names fit ``names``; in any where there are none."""
+class _PieceInDirectory(NamedTuple):
+    """A piece in directories whose last ``names`` fit these templates; () for any directory."""
 
     order: int
     layout: Layout
@@ -83,27 +85,27 @@ class _AtHome(NamedTuple):
     names: tuple[str, ...]
 
 
-def _rank(one: _AtHome) -> tuple[bool, bool, bool, int]:
-    """Return what puts names that say little behind all others."""
+def _compute_order(one: _PieceInDirectory) -> tuple[bool, bool, bool, int]:
+    """Return the sort key of a piece, by which pieces with names that say little come last."""
     claim = one.piece.claim
     return claim is Claim.DESCRIBED, claim is Claim.WEAK, not one.names, one.order
 
 
-class _Directory(Struct, eq=False):
-    """Directories whose last names fit the same templates: the pieces at home in them, and by the template
-    of the next name above those ``above`` them.
+class _Node(Struct, eq=False):
+    """The directories whose last names fit the same templates: their pieces, and the nodes ``above`` them by
+    the template of the next name up.
     """
 
     number: int
-    pieces: list[_AtHome] = field(default_factory=list)
-    above: dict[str, _Directory] = field(default_factory=dict)
-    repeats: tuple[str, ...] = ()  # the templates of all its names, where two of them tell the same number
+    pieces: list[_PieceInDirectory] = field(default_factory=list)
+    above: dict[str, _Node] = field(default_factory=dict)
+    repeats: tuple[str, ...] = ()  # the templates of all its names, if two of them tell the same number
     outlines: Outlines | None = None
 
 
 @lru_cache(200)  # what lies in one directory has the same names above it
-def _find_above(at: _Directory, name: str) -> list[_Directory]:
-    """Return those above one that the next name fits."""
+def _find_above(at: _Node, name: str) -> list[_Node]:
+    """Return the nodes above this one whose template the next name up fits."""
     at.outlines = at.outlines or Outlines(at.above)
     above = list(at.above.items())
     tried = [above[i] for i in at.outlines.find(name)]
@@ -111,9 +113,9 @@ def _find_above(at: _Directory, name: str) -> list[_Directory]:
 
 
 class _Arranged:
-    """The pieces in the order in which names are tried, in directories that the same templates fit."""
+    """The pieces of directories that the same templates fit, in the order in which file names are tried."""
 
-    def __init__(self, matched: tuple[int, ...], at_home: list[_AtHome]) -> None:
+    def __init__(self, matched: tuple[int, ...], at_home: list[_PieceInDirectory]) -> None:
         self.matched, self.at_home = matched, at_home
         self.pieces = [one.piece for one in at_home]
         self._outlines = Outlines(piece.file_template for piece in self.pieces)
@@ -128,33 +130,33 @@ class _Arranged:
 
 
 def _read_fields(fields: Fields, index: int, piece: Piece, whole: str) -> NameFields:
-    rank, generation, step, epoch, step_in_epoch = _numbers(fields)
+    rank, generation, step, epoch, step_in_epoch = _read_numbers(fields)
     if generation is None and "generation" in fields:
         generation = 0
     prefix = "" if piece.claim is Claim.WEAK else fields.get("prefix") or fields.get("run") or ""
-    is_begun, coords = bool(fields.get("tmp")), _coords(fields)
+    is_begun, coords = bool(fields.get("tmp")), _read_coords(fields)
     return NameFields(index, rank, prefix, generation, step, epoch, step_in_epoch, is_begun, coords, whole)
 
 
 class Templates:
-    """All layouts' pieces by the directories they may be at home in, for a ``listing`` also those of what an
-    index describes.
+    """All layouts' pieces by the directories they may lie in; only for a ``listing`` those with
+    Claim.DESCRIBED.
     """
 
     def __init__(self, layouts: Iterable[Layout], *, listing: bool) -> None:
         self._arranged: dict[tuple[int, ...], _Arranged] = {}
-        self._top, self._directories = _Directory(0), 1
+        self._top, self._directories = _Node(0), 1
         pieces = ((layout, piece) for layout in layouts for piece in layout.pieces)
         for order, (layout, piece) in enumerate(pieces):
             if listing or piece.claim is not Claim.DESCRIBED:
                 names = tuple(piece.template.split("/")[:-1])
-                self._directory(names).pieces.append(_AtHome(order, layout, piece, names))
+                self._directory(names).pieces.append(_PieceInDirectory(order, layout, piece, names))
 
-    def _directory(self, names: tuple[str, ...]) -> _Directory:
+    def _directory(self, names: tuple[str, ...]) -> _Node:
         at = self._top
         for name in reversed(names):
             if name not in at.above:
-                at.above[name] = _Directory(self._directories)
+                at.above[name] = _Node(self._directories)
                 self._directories += 1
             at = at.above[name]
         if not at.pieces:
@@ -163,7 +165,7 @@ class Templates:
         return at
 
     def places(self, path: str) -> Places:
-        """Return the pieces whose directory fits the end of ``path``, those at home anywhere last."""
+        """Return the pieces whose directory fits the end of ``path``; pieces of any directory come last."""
         names = path.split("/")[1:]
         found = level = [self._top]
         for name in reversed(names):
@@ -173,17 +175,17 @@ class Templates:
         matched = tuple(sorted([at.number for at in found]))
         known = self._arranged.get(matched)
         if known is None:
-            at_home = sorted((one for at in found for one in at.pieces), key=_rank)
+            at_home = sorted((one for at in found for one in at.pieces), key=_compute_order)
             known = self._arranged.setdefault(matched, _Arranged(matched, at_home))
         return Places(path, known)
 
 
 class Places(Sequence[Place]):
-    """The pieces at home in one directory, in the order in which names are tried; each becomes a Place when
-    it has a file: a directory has files of few of them.
+    """The pieces that one directory may have, in the order in which names are tried. A piece becomes a Place
+    when a file of it is found, as a directory has files of few pieces.
 
-    ``directory`` is its path with a slash behind it. ``matched`` says which templates of directories fit its
-    path: where it is the same, so are ``pieces``.
+    ``directory`` is its path with a slash at the end. ``matched`` identifies the templates that fit its path:
+    equal values have equal ``pieces``.
     """
 
     __slots__ = ("_arranged", "_made", "directory", "path")
@@ -202,7 +204,9 @@ class Places(Sequence[Place]):
         return self._arranged.pieces
 
     def read_name(self, name: str, after: int = -1) -> NameFields | None:
-        """The first of the pieces behind ``after`` that a file's name fits, and what the name alone tells."""
+        """Return the first piece after the index ``after`` that a file's name fits, with what it tells; or
+        None.
+        """
         return self._arranged.read(name, after)
 
     def __len__(self) -> int:
@@ -213,7 +217,7 @@ class Places(Sequence[Place]):
             self._made[i] = self._place(self._arranged.at_home[i])
         return self._made[i]
 
-    def _place(self, one: _AtHome) -> Place:
+    def _place(self, one: _PieceInDirectory) -> Place:
         layout, piece = one.layout, one.piece
         if not one.names:
             return Place(layout, piece, {}, self.path, self.path if piece.where is Where.HERE else "")
@@ -221,5 +225,5 @@ class Places(Sequence[Place]):
         top = len(names) - len(one.names)
         base = intern("/".join(names[:top]) or "/")  # the same for every directory of a checkpoint
         home = intern("/".join(names[: top + piece.home])) if piece.home or piece.where is Where.HERE else ""
-        # read again rather than kept: many directories of a tree fit many templates
+        # the path is read again rather than kept in memory: many directories of a tree fit many templates
         return Place(layout, piece, read_path(one.names, names) or {}, base, home)
