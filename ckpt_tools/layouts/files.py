@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, borrowed, number, told_otherwise
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, borrowed, number, find_misnamed
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss
 from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, holds_of, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece
@@ -144,7 +144,7 @@ def _check(parts: Rows) -> Found:
     """Yield files that were saved at the step or epoch in another file's name; and files of one checkpoint
     with steps further apart than 1: each save writes over them, and the job died between two of them.
     """
-    yield from told_otherwise(parts, _read_name)
+    yield from find_misnamed(parts, _read_name)
     together = defaultdict[object, dict[int, Part]](dict)
     for p, r in parts:
         said = number(r.metadata, STEPS)

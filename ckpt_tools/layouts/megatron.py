@@ -9,7 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, told_otherwise
+from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, find_misnamed
 from ckpt_tools.layouts.common.layout import (
     Flaws,
     Found,
@@ -115,7 +115,7 @@ NEMO = declare(
     check=check_all(
         dcp.without_common,
         # the name counts from 0, ``global_step`` in common.pt from 1
-        partial(told_otherwise, named_by=lambda p: (p.step, None, None)),
+        partial(find_misnamed, named_by=lambda p: (p.step, None, None)),
     ),
 )
 

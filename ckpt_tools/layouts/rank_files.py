@@ -8,7 +8,7 @@ import re
 from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, number, told_otherwise
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, number, find_misnamed
 from ckpt_tools.layouts.common.layout import Flaws, Metadata, Saves, Steps, loss
 from ckpt_tools.layouts.common.lost_files import lost, without_names
 from ckpt_tools.layouts.declared import declare
@@ -62,7 +62,7 @@ RANK_FILES = declare(
     steps=_read_loop,
     lacks=_find_half_states,
     lost=_find_lost_shared,
-    check=partial(told_otherwise, named_by=lambda p: (p.step, p.epoch, None)),
+    check=partial(find_misnamed, named_by=lambda p: (p.step, p.epoch, None)),
 )
 
 

@@ -142,7 +142,7 @@ def named_epochs(parts: Rows, read: Counter | Sequence[str] | str, what: str = "
     return named_steps(parts, read, what, role, "epoch")
 
 
-def told_otherwise(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
+def find_misnamed(parts: Rows, named_by: Callable[[Part], Steps]) -> Found:
     """Yield files that hold another step or epoch than ``named_by`` returns for their name: an error if
     another file has that number in its name.
     """

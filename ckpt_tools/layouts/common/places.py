@@ -22,7 +22,7 @@ Fields = Mapping[str, "str | None"]
 
 
 class NameFields(NamedTuple):
-    """What a file's ``whole`` name tells; ``piece`` is the index of the piece among those of its
+    """What a file's ``whole`` name tells; ``piece`` is the index of its piece in the list of its
     directory.
     """
 
@@ -204,8 +204,8 @@ class Places(Sequence[Place]):
         return self._arranged.pieces
 
     def read_name(self, name: str, after: int = -1) -> NameFields | None:
-        """Return the first piece after the index ``after`` that a file's name fits, with what it tells; or
-        None.
+        """Return what a file's name tells by the first piece after the index ``after`` that it
+        fits; or None.
         """
         return self._arranged.read(name, after)
 

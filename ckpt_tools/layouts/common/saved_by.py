@@ -23,48 +23,50 @@ _ARGS = {
 }
 """Parallel axis -> what Megatron-LM calls its size."""
 PLACES = ("tp", "pp", "ep")
-"""Axes along which each place holds another part of a model."""
+"""Parallel axes along which each coordinate holds another part of a model."""
 _RANKS = 1 << 20
-"""No job has more."""
+"""The most ranks that a job has."""
 
 
 def told_size(axis: str, reports: Iterable[Report]) -> Known | None:
-    """The size of a parallel axis as the first file that has it says."""
+    """Return the size of a parallel axis as the first file that has it says; None if no file has it."""
     key = _ARGS[axis]
-    return next((Known(n, f"{key} in the files") for n in _numbers(key, reports)), None)
+    return next((Known(n, f"{key} in the files") for n in _read_numbers(key, reports)), None)
 
 
 def told_shards(axis: str, reports: Iterable[Report]) -> Known | None:
-    """The highest number of shards that any of DeepSpeed's files tells: names miss those whose files a save
-    has lost.
+    """Return the highest ``mp_world_size`` in DeepSpeed's files, None without one or for another axis than
+    tp: names miss shards whose files a save has lost.
     """
-    most = max(_numbers("mp_world_size", reports), default=0) if axis == "tp" else 0
+    most = max(_read_numbers("mp_world_size", reports), default=0) if axis == "tp" else 0
     return Known(most, "mp_world_size in the files") if most else None
 
 
-def _numbers(key: str, reports: Iterable[Report]) -> Iterator[int]:
+def _read_numbers(key: str, reports: Iterable[Report]) -> Iterator[int]:
     numbers = (whole(r.metadata.get(key)) for r in reports)
     return (n for n in numbers if n and 0 < n <= _RANKS)
 
 
 def saved_world_size(reports: Iterable[Report]) -> int | None:
-    """The number of ranks that the files themselves say wrote them."""
-    return next((n for r in reports if (n := _world(r.metadata))), None)
+    """Return the number of ranks that saved, as the files themselves say; None if none says it."""
+    return next((n for r in reports if (n := _read_world_size(r.metadata))), None)
 
 
 def said_world_size(reports: Iterable[Report]) -> int | None:
-    """The same as the files say that a layout has for it: in others ``world_size`` may be anything."""
-    return next(_numbers("world_size", reports), None)
+    """Return ``world_size`` in the files of a layout that counts ranks by it; in other files it may be
+    anything.
+    """
+    return next(_read_numbers("world_size", reports), None)
 
 
 def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
-    """What the files of one checkpoint say about the job: "world" and the sizes of parallel axes."""
+    """Return what the files of one checkpoint say about the job: "world" and parallel axes -> their sizes."""
     out: dict[str, int] = {}
     keys = {"args.world_size", "dp_world_size", "mp_world_size", *_ARGS.values()}
     for r in reports:
         if r.metadata.keys().isdisjoint(keys):
             continue  # as of most
-        sizes = {"world": _world(r.metadata)}
+        sizes = {"world": _read_world_size(r.metadata)}
         sizes |= {axis: whole(r.metadata.get(key)) for axis, key in _ARGS.items()}
         if mp := whole(r.metadata.get("mp_world_size")):
             sizes |= {"tp": mp, "dp": whole(r.metadata.get("dp_world_size"))}
@@ -76,8 +78,8 @@ def saved_sizes(reports: Iterable[Report]) -> dict[str, int]:
     return out
 
 
-def _world(metadata: Metadata) -> int | None:
-    """Megatron-LM's ``args.world_size``; DeepSpeed's data parallel times model parallel size."""
+def _read_world_size(metadata: Metadata) -> int | None:
+    """Return Megatron-LM's ``args.world_size``, or DeepSpeed's data parallel times model parallel size."""
     n = whole(metadata.get("args.world_size"))
     if not n and (dp := whole(metadata.get("dp_world_size"))):
         n = dp * (whole(metadata.get("mp_world_size")) or 1)
@@ -85,12 +87,12 @@ def _world(metadata: Metadata) -> int | None:
 
 
 _PLACE = re.compile(r"(?:(?:mp|tp|pp)_rank_\d{2,}(?:_\d{3,})*_?)+")
-"""A directory of one place of the grid, as Megatron-LM, DeepSpeed and NeMo call it."""
+"""Names of directories of one place of the grid, as Megatron-LM, DeepSpeed and NeMo call them."""
 
 
 def told_place(path: str, sizes: Mapping[str, int]) -> str:
-    """Why a file is of one tensor, pipeline or expert parallel place of several, in words: by what it says
-    about the job, else by its directory; "" where neither tells.
+    """Return, in words, why a file is of one tensor, pipeline or expert parallel place of several: by its
+    content, else by its directory; "" if neither tells.
     """
     told = [(axis, sizes[axis]) for axis in PLACES if axis in sizes]
     if several := [f"{axis}={n}" for axis, n in told if n > 1]:
@@ -108,13 +110,13 @@ _SURE = {
 }
 """Rank and coordinates of the writer: Megatron-LM's ``args``, MindIO's ``cur_rank``, and other trainers'."""
 _LIKELY = ("global_rank", "rank_id", "rank")
-"""Also what other things are called (the rank of an adapter's matrices):
-they count where they agree with most names.
+"""Entries that hold the writer's rank, or something else (the rank of an adapter's matrices): they count if
+most names agree with them.
 """
 
 
 def owner(metadata: Metadata) -> dict[str, int]:
-    """The rank and the parallel coordinates of the writer, as far as they are told."""
+    """Return the rank and the parallel coordinates of the writer, as far as entries of ``_SURE`` tell."""
     told = {
         axis: next((n for k in keys if (n := whole(metadata.get(k))) is not None), None)
         for axis, keys in _SURE.items()
@@ -123,13 +125,13 @@ def owner(metadata: Metadata) -> dict[str, int]:
 
 
 def likely_rank(metadata: Metadata) -> int | None:
-    """What may be the writer's rank."""
+    """Return the rank that entries of ``_LIKELY`` give, which may be the writer's; or None."""
     return next((n for k in _LIKELY if (n := whole(metadata.get(k))) is not None and n >= 0), None)
 
 
 def why_partial(metadata: Metadata) -> str:
-    """Why a file is no replica of any other, as its own metadata tell; "" where they do not. Files of
-    MindSpore may hold only a part of what their rank had, because other ranks hold the rest.
+    """Return why a file is no replica of any other, as its own metadata tell; "" if they do not. MindSpore's
+    files may hold only a part of what their rank had, because other ranks hold the rest.
     """
     if metadata.get("remove_redundancy") == "True":
         return "it was saved with remove_redundancy and lacks what other ranks hold"
@@ -137,22 +139,24 @@ def why_partial(metadata: Metadata) -> str:
 
 
 ALONE = "a single file without a rank"
-"""Where a number of ranks comes from that nobody has told."""
+"""Where the number of ranks comes from if no file, name or user tells it."""
 _DENSE = {"tp": "tp", "cp": "cp", "dp": "dp", "pp": "pp"}
-"""Axes of the grid of the dense layers, and what the coordinates on them are called."""
+"""Axes of the grid of the dense layers, and the names of the coordinates on them."""
 _EXPERTS = {"tp": "etp", "ep": "ep", "dp": "edp"}
-"""The same for the experts; their pipeline stages are those of the dense layers."""
+"""The same for the experts' layers; their pipeline stages are those of the dense layers."""
 
 
 _Axis = tuple[str, int, int]
-"""Name, stride (how many ranks lie between neighbours on it) and size: unpacked for every rank of a job."""
+"""Name, stride (how many ranks lie between neighbours on the axis) and size: unpacked for every rank of a
+job.
+"""
 
 
 class Topology(Struct, frozen=True, dict=True):
     """How many ranks there are and how they are arranged.
 
-    ``sizes`` are parallel sizes, ``order`` the fastest-varying axis first. ``strategy`` holds the groups of
-    ranks with the same state that files of the framework tell (``--strategy-dir``), () without such files.
+    ``sizes`` are parallel sizes; ``order`` has the fastest-varying axis first. ``strategy`` holds groups of
+    ranks with the same state, as the framework's files tell (``--strategy-dir``); () without such files.
     """
 
     world_size: int
@@ -162,28 +166,27 @@ class Topology(Struct, frozen=True, dict=True):
     strategy: tuple[tuple[int, ...], ...] = ()
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank stands in both grids.
+        """Return the coordinates of a rank in both grids.
 
         These are tp, cp, dp and pp for the dense layers, and etp, ep and edp for the experts. Both grids
-        cover all ranks, with the axes in the same order (Megatron-LM core/parallel_state.py,
-        RankGenerator): tp·cp·dp·pp, and etp·ep·edp·pp, where etp is tp unless given and context parallelism
-        splits nothing.
+        cover all ranks, with the axes in the same order (Megatron-LM core/parallel_state.py, RankGenerator):
+        tp·cp·dp·pp, and etp·ep·edp·pp, where etp is tp unless given and context parallelism splits nothing.
         """
         return {name: rank // stride % size for name, stride, size in self._axes}
 
     @cached_property
     def _axes(self) -> tuple[_Axis, ...]:
-        """Every axis of both grids."""
+        """All axes of both grids."""
         size = {axis: max(1, self.sizes.get(axis, 1)) for axis in COORDS}
         etp = max(1, self.sizes.get("etp", size["tp"]))
         replicas = max(1, self.world_size // (size["tp"] * size["cp"] * size["pp"]))
         of_experts = max(1, self.world_size // (etp * size["ep"] * size["pp"]))
         dense = {**size, "ep": 1, "dp": replicas}
         experts = {**size, "tp": etp, "cp": 1, "dp": of_experts}
-        return (*self._laid_out(dense, _DENSE), *self._laid_out(experts, _EXPERTS))
+        return (*self._lay_out(dense, _DENSE), *self._lay_out(experts, _EXPERTS))
 
-    def _laid_out(self, sizes: Mapping[str, int], names: Mapping[str, str]) -> Iterator[_Axis]:
-        """The axes of one grid that have a name, each after those that vary faster."""
+    def _lay_out(self, sizes: Mapping[str, int], names: Mapping[str, str]) -> Iterator[_Axis]:
+        """Yield the axes of one grid that have a name, fastest-varying axis first."""
         given = self.order.split("-")
         stride = 1
         for axis in (*given, *(a for a in COORDS if a not in given)):
@@ -192,7 +195,9 @@ class Topology(Struct, frozen=True, dict=True):
             stride *= sizes[axis]
 
     def apart(self, replicated_over: tuple[str, ...]) -> tuple[str, ...]:
-        """Axes along which ranks hold different state, if they hold the same along ``replicated_over``."""
+        """Return the axes along which ranks hold different state, if they hold the same along
+        ``replicated_over``.
+        """
         dense = tuple(axis for axis in COORDS if axis not in (*replicated_over, "ep"))
         tp, etp = self.sizes.get("tp", 1), self.sizes.get("etp", 0)
         have_experts = self.sizes.get("ep", 1) > 1 or etp not in (0, tp)

@@ -1,7 +1,8 @@
-"""Path templates, by which a layout says where its files lie, as regular expressions: one for each name.
+"""Path templates, by which a layout says where its files lie, as regular expressions: one for each name in a
+path.
 
-How names of files and directories say that a save or a download was not done: who writes it renames it
-when it is, or removes what lies beside it.
+Also the names of files and directories whose save or download is not done yet: its writer renames them when
+it is done, or removes a file beside them.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ NUMBERS = (
     *(*COORDS, "rank", "step", "epoch", "step_in_epoch", "generation"),
     *("shard", "of", "world", "layer", "expert", "node"),
 )
-"""Fields that stand for digits. ``of`` is how many shards there are, ``world`` how many ranks, ``node`` the
+"""Fields that stand for digits. ``of`` is the number of shards, ``world`` the number of ranks, ``node`` the
 directory of the process that keeps the file.
 """
 RANKS = frozenset((*COORDS, "rank", "world", "node"))
-"""Fields of which whole ranges are gone through: more than six digits are some other number (a date, a
-process id), and never that of a rank.
+"""Fields whose ranges are gone through number by number: more than six digits are another number (a date, a
+process id), and never a rank.
 """
 TEXTS = ("prefix", "name", "run")
-"""Fields that stand for text without a slash; a ``prefix`` keeps runs apart, a ``name`` says nothing."""
+"""Fields that stand for text without a slash; a ``prefix`` tells runs apart, a ``name`` tells nothing."""
 METRIC = "metric"
 """The field that stands for a number with a fraction, such as a loss: its digits tell no step."""
 DATE = "date"
@@ -33,24 +34,24 @@ DATE = "date"
 FIELDS = (*NUMBERS, *TEXTS, METRIC, DATE, "tmp")
 
 TOKENS = re.compile(r"(\{[^}]*\}|\[|\]|<[^>]*>)")
-"""What a template is split at: a field, a bracket, a choice of words."""
-_UNTOLD = {
+"""The tokens of a template: a field, a bracket, a choice of words."""
+_MEANINGLESS = {
     "name": "[^/]+?",
     METRIC: r"\d{1,9}\.\d{1,9}",
     DATE: r"\d{4}[-_.]?\d{2}[-_.]?\d{2}(?:[-_T. ]?\d{2}[-_.]?\d{2}(?:[-_.]?\d{2})?)?",
 }
-"""Fields that may stand there several times, and say nothing."""
+"""Fields that may occur several times in a template, and tell nothing."""
 _ZEROS = dict.fromkeys(NUMBERS, "0*")
-"""What may stand before a number that stands there a second time."""
+"""What may stand before the second occurrence of a number."""
 FIELD = re.compile(r"\{(\w+)(?::0(\d+)d)?\}")
-"""A field: its name, and how many digits it has at least."""
+"""A field: its name, and the least number of its digits."""
 
 
 def compile_template(template: str) -> str:
-    """A template as a regular expression. Raises ValueError for a field that is not known.
+    """Return a template as a regular expression. Raise ValueError for an unknown field.
 
-    ``{step:07d}`` is at least seven digits (and twice the same number), ``[…]`` is optional, ``<a|b>`` one of
-    several words, ``{prefix}`` any text, ``{tmp}`` the literal ``_tmp``.
+    ``{step:07d}`` is at least seven digits (a second ``{step}`` the same number), ``[…]`` is optional,
+    ``<a|b>`` one of several words, ``{prefix}`` any text, ``{tmp}`` the literal ``_tmp``.
     """
     out, seen = [], set[str]()
     for i, piece in enumerate(TOKENS.split(template)):
@@ -67,8 +68,8 @@ def compile_template(template: str) -> str:
             if m is None or m[1] not in FIELDS:
                 raise ValueError(f"{piece} in {template}: a field is one of {', '.join(FIELDS)}")
             name, width = m.groups()
-            if name in _UNTOLD:
-                out.append(_UNTOLD[name])
+            if name in _MEANINGLESS:
+                out.append(_MEANINGLESS[name])
             elif name in seen:
                 out.append(_ZEROS.get(name, "") + f"(?P={name})")
             else:
@@ -87,7 +88,7 @@ def compile_name(template: str) -> re.Pattern[str]:
 
 
 def read_path(templates: Sequence[str], names: Sequence[str]) -> dict[str, str | None] | None:
-    """Return what the names at the end of a path tell; None if one does not fit, or two contradict."""
+    """Return the fields in the names at the end of a path; None if a name does not fit, or two contradict."""
     told: dict[str, str | None] = {}
     for template, name in zip(templates, names[len(names) - len(templates) :], strict=True):
         if (m := compile_name(template).fullmatch(name)) is None:
@@ -100,14 +101,14 @@ def read_path(templates: Sequence[str], names: Sequence[str]) -> dict[str, str |
 
 
 Outline = tuple[tuple[str, ...], tuple[str, ...], str, bool]
-"""What is asked of a name before the expression, which costs a hundred times as much to compile: how it
-begins and ends, a text that it contains, and whether it has a digit.
+"""A test of a name before its regular expression, which costs a hundred times as much to compile: texts it
+may begin and end with, a text that it contains, and whether it has a digit.
 """
 
 
 @cache
 def outline(template: str) -> Outline:
-    """Return the outline of a name's template that compile_template accepts."""
+    """Return the outline of the template of one name, which compile_template must accept."""
     words = [word for word in TOKENS.split(template) if word] or ["{"]
     deep, numbered, texts = 0, False, [""]
     for word in words:
@@ -120,14 +121,14 @@ def outline(template: str) -> Outline:
 
 
 class Outlines:
-    """Templates of names by the letters that these may begin with, so that few are asked about a name."""
+    """Outlines of templates by the first letter of the names that fit, so that few are tried for a name."""
 
     def __init__(self, templates: Iterable[str]) -> None:
         self._all = [(i, outline(template)) for i, template in enumerate(templates)]
         self._tried: dict[str, list[tuple[int, Outline]]] = {}
 
     def find(self, name: str, after: int = -1) -> Iterator[int]:
-        """Yield the numbers of those behind ``after`` that may fit a name."""
+        """Yield the indexes, greater than ``after``, of templates that may fit a name."""
         letter, has_digit = name[:1], any(map(str.isdigit, name))
         if letter not in self._tried:
             self._tried[letter] = [(i, o) for i, o in self._all if any(s[:1] in ("", letter) for s in o[0])]
@@ -138,7 +139,7 @@ class Outlines:
 
 
 def _spell(word: str) -> tuple[str, ...]:
-    """Return what a word of a template may be; the empty text where it may be anything."""
+    """Return the texts that a word of a template stands for; ("",) if it may be any text."""
     if word[0] == "<":
         return tuple(word[1:-1].split("|"))
     return ("",) if word[0] in "{[]" else (word,)
@@ -149,35 +150,35 @@ DOWNLOADS = (
     *(".incomplete", ".filepart", "_.gstmp"),  # huggingface_hub, WinSCP, gsutil and gcloud storage
     *(".!qB", ".!ut", ".bc!", ".jc!", ".xltd"),  # qBittorrent, uTorrent, BitComet, FlashGet, Xunlei
 )
-"""Endings of the names of files that a download has not finished yet; ``.part`` and ``.partial`` may be of a
-save as well.
+"""Endings of the names of files whose download is not finished; ``.part`` and ``.partial`` may be of a save
+as well.
 """
 CONTROLS = (".aria2", ".lftp-pget-status")
-"""What downloaders (aria2, lftp) keep beside the file of that name until it is whole: it may have its
-size from the beginning.
+"""Endings of files that downloaders (aria2, lftp) keep beside the file of that name until it is whole: it may
+have its size from the beginning.
 """
 AGAIN = "finish the download, or download it again"
 TEMPORARY = re.compile(
     r"\.tmp\w*$|^\.tmp|\.tmp$|\.dirty(\.\w+)?$|\.part(ial)?$|\.tempstate\d+$"
     rf"|(?:{'|'.join(map(re.escape, DOWNLOADS))})$"
 )
-"""Names of files that a save or a download has not finished yet."""
-_MARKED = re.compile(
+"""Names of files whose save or download is not finished."""
+_UNFINISHED_SAVE = re.compile(
     r"(?i:.+[.](tmp|temp|incomplete|partial|part|inprogress)(?:[._-]\w*)?"
     r"|\.?(tmp|incomplete)[._-].*\d.*|.*\d.*[_-](tmp|incomplete|partial))"
 )
-"""Names of directories of any framework: ``step-20.tmp``, ``step_20.incomplete``, ``tmp-step-20``; without a
-number or a dot a word may mean anything.
+"""Names of unfinished directories of any framework: ``step-20.tmp``, ``step_20.incomplete``, ``tmp-step-20``;
+without a number or a dot such a word may mean anything.
 """
-_BEGUN = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
-"""Names of directories of which no layout knows anything."""
+_TEMPORARY_DIRECTORY = re.compile(r"(^|[._-])te?mp([._-]|\d|$)|\.(dirty|part|partial)(\.|$)|tmp-\d+")
+"""Names of unfinished directories, if no layout knows them."""
 
 
 def is_marked(home: str) -> bool:
-    """Whether the name of the directory of any framework's save says that it was not renamed yet."""
-    return bool(_MARKED.fullmatch(home.rpartition("/")[2]))
+    """Return True if the name of a save's directory, of any framework, says that it was not renamed yet."""
+    return bool(_UNFINISHED_SAVE.fullmatch(home.rpartition("/")[2]))
 
 
 def is_begun(directory: str) -> bool:
-    """Whether a directory is called so that what lies in it, in no checkpoint, was being written."""
-    return directory not in ("tmp", "temp") and _BEGUN.search(directory) is not None
+    """Return True if a directory that is in no checkpoint has the name of one that was being written."""
+    return directory not in ("tmp", "temp") and _TEMPORARY_DIRECTORY.search(directory) is not None
