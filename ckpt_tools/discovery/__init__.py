@@ -1,3 +1,3 @@
-"""Roots in, checkpoints out: which files are parts of a checkpoint, by their names, and what a checkpoint
-lacks.
+"""From a root to its checkpoints: which files are parts of a checkpoint, by their names, and which files a
+checkpoint lacks.
 """

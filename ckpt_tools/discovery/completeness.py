@@ -1,4 +1,4 @@
-"""What a checkpoint lacks beside the others of its run, by names, sizes and times alone. Pure."""
+"""Which files a checkpoint lacks that others of its run have, by names, sizes and times alone. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.part import Kind, Part
 
 Coordinates = tuple[tuple[str, int], ...]
-"""A place in the parallel grid, such as (("tp", 1), ("pp", 0))."""
+"""Coordinates in the parallel grid, such as (("tp", 1), ("pp", 0))."""
 
 
 def expected_ranks(checkpoints: Iterable[Checkpoint], layouts: Layouts) -> int | None:
-    """Return the number of ranks that names tell over all checkpoints of a run, None if no name does."""
+    """Return the number of ranks that file names tell over all checkpoints of a run; None if no name does."""
     ranks = worlds = -1
     for c in checkpoints:
         layout = layouts.of(c)
         counted: Sequence[Part] = c.parts
-        if survivable_pieces(layout):  # what else they share, any of them may have written
+        if survivable_pieces(layout):  # files that ranks share may have been written by any of them
             counted = [p for p in c.parts if not layout.piece(p.piece).readers.shared]
         ranks = max([ranks, *[p.rank for p in counted if p.rank is not None]])
         worlds = max(worlds, named_world(c) or -1)
@@ -37,14 +37,14 @@ def survivable_pieces(layout: Layout) -> frozenset[str]:
 
 
 def named_world(checkpoint: Checkpoint) -> int | None:
-    """Return how many ranks saved a checkpoint, where its files' names tell: jobs grow and shrink."""
+    """Return how many ranks saved a checkpoint, as its files' names tell (jobs grow and shrink); or None."""
     worlds = (at for p in checkpoint.parts if p.coords for axis, at in p.coords if axis == "world")
     return max(worlds, default=0) or None
 
 
 def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
-    """Return how many ranks have a file, or how many places of the parallel grid where names hold no rank, by
-    the kind of file with the most; None for a set that every rank shares.
+    """Return how many ranks have a file; without ranks in names, how many coordinates of the parallel grid
+    have a file of the most frequent piece. None for a set that every rank shares.
     """
     if ranks := {p.rank for p in checkpoint.parts if p.rank is not None}:
         return len(ranks)
@@ -57,14 +57,14 @@ def ranks_present(checkpoint: Checkpoint, layout: Layout) -> int | None:
 
 
 def ranks_of_its_own(checkpoint: Checkpoint, layout: Layout) -> set[int]:
-    """Return the ranks with a file that every rank needs; none where a commit says that all is there."""
+    """Return the ranks with a file that every rank needs; none if a commit says that all is there."""
     if layout.complete.by_name:
         return set()
     return {p.rank for p in checkpoint.parts if p.rank is not None and is_per_rank(layout.piece(p.piece))}
 
 
 def highest_rank(checkpoint: Checkpoint, layout: Layout) -> int:
-    """Return the highest rank that has such a file, also where a commit says that all is there, or -1."""
+    """Return the highest rank with a file that every rank needs, even if a commit says enough; or -1."""
     own = (p.rank for p in checkpoint.parts if is_per_rank(layout.piece(p.piece)))
     return max((rank for rank in own if rank is not None), default=-1)
 
@@ -77,13 +77,13 @@ class RankFile(NamedTuple):
 
 
 class Expected(Struct):
-    """What the checkpoints of one run have between them: the measure for what one of them lacks.
+    """The checkpoints of one run taken together: the measure for the files that one of them lacks.
 
-    ``ranks`` is how many the run has, ``named`` how many of them their names tell. ``places`` are by kind
-    and piece, ``usual`` counts the checkpoints that have a (layout, piece), ``marks`` those that have a mark
-    of this name, by kind and layout; ``writers`` are the ranks that saved a generation; ``saved`` counts the
-    saves of a step. ``sizes_in_files`` is what files say of the job that saved them, asked only where names
-    make a checkpoint look incomplete.
+    ``ranks`` is how many ranks the run has, ``named`` how many of them names tell. ``places`` are coordinates
+    by kind and piece; ``usual`` counts the checkpoints with a (layout, piece), ``marks`` those with a mark of
+    this name, by kind and layout. ``writers`` are the ranks that saved a generation; ``saved`` counts the
+    saves of a step. ``sizes_in_files`` returns the job's sizes from a checkpoint's files, read only if names
+    make it look incomplete.
     """
 
     layouts: Layouts
@@ -101,7 +101,7 @@ class Expected(Struct):
     _rank_files: dict[Kind, dict[int | None, list[RankFile]]] = field(default_factory=dict)
 
     def rank_files(self, kind: Kind) -> Mapping[int | None, Sequence[RankFile]]:
-        """Return rank -> its files in all checkpoints of a kind; worked out when it is first asked for."""
+        """Return rank -> its files in all checkpoints of a kind; computed at the first call."""
         if kind not in self._rank_files:
             files = self._rank_files[kind] = defaultdict(list)
             for c in [c for c in self.checkpoints if c.kind is kind]:
@@ -116,7 +116,7 @@ def expected(
     world_size: int | None = None,
     sizes_in_files: Callable[[Checkpoint], Mapping[str, int]] = lambda _: {},
 ) -> Expected:
-    """Return what the finished checkpoints of one run lead to expect; ``world_size`` if the caller knows."""
+    """Return what the finished checkpoints of one run lead to expect, of ``world_size`` ranks if given."""
     named = expected_ranks(checkpoints, layouts)
     run = Expected(layouts, max(world_size or 0, named or 0), named, checkpoints, sizes_in_files)
     for c in sorted(checkpoints, key=lambda c: (c.order, c.mtime_ns)):
@@ -137,21 +137,21 @@ def expected(
 
 
 def marks_of(c: Checkpoint, layout: Layout) -> set[str]:
-    """Return the names of its files that say by being there that a save, or a rank's part of it, ended."""
+    """Return the names of files whose presence says that a save, or a rank's part of it, ended."""
     marks = {p.name for p in layout.pieces if p.changes is Changes.MARK and not p.is_unfinished}
     return {p.name for p in c.parts if p.piece in marks}
 
 
 def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
-    """Return True if files of some ranks are there, and none that rank 0 writes: where these are, the file
-    that is written last may be. Not where replicas are saved, of which any will do.
+    """Return True if files of some ranks are there, and none that rank 0 writes: the file that is written
+    last may be with the missing ones. False where replicas are saved, of which any will do.
     """
 
     def is_after_the_first(p: Part) -> bool:
         return p.rank > 0 if p.rank is not None else any(at for axis, at in p.coords if axis in COORDS)
 
     pieces = [(p, layout.piece(p.piece)) for p in parts]
-    # each rank saves random numbers at once, so they tell only where nothing else is there
+    # each rank saves random numbers at once, so these files count only if no others are there
     saved = [(p, piece) for p, piece in pieces if not piece.readers.survivable]
     if not saved:
         return bool(parts) and all(map(is_after_the_first, parts))
@@ -160,7 +160,7 @@ def is_of_later_ranks(parts: Collection[Part], layout: Layout) -> bool:
 
 
 def where(checkpoint: Checkpoint) -> str:
-    """Return its own directory, and not the run's, which its other checkpoints share."""
+    """Return a checkpoint's own directory, else its first file; the run's directory would be shared."""
     return checkpoint.parts[0].home or checkpoint.parts[0].path
 
 
@@ -178,7 +178,7 @@ def severity_of_gaps(checkpoint: Checkpoint, run: Expected) -> Severity:
 
 
 def saved_with(checkpoint: Checkpoint, layout: Layout, *, survivable: bool) -> dict[str, str]:
-    """Return the roles without a file, where a file is there with which one is always saved; in words."""
+    """Return role -> text for each role that has no file, although one is there that is saved with it."""
     present = {p.piece for p in checkpoint.parts}
     roles = {layout.piece(name).role for name in present}
     spared = {piece.role for piece in layout.pieces if piece.readers.survivable}
@@ -199,18 +199,18 @@ def usual_pieces(checkpoint: Checkpoint, run: Expected) -> Iterator[Piece]:
 
 
 def left_over(checkpoint: Checkpoint, layout: Layout, sizes: Mapping[str, int]) -> list[Part]:
-    """Return files of data parallel ranks that a larger job wrote before, by ``sizes`` its files tell."""
+    """Return files of data parallel ranks beyond ``sizes["dp"]``, which a larger job wrote before."""
     world = sizes.get("dp", 0)
     beyond = (p for p in checkpoint.parts if world and dict(p.coords).get("dp", 0) >= world)
     return [p for p in beyond if not layout.piece(p.piece).readers.shared]
 
 
 _FEW = 16
-"""Runs that are named one by one; of more, those whose names differ by a number are named together."""
+"""How many runs are named one by one; of more runs, names that differ by a number are joined."""
 
 
 def listed(runs: Iterable[tuple[str, str]]) -> str:
-    """Return runs by name, all of them: whoever has to say which one needs the whole list."""
+    """Return (layout, run) pairs as text, all of them: whoever has to choose one needs the whole list."""
     names = [
         f"{run} (layout {layout})" if run not in ("", ".") else f". (ROOT itself, layout {layout})"
         for layout, run in runs
@@ -220,12 +220,12 @@ def listed(runs: Iterable[tuple[str, str]]) -> str:
 
 
 def why_unfinished(c: Checkpoint, layout: Layout) -> str:
-    """Return what shows that a save never finished: the second half of a sentence about it."""
+    """Return how a save shows that it never finished: the second half of a sentence about it."""
     if any(p.unfinished for p in c.parts) or not layout.complete.commit:
         return "never reached its commit rename"
     return f"has no {layout.complete.commit} file, which is written last"
 
 
 def label(c: Checkpoint) -> str:
-    """Return a checkpoint as findings call it."""
+    """Return the name of a checkpoint in findings."""
     return f"the {c.kind.adjective}checkpoint of {c.label}"

@@ -1,4 +1,4 @@
-"""One directory: what the names in it tell, and what its listing adds to the results so far."""
+"""One directory: the fields in the names of its entries, and what its listing adds to the results so far."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from ckpt_tools.storage.retry import ABSENT, is_link, status
 from ckpt_tools.storage.urls import is_url
 
 _SEALS = SEAL.removesuffix("json")
-"""What is in all names of seals, and in that of the directory of fragments."""
+"""Part of all names of seals, and of the name of the directory of fragments."""
 _OF_MACS = "._"
-"""Before the name of a file: what macOS keeps of that one on other file systems and in archives."""
+"""Prefix of a file in which macOS keeps attributes of another one, on other file systems and in archives."""
 _NAMES = 100_000
-"""Names remembered at most: a bound on memory, not on what is found."""
+"""How many names are remembered at most: a bound on memory, not on files found."""
 _VANISHED = "it vanished while its directory was listed"
 _Reading = tuple["NameFields | None", bool, bool]
-"""What one name tells: its fields, whether it may be that of an index, and whether it says so little that the
-entry itself, and those beside it, count as well.
+"""What one name tells: its fields; if it may be an index; and if it says so little that the entry's type, and
+the entries beside it, count as well.
 """
 
 
@@ -52,18 +52,18 @@ def _may_be_known(name: str) -> bool:
 
 
 def is_directory_alike(e: os.DirEntry[str]) -> bool:
-    """Return True if it is a directory under a name that others give their files."""
+    """Return True if an entry is a directory under a name that other frameworks give to files."""
     return formats.names.of_directories(e.name) and surely_directory(e)
 
 
 def controls_in(entries: Entries) -> Mapping[str, str]:
-    """Return the files of downloaders in a directory, by the names of what they lie beside."""
+    """Return the control files of downloaders in a directory, by the name of the file each lies beside."""
     names = ((e.name, ending) for e in entries for ending in CONTROLS if e.name.endswith(ending))
     return {name.removesuffix(ending): name for name, ending in names}
 
 
-def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
-    """Return the seals in a directory, also those that are no files, and the other entries."""
+def split_seals(path: str, entries: Entries) -> tuple[Entries, Entries]:
+    """Return the seals in a directory, also entries of their name that are no files, and the others."""
     if path.rpartition("/")[2] == FRAGMENTS:
         return [e for e in entries if is_fragment(e.name)], []
     seals = [e for e in entries if e.name.endswith(SEAL) or (e.name == FRAGMENTS and not surely_directory(e))]
@@ -72,8 +72,8 @@ def apart(path: str, entries: Entries) -> tuple[Entries, Entries]:
 
 
 class DirectoryNames(Struct):
-    """The entries of one directory by what names tell: some layout knows ``mine``, downloaders use
-    ``controls``, by the names of what they lie beside.
+    """The entries of one directory, sorted by their names alone: a layout knows ``mine``; ``others`` are the
+    rest. ``controls`` are files of downloaders, by the name of the file that each lies beside.
     """
 
     path: str
@@ -93,7 +93,7 @@ class DirectoryNames(Struct):
         yield from (e for e in self.others if _may_be_known(e.name) and e.name not in notes)
 
     def stat_of(self, e: os.DirEntry[str]) -> FileStat:
-        """Return size and time of an entry; that it is being downloaded is among its findings."""
+        """Return size and time of an entry, with a finding if it is still being downloaded."""
         seen = stat_of(e)
         control = self.controls.get(e.name) if seen.size >= 0 else None
         if control is None:
@@ -105,7 +105,7 @@ class DirectoryNames(Struct):
 
 
 class NameReader:
-    """What names tell, each read once; for a ``listing`` also those of files that an index describes."""
+    """Reads each name once; for a ``listing`` also names of data files that an index lists."""
 
     def __init__(self, layouts: Layouts, listing: bool) -> None:
         self.layouts = layouts
@@ -113,11 +113,11 @@ class NameReader:
         self._known: dict[tuple[int, ...], dict[str, _Reading]] = {}
 
     def inspect(self, path: str, entries: Entries) -> DirectoryNames:
-        """Return what the names in a directory tell; no file is asked about."""
+        """Return what the names in a directory tell, without asking for the type of files."""
         places, seals = self._templates.places(path), Entries()
         known = self._known.setdefault(places.matched, {})
         if any(_SEALS in e.name for e in entries) or path.endswith(FRAGMENTS):
-            seals, entries = apart(path, entries)
+            seals, entries = split_seals(path, entries)
         controls, unused = controls_in(entries), self._find_unneeded(entries)
         here = DirectoryNames(path, places, self.layouts, controls, unused, seals)
         unneeded, is_placed = set(unused), formats.names.near_placed(f"{path}/")
@@ -144,7 +144,7 @@ class NameReader:
         return reading
 
     def _find_unneeded(self, entries: Entries) -> list[str]:
-        """The files without state that their framework, or a Mac, writes beside another of the same name."""
+        """Return the paths of files without state that a framework, or a Mac, writes beside another file."""
         endings = self.layouts.unneeded_endings
         suspects = [e for e in entries if e.name.endswith(endings) or e.name.startswith(_OF_MACS)]
         names = sorted(e.name for e in entries) if suspects else []
@@ -157,14 +157,14 @@ class NameReader:
             if name.startswith(_OF_MACS):
                 own = name.removeprefix(_OF_MACS)
                 return own in islice(begin_with(own), 1)
-            fit = ((end, of) for end, of in self.layouts.unneeded if name.endswith(end))
-            pairs = ((end, begin_with(name.removesuffix(end) + of)) for end, of in fit)
+            fitting = ((end, of) for end, of in self.layouts.unneeded if name.endswith(end))
+            pairs = ((end, begin_with(name.removesuffix(end) + of)) for end, of in fitting)
             return any(not other.endswith(end) for end, others in pairs for other in others)
 
         return [e.path for e in suspects if is_unneeded(e.name)]
 
     def _is_no_file(self, e: os.DirEntry[str], piece: Piece) -> bool:
-        """Return True if a name of little meaning is that of a directory (x.ckpt) or of a note."""
+        """Return True if an entry with a name of little meaning is a directory (x.ckpt), or a note."""
         noted = e.name in self.layouts.note_names or e.name.endswith(self.layouts.stateless)
         if piece.claim is Claim.DESCRIBED and (noted or TEMPORARY.search(e.name)):
             return True
@@ -172,13 +172,13 @@ class NameReader:
 
 
 class Listing:
-    """What listings of directories showed: the ``files`` that some layout knows, and all else (``found``)."""
+    """The results of listing directories: ``files`` that some layout knows, and all else in ``found``."""
 
     def __init__(self, found: Discovery, files: list[NamedFile]) -> None:
         self.found, self.files = found, files
 
     def add(self, here: DirectoryNames, alone: bool = False) -> None:
-        """Add one directory, asking for sizes and times; ``alone``: the caller named a file in it."""
+        """Add one directory, asking for sizes and times; ``alone``: the user named a file in it as ROOT."""
         places, files, controls = here.places, self.files, here.controls
         self.found.indexes += here.indexes
         self.found.unneeded += here.unneeded
@@ -202,7 +202,7 @@ class Listing:
     def _add_odd(
         self, e: os.DirEntry[str], name: NameFields, here: DirectoryNames, why: OSError | None = None
     ) -> None:
-        """An entry with the name of a part that is no regular file, or that cannot be asked about."""
+        """Add an entry with the name of a part that is no regular file, or whose status cannot be read."""
         place = here.places[name.piece]
         if isinstance(why, ABSENT) and not is_link(e):
             step = place.step if name.step is None else name.step
@@ -236,7 +236,7 @@ class Listing:
             found.add_unrecognised(here.path, name)
 
     def add_unlisted(self, path: str, why: OSError) -> None:
-        """Add a directory that could not be listed, or an entry of which nobody can say whether it is one."""
+        """Add a directory that could not be listed, or an entry that may be a directory."""
         if isinstance(why, NotADirectoryError):
             return  # a file after all: its directory has it
         if isinstance(why, FileNotFoundError):
@@ -251,13 +251,13 @@ class Listing:
 
 
 def _is_addressed(e: os.DirEntry[str]) -> bool:
-    """Return True if a path tells what the file is, or the digest of what it leads to."""
+    """Return True if a path tells what a file is, or links to a file that is named by its digest."""
     addressed = formats.names.placed(e.path) or (formats.names.addressed(e.path) and is_link(e))
     return addressed and not surely_directory(e)
 
 
 def _leads_nowhere(e: os.DirEntry[str]) -> bool:
-    """Return True if it is a link to what is not there: a mount may be lost."""
+    """Return True if an entry is a link without a target, as when a mount is lost."""
     try:
         if e.is_symlink():  # where entries are of no known type, a call
             patiently(e.stat)

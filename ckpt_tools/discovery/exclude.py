@@ -1,6 +1,6 @@
-"""What is left out of a scan: the entries that --exclude names, which are not looked at and have no
-influence, but are counted; what ``ckpt`` itself keeps in a tree; and copies that people and file systems keep
-beside a run: they are removed before anything is decided, and named in every answer.
+"""Entries that are left out of a scan: globs of --exclude, which are not looked at and have no influence, but
+are counted; ``ckpt``'s own directory in a tree; and copies that people and file systems keep beside a run,
+which are removed before anything is decided, and named in every answer.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 _SET = re.compile(r"\[(!?)([^\]]+)\]|.", re.DOTALL)
 STATE = ".ckpt"
-"""The directory in a root where commands that change something keep what they put away, and their journal."""
+"""The directory in a root for the journal of commands that change something, and files that they put away."""
 
 
 class Excluded(Struct, dict=True):
-    """``globs`` are relative to the root they are asked about: ``*`` stays within a name, ``**`` stands for
-    any number of directories.
+    """The ``globs`` of --exclude, relative to the root: ``*`` stays within a name, ``**`` stands for any
+    number of directories.
 
-    ``paths`` are the entries that were left out; what lies below a directory among them was not listed.
+    ``paths`` are the entries that were left out so far; directories among them were not listed.
     """
 
     globs: Sequence[str] = ()
@@ -47,25 +47,27 @@ class Excluded(Struct, dict=True):
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        return re.compile("|".join(map(_expression, self.globs)), re.DOTALL)
+        return re.compile("|".join(map(_write_regex, self.globs)), re.DOTALL)
 
     def keep(self, root: str, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """Return the entries of one directory at or below ``root`` that are not left out."""
+        """Return the entries of a directory at or below ``root`` that no glob fits; others go to
+        ``paths``.
+        """
         if not self.globs or not entries:
             return entries
         start = len(root.rstrip("/")) + 1
-        left = []
+        others = []
         for e in entries:
             if self._pattern.fullmatch(e.path, start):
                 self.paths.add(e.path)
             else:
-                left.append(e)
-        return left
+                others.append(e)
+        return others
 
 
 def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), label: str = "") -> str:
-    """Return the flag that hides the first of these paths in which neither the choice nor anything that is
-    ``kept`` lies, and what the job resumes from then: the choice, by its label unless another is given.
+    """Return the flag --exclude for the first of ``paths`` that holds neither the choice ``c`` nor a ``kept``
+    path, and what the job resumes from then: ``label``, else the choice. If none is, say to move the last.
     """
     kept = {*kept, c.path, *(p.path for p in c.parts)}
     above = f"{root.rstrip('/')}/"
@@ -77,7 +79,7 @@ def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), l
 
 
 def without_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Collection[str]) -> str:
-    """Return the flags that hide each of these paths, and that the job resumes from the choice then."""
+    """Return one --exclude flag for each of the paths, and that the job resumes from the choice then."""
     end = f" to resume from {c.label}"
     flags = [without(root, c, path, kept=kept) for path in paths]
     said = (flag.removesuffix(end) for flag in flags if flag.startswith("--exclude"))
@@ -85,7 +87,7 @@ def without_all(root: str, c: Checkpoint, paths: Sequence[str], kept: Collection
 
 
 def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
-    """Return what to say to resume from one of two checkpoints, or from the other."""
+    """Return a hint with two flags: to resume from one of two checkpoints, or from the other."""
     a, b = one.label, other.label
     if a == b:
         a, b = (os.path.relpath(c.path, root) for c in (one, other))
@@ -94,12 +96,12 @@ def either(root: str, one: Checkpoint, other: Checkpoint) -> str:
 
 
 def make_clause(said: str) -> str:
-    """Return what to do as half a sentence: a flag is added."""
+    """Return a hint as half of a sentence: "add" precedes a flag."""
     return f"add {said}" if said.startswith("--") else said
 
 
 def without_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.DirEntry[str]]:
-    """Return the entries of one directory without ``.ckpt``, which is added to what was ``met``."""
+    """Return the sorted entries of one directory without ``.ckpt``, whose path is added to ``met``."""
     for i, entry in enumerate(entries):
         if entry.name > STATE:
             break  # they are sorted
@@ -114,14 +116,14 @@ def without_state(entries: list[os.DirEntry[str]], met: set[str]) -> list[os.Dir
     return entries
 
 
-def _expression(glob: str) -> str:
-    """Return a glob as the shell reads it, and with ``**``, as a regular expression."""
+def _write_regex(glob: str) -> str:
+    """Return a glob, as the shell reads it and with ``**``, as a regular expression."""
     *above, last = glob.strip("/").split("/")
-    out = ["(?:[^/]+/)*" if piece == "**" else f"{_name(piece)}/" for piece in above]
-    return "".join((*out, ".+" if last == "**" else _name(last)))
+    out = ["(?:[^/]+/)*" if piece == "**" else f"{_write_name_regex(piece)}/" for piece in above]
+    return "".join((*out, ".+" if last == "**" else _write_name_regex(last)))
 
 
-def _name(piece: str) -> str:
+def _write_name_regex(piece: str) -> str:
     wild = {"*": "[^/]*", "?": "[^/]"}
     return "".join(
         (
@@ -135,7 +137,7 @@ def _name(piece: str) -> str:
 
 _ENDS = (".bak", ".old", ".orig", "~")
 _NAMES = frozenset((".trash", ".Trash", ".snapshot", ".snapshots", "lost+found", ".ipynb_checkpoints"))
-"""What copies of people, desktops, file systems (NetApp, ZFS) and Jupyter are called."""
+"""Names of copies that people, desktops, file systems (NetApp, ZFS) and Jupyter make."""
 
 
 def is_set_aside(name: str) -> bool:
@@ -144,15 +146,15 @@ def is_set_aside(name: str) -> bool:
 
 
 def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
-    """Take the copies out of what was found, and say which they are. Nothing in the path of ROOT itself
-    counts, nor a name that a layout of the user's has.
+    """Remove the copies from ``found``, and return a finding for each. Names in the path of ROOT itself do
+    not count, nor a name in a layout of the user's.
     """
     own = "/".join(piece.template for layout in layouts.own for piece in layout.pieces)
     root = root if found.tree else root.rpartition("/")[0]
 
     @cache
     def top_above(path: str) -> str:
-        """Return the highest directory on the way that is a copy."""
+        """Return the highest directory, of those above and at this path, that is a copy; "" if none is."""
         if len(path) <= len(root):
             return ""
         above, name = split(path)
@@ -166,13 +168,13 @@ def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
     tops += (top_of(*split(path)) for path in (*(file.path for file in found.bare), *found.copies))
     many = Counter(filter(None, tops))
     if many:
-        _take_out(found, top_of)
+        _remove_copies(found, top_of)
     with_files = {top: f" with {n} checkpoint files" if n > 1 else "" for top, n in sorted(many.items())}
     text = "a copy by its name{}: no candidate, and not looked at"
     return [finding("set-aside", text.format(more), path=top) for top, more in with_files.items()]
 
 
-def _take_out(found: Discovery, top_of: Callable[[str, str], str]) -> None:
+def _remove_copies(found: Discovery, top_of: Callable[[str, str], str]) -> None:
     found.parts = [p for p in found.parts if not top_of(p.folder.directory[:-1], p.name)]
     found.bare = [file for file in found.bare if not top_of(*split(file.path))]
     for paths in (found.unfinished, found.indexes, found.unneeded):
@@ -182,19 +184,19 @@ def _take_out(found: Discovery, top_of: Callable[[str, str], str]) -> None:
 
 
 QUARANTINE = "quarantine"
-"""The directory in ``.ckpt`` that holds one directory for each time something was put away; in that lies the
-file or directory under the path that it had below the root.
+"""The directory in ``.ckpt`` with one directory for each time that files were put away; a file keeps in it
+the path that it had below the root.
 """
 REPAIRED = "repaired.json"
-"""The file in ``.ckpt`` that lists what was repaired without a witness."""
+"""The file in ``.ckpt`` that lists the files that were repaired without a witness."""
 SCHEMA = "ckpt-tools/repaired/v1"
 _SHOWN = 4
 _MOST = 16 << 20
-"""Bytes of it that are read."""
+"""The most bytes of this list that are read."""
 
 
 class Repaired(TypedDict):
-    """One file in that list; ``path`` is relative to the root, ``odds`` a probability."""
+    """One file in that list; ``path`` is relative to the root, ``odds`` the probability of a wrong repair."""
 
     path: str
     size: int
@@ -207,15 +209,15 @@ class _Listed(TypedDict):
 
 
 def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
-    """Yield each time that something was put away and is still there, below these state directories;
-    ``unreadable`` where nobody can say whether something is.
+    """Yield a finding for each directory of files that were put away and are still there, in these state
+    directories; ``unreadable`` if nobody can say whether there are any.
     """
     for state in sorted(states):
         quarantine = os.path.join(state, QUARANTINE)
         home = os.path.relpath(os.path.dirname(state), root)
         try:
             for entry in _list_if_there(quarantine):
-                if any(origins(entry.path)):  # not where all was taken out again
+                if any(origins(entry.path)):  # else all files were taken out again
                     below = [os.path.normpath(os.path.join(home, e.name)) for e in _list_if_there(entry.path)]
                     more = f" and {len(below) - _SHOWN:,} more" if len(below) > _SHOWN else ""
                     names = f"{ranges.names(below[:_SHOWN])}{more}"
@@ -227,8 +229,8 @@ def quarantined(states: Iterable[str], root: str) -> Iterator[Finding]:
 
 
 def repaired(states: Iterable[str]) -> Iterator[Finding]:
-    """Yield a warning for each file that was repaired without a witness, and is as it was then. The list may
-    be anybody's: the worst that it can do is to warn.
+    """Yield a warning for each file that was repaired without a witness and has not changed since. Anybody
+    may write the list: the worst that it can do is to warn.
     """
     for state in sorted(states):
         for row in read_repaired(os.path.join(state, REPAIRED)):
@@ -243,7 +245,7 @@ def repaired(states: Iterable[str]) -> Iterator[Finding]:
 
 
 def read_repaired(path: str) -> list[Repaired]:
-    """Return the rows of such a list; none where it is not there or not what ckpt writes."""
+    """Return the rows of such a list; none if it is missing or not written by ckpt."""
     try:
         with opened(path) as file:
             rows = json.decode(file.read(0, min(file.size, _MOST)), type=_Listed)["files"]
@@ -253,7 +255,7 @@ def read_repaired(path: str) -> list[Repaired]:
 
 
 def origins(put_away: str) -> Iterator[str]:
-    """Yield the paths that the files of one quarantine had. Raises OSError."""
+    """Yield the paths that the files of one quarantine had before. Raise OSError."""
     home = os.path.dirname(os.path.dirname(os.path.dirname(put_away)))
     for _, entries in walk(put_away, Names):
         if isinstance(entries, OSError):
@@ -263,7 +265,7 @@ def origins(put_away: str) -> Iterator[str]:
 
 
 def _list_if_there(directory: str) -> Entries:
-    """Raises OSError, but not where it is not there."""
+    """Return a directory's entries, none if it is not there. Raise OSError otherwise."""
     try:
         return entries_of(directory)
     except ABSENT:

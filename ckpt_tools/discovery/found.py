@@ -1,4 +1,4 @@
-"""What the listings of a root show: its parts, and everything else that says something about them."""
+"""The results of listing a root: its parts, and all other entries that tell something about them."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PACKED = (
 
 
 _TEXTS = (".json", ".yaml", ".yml", ".txt", ".model", ".jinja")
-"""Endings of what describes a model, and of what training loops note beside it."""
+"""Endings of files that describe a model, and of training loops' notes beside it."""
 _MOST_TEXTS = 10_000
 
 
 class NamedFile(NamedTuple):
-    """A file whose name some layout knows; ``places`` are all pieces at home in its directory."""
+    """A file whose name some layout knows; ``places`` are all pieces that its directory may have."""
 
     place: Place
     name: NameFields
@@ -49,7 +49,7 @@ class NamedFile(NamedTuple):
 
 
 class BareFile(NamedTuple):
-    """A file that only a format's suffix recognises."""
+    """A file of no layout that is known by its ending alone."""
 
     path: str
     size: int
@@ -58,16 +58,17 @@ class BareFile(NamedTuple):
 
 
 class Discovery(Struct):
-    """What directory listings show. ``bare`` are files that only a format's suffix recognises; ``trackers``
-    maps (name, directory) to the path of a file that some layout calls its tracker or one of its records, and
-    ``placed`` are the layouts of those that have the name of a file of another layout. Paths are those of
-    temporary files of interrupted saves (``unfinished``), files that may describe others (``indexes``) or
-    hold no state (``unneeded``), unrecognised files whose names call them ``copies``, links that lead nowhere
-    that no layout places (``dangling``), ``texts`` that nothing recognises, and the directories ``.ckpt``
-    (``states``). ``links`` is what leads to directories, ``lone`` says which numbered directories lack their
-    first, and which indexes their shards, ``strange`` are the directories of files that nothing recognises,
-    ``empty`` those in which nothing was seen, ``unseen`` is what could not be listed, and what vanished
-    meanwhile. ``tree``: ROOT is a directory; ``alone``: it is one file.
+    """The results of listing a root, by kind of entry.
+
+    ``bare``: files that are known by their ending alone. ``trackers``: (name, directory) -> path of a file
+    that some layout calls its tracker or a record; ``placed``: the layout of such a file that also has the
+    name of another layout's file. Paths: ``unfinished``: temporary files of interrupted saves; ``indexes``:
+    files that may describe others; ``unneeded``: files without state; ``copies``: unrecognised files with
+    names of copies; ``dangling``: links to nothing that no layout places; ``texts``: small texts that nothing
+    recognises; ``states``: the directories ``.ckpt``. ``links``: links to directories; ``lone``: findings on
+    numbered directories without their first, and on indexes without shards; ``strange``: directories of
+    unrecognised files; ``empty``: directories in which nothing was seen; ``unseen``: entries that could not
+    be listed, or vanished. ``tree``: ROOT is a directory; ``alone``: it is one file.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -93,7 +94,7 @@ class Discovery(Struct):
     alone: bool = False
 
     def add_unrecognised(self, directory: str, name: str) -> None:
-        """Count a file that nothing recognises; a copy by its name may be one of what is known."""
+        """Count a file that nothing recognises; keep its path if its name is that of a copy or of a text."""
         self.unrecognised += 1
         self.strange[directory] = None
         if is_set_aside(name):
@@ -102,18 +103,18 @@ class Discovery(Struct):
             self.texts.append(f"{directory}/{name}")
 
     def leaves_out(self, directory: str) -> bool:
-        """Whether the caller has left out anything below it."""
+        """Return True if the user has excluded anything below a directory."""
         return any(path.startswith(f"{directory}/") for path in self.excluded.paths)
 
     def resolved(self, path: str) -> str:
-        """The path without a link to a directory below ROOT."""
+        """Return a path with links to directories below ROOT replaced by their targets."""
         for links in self.links:
             path = links.resolved(path)
         return path
 
 
 class FileStat(NamedTuple):
-    """``size`` is -1 when there is no such file to read; ``findings`` say why."""
+    """``size`` is -1 if there is no such file to read; ``findings`` say why."""
 
     size: int
     mtime_ns: int
@@ -121,8 +122,8 @@ class FileStat(NamedTuple):
 
 
 def stat_of(path: str | os.DirEntry[str]) -> FileStat:
-    """Return the size and time of a file that should be a checkpoint. Of what has its name otherwise, and of
-    a link, the time is when it was made: what it led to was saved by then.
+    """Return the size and time of a file that should be a checkpoint. The time of another entry of this name,
+    or of a dangling link, is when it was made: the target had been saved by then.
     """
     try:
         st = status(path) if isinstance(path, str) else patiently(path.stat)
@@ -147,7 +148,7 @@ def _made_ns(path: str | os.DirEntry[str]) -> int:
 
 
 def surely_directory(e: os.DirEntry[str]) -> bool:
-    """Return True if it surely is a directory; what cannot be told is walked into, and the walk says why."""
+    """Return True if an entry surely is a directory; a doubtful one is walked into, and the walk says why."""
     try:
         return is_directory(e)
     except OSError:
@@ -155,8 +156,8 @@ def surely_directory(e: os.DirEntry[str]) -> bool:
 
 
 def holds_something(e: os.DirEntry[str]) -> bool:
-    """Return True if it is a directory with entries, or may have some: some frameworks save into a directory
-    named like a file; an empty one took a file's place.
+    """Return True if an entry is a directory that has entries, or may have some: some frameworks save into a
+    directory named like a file. An empty one took a file's place.
     """
     try:
         return surely_directory(e) and bool(entries_of(e.path))

@@ -1,4 +1,6 @@
-"""From names to parts: which rank, which run, which prefix, once all files of a directory are known. Pure."""
+"""From names to parts: the rank, run and prefix of each file, once all files of a directory are
+known. Pure.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.part import Folder, Moment, Part
 
 _COUNTS = re.compile(r"(?i)(?:step|epoch|iter)[-_=]?\d")
-"""What a name has that counts steps or epochs."""
+"""The part of a name that counts steps or epochs."""
 
 
 _WORD = 2
-"""Letters of a word in ROOT's name."""
+"""The least letters of a word in ROOT's name."""
 
 
 def is_place_of_loop(place: Place, name: str, above: str) -> bool:
-    """Return False if a place is that of a loop's save in a directory that is none: ``above`` or higher, or
-    called by a number alone where the file in it has another one, or is the best or the last of a run.
-    ROOT is one if its name has a word of a convention: a letter is none, ``e4`` may be an experiment.
+    """Return False if a place of a training loop's save has a directory that is no save: ``above`` or higher,
+    or named by a number alone while the file in it has another number, or is the best or last of a run. ROOT
+    may be a save if its name has a word of a convention: a letter is none, ``e4`` may be an experiment.
     """
     if not place.layout.is_last_resort or not place.home:
         return True
@@ -36,22 +38,22 @@ def is_place_of_loop(place: Place, name: str, above: str) -> bool:
     is_number = called.isdigit() if is_below else sum(map(str.isalpha, called)) < _WORD
     if is_below is not is_number:
         return is_below
-    loop, said = numbers_named(name)
-    own = {int(n) for key in ("step", "epoch") if (n := said.get(key))}
+    loop, fields = numbers_named(name)
+    own = {int(n) for key in ("step", "epoch") if (n := fields.get(key))}
     is_written_over = loop is not None and loop.rolling and not loop.export
     return place.step in own if own else not is_written_over
 
 
 def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], list[NamedFile]]:
-    """Return the files that are parts, and those whose names say too little for that beside these."""
+    """Return the files that are parts, and the other files, whose names say too little beside these parts."""
     if all(file.place.sure for file in files):
         return files, []
     settling = _Settling(files, above)
-    for generic in (False, True):  # what no layout knows for sure may have a generic name
+    for generic in (False, True):  # a file that no layout knows for sure may have a generic name
         files = [settling.move_on(file, generic) for file in files]
         settling = _Settling(files, above)
     weak = settling.decide(list(files), weak=False)
-    # weak names are asked once it is known which directories the others explain
+    # weak names are decided once it is known which directories the other names explain
     for place, places in ((f.place, f.places) for f in settling.kept):
         if place.piece.claim is Claim.DESCRIBED:
             continue
@@ -63,8 +65,8 @@ def settle_names(files: list[NamedFile], above: str) -> tuple[list[NamedFile], l
 
 
 def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[str, str]]:
-    """Return the files, and by their paths the indexes among them that have lost all their shards, each with
-    the name of the file beside it that holds the model whole: that is the checkpoint.
+    """Return the other files, and index path -> file name for each index that has lost all its shards: the
+    file of this name beside it holds the whole model, and is the checkpoint.
     """
     indexes = [file for file in files if file.place.piece.claim is Claim.INDEX]
     if not indexes:
@@ -81,14 +83,14 @@ def drop_stale_indexes(files: list[NamedFile]) -> tuple[list[NamedFile], dict[st
 
 
 def next_reading(file: NamedFile) -> NamedFile | None:
-    """The file as the next piece that its name fits."""
+    """Return the file as the next piece that its name fits; None if there is no further one."""
     name = file.places.read_name(file.name.whole, after=file.name.piece)
     return name and file._replace(place=file.places[name.piece], name=name)
 
 
 def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
-    """Yield where numbers in names count ranks, and not epochs: from 0 without a gap, below the steps of
-    their directories; a lone directory may have lost the first.
+    """Yield directories in which numbers in names count ranks, not epochs: from 0 without a gap, and below
+    the steps of the directories. A lone directory may have lost its first file.
     """
     homes: dict[str, set[str]] = defaultdict(set)
     ranks: dict[str, set[int]] = defaultdict(set)
@@ -100,24 +102,26 @@ def _find_counted(files: Sequence[NamedFile]) -> Iterator[str]:
             homes[place.base].add(place.home)
             ranks[place.base].add(-1 if rank is None else rank)
             steps[place.base].add(place.step or len(files))
-    for at, found in ranks.items():
+    for base, found in ranks.items():
         from_zero = found == set(range(len(found)))
-        right = from_zero and len(found) > 1 if "" in homes[at] else from_zero or len(homes[at]) == 1
-        if right and max(found) < min(steps[at]):
-            yield at
+        right = from_zero and len(found) > 1 if "" in homes[base] else from_zero or len(homes[base]) == 1
+        if right and max(found) < min(steps[base]):
+            yield base
 
 
 class _Settling:
-    """Which files are parts, as far as it was decided: they are ``kept``."""
+    """Decides which files are parts; parts found so far are ``kept``."""
 
     def __init__(self, files: list[NamedFile], above: str) -> None:
         self._above = above
         sure = {file.place for file in files if file.place.sure}
         homes, bases = {at.home for at in sure}, {at.base for at in sure if not at.layout.of_exports}
-        self._taken = homes | bases  # names that tell little are not read: others tell what lies there
+        self._taken = (
+            homes | bases
+        )  # here names that tell little are ignored: sure ones explain the directory
         self._counted = {*_find_counted(files)}
         generic = {file.place for file in files if self._is_generic(file.place)}
-        # a directory in which all saves lie is free if nothing else is at home in it
+        # a directory in which all saves lie is free if no other piece lies in it
         free = {at.base for at in generic if not at.home} - self._taken
         self._generic = free | ({at.home for at in generic} - homes - {""})
         sure.update(place for place in generic if (place.home or place.base) in self._generic)
@@ -133,7 +137,9 @@ class _Settling:
         self.others: list[NamedFile] = []
 
     def move_on(self, file: NamedFile, generic: bool) -> NamedFile:
-        """The file as the sure (or free ``generic``) piece that its name fits, if none before keeps it."""
+        """Return the file as the next piece that its name fits for sure (or as a free ``generic`` one), if no
+        earlier piece keeps it.
+        """
         at: NamedFile | None = file
         while at is not None and not at.place.sure:
             place = at.place
@@ -146,7 +152,9 @@ class _Settling:
         return at or file
 
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
-        """Decide about the files; return those of weak names undecided unless they are meant."""
+        """Decide about the files, which fill ``kept`` and ``others``; return files of weak names unless
+        ``weak``.
+        """
         left = []
         while waiting:
             file = waiting.pop()
@@ -171,7 +179,7 @@ class _Settling:
         if piece.claim is Claim.WEAK:
             if not is_place_of_loop(place, name, self._above):
                 return False
-            # explained by its own layout: a name that counts is asked for its content all the same
+            # if only its own layout explains the directory, the content of a name that counts is read
             alone = bool(piece.content.proof) and self._layouts[place.base] == {layout}
             return place.base not in self.explained or (alone and _COUNTS.search(name) is not None)
         if piece.claim is Claim.DESCRIBED:
@@ -180,20 +188,22 @@ class _Settling:
             return (place.home or place.base) in self._generic and self._is_generic(place)
         if not piece.claim.needs_company:
             return True
-        # what lies in the directory itself tells more than its siblings: two frameworks write checkpoint-N
+        # files in the directory itself tell more than its siblings: two frameworks write checkpoint-N
         if piece.claim is not Claim.COMPANION or place.home in self._claimed:
             return (layout, place.home) in self._homes
         return (layout, place.base) in self._bases
 
 
 _OF_RUNS = r"(?i:(?<![a-z])(?:run|exp|experiment|seed|fold|trial|version|stage|epoch|job|attempt)$)"
-"""What numbers runs or times, and never the ranks of one job."""
+"""Words before numbers of runs or times, never of the ranks of one job."""
 _Ranks = dict[str, tuple[str, int]]
-"""Directory that holds the files of one rank -> what it is called without its number, and the rank."""
+"""Directory with the files of one rank -> its path without the number, and the rank."""
 
 
-def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
-    """Return what directories that may be of ranks are called without number -> directory -> number."""
+def _group_rank_directories(files: list[NamedFile]) -> dict[str, dict[str, int]]:
+    """Return path without number -> directory -> number, of directories that may each hold one
+    rank's files.
+    """
     families: dict[str, dict[str, int]] = defaultdict(dict)
     places = {file.place for file in files}
     for base in {at.base for at in places if at.rank is None and at.layout.ranks.directories}:
@@ -203,8 +213,10 @@ def _families(files: list[NamedFile]) -> dict[str, dict[str, int]]:
 
 
 def find_lone_numbers(files: list[NamedFile], above: str) -> Iterator[Finding]:
-    """Yield directories below ``above`` that read like those of ranks, but for the first (``ckpt_1``)."""
-    for stem, bases in sorted(_families(files).items()):
+    """Yield directories below ``above`` named like those of ranks, of which the first one is missing
+    (``ckpt_1``).
+    """
+    for stem, bases in sorted(_group_rank_directories(files).items()):
         first = min(bases, key=lambda base: bases[base])
         if bases[first] == 1 and first.startswith(f"{above}/"):
             text = f"it reads like the directory of rank 1, but there is no {basename(stem)}_0"
@@ -212,16 +224,18 @@ def find_lone_numbers(files: list[NamedFile], above: str) -> Iterator[Finding]:
 
 
 _RESTARTS = "[_{generation}]"
-"""In a template: a number behind the prefix may count restarts. Elsewhere a generation counts saves."""
+"""In a template with this token, a number behind the prefix may count restarts; elsewhere it counts saves."""
 
 
 def _find_own_numbers(files: list[NamedFile], ranks: _Ranks) -> frozenset[tuple[str, str, int]]:
-    """(directory, prefix, number) whose number is part of the prefix: ``net_50`` beside ``net_50_1``."""
+    """Return each (directory, prefix, number) whose number is part of the prefix: ``net_50`` beside
+    ``net_50_1``.
+    """
     counters: dict[tuple[str, str], set[int]] = defaultdict(set)
     for file in files:
         place, name = file.place, file.name
         if name.prefix and _RESTARTS in place.piece.template:
-            base, _ = _base_and_rank(place, name, ranks)
+            base, _ = _find_base_and_rank(place, name, ranks)
             counters[base, name.prefix].add(name.generation or 0)
     return frozenset(
         (base, prefix, n)
@@ -231,7 +245,7 @@ def _find_own_numbers(files: list[NamedFile], ranks: _Ranks) -> frozenset[tuple[
     )
 
 
-def _base_and_rank(place: Place, name: NameFields, ranks: _Ranks) -> tuple[str, int | None]:
+def _find_base_and_rank(place: Place, name: NameFields, ranks: _Ranks) -> tuple[str, int | None]:
     rank = place.rank if place.rank is not None else name.rank
     if rank is None and (directory := ranks.get(place.base)):
         return directory
@@ -239,7 +253,9 @@ def _base_and_rank(place: Place, name: NameFields, ranks: _Ranks) -> tuple[str, 
 
 
 def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
-    """The prefix without the rank, where each rank's own number ends its prefix (``net_rank_0``)."""
+    """Return (directory, rank, prefix) -> prefix without the rank, where each rank's number ends its prefix
+    (``net_rank_0``).
+    """
     joined: dict[tuple[str, int | None, str], str] = {}
     for base, pairs in seen.items():
         stems: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
@@ -255,7 +271,9 @@ def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[s
 
 
 def _find_lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
-    """(layout, directory) -> the prefix of all files that may have one; what has none is of that run."""
+    """Return (layout, directory) -> the one prefix of its files; a file without a prefix is of the
+    same run.
+    """
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     followed = {file.place.layout.name for file in files if file.place.piece.claim is Claim.FOLLOWS}
     for file in files:
@@ -267,7 +285,7 @@ def _find_lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
 
 
 def name_parts(files: list[NamedFile], above: str) -> list[Part]:
-    """Return the files, which are used up, as parts; runs are named as seen from ``above``."""
+    """Return the files as parts, with runs named as seen from ``above``; ``files`` is emptied."""
     naming, parts = _Naming(files, above), list[Part]()
     files.reverse()
     while files:
@@ -276,22 +294,22 @@ def name_parts(files: list[NamedFile], above: str) -> list[Part]:
 
 
 class _Naming:
-    """What the files of a directory tell together of each: its rank, its prefix and its run."""
+    """The rank, prefix and run of each file, which only all files of a directory together tell."""
 
     def __init__(self, files: list[NamedFile], above: str) -> None:
         self._above = above
         # ``ckpt_0``, ``ckpt_1``, … beside each other hold one rank each; a lone ``exp_3`` is just a name
         self._ranks: _Ranks = {
             base: (stem, rank)
-            for stem, bases in _families(files).items()
+            for stem, bases in _group_rank_directories(files).items()
             if sorted(bases.values()) == list(range(len(bases)))
             for base, rank in bases.items()
         }
         self._own_numbers = _find_own_numbers(files, self._ranks)
         self._joined = _join_prefixes(self._prefixes(files))
         self._lone = _find_lone_prefixes(files)
-        self._unfinished = {_marked(file) for file in files if file.place.piece.stage is Stage.MARKS}
-        begun = {_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
+        self._unfinished = {_find_marked(file) for file in files if file.place.piece.stage is Stage.MARKS}
+        begun = {_find_directory(file) for file in files if file.place.piece.stage is not Stage.FINISHED}
         self._unfinished.update(filter(templates.is_marked, begun))
         self._runs: dict[tuple[str, str], str] = {}
         self._folders: dict[tuple[Place, str], Folder] = {}
@@ -311,13 +329,13 @@ class _Naming:
 
     def part(self, file: NamedFile) -> Part:
         place, name, size, mtime_ns, findings, _ = file
-        base, rank = _base_and_rank(place, name, self._ranks)
+        base, rank = _find_base_and_rank(place, name, self._ranks)
         prefix, generation = self._prefix(place, name, base, rank)
         step = place.step if name.step is None else name.step
         if (name.rank is not None and name.rank != rank) or place.step not in (None, step):
             findings += tuple(_find_contradictions(file, rank))
-        in_unfinished = bool(self._unfinished) and _directory(file) in self._unfinished
-        told = (
+        in_unfinished = bool(self._unfinished) and _find_directory(file) in self._unfinished
+        numbers = (
             place.coords + name.coords,
             step,
             place.epoch if name.epoch is None else name.epoch,
@@ -325,10 +343,10 @@ class _Naming:
             generation,
             place.unfinished or name.unfinished or in_unfinished,
         )
-        moment = self._moments.get(told) or self._moments.setdefault(told, Moment(*told))
+        moment = self._moments.get(numbers) or self._moments.setdefault(numbers, Moment(*numbers))
         folder = self._folders.get((place, prefix)) or self._folder(file, base, prefix)
         if place.piece.stage is Stage.MARKS:
-            folder = folder._replace(home=_marked(file))
+            folder = folder._replace(home=_find_marked(file))
         return tuple.__new__(Part, (folder, moment, rank, name.whole, size, mtime_ns, findings))
 
     def _folder(self, file: NamedFile, base: str, prefix: str) -> Folder:
@@ -347,7 +365,9 @@ class _Naming:
         return folder
 
     def _prefix(self, place: Place, name: NameFields, base: str, rank: int | None) -> tuple[str, int | None]:
-        """Return the prefix that keeps its run apart and the counter behind it, or its neighbours'."""
+        """Return the prefix that tells runs apart (its own, or that of its neighbours), and the counter
+        behind it.
+        """
         prefix, piece = name.prefix or place.prefix, place.piece
         follows = not prefix and self._lone and (piece.readers.single or piece.claim is Claim.FOLLOWS)
         if follows and "{prefix}" not in piece.template:
@@ -368,18 +388,20 @@ class _Naming:
         return run
 
 
-def _directory(file: NamedFile) -> str:
-    """The directory of its save, which others may share; "" where it lies among the files of its run."""
+def _find_directory(file: NamedFile) -> str:
+    """Return the directory of a file's save, which other saves may share; "" if it lies among the files of
+    its run.
+    """
     return file.place.home or ("/" in file.place.piece.template and file.places.directory.rstrip("/")) or ""
 
 
-def _marked(file: NamedFile) -> str:
-    """The directory that a file in it, or beside it, says is not finished."""
+def _find_marked(file: NamedFile) -> str:
+    """Return the save that a mark in it, or beside it, calls unfinished."""
     return file.place.home or file.path.removesuffix(file.place.piece.end)
 
 
 def _find_contradictions(file: NamedFile, rank: int | None) -> Iterator[Finding]:
-    """What a file's name tells otherwise than its directory."""
+    """Yield each number in a file's name that contradicts its directory."""
     place, name, called = file.place, file.name, file.name.whole
     if name.rank is not None and name.rank != rank:
         yield finding("rank-mismatch", f"{called} lies in the directory of rank {rank}")

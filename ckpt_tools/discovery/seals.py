@@ -1,5 +1,5 @@
-"""The seals that may name one file (its own, and those of the directories that it lies in), and the files
-that the seal of a directory names.
+"""The seals that may name one file (its own, and those of the directories above it), and the files that the
+seal of a directory names; and small files that are read whole: trackers, notes and keys.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
     from ckpt_tools.storage.stores.tree import Tree
 
 _ABOVE = 4
-"""Directories above a file that may be the checkpoint's own."""
+"""How many directories above a file may be the checkpoint's own."""
 _SEALS = NAME.removesuffix("json")
-"""How all of their names there begin but that of its own."""
+"""How the names of all seals of a directory begin, in a list of a store."""
 _WEB = ("https://", "http://")
 
 
 def seals_about(path: str) -> Iterator[BareFile]:
-    """Yield the seals of a file, the nearest first; none of a presigned URL. Raises CannotLook."""
+    """Yield the seals of a file, the nearest first; none for a presigned URL. Raise CannotLook."""
     if path.startswith(_WEB):
-        return iter(()) if query_of(path) else _one_by_one(path)
-    return _in_store(path) if is_url(path) else _one_by_one(path)
+        return iter(()) if query_of(path) else _ask_each(path)
+    return _list_in_store(path) if is_url(path) else _ask_each(path)
 
 
-def _one_by_one(path: str) -> Iterator[BareFile]:
+def _ask_each(path: str) -> Iterator[BareFile]:
     home, name = os.path.split(path)
     at = [f"{home}/{beside(name)}"]
     for _ in range(_ABOVE):
-        at += [f"{home}/{NAME}", *_fragments(f"{home}/{FRAGMENTS}")]
+        at += [f"{home}/{NAME}", *_list_fragments(f"{home}/{FRAGMENTS}")]
         home = os.path.dirname(home)
     for seal in at:
         try:
@@ -59,10 +59,10 @@ def _one_by_one(path: str) -> Iterator[BareFile]:
         except OSError as e:
             # where others may not list, S3 says so of what is not there
             if not (isinstance(e, PermissionError) and path.startswith(_WEB)):
-                raise _hidden(seal, e) from e
+                raise _cannot_look(seal, e) from e
 
 
-def _fragments(directory: str) -> list[str]:
+def _list_fragments(directory: str) -> list[str]:
     try:
         return [e.path for e in entries_of(directory) if is_fragment(e.name)]
     except ABSENT:  # or a link that leads nowhere lies there, or what is no directory
@@ -70,12 +70,12 @@ def _fragments(directory: str) -> list[str]:
     except OSError as e:
         if directory.startswith(_WEB):  # which cannot list
             return []
-        raise _hidden(directory, e) from e
+        raise _cannot_look(directory, e) from e
 
 
-def _in_store(url: str) -> Iterator[BareFile]:
-    """Those in a store, by a list for each directory, the highest first. One that must not be listed hides
-    what lies in it, but for the own seal of the file.
+def _list_in_store(url: str) -> Iterator[BareFile]:
+    """Yield the seals in a store, by one list for each directory, the highest first. A directory that must
+    not be listed hides its seals, but not the file's own seal.
     """
     from ckpt_tools.storage.stores.mounts import tree_of  # only for stores
 
@@ -90,36 +90,36 @@ def _in_store(url: str) -> Iterator[BareFile]:
         for directory in reversed(above[1:]):
             with suppress(*ABSENT, PermissionError):
                 try:
-                    found = [*_seals_in(tree, directory), *found]
+                    found = [*_list_seals(tree, directory), *found]
                 except OSError as e:
-                    if e.errno != errno.EOPNOTSUPP:  # such as what holds the repositories of a hub
+                    if e.errno != errno.EOPNOTSUPP:  # such as the root of a hub's repositories
                         raise
-        tree.entries(home)  # which is listed anyway: indexes lie there
+        tree.entries(home)  # this directory is listed anyway: indexes lie in it
         beside_it = [of for of in tree.named(home, beside(name)) if of.key == own]
-        found = [*beside_it, *_seals_in(tree, home), *found]
+        found = [*beside_it, *_list_seals(tree, home), *found]
     except OSError as e:
-        raise _hidden(f"the seals of {url}", e) from e
+        raise _cannot_look(f"the seals of {url}", e) from e
     for of in found:
         yield BareFile(joined(tree.store.url, of.key), of.size, of.mtime_ns, ())
 
 
-def _seals_in(tree: Tree, directory: str) -> Iterator[Object]:
-    """The seal of a directory, and its fragments."""
+def _list_seals(tree: Tree, directory: str) -> Iterator[Object]:
+    """Yield the seal of a directory, and its fragments."""
     for of in tree.named(directory, _SEALS):
         home, _, name = of.key.rpartition("/")
         if name == NAME if home == directory else is_fragment(name) and home.endswith(FRAGMENTS):
             yield of
 
 
-def _hidden(what: str, e: OSError) -> CannotLook:
+def _cannot_look(what: str, e: OSError) -> CannotLook:
     return CannotLook(f"cannot look for {what}: {e.strerror}")
 
 
 class Sealable(Names):
-    """The entries of one directory. Raises OSError."""
+    """The entries of one directory; ``files`` are the paths to seal. Raise OSError."""
 
     def __init__(self, path: str, entries: Entries) -> None:
-        """``files`` are the regular ones, without seals, signatures and what is being written."""
+        """Keep regular ``files``, but no seals, signatures or files that are being written."""
         super().__init__(path, entries)
         named = [e for e in entries if not is_apart(e.name) and not TEMPORARY.search(e.name)]
         of_seal = path.rpartition("/")[2] == FRAGMENTS
@@ -128,7 +128,7 @@ class Sealable(Names):
 
 
 def directories(home: str) -> Iterator[tuple[str, Sealable | OSError]]:
-    """Yield every directory at and below ``home``, parents first, and none behind links."""
+    """Yield every directory at and below ``home`` with its entries, parents first; links are not followed."""
 
     def keep(entries: Entries) -> Entries:
         return [e for e in entries if e.name != STATE and not (surely_directory(e) and is_link(e))]
@@ -142,11 +142,11 @@ _LINE = 256
 _KEYS = (16, 24, 32)
 """Bytes of a key of AES."""
 DVC = ".dvc"
-"""What a file that DVC keeps elsewhere is called after its own name."""
+"""Ending of the file that DVC puts in the place of a file it keeps elsewhere."""
 
 
 def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
-    """The bytes of a tracker file, or why they cannot be had."""
+    """Return the bytes of a tracker file, or why they cannot be read."""
     try:
         with opened(path, certain=True) as source:
             if not stat.S_ISREG(source.stat.st_mode):
@@ -154,11 +154,11 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
             if source.size > limit:
                 return finding("bad-tracker", f"{source.size} bytes are no tracker", path=path)
             data = source.read(0, source.size)
-            if source.changed():  # the first two digits of three are a number as well
+            if source.changed():  # two digits of a number that is being written are a number as well
                 return finding("unreadable", "it was written while it was read", path=path)
             return data
     except (OSError, ShortRead) as e:
-        if getattr(e, "errno", 0) == errno.ENXIO:  # what it is was seen, here as below
+        if getattr(e, "errno", 0) == errno.ENXIO:  # its kind is known, here as below: no "unreadable"
             return finding("bad-tracker", "it is not a file, but a socket or a device", path=path)
         if isinstance(e, IsADirectoryError) or (isinstance(e, FileNotFoundError) and is_link(path)):
             return finding("bad-tracker", e.strerror or str(e), path=path)
@@ -166,7 +166,7 @@ def read_tracker(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding:
 
 
 def small_texts(directory: str, most: int = 64) -> dict[str, bytes]:
-    """Return small files of a directory that hold one line, by their names: a tracker may be among them."""
+    """Return name -> bytes of small files of a directory with one line: a tracker may be among them."""
     try:
         entries = [e for e in entries_of(directory) if e.is_file()][:most]
     except OSError:
@@ -176,7 +176,7 @@ def small_texts(directory: str, most: int = 64) -> dict[str, bytes]:
 
 
 def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
-    """Return the same of a file that need not be there: None when it is not."""
+    """Return the same for a file that need not be there: None if it is not."""
     try:
         return read_tracker(path, limit) if is_file(path) else None
     except OSError as e:
@@ -184,7 +184,9 @@ def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
 
 
 def gone(path: str, named_by: str, text: str) -> Finding | None:
-    """Return ``dangling-tracker`` if what a tracker names is not there, ``unreadable`` if nobody can see."""
+    """Return ``dangling-tracker`` if a path that a tracker names is not there, ``unreadable`` if nobody can
+    see.
+    """
     try:
         return None if there(path) else finding("dangling-tracker", text, path=named_by)
     except OSError as e:
@@ -196,7 +198,7 @@ NOTES = Notes(read_note, gone)
 
 
 def unfetched(paths: Iterable[str]) -> Iterator[Finding]:
-    """Yield the ``.dvc`` files that stand for what nobody has fetched. Raises CannotLook."""
+    """Yield a finding for each ``.dvc`` file whose own file nobody has fetched. Raise CannotLook."""
     for path in paths:
         whole = path.removesuffix(DVC)
         if whole != path and names.state(os.path.basename(path)) and stands_for_nothing_here(whole):
@@ -205,7 +207,7 @@ def unfetched(paths: Iterable[str]) -> Iterator[Finding]:
 
 
 def stands_for_nothing_here(whole: str) -> bool:
-    """Return True if what a ``.dvc`` file stands for is not there. Raises CannotLook."""
+    """Return True if the file in whose place a ``.dvc`` file lies is not there. Raise CannotLook."""
     try:
         return not there(whole)
     except OSError as e:
@@ -213,14 +215,14 @@ def stands_for_nothing_here(whole: str) -> bool:
 
 
 def unread(paths: Iterable[str]) -> dict[str, str]:
-    """Return those of the trackers that cannot be read, and why."""
+    """Return path -> reason for each of the trackers that cannot be read."""
     said = {path: read_tracker(path) for path in paths}
     return {at: d.message for at, d in said.items() if isinstance(d, Finding) and d.code == "unreadable"}
 
 
 def read_key(path: str, trusted: Trust = OURS) -> bytes:
-    """Return the key in a file that nobody else can read; the line end that editors add is not part of it.
-    Raises UsageError, which never shows the key.
+    """Return the key in a file that nobody else can read, without the line end that editors add. Raise
+    UsageError, which never shows the key.
     """
     try:
         with trust.named("CKPT_KEY_FILE"):

@@ -1,4 +1,4 @@
-"""Files of no layout and no format: which are surely something else, and how others begin."""
+"""Files of no layout and no format: which names are surely of something else, and how other files begin."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ _OTHERS = re.compile(
 )
 """Names of logs, core dumps, data sets, programs and archives."""
 _ARCHIVES = re.compile(r".*\.(?:tar|zip)(?:\.\d+)?", re.IGNORECASE)
-"""Containers that checkpoints come in as well: their beginning tells."""
+"""Archives in which checkpoints come as well: their beginning tells."""
 NO_STATE = frozenset({"text", "program", "data"})
-"""What a file may hold that is no training state: a log, a core dump, packed files."""
+"""Contents that are no training state: a log, a core dump, packed files."""
 
 
 def unpacked_state(name: str) -> str:
-    """Return what a file of a state was called before it was packed (``step_300.pt.gz``), else ""."""
+    """Return the name that a state's file had before it was packed (``step_300.pt.gz``), else ""."""
     inner = unpacked(name)
     return inner if inner != name and formats.names.only_state(inner) else ""
 
 
 def unpacked(name: str) -> str:
-    """Return what a file was called before it was compressed, packed or encrypted."""
+    """Return the name that a file had before it was compressed, packed or encrypted."""
     low = name.lower()
     ending = next((e for e in PACKED if low.endswith(e)), "")
     return name[: len(name) - len(ending)].removesuffix(".tar") if ending else name
 
 
 def tells_of_a_state(name: str) -> bool:
-    """Return True if a name is that of a state with something behind it (``step_300.pt.1``)."""
+    """Return True if a name is a state's with something behind it (``step_300.pt.1``)."""
     heads = (name[: m.start()].strip("#~._") for m in re.finditer(r"[^A-Za-z0-9]|$", name))
     return any("." in head and formats.names.only_state(head) for head in heads)
 
@@ -65,8 +65,8 @@ def tells_of_a_state(name: str) -> bool:
 def remains(
     found: Discovery, root: str, layouts: Layouts, outside: Callable[[str], bool] = bool
 ) -> Layout | None:
-    """Return the layout whose framework alone writes to the path of a file that no piece explains, of those
-    ``outside`` of saves. Raises OSError where a directory cannot be listed.
+    """Return the layout whose framework alone writes to the path of a file that no piece explains, among
+    files ``outside`` of saves; None without one. Raise OSError where a directory cannot be listed.
     """
     bare = (f.path for f in found.bare)
     strange = (e.path for at in found.strange for e in entries_of(at, partial(found.excluded.keep, root)))
@@ -75,18 +75,22 @@ def remains(
 
 
 def is_other(name: str) -> bool:
-    """Return True if a name says what the file is: it has a format, or is of something else."""
+    """Return True if a name says what the file is: it has a format's ending, or is of something else."""
     other = _OTHERS.fullmatch(name) and not _ARCHIVES.fullmatch(name)
     return formats.names.known(name) or bool(other and not UNREAD.fullmatch(name))
 
 
 def is_unread(name: str) -> bool:
-    """Return True for the name of a state that nothing reads; memory maps are as often what was played."""
+    """Return True for the name of a state in a format that ckpt cannot read; memory maps are rather replay
+    buffers.
+    """
     return UNREAD.fullmatch(name) is not None and not name.endswith(".memmap")
 
 
 def content_format(path: str) -> str | None:
-    """Return the format that a file of no known name begins, or an archive ends, like. Raises OSError."""
+    """Return the format like which a file of no known name begins, or an archive ends; or None. Raise
+    OSError.
+    """
     is_archive = _ARCHIVES.fullmatch(path.rpartition("/")[2])
     try:
         with opened(path) as source:
@@ -109,7 +113,7 @@ def content_format(path: str) -> str | None:
 
 
 def _find_archived(begins: bytes, ends: bytes) -> str:
-    """Return the format of an archive of torch, by its first members, or of a zip with a state, or ""."""
+    """Return the format of torch's archive, by its first members, or of a zip with a state; else ""."""
     if format_of("torch_zip").magic(begins[:HEAD]) and first_name(begins).endswith(
         (b"/data.pkl", b"/constants.pkl", b"/version", b"/byteorder")
     ):

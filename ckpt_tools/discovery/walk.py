@@ -41,7 +41,9 @@ Hear = Callable[[str], object]
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """A million small values without cycles: passes over them cost half the time and free nothing."""
+    """Switch the garbage collector off: a scan makes a million small values without cycles, and collecting
+    costs half the time and frees nothing.
+    """
     was = gc.isenabled()
     gc.disable()
     try:
@@ -61,9 +63,9 @@ def discover(
     excluded: Excluded | None = None,
     hear: Hear | None = None,
 ) -> Discovery:
-    """Return everything below ``root`` (a directory, one file, or a prefix of sibling directories), but what
-    is ``excluded``; for a ``listing`` also parts that an index describes. ``threads`` ask a slow file system
-    at a time, ``hear`` is told of each directory. Raises CannotLook when there is nothing to look at.
+    """Return everything below ``root`` (a directory, one file, or a prefix of sibling directories), but for
+    ``excluded`` paths; for a ``listing`` also parts that an index lists. ``threads`` are for a slow file
+    system, ``hear`` is called with each directory. Raise CannotLook if there is nothing at the root.
     """
     found, files = Discovery(excluded=excluded or Excluded()), list[NamedFile]()
     names = NameReader(layouts, listing)
@@ -73,7 +75,7 @@ def discover(
         found.tree, found.alone = trees[0], not trees[0]
     for top, tree in zip(tops, trees, strict=True):
         if tree:
-            files = _below(top, names, found, files, threads=threads, hear=hear)
+            files = _list_below(top, names, found, files, threads=threads, hear=hear)
         else:
             _add_file(top, names, Listing(found, files))
     above = tops[0] if len(tops) == 1 and trees[0] else os.path.dirname(tops[0])
@@ -99,20 +101,20 @@ def discover(
     return found
 
 
-def _below(
+def _list_below(
     top: str, names: NameReader, found: Discovery, files: list[NamedFile], *, threads: int, hear: Hear | None
 ) -> list[NamedFile]:
-    """Those of a directory added to the files; those behind links by the names that tell most."""
+    """Return ``files`` with those of a directory added; a file behind links has the name that tells most."""
     links, listing = Links(top, real_path(top)), Listing(found, files)
     found.links.append(links)
 
-    def listed(path: str, keep: EntryFilter) -> Iterator[tuple[str, DirectoryNames | OSError]]:
-        def kept(entries: Entries) -> Entries:
+    def walk_from(path: str, keep: EntryFilter) -> Iterator[tuple[str, DirectoryNames | OSError]]:
+        def keep_own(entries: Entries) -> Entries:
             return keep(without_state(found.excluded.keep(top, entries), found.states))
 
-        return walk(path, names.inspect, threads, kept)
+        return walk(path, names.inspect, threads, keep_own)
 
-    for path, here in listed(top, links.keep):
+    for path, here in walk_from(top, links.keep):
         if hear is not None:
             hear(path)
         if not isinstance(here, OSError):
@@ -122,14 +124,14 @@ def _below(
         else:
             listing.add_unlisted(path, here)
     if links.ambiguous():
-        files = follow_links(links, lambda link: listed(link, links.follow), found, files)
+        files = follow_links(links, lambda link: walk_from(link, links.follow), found, files)
     for path, why in sorted(links.unseen.items()):
         listing.add_unlisted(path, why)
     return files
 
 
 def _add_file(top: str, names: NameReader, listing: Listing) -> None:
-    """One file, with the indexes that may explain it."""
+    """Add one file, with the indexes that may explain it."""
     home, name = os.path.split(top)
     seals = list(seals_about(top))  # a directory has its seals in it
     try:
@@ -144,23 +146,23 @@ def _add_file(top: str, names: NameReader, listing: Listing) -> None:
     described = (e for e in beside if formats.names.may_be_index(e.name) and not is_directory_alike(e))
     indexes += (e.path for e in described if e.path not in indexes)
     for _ in range(0 if formats.names.known(name) else 4):
-        home = os.path.dirname(home)  # a name that says nothing: its index may lie in that of the whole save
-        with suppress(OSError):  # what lies above was not asked about, and may be somebody else's
+        home = os.path.dirname(home)  # the name says nothing: its index may lie in the save's own directory
+        with suppress(OSError):  # nobody asked about the directories above, which may be somebody else's
             above = (e for e in entries_of(home) if formats.names.may_be_index(e.name))
             indexes += (e.path for e in above if e.is_file())
 
 
 _LINKED = 10_000
-"""Files at most behind a link without a number in its name that are listed by that name as well."""
+"""The most files that are listed again by the path of a link, if the link's name has no number."""
 _DIGIT = re.compile(r"\d")
 
 Walk = Callable[[str], Iterator[tuple[str, "DirectoryNames | OSError"]]]
-"""The directories at and below a link, as ``storage.listing.walk`` has them."""
+"""Yields the directories at and below a link, as ``storage.listing.walk`` does."""
 
 
 def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFile]) -> list[NamedFile]:
-    """Return the files, those behind a link whose name tells more by the path of the link; what was found
-    beside them goes by that path in ``found`` as well.
+    """Return the files, named by the path of a link if that tells more than their own; entries of ``found``
+    beside them are renamed as well.
     """
     todo, done = links.ambiguous(), set[str]()
     homes: dict[str, list[NamedFile]] = {}
@@ -195,8 +197,8 @@ def follow_links(links: Links, walk: Walk, found: Discovery, files: list[NamedFi
 
 
 def _find_telling(named: dict[str, list[NamedFile]], known: dict[str, list[NamedFile]], to: str) -> set[str]:
-    """Return the directories that go by the path of a link to ``to``: those of which it tells more, and
-    others of what it leads to; what lies elsewhere and is known by a name as good keeps that.
+    """Return the directories to be named by the path of a link to ``to``: if it tells more, these and others
+    behind the link. A directory elsewhere with an equally good name keeps it.
     """
     tells = {home: (_rate(files), _rate(known.get(home, ()))) for home, files in named.items()}
     more = {home for home, (new, old) in tells.items() if new > old}
@@ -205,12 +207,14 @@ def _find_telling(named: dict[str, list[NamedFile]], known: dict[str, list[Named
 
 
 def _rate(files: Iterable[NamedFile]) -> tuple[bool, int]:
-    """Return the most that one name tells: if a layout is sure, and how many numbers say which and whose."""
+    """Return how much the best of the files' names tells: if a layout is sure, and how many numbers
+    it has.
+    """
     most = (False, 0)
     for file in files:
         at: NamedFile | None = file
         while at is not None and not (at.place.sure or at.place.piece.claim.needs_no_other):
-            at = next_reading(at)  # what two frameworks write, one of them surely
+            at = next_reading(at)  # of two frameworks that write this name, one may be sure of it
         place, name = (at or file).place, (at or file).name
         numbers = place.step, place.epoch, place.generation, place.rank
         told = (*numbers, *place.coords, name.step, name.epoch, name.rank)
@@ -219,7 +223,7 @@ def _rate(files: Iterable[NamedFile]) -> tuple[bool, int]:
 
 
 def _rename(found: Discovery, behind: Discovery, links: Links, taken: set[str]) -> None:
-    """What was found beside the files of directories that go by another path now goes by that."""
+    """Give entries of ``found`` beside files of ``taken`` directories the paths they have in ``behind``."""
 
     def is_moved(path: str) -> bool:
         return links.resolved(os.path.dirname(path)) in taken
@@ -231,12 +235,12 @@ def _rename(found: Discovery, behind: Discovery, links: Links, taken: set[str]) 
 
 
 _NAMES = 10_000
-"""Entries of a directory that are compared with the name of a root that is not there, at most."""
+"""The most entries of a directory that are compared with the name of a missing root."""
 
 
 def roots(root: str) -> list[str]:
     """Return ``root`` itself, or the sibling directories it is a prefix of (``output/ckpt`` for
-    ``output/ckpt_0``), or what its files have in common. Raises CannotLook when there is neither.
+    ``output/ckpt_0``), or the common prefix of its files. Raise CannotLook if there is neither.
     """
     path = absolute(root)
     try:
@@ -259,12 +263,12 @@ def roots(root: str) -> list[str]:
     except OSError as e:
         raise CannotLook(f"cannot look for {root}: {e.filename or parent}: {e.strerror}") from e
     if not found:
-        raise CannotLook(f"{root} does not exist", _instead(root, path), rule="tree/could-not-look")
+        raise CannotLook(f"{root} does not exist", _suggest(root, path), rule="tree/could-not-look")
     return found
 
 
-def _instead(root: str, path: str) -> str:
-    """What to do about a root that is not there: the name that was probably meant, or what is missing."""
+def _suggest(root: str, path: str) -> str:
+    """Return a hint about a root that is not there: the name that was probably meant, or what is missing."""
     if is_url(path):
         return "check the bucket and the name"
     from difflib import get_close_matches  # only after a mistake: it costs start-up time
@@ -287,8 +291,8 @@ def _is_numbered(name: str, sibling: str) -> bool:
 
 
 def absent(root: str) -> bool:
-    """Return True if there certainly is nothing at ``root``, nor any directory or file that it is a prefix
-    of, in a directory that is there and could be listed.
+    """Return True if there certainly is nothing at ``root``, and no entry of which it is a prefix, in a
+    directory that could be listed.
     """
     path = absolute(root)
     parent, name = os.path.split(path)
@@ -303,7 +307,7 @@ def absent(root: str) -> bool:
 
 
 def is_tree(top: str) -> bool:
-    """Return True if it is a directory. Raises CannotLook."""
+    """Return True if a path is a directory. Raise CannotLook."""
     try:
         return is_directory(top)
     except OSError as e:
@@ -311,8 +315,8 @@ def is_tree(top: str) -> bool:
 
 
 def require_file(url: str) -> None:
-    """Raises OSError where something lies below what looks like a file of a store, or what answers is no
-    store: a login page answers as if there were a file of each name.
+    """Raise OSError if something lies below a path that looks like a file of a store, or if no store answers:
+    a login page answers as if there were a file of each name.
     """
     from ckpt_tools.storage.stores.mounts import tree_of
 

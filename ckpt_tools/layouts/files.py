@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, borrowed, number, find_misnamed
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, borrowed, find_misnamed, number
 from ckpt_tools.layouts.common.layout import Flaws, Found, Metadata, Rows, Saves, Steps, Tracker, loss
 from ckpt_tools.layouts.common.lost_files import PIECES, ROLLING, holds_of, weights_of_a_trainer
 from ckpt_tools.layouts.common.piece import COPIES, Changes, Claim, Piece

@@ -9,7 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from ckpt_tools.layouts import dcp
-from ckpt_tools.layouts.common.counters import borrowed, last_word, named_steps, find_misnamed
+from ckpt_tools.layouts.common.counters import borrowed, find_misnamed, last_word, named_steps
 from ckpt_tools.layouts.common.layout import (
     Flaws,
     Found,

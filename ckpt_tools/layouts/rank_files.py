@@ -8,7 +8,7 @@ import re
 from functools import partial
 from math import prod
 
-from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, number, find_misnamed
+from ckpt_tools.layouts.common.counters import EPOCHS, STEPS, find_misnamed, number
 from ckpt_tools.layouts.common.layout import Flaws, Metadata, Saves, Steps, loss
 from ckpt_tools.layouts.common.lost_files import lost, without_names
 from ckpt_tools.layouts.declared import declare

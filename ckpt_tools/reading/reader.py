@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from ckpt_tools.cache import Cache, Entry, Places, Seen, pack, turn, unpack
-from ckpt_tools.discovery.directory import apart
+from ckpt_tools.discovery.directory import split_seals
 from ckpt_tools.discovery.found import BareFile, Discovery, stat_of
 from ckpt_tools.discovery.seals import seals_about
 from ckpt_tools.errors import CannotLook
@@ -268,7 +268,7 @@ def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
             continue  # nothing of it is sealed there
         if isinstance(below, OSError):
             raise CannotLook(f"cannot list {path}: {below.strerror}", "check that CKPT_SEAL_DIR can be read")
-        seals += (BareFile(e.path, *stat_of(e)) for e in apart(path, below)[0])
+        seals += (BareFile(e.path, *stat_of(e)) for e in split_seals(path, below)[0])
     for seal in seals:
         base = base_of(seal.path)[len(away) :]
         if base == real or base.startswith(f"{real}/"):

@@ -53,9 +53,7 @@ def saved_world_size(reports: Iterable[Report]) -> int | None:
 
 
 def said_world_size(reports: Iterable[Report]) -> int | None:
-    """Return ``world_size`` in the files of a layout that counts ranks by it; in other files it may be
-    anything.
-    """
+    """Return ``world_size`` of files that count ranks by it: in other layouts it may be anything."""
     return next(_read_numbers("world_size", reports), None)
 
 
@@ -147,9 +145,7 @@ _EXPERTS = {"tp": "etp", "ep": "ep", "dp": "edp"}
 
 
 _Axis = tuple[str, int, int]
-"""Name, stride (how many ranks lie between neighbours on the axis) and size: unpacked for every rank of a
-job.
-"""
+"""Name, stride (ranks between neighbours on the axis) and size: unpacked for every rank of a job."""
 
 
 class Topology(Struct, frozen=True, dict=True):
@@ -195,9 +191,7 @@ class Topology(Struct, frozen=True, dict=True):
             stride *= sizes[axis]
 
     def apart(self, replicated_over: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the axes along which ranks hold different state, if they hold the same along
-        ``replicated_over``.
-        """
+        """Return axes along which ranks hold different state, if they share it along ``replicated_over``."""
         dense = tuple(axis for axis in COORDS if axis not in (*replicated_over, "ep"))
         tp, etp = self.sizes.get("tp", 1), self.sizes.get("etp", 0)
         have_experts = self.sizes.get("ep", 1) > 1 or etp not in (0, tp)
