@@ -11,18 +11,18 @@ from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.part import Kind, Part
 
 _Progress = tuple["int | None", "int | None", "int | None"]
-"""Step, epoch and step in the epoch, as names tell them. A bare tuple: every part has one."""
-_UNTOLD: _Progress = (None, None, None)
+"""Step, epoch and step in the epoch, as names tell them; a bare tuple, as every part has one."""
+_NO_PROGRESS: _Progress = (None, None, None)
 
 
-def _progress(p: Part) -> _Progress:
+def _read_progress(p: Part) -> _Progress:
     when = p.moment
     return (when.step, None, None) if p.folder.home else (when.step, when.epoch, when.step_in_epoch)
 
 
 def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = None) -> list[Checkpoint]:
-    """Checkpoints of every run, newest first by modification time. A set of which each rank saves its file is
-    a dying gasp when ranks of other iterations are missing, or its iteration is no multiple of
+    """Return the checkpoints of every run, newest first by modification time. A set of which each rank saves
+    its file is a dying gasp if ranks of other iterations are missing, or its iteration is no multiple of
     ``save_interval``.
     """
     runs: dict[tuple[str, str], list[Part]] = defaultdict(list)
@@ -35,45 +35,46 @@ def group(parts: Sequence[Part], layouts: Layouts, save_interval: int | None = N
         commit, beside = layout.complete.commit, (layout.complete.commit, *layout.complete.commit_beside)
         if layout.complete.commit_alone and not any(p.role in beside for p in members):
             commit = layout.complete.commit_alone
-        saves = _saved_together(members)
-        out += (_checkpoint(same, most_ranks, save_interval, layouts, commit) for same in saves)
+        saves = _group_by_save(members)
+        out += (_make_checkpoint(same, most_ranks, save_interval, layouts, commit) for same in saves)
     return sorted(out, key=lambda c: (-c.mtime_ns, c.path))
 
 
-def _saved_together(members: list[Part]) -> Iterator[list[Part]]:
-    """The parts of one run, by the save that wrote them."""
+def _group_by_save(members: list[Part]) -> Iterator[list[Part]]:
+    """Yield the parts of one run, one list for each save that wrote them."""
     restarted = any(p.moment.generation for p in members)
-    agreed = _agreed(members) if restarted else set[int]()
+    counters = _find_agreed_counters(members) if restarted else set[int]()
     saves: dict[object, list[Part]] = defaultdict(list)
     for p in members:
-        folder, when, progress, unnamed = p.folder, p.moment, _progress(p), ""
-        own = folder.home or when.generation in agreed or progress == _UNTOLD
+        folder, when, progress, unnamed = p.folder, p.moment, _read_progress(p), ""
+        own = folder.home or when.generation in counters or progress == _NO_PROGRESS
         counted = when.generation if own else None
-        if not folder.home and progress == _UNTOLD:
+        if not folder.home and progress == _NO_PROGRESS:
             named = folder.prefix or p.name
             unnamed = named if when.generation is None else folder.directory
         saves[folder.kind, folder.home, progress, counted, when.unfinished, unnamed].append(p)
     for same in saves.values():
         if restarted and not same[0].home and len(same) > 1:
-            yield from _attempts(same)
+            yield from _split_attempts(same)
         else:
             yield same
 
 
-def _agreed(members: Iterable[Part]) -> set[int]:
-    """Restart counters under which all ranks wrote more than one of the same steps: they agree on them."""
+def _find_agreed_counters(members: Iterable[Part]) -> set[int]:
+    """Return restart counters on which ranks agree: all wrote more than one of the same steps under them."""
     steps: dict[int, dict[int | None, set[_Progress]]] = defaultdict(lambda: defaultdict(set))
     for p in members:
         if p.generation is not None and not p.home:
-            steps[p.generation][p.rank].add(_progress(p))
+            steps[p.generation][p.rank].add(_read_progress(p))
     everyone = {rank for ranks in steps.values() for rank in ranks}
     complete = {k: ranks for k, ranks in steps.items() if ranks.keys() == everyone and len(everyone) > 1}
     return {k for k, ranks in complete.items() if len(set.intersection(*ranks.values())) > 1}
 
 
-def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
-    """The files of one step, apart by the attempts that wrote them: ranks count restarts differently after a
-    crash in the middle of a save, but where one has a step twice, only equal counters are of one.
+def _split_attempts(parts: list[Part]) -> Iterator[list[Part]]:
+    """Return the files of one step, one list for each attempt that wrote them. Ranks count restarts
+    differently after a crash in the middle of a save; if a rank has a step twice, only equal counters are of
+    one attempt.
     """
     ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
     if len(parts) in (len(ranks), len(places)):
@@ -84,7 +85,7 @@ def _attempts(parts: list[Part]) -> Iterator[list[Part]]:
     return (counted[k] for k in sorted(counted))
 
 
-def _checkpoint(
+def _make_checkpoint(
     parts: list[Part], most_ranks: int, save_interval: int | None, layouts: Layouts, commit: str
 ) -> Checkpoint:
     first = parts[0]
@@ -95,9 +96,9 @@ def _checkpoint(
     return Checkpoint(
         layout=first.layout,
         run=first.run,
-        kind=_kind(parts, layout, most_ranks, save_interval),
+        kind=_find_kind(parts, layout, most_ranks, save_interval),
         parts=tuple(sorted(parts, key=lambda p: (p.rank if p.rank is not None else -1, p.path))),
-        path=first.home or _path(parts, layout),
+        path=first.home or _find_path(parts, layout),
         mtime_ns=times[len(times) // 2],
         step=first.step,
         epoch=first.epoch,
@@ -109,7 +110,7 @@ def _checkpoint(
     )
 
 
-def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int | None) -> Kind:
+def _find_kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int | None) -> Kind:
     first = parts[0]
     if first.kind is not Kind.PERIODIC or not layout.piece(first.piece).readers.everyone_saves:
         return first.kind
@@ -119,18 +120,20 @@ def _kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int
 
 
 def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
-    """The parts of a checkpoint whose times are its time: those that resuming needs."""
+    """Return the parts of a checkpoint that resuming needs: their times are the time of the checkpoint."""
     optional = {piece.name for piece in layout.pieces if not (piece.required and piece.loaded)}
     needed = [p for p in parts if p.folder.piece not in optional]
     needed = needed or [p for p in parts if layout.piece(p.piece).claim is not Claim.DESCRIBED] or [*parts]
-    # of those of which one is enough the one that is loaded first
+    # of files of which one is enough only the one that is loaded first
     single = {piece.name: i for i, piece in enumerate(layout.pieces) if piece.readers.single}
     ordered = sorted(needed, key=lambda p: (-single.get(p.piece, 0), p.mtime_ns))
     return list({(p.role, p.rank) if p.piece in single else p.path: p for p in ordered}.values())
 
 
-def _path(parts: Sequence[Part], layout: Layout) -> str:
-    """What names files without an own directory: the one that others are copies of, or a common name."""
+def _find_path(parts: Sequence[Part], layout: Layout) -> str:
+    """Return the path of a checkpoint without a directory of its own: the file that others are copies of, or
+    a common name.
+    """
     own, base = essential(parts, layout), parts[0].base
     pieces = [layout.piece(p.piece) for p in parts]
     if len(parts) > 1 and all(piece.readers.shared for piece in pieces):

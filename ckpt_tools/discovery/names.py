@@ -1,6 +1,4 @@
-"""From names to parts: the rank, run and prefix of each file, once all files of a directory are
-known. Pure.
-"""
+"""From names to parts: each file's rank, run and prefix, once all files of a directory are known. Pure."""
 
 from __future__ import annotations
 
@@ -137,8 +135,8 @@ class _Settling:
         self.others: list[NamedFile] = []
 
     def move_on(self, file: NamedFile, generic: bool) -> NamedFile:
-        """Return the file as the next piece that its name fits for sure (or as a free ``generic`` one), if no
-        earlier piece keeps it.
+        """Return the file as the sure (or free ``generic``) piece it fits, if no piece before that
+        keeps it.
         """
         at: NamedFile | None = file
         while at is not None and not at.place.sure:
@@ -152,9 +150,7 @@ class _Settling:
         return at or file
 
     def decide(self, waiting: list[NamedFile], *, weak: bool) -> list[NamedFile]:
-        """Decide about the files, which fill ``kept`` and ``others``; return files of weak names unless
-        ``weak``.
-        """
+        """Fill ``kept`` and ``others`` with the files; return files of weak names, unless ``weak``."""
         left = []
         while waiting:
             file = waiting.pop()
@@ -201,9 +197,7 @@ _Ranks = dict[str, tuple[str, int]]
 
 
 def _group_rank_directories(files: list[NamedFile]) -> dict[str, dict[str, int]]:
-    """Return path without number -> directory -> number, of directories that may each hold one
-    rank's files.
-    """
+    """Return path without number -> directory -> number, for directories that may be of a rank each."""
     families: dict[str, dict[str, int]] = defaultdict(dict)
     places = {file.place for file in files}
     for base in {at.base for at in places if at.rank is None and at.layout.ranks.directories}:
@@ -213,9 +207,7 @@ def _group_rank_directories(files: list[NamedFile]) -> dict[str, dict[str, int]]
 
 
 def find_lone_numbers(files: list[NamedFile], above: str) -> Iterator[Finding]:
-    """Yield directories below ``above`` named like those of ranks, of which the first one is missing
-    (``ckpt_1``).
-    """
+    """Yield directories below ``above`` that read like those of ranks, but without a first (``ckpt_1``)."""
     for stem, bases in sorted(_group_rank_directories(files).items()):
         first = min(bases, key=lambda base: bases[base])
         if bases[first] == 1 and first.startswith(f"{above}/"):
@@ -228,9 +220,7 @@ _RESTARTS = "[_{generation}]"
 
 
 def _find_own_numbers(files: list[NamedFile], ranks: _Ranks) -> frozenset[tuple[str, str, int]]:
-    """Return each (directory, prefix, number) whose number is part of the prefix: ``net_50`` beside
-    ``net_50_1``.
-    """
+    """Return (directory, prefix, number) where the prefix has the number: ``net_50`` beside ``net_50_1``."""
     counters: dict[tuple[str, str], set[int]] = defaultdict(set)
     for file in files:
         place, name = file.place, file.name
@@ -253,9 +243,7 @@ def _find_base_and_rank(place: Place, name: NameFields, ranks: _Ranks) -> tuple[
 
 
 def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[str, int | None, str], str]:
-    """Return (directory, rank, prefix) -> prefix without the rank, where each rank's number ends its prefix
-    (``net_rank_0``).
-    """
+    """Return (directory, rank, prefix) -> prefix without the rank that ends it (``net_rank_0``)."""
     joined: dict[tuple[str, int | None, str], str] = {}
     for base, pairs in seen.items():
         stems: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
@@ -271,9 +259,7 @@ def _join_prefixes(seen: dict[str, set[tuple[int | None, str]]]) -> dict[tuple[s
 
 
 def _find_lone_prefixes(files: list[NamedFile]) -> dict[tuple[str, str], str]:
-    """Return (layout, directory) -> the one prefix of its files; a file without a prefix is of the
-    same run.
-    """
+    """Return (layout, directory) -> the prefix of all its files; a file without one is of the same run."""
     seen: dict[tuple[str, str], set[str]] = defaultdict(set)
     followed = {file.place.layout.name for file in files if file.place.piece.claim is Claim.FOLLOWS}
     for file in files:
@@ -365,9 +351,7 @@ class _Naming:
         return folder
 
     def _prefix(self, place: Place, name: NameFields, base: str, rank: int | None) -> tuple[str, int | None]:
-        """Return the prefix that tells runs apart (its own, or that of its neighbours), and the counter
-        behind it.
-        """
+        """Return the prefix that tells runs apart, its own or its neighbours', and the counter behind it."""
         prefix, piece = name.prefix or place.prefix, place.piece
         follows = not prefix and self._lone and (piece.readers.single or piece.claim is Claim.FOLLOWS)
         if follows and "{prefix}" not in piece.template:
@@ -389,9 +373,7 @@ class _Naming:
 
 
 def _find_directory(file: NamedFile) -> str:
-    """Return the directory of a file's save, which other saves may share; "" if it lies among the files of
-    its run.
-    """
+    """Return the directory of a file's save, maybe of others as well; "" if its run's files lie there."""
     return file.place.home or ("/" in file.place.piece.template and file.places.directory.rstrip("/")) or ""
 
 

@@ -184,9 +184,7 @@ def read_note(path: str, limit: int = TRACKER_LIMIT) -> bytes | Finding | None:
 
 
 def gone(path: str, named_by: str, text: str) -> Finding | None:
-    """Return ``dangling-tracker`` if a path that a tracker names is not there, ``unreadable`` if nobody can
-    see.
-    """
+    """Return ``dangling-tracker`` if a path in a tracker is not there, ``unreadable`` if nobody can see."""
     try:
         return None if there(path) else finding("dangling-tracker", text, path=named_by)
     except OSError as e:

@@ -81,16 +81,12 @@ def is_other(name: str) -> bool:
 
 
 def is_unread(name: str) -> bool:
-    """Return True for the name of a state in a format that ckpt cannot read; memory maps are rather replay
-    buffers.
-    """
+    """Return True for the name of a state that ckpt cannot read; memory maps may be replay buffers."""
     return UNREAD.fullmatch(name) is not None and not name.endswith(".memmap")
 
 
 def content_format(path: str) -> str | None:
-    """Return the format like which a file of no known name begins, or an archive ends; or None. Raise
-    OSError.
-    """
+    """Return the format whose beginning a file has, or whose end an archive has; or None. Raise OSError."""
     is_archive = _ARCHIVES.fullmatch(path.rpartition("/")[2])
     try:
         with opened(path) as source:

@@ -41,9 +41,7 @@ Hear = Callable[[str], object]
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Switch the garbage collector off: a scan makes a million small values without cycles, and collecting
-    costs half the time and frees nothing.
-    """
+    """Switch off garbage collection: a million values without cycles cost half the time, and free nothing."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -207,9 +205,7 @@ def _find_telling(named: dict[str, list[NamedFile]], known: dict[str, list[Named
 
 
 def _rate(files: Iterable[NamedFile]) -> tuple[bool, int]:
-    """Return how much the best of the files' names tells: if a layout is sure, and how many numbers
-    it has.
-    """
+    """Return how much the best of the names tells: if a layout is sure, and how many numbers it has."""
     most = (False, 0)
     for file in files:
         at: NamedFile | None = file

@@ -1,1 +1,1 @@
-"""One question about one root: which files are read, how deeply, and by whom."""
+"""One question about one root: which files are read for it, how deeply, and by which process."""

@@ -1,7 +1,8 @@
-"""Who reads many files: an executor of ``concurrent.futures`` whose workers are here or on other machines.
+"""Engines, which read many files: an executor of ``concurrent.futures`` with workers here or on other
+machines.
 
-``--scheduler`` names those elsewhere: the address or the scheduler file of Dask distributed, or ``mpi``. Each
-is imported only when it is named.
+``--scheduler`` names an engine elsewhere: the address or the scheduler file of Dask distributed, or ``mpi``.
+The packages of each are imported only when it is named.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ if TYPE_CHECKING:
     from ckpt_tools.model.selection import StoreOptions
 
 CONNECT = 15.0
-"""Seconds until a scheduler must have answered."""
+"""Seconds within which a scheduler must have answered."""
 GRACE = 60.0
 """Seconds without any worker after which an engine is given up."""
 RETRIES = 2
-"""How often Dask repeats work that raised; work lost with a worker it repeats anyway."""
+"""How often Dask repeats work that raised an error; work lost with a worker it repeats anyway."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What ends a program from outside: handlers of a parent's are not for its copies."""
+"""Signals that end a program from outside: a parent's handlers are not for its copies."""
 _COLLECTED = 50_000
-"""Objects that a copy makes before it looks for circles among them: a file makes thousands, without any."""
+"""Objects that a copy makes before it collects cycles: a file makes thousands, without any cycle."""
 MPIRUN = (
     "mpirun -n 4 python -P -m mpi4py.futures -m ckpt_tools verify ROOT --scheduler mpi (without -P before"
     " Python 3.11)"
@@ -44,9 +45,9 @@ MPIRUN = (
 
 
 class Engine(Struct):
-    """An executor, and what its interface does not tell: ``width`` says how many calls run at once (0: no
-    worker is there). Workers that are ``here`` see the same files; what they leave undone is read when it is
-    asked for.
+    """An executor, and facts that its interface does not tell. ``width`` returns how many calls run at once
+    (0: there is no worker). Workers ``here`` see the same files: a file that they leave out is read when it
+    is asked for.
     """
 
     executor: Executor
@@ -56,7 +57,7 @@ class Engine(Struct):
     here: bool = False
 
     def failed(self, error: BaseException) -> CannotLook | None:
-        """Return what an error of the engine's means; None when it ends every worker that it is given to."""
+        """Return an engine's error for the user; None if a file ends every worker that reads it."""
         name = type(error).__name__
         if name == "KilledWorker":
             return None
@@ -74,18 +75,18 @@ class Engine(Struct):
 
 @contextmanager
 def engine(scheduler: str | None) -> Iterator[Engine | None]:
-    """Yield the engine that ``--scheduler`` names, or None. Raises UsageError, and CannotLook."""
+    """Yield the engine that ``--scheduler`` names, or None for threads. Raise UsageError and CannotLook."""
     if scheduler in (None, "", "threads"):
         yield None
     elif scheduler == "mpi":
-        yield from _mpi()
+        yield from _connect_mpi()
     else:
-        yield from _dask(_address(scheduler))
+        yield from _connect_dask(_read_address(scheduler))
 
 
 @contextmanager
 def threads_here(jobs: int) -> Iterator[Engine]:
-    """Yield threads: where files lie in a store, each waits most of the time."""
+    """Yield an engine of threads, for files in a store, on which a thread waits most of the time."""
     pool, done = Threads(jobs), False
     try:
         yield Engine(pool, "this machine", width=lambda: jobs, here=True)
@@ -96,7 +97,9 @@ def threads_here(jobs: int) -> Iterator[Engine]:
 
 @contextmanager
 def copies_here(jobs: int) -> Iterator[Engine]:
-    """Yield copies of this process, which take small files. Raises Stopped beside other threads."""
+    """Yield an engine of copies of this process, for small files. Raise Stopped if there are other
+    threads.
+    """
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import active_children, get_context
 
@@ -104,11 +107,11 @@ def copies_here(jobs: int) -> Iterator[Engine]:
         raise Stopped
     others = set(active_children())
     pool = ProcessPoolExecutor(jobs, get_context("fork"), _begin_copy)
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # no handler of ours runs in a copy
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # no handler of ours runs in a copy
     try:
-        pool.submit(abs, 0)  # which makes all of them
+        pool.submit(abs, 0)  # the first call makes all copies
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     copies, done = set(active_children()) - others, False
     try:
         yield Engine(pool, "this machine", width=lambda: jobs, here=True)
@@ -122,7 +125,7 @@ def copies_here(jobs: int) -> Iterator[Engine]:
 
 
 def is_single_threaded() -> bool:
-    """Return True if this process has one thread only, of Python or not."""
+    """Return True if this process has one thread only, counting threads outside Python."""
     try:
         return len(os.listdir("/proc/self/task")) == 1
     except OSError:
@@ -130,7 +133,9 @@ def is_single_threaded() -> bool:
 
 
 def _begin_copy() -> None:
-    """Read for who made this copy: without its handlers and limits, and no longer than it lives."""
+    """Prepare a copy to read for its parent: without the parent's handlers and limits, and no longer than
+    that lives.
+    """
     import resource
     from multiprocessing import parent_process
 
@@ -153,7 +158,9 @@ def _begin_copy() -> None:
 
 
 def require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) -> None:
-    """Raise UsageError where workers, with an environment of their own, might read another store."""
+    """Raise UsageError if workers, with an environment of their own, might read another store than this
+    process.
+    """
     from ckpt_tools.storage.signed import query_of
     from ckpt_tools.storage.stores import mounts
 
@@ -166,7 +173,7 @@ def require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) ->
         )
 
 
-def _address(scheduler: str) -> str:
+def _read_address(scheduler: str) -> str:
     if not scheduler.startswith("file:"):
         return scheduler
     import json
@@ -182,7 +189,7 @@ def _address(scheduler: str) -> str:
         raise UsageError(f"{path!r} is not a scheduler file of Dask: it names no address", hint) from e
 
 
-def _dask(address: str) -> Iterator[Engine]:
+def _connect_dask(address: str) -> Iterator[Engine]:
     try:
         import distributed
     except ImportError:
@@ -220,7 +227,7 @@ def _dask(address: str) -> Iterator[Engine]:
         client.close(timeout=5)
 
 
-def _mpi() -> Iterator[Engine]:
+def _connect_mpi() -> Iterator[Engine]:
     try:
         from mpi4py.futures import MPIPoolExecutor, _core
     except ImportError:

@@ -1,4 +1,4 @@
-"""The files of people's own training loops: which make up one save, and of which step."""
+"""The files of people's own training loops: which of them make up one save, and of which step it is."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.reading.session import Session
 
 _MOST = 512
-"""Files of a directory that are inspected, the newest ones."""
+"""How many files of a directory are inspected at most: the newest ones."""
 _ENDING = re.compile(r"\.(?:pth\.tar|weights\.h5|[A-Za-z]\w*)$")
 
 
 class State(Struct, frozen=True):
-    """``holds`` is None if it could not be read, ``strange``: in no format of states; ``count`` of steps."""
+    """A file and what it holds. ``holds`` is None if it could not be read; ``strange``: it has no format of
+    states; ``count`` is the number of its optimizer's steps.
+    """
 
     part: Part
     holds: Holds | None = None
@@ -40,7 +42,7 @@ class State(Struct, frozen=True):
 
 
 class _Save:
-    """The files of one save, and the step, the epoch, or the number of either that their names tell."""
+    """The files of one save, and the step, the epoch, or the number of either in their names."""
 
     def __init__(self, files: list[State]) -> None:
         self.files, first = files, files[0].part
@@ -48,7 +50,9 @@ class _Save:
 
     @property
     def number(self) -> int | None:
-        """The number in its name, if only its files tell what it counts, and some do."""
+        """The number in its name, if the convention leaves its unit to the files, and some file tells steps
+        or epochs.
+        """
         return self.step if self.loop.told and self.steps + self.epochs + self.counts else None
 
     @property
@@ -61,41 +65,47 @@ class _Save:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many steps its optimizers have taken."""
+        """The numbers of steps that its optimizers have taken."""
         return tuple(f.count for f in self.files if f.count is not None)
 
     @property
     def joins_states(self) -> bool:
-        """Whether several directories in that of the save hold a whole state each, as those of runs do."""
+        """True if several directories in the save's own hold a whole state each, as directories of
+        runs do.
+        """
         whole = (f.part for f in self.files if f.holds and f.holds.weights and f.holds.optimizer)
         return len({os.path.dirname(p.path) for p in whole if p.home}) > 1
 
     def may_hold(self, what: str) -> bool:
-        """Return True if one of the files holds it, or could not be read."""
+        """Return True if one of the files holds ``what``, a field of ``Holds``, or could not be read."""
         return any(f.holds is None or getattr(f.holds, what) for f in self.files)
 
     def named(self, counted: str) -> tuple[int | None, int | None]:
-        """Return the step and the epoch that its name tells."""
+        """Return the step and the epoch in its name, where numbers of unknown unit are those of
+        ``counted``.
+        """
         if self.loop.told:
             return self.step if counted in ("step", "") else None, self.step if counted == "epoch" else None
         return self.step, self.epoch
 
 
 def place_loops(s: Session, parts: Sequence[Part]) -> list[Part]:
-    """Return the parts with what their files tell; what holds nothing of a training state is no part."""
+    """Return the parts with steps and roles from their content; files that hold nothing of a training state
+    are bare.
+    """
     runs: dict[object, list[Part]] = defaultdict(list)
     for p in parts:
         runs[p.base, p.run].append(p)
-    return [p for beside in runs.values() for p in _place_run(s, beside)]
+    return [p for run in runs.values() for p in _place_run(s, run)]
 
 
 def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
-    saves = _join_halves(_find_saves(_with_roles(_read_states(s, parts))))
+    saves = _join_halves(_find_saves(_assign_roles(_read_states(s, parts))))
     counted = _find_unit(saves)
     shifts = _find_shifts(saves, counted)
-    epochs = {o.steps[0]: o.epoch for o in saves if o.steps and o.epoch is not None}  # by the steps they tell
+    epochs = {o.steps[0]: o.epoch for o in saves if o.steps and o.epoch is not None}  # step -> epoch
     for save in saves:
-        if save.joins_states or (save.loop.of_number and not counted):  # of ranks, or seeds
+        if save.joins_states or (save.loop.of_number and not counted):  # directories of ranks, or seeds
             for f in save.files:
                 s.make_bare(f.part)
             continue
@@ -106,7 +116,9 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
-    """Return the files that hold a state, or are damaged and have a number and a name of states."""
+    """Return the files that hold a state, or are damaged and have a number and the name of a state; the
+    others are bare.
+    """
     newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
     read = [_read_state(p, s, inside=p.path in newest) for p in parts]
     known = {_label(f) for f in read if f.holds is not None}
@@ -117,7 +129,7 @@ def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
 
 
 def _read_state(p: Part, s: Session, *, inside: bool) -> State:
-    """Return what a file holds, which is only looked into if ``inside``."""
+    """Return what a file holds; the file is opened only if ``inside``."""
     if not inside or p.size <= 0:
         return State(p)
     report = s.report(p, Level.STRUCTURE)
@@ -126,7 +138,7 @@ def _read_state(p: Part, s: Session, *, inside: bool) -> State:
     if report.format is None or report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return State(p)
     if report.metadata.get("torchscript") or report.format not in s.layouts.piece_of(p).formats:
-        return State(p, strange=True)  # a program, as those of ONNX are; or data
+        return State(p, strange=True)  # a program (TorchScript, ONNX), or data
     held, steps, epochs = report.held, numbers(report.metadata, STEPS), numbers(report.metadata, EPOCHS)
     counters = not held.scheduler and bool(steps or epochs)
     roles = {"model": held.weights, "optimizer": held.optimizer, "scheduler": held.scheduler, "other": True}
@@ -155,7 +167,7 @@ def _place(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
 
 
 def _label(state: State) -> str:
-    """Return a file's name without numbers, and without what all files of its convention are called."""
+    """Return a file's name without numbers, and without words that all files of its convention have."""
     p = state.part
     inside = p.path.removeprefix(f"{p.home or p.base}/")
     words = re.split(r"[-_ =/.]+", re.sub(r"\d+", "", _ENDING.sub("", inside)).lower())
@@ -163,8 +175,8 @@ def _label(state: State) -> str:
     return "_".join(word for word in words if word and word not in own)
 
 
-def _with_roles(states: Sequence[State]) -> list[State]:
-    """Return the files with the role of their convention, else of what they hold, else of their name."""
+def _assign_roles(states: Sequence[State]) -> list[State]:
+    """Return the files with the role of their convention, else by what they hold, else by their name."""
 
     def peers(f: State) -> tuple[str, str]:
         return _label(f), "".join(_ENDING.findall(f.part.name))
@@ -173,12 +185,12 @@ def _with_roles(states: Sequence[State]) -> list[State]:
     states = [replace(f, role=known.get(peers(f), "model")) if f.holds is None else f for f in states]
     names: dict[tuple[object, str], set[str]] = defaultdict(set)
     for f in states:
-        names[_key(f.part), f.role].add(_label(f))
+        names[_identify_save(f.part), f.role].add(_label(f))
     several = {role for (_, role), labels in names.items() if len(labels) > 1}
     out = []
     for f in states:
         loop = loop_of(f.part)
-        # of two that hold everything and have no names of their own one is enough
+        # of two files with whole states and no names of their own one is enough
         is_named = f.role in several and not (
             bool(f.holds and f.holds[:2] == (True, True)) and "{name}" not in loop.templates[0]
         )
@@ -189,42 +201,42 @@ def _with_roles(states: Sequence[State]) -> list[State]:
 # --- saves
 
 
-def _key(p: Part) -> object:
+def _identify_save(p: Part) -> object:
     loop = loop_of(p)
     word = "" if loop.numbered else p.name if loop.dated else loop.name
     return p.home, p.kind, None if p.home else (p.step, p.epoch), word
 
 
 def _find_saves(states: Iterable[State]) -> list[_Save]:
-    """Return files of one directory of their own, of one number, or of one word, as one save each."""
+    """Return saves: files of one directory of their own, with one number, or with one word."""
     together: dict[object, list[State]] = defaultdict(list)
     for f in states:
-        together[_key(f.part)].append(f)
+        together[_identify_save(f.part)].append(f)
     for same in together.values():
         same.sort(key=lambda f: (f.role != "model", not (f.holds and f.holds.weights), f.part.path))
     return [_Save(same) for same in together.values()]
 
 
 def _join_halves(saves: Sequence[_Save]) -> list[_Save]:
-    """Return the saves; what is written over without weights is of the only one that fits it."""
+    """Return the saves; a rolling one without weights is joined to the only save that fits it."""
     halves = [o for o in saves if o.loop.rolling and not o.may_hold("weights")]
     models = [o for o in saves if o not in halves and o.kind is Kind.PERIODIC] if halves else []
     models = [o for o in models if not o.may_hold("optimizer")]
     joined = list[_Save]()
     for half in halves:
-        of_it = _find_fitting(half, models)
-        if len(of_it) == 1:
-            of_it[0].files.extend(half.files)
+        fitting = _find_fitting(half, models)
+        if len(fitting) == 1:
+            fitting[0].files.extend(half.files)
             joined.append(half)
     return [o for o in saves if o not in joined]
 
 
 def _find_fitting(half: _Save, models: Sequence[_Save]) -> list[_Save]:
-    """Return the saves of the step that a half tells, else those that it was written with, or the nearest, if
-    its optimizer's count is theirs: a count begins anew with the optimizer.
+    """Return the saves of the step that a half tells, else the saves written with it, or nearest to it in
+    time if they have the count of its optimizer: a count begins anew with the optimizer.
     """
-    if of_it := [o for o in models if not {*half.steps}.isdisjoint((o.step, *o.steps))]:
-        return of_it
+    if fitting := [o for o in models if not {*half.steps}.isdisjoint((o.step, *o.steps))]:
+        return fitting
     at = half.files[0].part
     together = [o for o in models if were_written_together(o.files[0].part, at)]
     near = together or sorted(models, key=lambda o: abs(o.files[0].part.mtime_ns - at.mtime_ns))[:1]
@@ -233,7 +245,9 @@ def _find_fitting(half: _Save, models: Sequence[_Save]) -> list[_Save]:
 
 
 def _find_unit(saves: Sequence[_Save]) -> str:
-    """Return what numbers without a unit count: ``step``, ``epoch``, ``saves`` if steps grow, else ""."""
+    """Return the unit of numbers without one: ``step``, ``epoch``, ``saves`` if steps grow with them, else
+    "".
+    """
     telling = [(n, o) for o in saves if (n := o.number) is not None]
     steps = sum(n in (*o.steps, *o.counts) for n, o in telling)
     epochs = Counter(n - o.epochs[0] for n, o in telling if o.epochs and abs(n - o.epochs[0]) <= 1)
@@ -247,24 +261,28 @@ def _find_unit(saves: Sequence[_Save]) -> str:
 
 
 def _grow(telling: Sequence[tuple[int, _Save]]) -> bool:
-    """Return True if the steps that files tell are higher the higher the numbers of their saves are."""
-    told = sorted((n, (*o.steps, *o.counts)[0]) for n, o in telling if o.steps or o.counts)
-    return all(a[1] < b[1] for a, b in pairwise(told))
+    """Return True if the steps in files grow with the numbers of their saves."""
+    steps = sorted((n, (*o.steps, *o.counts)[0]) for n, o in telling if o.steps or o.counts)
+    return all(a[1] < b[1] for a, b in pairwise(steps))
 
 
 def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
-    """Return how much higher most names count steps and epochs than files, and if optimizers count steps."""
-    apart: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+    """Return by how much most names exceed their files' steps and epochs, and if names are optimizers'
+    counts.
+    """
+    shifts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for save in saves:
-        for found, named, told in zip(apart, save.named(counted), (save.steps, save.epochs), strict=True):
-            if named is not None and told and abs(named - told[0]) <= 1:
-                found[named - told[0]] += 1
-    step, epoch = (max(found, key=lambda n: (found[n], n == 0), default=0) for found in apart)
+        for found, named, held in zip(shifts, save.named(counted), (save.steps, save.epochs), strict=True):
+            if named is not None and held and abs(named - held[0]) <= 1:
+                found[named - held[0]] += 1
+    step, epoch = (max(found, key=lambda n: (found[n], n == 0), default=0) for found in shifts)
     return step, epoch, any(save.named(counted)[0] in save.counts for save in saves if save.counts)
 
 
 def _find_progress(save: _Save, counted: str, shifts: tuple[int, int, bool]) -> tuple[int | None, int | None]:
-    """Return the step and epoch of a save: those that its name tells, else those that its files tell."""
+    """Return the step and epoch of a save: those in its name, else those in its files, shifted as most names
+    are.
+    """
     (step, epoch), (steps, epochs, by_optimizer) = save.named(counted), shifts
     counts = save.counts if by_optimizer and save.loop.rolling else ()
     step = next((n + steps for n in (*save.steps, *counts)), None) if step is None else step

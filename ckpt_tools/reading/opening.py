@@ -1,4 +1,4 @@
-"""A session in which every file has its place: content tells what those are whose names say too little."""
+"""Opens a session in which every file has its place: content tells the place if the name says too little."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from ckpt_tools.reading.prefetch import prefetch
 from ckpt_tools.reading.session import Session
 
 _LIMIT = 1 << 28
-"""Bytes of an index that are searched at most."""
+"""The most bytes of an index that are searched."""
 _NEWEST = 3
-"""Files that are read to learn whether the saves of a run have an optimizer."""
-_UNTOLD = (None, None, None)
+"""How many files are read to learn whether the saves of a run have an optimizer."""
+_NO_STEPS = (None, None, None)
 
 Parts = list[Part]
 
@@ -34,7 +34,7 @@ Parts = list[Part]
 def open_session(
     root: str, options: ReadOptions, *, cache: Cache | None = None, listing: bool = False
 ) -> Session:
-    """Return what is below the root, and the way to its files. Raises CannotLook."""
+    """Return a session on everything below the root, in which every part has its place. Raise CannotLook."""
     s = Session(root, options, cache=cache, listing=listing)
     parts = _place_ambiguous(s, s.found.parts)
     s.parts = _add_steps(s, _mark_exports(s, _join_rolling(s, parts)))
@@ -42,12 +42,12 @@ def open_session(
 
 
 def _find_pieces(s: Session, parts: Parts, wanted: Callable[[Piece], object]) -> set[tuple[str, str]]:
-    """Return the (layout, piece) of parts, of the pieces that are wanted."""
+    """Return (layout, piece) of all parts whose piece is ``wanted``."""
     there = {(p.folder.layout, p.folder.piece) for p in parts}
     return {(layout, name) for layout, name in there if wanted(s.layouts[layout].piece(name))}
 
 
-# --- what an ambiguous name stands for
+# --- the piece that an ambiguous name stands for
 
 
 def _place_ambiguous(s: Session, parts: Parts) -> Parts:
@@ -71,7 +71,7 @@ def _place_ambiguous(s: Session, parts: Parts) -> Parts:
 
 
 def _place_doubtful(s: Session, parts: Parts, homes: set[tuple[str, str]]) -> Iterator[Part]:
-    """Yield damaged and unknown parts as what lies beside them, in the layouts and directories ``homes``."""
+    """Yield damaged and unknown parts as pieces of the layouts and directories (``homes``) beside them."""
     for p in parts:
         is_damaged = _is_damaged(s.layouts.piece_of(p), s.known(p))
         beside = _find_place(s, p, lambda to: (to.layout.name, to.base) in homes, loop=is_damaged)
@@ -85,7 +85,7 @@ def _place_doubtful(s: Session, parts: Parts, homes: set[tuple[str, str]]) -> It
 
 
 def _place_loose(s: Session, placed: Parts) -> Parts:
-    """Return the parts, with those of people's loops if other layouts have exports alone."""
+    """Return the parts; files of people's own loops are among them only if other layouts have no states."""
     loose = [p for p in placed if s.layouts.of(p).is_last_resort]
     if not loose:
         return placed
@@ -110,14 +110,14 @@ def _may_be_state(p: Part) -> bool:
 
 
 def _is_damaged(piece: Piece, report: Report) -> bool:
-    """Return True if a file cannot be read, or is well-formed and without all that its name says."""
+    """Return True if a file cannot be read, or is well-formed but has no tensors and no proof of its name."""
     unseen = report.verdict is Verdict.UNKNOWN and any(f.code in NOT_SEEN for f in report.findings)
     empty = report.tensors == report.blank.empty and report.format in piece.formats
     return report.verdict is Verdict.BROKEN or unseen or (empty and not _fits(piece, report))
 
 
 def _fits(piece: Piece, report: Report) -> bool:
-    """Return True if a file's content is what an ambiguous name stands for."""
+    """Return True if a file's content is that of a piece with an ambiguous name."""
     proof = piece.content.proof
     return report.format in piece.formats and (not proof or proof in report.metadata)
 
@@ -127,7 +127,9 @@ def _fits_place(to: Place, report: Report) -> bool:
 
 
 def _find_place(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: bool = True) -> Place | None:
-    """Return what an ambiguous name stands for if that is wanted, else a loop's save, which ROOT is not."""
+    """Return the first place that an ambiguous name fits and that is ``wanted``, else a loop's save other
+    than ROOT.
+    """
     at_home = s.layouts.templates().places(os.path.dirname(p.path))
     fit = (to for to in at_home if to.piece.claim is Claim.WEAK and to.piece.file.fullmatch(p.name))
     places = [to for to in fit if is_place_of_loop(to, p.name, s.root)]
@@ -136,7 +138,9 @@ def _find_place(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: b
 
 
 def _move(s: Session, p: Part, to: Place | None) -> Parts:
-    """Return the part at another place; where there is none it is a bare file."""
+    """Return the part at another place, in a list; without a place it becomes a bare file, and the list is
+    empty.
+    """
     if to is None:
         s.make_bare(p)
         return []
@@ -144,9 +148,9 @@ def _move(s: Session, p: Part, to: Place | None) -> Parts:
     p = p._replace(layout=to.layout.name, piece=piece.name, role=piece.role, kind=piece.kind, base=to.base)
     if not to.layout.is_last_resort:
         return [p]
-    told = piece.file.fullmatch(p.name)
-    said = told.groupdict() if told else {}
-    step, epoch = (int(n) if (n := said.get(key)) else None for key in ("step", "epoch"))
+    match = piece.file.fullmatch(p.name)
+    fields = match.groupdict() if match else {}
+    step, epoch = (int(n) if (n := fields.get(key)) else None for key in ("step", "epoch"))
     run = os.path.relpath(to.base, s.root)
     moved = p._replace(
         home=to.home,
@@ -164,9 +168,11 @@ def _move(s: Session, p: Part, to: Place | None) -> Parts:
 
 
 def _join_rolling(s: Session, parts: Parts) -> Parts:
-    """Give what each save writes over the place of the one it was written with; else it is of none."""
-    some = _find_pieces(s, parts, lambda piece: piece.changes is Changes.ROLLING)
-    rolling = [p for p in parts if (p.layout, p.piece) in some and _is_rolling(s, p)]
+    """Return the parts; a file that each save writes over gets the step of the save it was written with, or
+    is a companion of none.
+    """
+    pieces = _find_pieces(s, parts, lambda piece: piece.changes is Changes.ROLLING)
+    rolling = [p for p in parts if (p.layout, p.piece) in pieces and _is_rolling(s, p)]
     if not rolling:
         return parts
     saves: dict[object, Parts] = defaultdict(list)
@@ -190,7 +196,7 @@ def _is_numbered(p: Part) -> bool:
 
 
 def _join_save(s: Session, p: Part, saves: Parts) -> Part:
-    """Return the part with the place of the only save whose steps it tells, else of the one of its time."""
+    """Return the part with the numbers of the only save whose steps it tells, else of the one of its time."""
     report = s.report(p, Level.STRUCTURE)
     if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN):
         return p
@@ -204,7 +210,7 @@ def _join_save(s: Session, p: Part, saves: Parts) -> Part:
 
 
 def _count_steps(p: Part) -> int | None:
-    """Return the steps at the end of an epoch, where each has as many as the name says."""
+    """Return the steps at the end of an epoch, if each epoch has as many as the name says; else None."""
     return p.epoch * p.step_in_epoch if p.epoch is not None and p.step_in_epoch is not None else None
 
 
@@ -212,7 +218,7 @@ def _count_steps(p: Part) -> int | None:
 
 
 def _mark_exports(s: Session, parts: Parts) -> Parts:
-    """Make a save of a model alone a release. Where nothing is certain, it stays what its name says."""
+    """Return the parts; a save of a model alone becomes a release if that is certain."""
     telling = _find_pieces(s, parts, lambda piece: piece.content.tells_exports)
     mine = [p for p in parts if (p.layout, p.piece) in telling] if telling else []
     exported = {*_find_without_key(s, mine), *_find_without_counters(s, mine), *_find_without_word(s, mine)}
@@ -222,7 +228,7 @@ def _mark_exports(s: Session, parts: Parts) -> Parts:
 
 
 def _is_sound(s: Session, p: Part) -> bool:
-    """Return False for a damaged file, which may have lost what tells."""
+    """Return False for a damaged file, which may have lost the entries that tell."""
     return s.report(p, Level.STRUCTURE).verdict not in (Verdict.BROKEN, Verdict.UNKNOWN)
 
 
@@ -231,7 +237,9 @@ def _is_of_the_best(directory: str) -> bool:
 
 
 def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield the files of runs without an optimizer's state, if a file that was read, or is new, has one."""
+    """Yield paths of files without an optimizer's state, in runs where a file that was read, or is new, has
+    one.
+    """
     runs: dict[tuple[str, str], Parts] = defaultdict(list)
     parts = [p for p in parts if s.layouts.piece_of(p).content.state_key]
     above = {os.path.dirname(p.base) for p in parts if _is_of_the_best(p.base)}
@@ -257,7 +265,9 @@ def _counts_updates(s: Session, p: Part) -> bool:
 
 
 def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield the files of runs that count nothing and have only some of the entries of one that does."""
+    """Yield paths of files that count nothing and have only some of the entries of a file of their run that
+    counts.
+    """
     runs: dict[tuple[str, str, int | None], Parts] = defaultdict(list)
     for p in parts:
         if s.layouts.piece_of(p).content.state_told and p.path in s.reports and _is_sound(s, p):
@@ -268,20 +278,20 @@ def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
 
 def _find_partial(s: Session, run: Parts) -> Iterator[str]:
     counters = s.layouts.piece_of(run[0]).content.state_told
-    told = [p for p in run if not s.known(p).metadata.keys().isdisjoint(counters)]
+    counting = [p for p in run if not s.known(p).metadata.keys().isdisjoint(counters)]
     others = [p for p in run if s.known(p).metadata.keys().isdisjoint(counters)]
-    if not told or not others:
+    if not counting or not others:
         return
     names: dict[str, frozenset[str]] = {}
-    for p in (*told, *others):
-        if (signature := s.known(p).signature) not in names:  # of equal ones one is read
+    for p in (*counting, *others):
+        if (signature := s.known(p).signature) not in names:  # of files with equal tensors one is read
             names[signature] = frozenset(t.name for t in s.inspect(p.path, Level.STRUCTURE)[1].tensors)
-    states = {names[s.known(p).signature] for p in told}
+    states = {names[s.known(p).signature] for p in counting}
     yield from (p.path for p in others if any(names[s.known(p).signature] < state for state in states))
 
 
 def _find_without_word(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield the directories of the saves of runs that are none of training; none where all are such."""
+    """Yield directories of saves without the word of a training state, in runs where other saves have it."""
     runs: dict[tuple[str, str], dict[str, Parts]] = defaultdict(lambda: defaultdict(list))
     for p in parts:
         if s.layouts.piece_of(p).content.state_word:
@@ -294,7 +304,7 @@ def _find_without_word(s: Session, parts: Parts) -> Iterator[str]:
 
 
 def _has_word(s: Session, p: Part) -> bool | None:
-    """Return None where the file cannot be read, or is too large."""
+    """Return True if a file has its piece's ``state_word``; None if it cannot be read, or is too large."""
     data = read_tracker(p.path, _LIMIT)
     return None if isinstance(data, Finding) else s.layouts.piece_of(p).content.state_word in data
 
@@ -303,7 +313,9 @@ def _has_word(s: Session, p: Part) -> bool | None:
 
 
 def _add_steps(s: Session, parts: Parts) -> Parts:
-    """Return the parts with the steps that content tells; a directory of one save has one step."""
+    """Return the parts with the steps in their content; all files of a checkpoint's own directory have one
+    step.
+    """
     silent = _find_pieces(s, parts, lambda piece: piece.content.step)
     asked = [p for p in parts if (p.layout, p.piece) in silent and not (p.home and _is_numbered(p))]
     told, out = _read_steps(s, asked), Parts()
@@ -316,23 +328,27 @@ def _add_steps(s: Session, parts: Parts) -> Parts:
 
 
 def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
-    """Return what the files of each directory tell; one shard of a set may be the only one that does."""
+    """Return directory (or path) -> steps in its files; one shard of a set may be the only one that tells
+    them.
+    """
     told = dict[str, Steps]()
     for p in parts:
         if report := s.reports.get(p.path):
             steps = s.layouts.of(p).steps(p, report.metadata)
-            if steps != _UNTOLD or (p.home or p.path) not in told:
+            if steps != _NO_STEPS or (p.home or p.path) not in told:
                 told[p.home or p.path] = steps
     return told
 
 
 def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
-    """Give a link that nobody loads the step of the file of its run with its size and time."""
+    """Return the parts; a link that nobody loads gets the step of the file of its run with its size
+    and time.
+    """
     beside = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
 
     def is_lost(p: Part) -> bool:
         silent = (p.layout, p.piece) in beside and not p.home and p.size >= 0
-        return silent and (p.step, p.epoch, p.step_in_epoch) == _UNTOLD
+        return silent and (p.step, p.epoch, p.step_in_epoch) == _NO_STEPS
 
     if not beside or not any(map(is_lost, parts)):
         return parts

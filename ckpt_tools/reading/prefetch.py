@@ -1,7 +1,7 @@
-"""Many files read before anybody asks for their reports, by an engine here or elsewhere.
+"""Reads many files before their reports are asked for, by an engine here or elsewhere.
 
-The answers are those that the session would have found itself. Whatever is left out is read when it is asked
-for.
+The reports are those that the session would have made itself. A file that is left out is read when it is
+asked for.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from ckpt_tools.storage.threads import default_jobs
 from ckpt_tools.storage.urls import is_url
 
 LEAST = 64
-"""Files for which worker processes pay for their start."""
+"""The least number of files for which starting worker processes pays."""
 LARGE = 32 << 20
-"""Bytes of a file whose content threads read instead: the memory bus is the limit, and they share it."""
+"""Bytes of a file from which on threads read its content instead: the memory bus is the limit, and they share
+it.
+"""
 FILES_OF_STORE = 16
-"""Files of a store under way at a time, unless --jobs says otherwise."""
+"""Files of a store that are read at a time, unless --jobs says otherwise."""
 _SAMPLE = 16
-"""Files of which an earlier run's verdicts tell whether it knew most of them."""
+"""How many files are looked up to estimate whether an earlier run knew most of them."""
 _PAUSE = 0.02
-"""Seconds between two checks of whether another process has read the tree."""
+"""Seconds between two looks at whether another process has read the tree."""
 
 
 def prefetch(
     s: Session, parts: Sequence[Part], level: Level, *, bare: bool = False, engine: Engine | None = None
 ) -> None:
-    """Have reports on ``parts``, and on the bare files, ready for when they are asked for. Raises CannotLook
-    when the engine is gone.
+    """Have reports on ``parts``, and on the ``bare`` files, ready for when they are asked for. Raise
+    CannotLook if the engine is gone.
 
     An engine elsewhere reads every file that has to be opened. Here files of a store are read many at a time,
-    those of a disk by copies of this process where they are many and small.
+    files of a disk by copies of this process if they are many and small.
     """
     if engine is not None:
         if level > Level.PRESENCE:
@@ -58,7 +60,7 @@ def prefetch(
 
 
 def _may_be_shared(s: Session, level: Level) -> bool:
-    """Return True if others on this host may read at this level what was asked."""
+    """Return True if other processes of this host may read files at this level in place of this one."""
     return s.reader.rate is None and not s.options.explain and level in (Level.STRUCTURE, Level.CONTENT)
 
 
@@ -68,8 +70,8 @@ def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> N
         return
     wanted = [r for r in _find_requests(s, parts, level, bare=bare) if _is_small(r) and not _is_ready(s, r)]
     sample = wanted[:: -(-len(wanted) // _SAMPLE)] if wanted else []
-    # Where only some are known, another process is at it. (Asking also makes the directory of the cache,
-    # where turns are taken.)
+    # If only some are known, another process is reading them. (The lookup also makes the directory of the
+    # cache, where processes take turns.)
     if all(_knows(s, r) for r in sample):
         return
     with _await_turn(s, deep=level > Level.STRUCTURE):
@@ -81,7 +83,7 @@ def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> N
 
 @contextmanager
 def _await_turn(s: Session, deep: bool) -> Iterator[None]:
-    """When many processes of this host ask about one tree, the first has it read and the others wait."""
+    """Let the first of many processes of this host that ask about one tree read it, while the others wait."""
     cache = s.reader.cache
     with turn(cache.locks if cache and cache.max_age > 0 else None, s.root, deep, "tree-") as is_ours:
         until = time.monotonic() + WAIT
@@ -91,7 +93,9 @@ def _await_turn(s: Session, deep: bool) -> Iterator[None]:
 
 
 def unknown_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
-    """Return the files to open for reports at ``level`` that no earlier run answers: the bare ones last."""
+    """Return the files to open for reports at ``level`` that no earlier run has made; bare files
+    come last.
+    """
     found = _find_requests(s, parts, level, bare=bare)
     return [r for r in found if not _is_ready(s, r) and not _knows(s, r)]
 
@@ -103,7 +107,7 @@ def _find_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: boo
         if have is not None and (
             have.level >= level or have.format is None or cut_short(have.findings, have.size)
         ):
-            continue  # nobody could read it more deeply
+            continue  # the file cannot be read more deeply
         is_mark = p.size == 0 and piece.changes is Changes.MARK
         if not is_mark and s.shown(p.path, level, p.findings) is None:
             expect, claims = tuple(formats_allowed(p, piece)), s.indexes.claims(p.path)
@@ -120,18 +124,20 @@ def _is_ready(s: Session, request: Request) -> bool:
 
 
 def _knows(s: Session, request: Request) -> bool:
-    """Return True if an earlier run's verdict answers the same."""
+    """Return True if an earlier run's report answers the same question."""
     return s.reader.knows(request.path, request.level, request.expect, s.indexes.based(request.path))
 
 
 def _is_small(request: Request) -> bool:
-    """Return True for what one worker reads whole, and no check adds up over several files."""
+    """Return True for a file that one worker reads whole, and that no check adds up with other files."""
     small = request.level is Level.STRUCTURE or request.size < LARGE
     return request.size > 0 and small and not any(c.joint for c in request.claims)
 
 
 def _read(s: Session, engine: Engine, wanted: list[Request], level: Level, here: Sequence[Part] = ()) -> None:
-    """Have the files read. What is found of the parts ``here`` is kept at once: other processes may wait."""
+    """Have the files read into ``prefetched``. Reports on the parts ``here`` are kept at once: other
+    processes may wait.
+    """
 
     def is_over() -> bool:
         return engine.here and level > Level.STRUCTURE and s.reader.spent  # the budget is for contents
