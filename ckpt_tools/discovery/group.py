@@ -61,7 +61,7 @@ def _group_by_save(members: list[Part]) -> Iterator[list[Part]]:
 
 
 def _find_agreed_counters(members: Iterable[Part]) -> set[int]:
-    """Return restart counters on which ranks agree: all wrote more than one of the same steps under them."""
+    """Return restart counters on which ranks agree: under each all ranks wrote several of the same steps."""
     steps: dict[int, dict[int | None, set[_Progress]]] = defaultdict(lambda: defaultdict(set))
     for p in members:
         if p.generation is not None and not p.home:
@@ -73,8 +73,7 @@ def _find_agreed_counters(members: Iterable[Part]) -> set[int]:
 
 def _split_attempts(parts: list[Part]) -> Iterator[list[Part]]:
     """Return the files of one step, one list for each attempt that wrote them. Ranks count restarts
-    differently after a crash in the middle of a save; if a rank has a step twice, only equal counters are of
-    one attempt.
+    differently after a crash in a save; if a rank has a step twice, only equal counters are of one attempt.
     """
     ranks, places = {p.rank for p in parts}, {(p.rank, p.piece, p.coords) for p in parts}
     if len(parts) in (len(ranks), len(places)):
@@ -131,8 +130,8 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
 
 
 def _find_path(parts: Sequence[Part], layout: Layout) -> str:
-    """Return the path of a checkpoint without a directory of its own: the file that others are copies of, or
-    a common name.
+    """Return the path of a checkpoint without a directory: the file that others are copies of, or a
+    prefix.
     """
     own, base = essential(parts, layout), parts[0].base
     pieces = [layout.piece(p.piece) for p in parts]

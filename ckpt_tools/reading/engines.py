@@ -1,8 +1,7 @@
-"""Engines, which read many files: an executor of ``concurrent.futures`` with workers here or on other
-machines.
+"""Engines read many files: executors of ``concurrent.futures`` with workers here or on other machines.
 
 ``--scheduler`` names an engine elsewhere: the address or the scheduler file of Dask distributed, or ``mpi``.
-The packages of each are imported only when it is named.
+Its package is imported only then.
 """
 
 from __future__ import annotations
@@ -97,9 +96,7 @@ def threads_here(jobs: int) -> Iterator[Engine]:
 
 @contextmanager
 def copies_here(jobs: int) -> Iterator[Engine]:
-    """Yield an engine of copies of this process, for small files. Raise Stopped if there are other
-    threads.
-    """
+    """Yield an engine of copies of this process, for small files. Raise Stopped beside other threads."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import active_children, get_context
 
@@ -133,9 +130,7 @@ def is_single_threaded() -> bool:
 
 
 def _begin_copy() -> None:
-    """Prepare a copy to read for its parent: without the parent's handlers and limits, and no longer than
-    that lives.
-    """
+    """Prepare a copy to read for its parent: without its handlers and limits, and to end when it ends."""
     import resource
     from multiprocessing import parent_process
 
@@ -158,9 +153,7 @@ def _begin_copy() -> None:
 
 
 def require_nothing_untold(roots: Sequence[str], stores: StoreOptions | None) -> None:
-    """Raise UsageError if workers, with an environment of their own, might read another store than this
-    process.
-    """
+    """Raise UsageError if workers, with an environment of their own, might read another store."""
     from ckpt_tools.storage.signed import query_of
     from ckpt_tools.storage.stores import mounts
 

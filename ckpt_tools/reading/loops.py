@@ -28,8 +28,8 @@ _ENDING = re.compile(r"\.(?:pth\.tar|weights\.h5|[A-Za-z]\w*)$")
 
 
 class State(Struct, frozen=True):
-    """A file and what it holds. ``holds`` is None if it could not be read; ``strange``: it has no format of
-    states; ``count`` is the number of its optimizer's steps.
+    """A file. ``holds`` is None if it could not be read; ``strange``: in no format of states; ``count`` of
+    steps.
     """
 
     part: Part
@@ -50,9 +50,7 @@ class _Save:
 
     @property
     def number(self) -> int | None:
-        """The number in its name, if the convention leaves its unit to the files, and some file tells steps
-        or epochs.
-        """
+        """The number in its name, if only the files tell its unit, and a file tells steps or epochs."""
         return self.step if self.loop.told and self.steps + self.epochs + self.counts else None
 
     @property
@@ -70,9 +68,7 @@ class _Save:
 
     @property
     def joins_states(self) -> bool:
-        """True if several directories in the save's own hold a whole state each, as directories of
-        runs do.
-        """
+        """True if several directories in the save's own hold a whole state each, as those of runs do."""
         whole = (f.part for f in self.files if f.holds and f.holds.weights and f.holds.optimizer)
         return len({os.path.dirname(p.path) for p in whole if p.home}) > 1
 
@@ -81,18 +77,14 @@ class _Save:
         return any(f.holds is None or getattr(f.holds, what) for f in self.files)
 
     def named(self, counted: str) -> tuple[int | None, int | None]:
-        """Return the step and the epoch in its name, where numbers of unknown unit are those of
-        ``counted``.
-        """
+        """Return the step and the epoch in its name; ``counted`` is the unit of numbers without one."""
         if self.loop.told:
             return self.step if counted in ("step", "") else None, self.step if counted == "epoch" else None
         return self.step, self.epoch
 
 
 def place_loops(s: Session, parts: Sequence[Part]) -> list[Part]:
-    """Return the parts with steps and roles from their content; files that hold nothing of a training state
-    are bare.
-    """
+    """Return the parts with their content's steps and roles; files without a training state become bare."""
     runs: dict[object, list[Part]] = defaultdict(list)
     for p in parts:
         runs[p.base, p.run].append(p)
@@ -116,9 +108,7 @@ def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
 
 
 def _read_states(s: Session, parts: Sequence[Part]) -> list[State]:
-    """Return the files that hold a state, or are damaged and have a number and the name of a state; the
-    others are bare.
-    """
+    """Return the files that hold a state, or are damaged and named like one; the others become bare."""
     newest = {p.path for p in sorted(parts, key=lambda p: -p.mtime_ns)[:_MOST]}
     read = [_read_state(p, s, inside=p.path in newest) for p in parts]
     known = {_label(f) for f in read if f.holds is not None}
@@ -245,9 +235,7 @@ def _find_fitting(half: _Save, models: Sequence[_Save]) -> list[_Save]:
 
 
 def _find_unit(saves: Sequence[_Save]) -> str:
-    """Return the unit of numbers without one: ``step``, ``epoch``, ``saves`` if steps grow with them, else
-    "".
-    """
+    """Return the unit of numbers without one: ``step``, ``epoch``, ``saves`` if steps grow too, else ""."""
     telling = [(n, o) for o in saves if (n := o.number) is not None]
     steps = sum(n in (*o.steps, *o.counts) for n, o in telling)
     epochs = Counter(n - o.epochs[0] for n, o in telling if o.epochs and abs(n - o.epochs[0]) <= 1)
@@ -267,9 +255,7 @@ def _grow(telling: Sequence[tuple[int, _Save]]) -> bool:
 
 
 def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
-    """Return by how much most names exceed their files' steps and epochs, and if names are optimizers'
-    counts.
-    """
+    """Return how much most names exceed the files' steps and epochs, and if optimizers count as names do."""
     shifts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for save in saves:
         for found, named, held in zip(shifts, save.named(counted), (save.steps, save.epochs), strict=True):
@@ -280,9 +266,7 @@ def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
 
 
 def _find_progress(save: _Save, counted: str, shifts: tuple[int, int, bool]) -> tuple[int | None, int | None]:
-    """Return the step and epoch of a save: those in its name, else those in its files, shifted as most names
-    are.
-    """
+    """Return the step and epoch of a save: those in its name, else those in its files plus ``shifts``."""
     (step, epoch), (steps, epochs, by_optimizer) = save.named(counted), shifts
     counts = save.counts if by_optimizer and save.loop.rolling else ()
     step = next((n + steps for n in (*save.steps, *counts)), None) if step is None else step

@@ -127,8 +127,8 @@ def _fits_place(to: Place, report: Report) -> bool:
 
 
 def _find_place(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: bool = True) -> Place | None:
-    """Return the first place that an ambiguous name fits and that is ``wanted``, else a loop's save other
-    than ROOT.
+    """Return the first ``wanted`` place that an ambiguous name fits, else that of a loop's save
+    below ROOT.
     """
     at_home = s.layouts.templates().places(os.path.dirname(p.path))
     fit = (to for to in at_home if to.piece.claim is Claim.WEAK and to.piece.file.fullmatch(p.name))
@@ -138,9 +138,7 @@ def _find_place(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: b
 
 
 def _move(s: Session, p: Part, to: Place | None) -> Parts:
-    """Return the part at another place, in a list; without a place it becomes a bare file, and the list is
-    empty.
-    """
+    """Return the part at another place, in a list; without a place an empty list, and the file is bare."""
     if to is None:
         s.make_bare(p)
         return []
@@ -168,9 +166,7 @@ def _move(s: Session, p: Part, to: Place | None) -> Parts:
 
 
 def _join_rolling(s: Session, parts: Parts) -> Parts:
-    """Return the parts; a file that each save writes over gets the step of the save it was written with, or
-    is a companion of none.
-    """
+    """Return the parts; a file that each save writes over joins the save of its time, or is a companion."""
     pieces = _find_pieces(s, parts, lambda piece: piece.changes is Changes.ROLLING)
     rolling = [p for p in parts if (p.layout, p.piece) in pieces and _is_rolling(s, p)]
     if not rolling:
@@ -237,9 +233,7 @@ def _is_of_the_best(directory: str) -> bool:
 
 
 def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield paths of files without an optimizer's state, in runs where a file that was read, or is new, has
-    one.
-    """
+    """Yield files without an optimizer's state, in runs where a file that was read, or is new, has one."""
     runs: dict[tuple[str, str], Parts] = defaultdict(list)
     parts = [p for p in parts if s.layouts.piece_of(p).content.state_key]
     above = {os.path.dirname(p.base) for p in parts if _is_of_the_best(p.base)}
@@ -265,9 +259,7 @@ def _counts_updates(s: Session, p: Part) -> bool:
 
 
 def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
-    """Yield paths of files that count nothing and have only some of the entries of a file of their run that
-    counts.
-    """
+    """Yield files that count nothing and have only some of the entries of a file of their run that does."""
     runs: dict[tuple[str, str, int | None], Parts] = defaultdict(list)
     for p in parts:
         if s.layouts.piece_of(p).content.state_told and p.path in s.reports and _is_sound(s, p):
@@ -313,9 +305,7 @@ def _has_word(s: Session, p: Part) -> bool | None:
 
 
 def _add_steps(s: Session, parts: Parts) -> Parts:
-    """Return the parts with the steps in their content; all files of a checkpoint's own directory have one
-    step.
-    """
+    """Return the parts with the steps in their content; the files of one save's directory have one step."""
     silent = _find_pieces(s, parts, lambda piece: piece.content.step)
     asked = [p for p in parts if (p.layout, p.piece) in silent and not (p.home and _is_numbered(p))]
     told, out = _read_steps(s, asked), Parts()
@@ -328,9 +318,7 @@ def _add_steps(s: Session, parts: Parts) -> Parts:
 
 
 def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
-    """Return directory (or path) -> steps in its files; one shard of a set may be the only one that tells
-    them.
-    """
+    """Return directory (or path) -> steps in its files; it may be that one shard of a set alone has them."""
     told = dict[str, Steps]()
     for p in parts:
         if report := s.reports.get(p.path):
@@ -341,9 +329,7 @@ def _read_steps(s: Session, parts: Parts) -> dict[str, Steps]:
 
 
 def _add_steps_behind_links(s: Session, parts: Parts, silent: set[tuple[str, str]]) -> Parts:
-    """Return the parts; a link that nobody loads gets the step of the file of its run with its size
-    and time.
-    """
+    """Return the parts; a link that nobody loads gets the step of its run's file of its size and time."""
     beside = {(one, name) for one, name in silent if not s.layouts[one].piece(name).loaded}
 
     def is_lost(p: Part) -> bool:

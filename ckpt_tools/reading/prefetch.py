@@ -27,9 +27,7 @@ from ckpt_tools.storage.urls import is_url
 LEAST = 64
 """The least number of files for which starting worker processes pays."""
 LARGE = 32 << 20
-"""Bytes of a file from which on threads read its content instead: the memory bus is the limit, and they share
-it.
-"""
+"""Bytes of a file from which on threads read its content: the memory bus is the limit, and they share it."""
 FILES_OF_STORE = 16
 """Files of a store that are read at a time, unless --jobs says otherwise."""
 _SAMPLE = 16
@@ -93,9 +91,7 @@ def _await_turn(s: Session, deep: bool) -> Iterator[None]:
 
 
 def unknown_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
-    """Return the files to open for reports at ``level`` that no earlier run has made; bare files
-    come last.
-    """
+    """Return the files to open for reports at ``level`` that no earlier run has made; bare ones are last."""
     found = _find_requests(s, parts, level, bare=bare)
     return [r for r in found if not _is_ready(s, r) and not _knows(s, r)]
 
@@ -135,9 +131,7 @@ def _is_small(request: Request) -> bool:
 
 
 def _read(s: Session, engine: Engine, wanted: list[Request], level: Level, here: Sequence[Part] = ()) -> None:
-    """Have the files read into ``prefetched``. Reports on the parts ``here`` are kept at once: other
-    processes may wait.
-    """
+    """Have the files read. Reports on the parts ``here`` are kept at once, as other processes may wait."""
 
     def is_over() -> bool:
         return engine.here and level > Level.STRUCTURE and s.reader.spent  # the budget is for contents

@@ -1,4 +1,4 @@
-"""Reads the files of one request: from the cache, or once, and no deeper than the budget allows."""
+"""Reads the files of one request: from the cache, or from disk once, and no deeper than the budget allows."""
 
 from __future__ import annotations
 
@@ -33,19 +33,22 @@ from ckpt_tools.storage.urls import absolute, mirror_path
 
 T = TypeVar("T")
 WAIT = 600.0
-"""Seconds to wait for another process that reads the same file; then it is read without waiting."""
+"""Seconds to wait for another process that reads the same file; then the file is read without waiting."""
 _PAUSE, _PAUSES = 0.002, 0.1
 """Seconds between two checks of whether another process is done: at first, and at most."""
 _GONE = "it was listed and is not there any more: its checkpoint was removed while it was read"
 Fresh = tuple[T, bytes | None, Identity | None, bool]
-"""What was just read: for who asked, to keep (None: nothing), of which file, and whether that is bad."""
+"""A fresh answer: its value, the bytes to cache (None: nothing), the identity of the file, and if
+it is bad.
+"""
 Known = tuple[Report, Places]
 
 
 class Reader:
-    """``unread`` maps the files that the budget did not suffice for to their bytes, ``partial`` has those of
-    which a part of the contents was asked for, ``prefetched`` what was read before anybody asked, to which
-    level. ``bytes_verified`` counts what the reports cost when they were made, now or earlier.
+    """Reads files and counts their bytes. ``unread`` maps files that the budget did not suffice for to their
+    bytes; ``partial`` are files of which a part of the contents was asked for; ``prefetched`` maps files that
+    were read before anybody asked to (level, result). ``bytes_verified`` is what the reports cost when they
+    were made, now or earlier.
     """
 
     def __init__(
@@ -74,11 +77,11 @@ class Reader:
 
     @property
     def spent(self) -> bool:
-        """Whether the budget has come to its end."""
+        """True if the budget has come to its end."""
         return self.ends is not None and time.monotonic() >= self.ends
 
     def advance(self, n: int) -> None:
-        """Count bytes of contents that any thread has read. Raises Stopped when the budget is spent."""
+        """Count bytes of contents that any thread has read. Raise Stopped when the budget is spent."""
         self.progress(n)
         if self.rate is not None and n:
             self.rate.took(n)
@@ -89,7 +92,7 @@ class Reader:
     def read(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]
     ) -> tuple[Report, Anatomy]:
-        """Return a report on the file as it is now, to the level that the budget sufficed for."""
+        """Return a report on the file as it is now, at most at ``level``, as far as the budget suffices."""
         self.stopped = False
         self.opened(path)
         try:
@@ -116,9 +119,9 @@ class Reader:
     def report(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim], based: str | None
     ) -> Known | None:
-        """Return a report, maybe from the cache unless ``based`` is None; None if time is over."""
+        """Return a report, maybe from the cache unless ``based`` is None; None if the budget is spent."""
         fresh = partial(self._fresh, path, level, expect, claims)
-        # What a framework's loader says is asked anew each time: it depends on what is installed.
+        # A framework's loader is asked anew each time: its answer depends on the packages installed.
         if self.cache is not None and based is not None and level < Level.LOAD:
             found = self._cached(path, self.question(expect, based), level, partial(unpack, path), fresh)
         else:
@@ -137,10 +140,10 @@ class Reader:
     def _fresh(
         self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Claim]
     ) -> Fresh[Known | None]:
-        """Return a report that no earlier run made; None when the budget is spent."""
+        """Return a report made now, or prefetched; the value is None if the budget is spent."""
         prefetched = self.prefetched.pop(path, None)
         if prefetched is not None and prefetched[0] is level:
-            self.stopped = False  # that was another file
+            self.stopped = False  # another file was stopped
             seen = prefetched[1]
         elif level > Level.STRUCTURE and self.spent:
             self.unread[path] = 0
@@ -151,27 +154,27 @@ class Reader:
             report, anatomy = self.read(path, level, expect, claims)
             seen = Seen(report, anatomy.places, anatomy.identity)
         value = seen.report, seen.places
-        if path in self.partial:  # what is kept of it is kept already
+        if path in self.partial:  # the sampling caches it itself
             return value, None, None, False
         unknown = seen.report.verdict is Verdict.UNKNOWN
-        # An optional package that is missing today may be there tomorrow; what nobody could read is read
-        # again.
+        # An optional package that is missing today may be there tomorrow; a file that could not be read is
+        # read again.
         passing = unknown or any(f.code == "needs-extra" for f in seen.report.findings)
         keep = not (self.stopped or passing or self.cache is None)
         bad = unknown or seen.report.verdict is Verdict.BROKEN
         return value, pack(*value) if keep else None, seen.identity, bad
 
     def knows(self, path: str, level: Level, expect: Sequence[str], based: str | None) -> bool:
-        """Return True if an earlier run's verdict answers the same."""
+        """Return True if an earlier run's report answers the same question."""
         if self.cache is None or based is None or level >= Level.LOAD or self.cache.max_age <= 0:
             return False
         return recall(self.cache, path, self.question(expect, based), level) is not None
 
     def sealed(self, path: str, expect: Sequence[str], before: str | None, based: str | None) -> None:
-        """Keep what was seen of a file under the seal that was made of the same bytes since, so that nobody
-        reads it once more to compare. ``before`` stands for what was behind it until then, as ``based`` does
-        now. Only of a file that was read to its end and not changed since, of which nothing is said but that
-        its format has no checksum, which a seal makes up for.
+        """Keep the cached report on a file under the seal that was made of the same bytes since, so that
+        nobody reads the file again to compare. ``before`` is the state of its seals until then, ``based`` the
+        one now. Only for a file that was read to its end, has not changed since, and has no finding but that
+        its format has no checksum.
         """
         if self.cache is None or None in (before, based) or before == based:
             return
@@ -186,11 +189,13 @@ class Reader:
             self.cache.put(path, self.question(expect, based), entry[1], entry[0]._replace(data=data))
 
     def question(self, expect: Sequence[str], based: str | None) -> bytes:
-        """Return the name under which the cache keeps a report."""
+        """Return the key under which the cache keeps a report."""
         return repr((tool_version(), tuple(expect), self.options.require, based)).encode()
 
     def keep(self, path: str, question: str, read: Callable[[], tuple[bytes, Identity | None]]) -> bytes:
-        """Return what ``read`` makes of a file, kept for the ``question``. Raises as it does."""
+        """Return what ``read`` makes of a file, from the cache if it has an answer to ``question``. Raise as
+        ``read`` does.
+        """
 
         def fresh() -> Fresh[bytes]:
             data, identity = read()
@@ -207,7 +212,7 @@ class Reader:
         decode: Callable[[bytes], T | None],
         fresh: Callable[[], Fresh[T]],
     ) -> T:
-        """Return it from the cache, else from ``fresh``, by one process of this host at a time."""
+        """Return an answer from the cache, else from ``fresh``, by one process of this host at a time."""
         cache = self.cache
         if cache is None or not cache.usable:
             return fresh()[0]
@@ -242,7 +247,9 @@ class Reader:
 def recall(
     cache: Cache | None, path: str, question: bytes, level: Level, *, ever: bool = False
 ) -> tuple[Entry, Identity] | None:
-    """Return what a cache has of the file as it is now; with ``ever`` however old that is."""
+    """Return the cache's entry for a file as it is now, and its identity; with ``ever`` however
+    old; or None.
+    """
     if cache is None:
         return None
     try:
@@ -254,18 +261,20 @@ def recall(
 
 
 def place(seal_dir: str, path: str) -> str:
-    """Return where the seal that would lie at ``path`` lies instead."""
+    """Return where in ``seal_dir`` the seal lies that would otherwise lie at ``path``."""
     return f"{absolute(seal_dir)}{mirror_path(os.path.dirname(path))}/{os.path.basename(path)}"
 
 
 def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
-    """Return the seals of what is at and below ``root``, and the directory of each. Raises CannotLook."""
+    """Return the seals of all at and below ``root`` -> the directory that each describes. Raise
+    CannotLook.
+    """
     away, real = absolute(seal_dir), mirror_path(root)
     out = dict[BareFile, str]()
     seals = [] if found.tree else list(seals_about(away + real))
     for path, below in walk(away + real, Names) if found.tree else ():
         if isinstance(below, ABSENT) and path == away + real:
-            continue  # nothing of it is sealed there
+            continue  # nothing below the root is sealed there
         if isinstance(below, OSError):
             raise CannotLook(f"cannot list {path}: {below.strerror}", "check that CKPT_SEAL_DIR can be read")
         seals += (BareFile(e.path, *stat_of(e)) for e in split_seals(path, below)[0])

@@ -1,5 +1,5 @@
-"""Many files read by an engine: each by one of its workers, small ones together in one call. The reports are
-put together here, and a worker on another machine may have other file systems mounted.
+"""Reads many files by an engine: each by one of its workers, small ones together in one call. The reports are
+completed here, as a worker on another machine may have other file systems mounted.
 """
 
 from __future__ import annotations
@@ -34,51 +34,51 @@ if TYPE_CHECKING:
     from ckpt_tools.reading.reader import Reader
 
 AHEAD = 3
-"""Batches handed out per call that runs at once: a worker that is done finds its next one waiting."""
+"""Batches handed out per call that runs at once: a worker that is done finds its next batch waiting."""
 BATCH = 256 * 1024 * 1024
-"""Bytes of a batch: a tenth of a second on a fast node, while handing one out takes milliseconds here."""
+"""Bytes of a batch: reading takes a tenth of a second on a fast node, handing out takes milliseconds here."""
 FILES, EACH = 256, 32
 """Files in a batch at most, and batches of each worker at least, so that all end at about the same time."""
 _HEADER = 64 * 1024
-"""What the structure of a file counts for."""
+"""Bytes that the structure of a file counts for."""
 _BEAT = 0.1
 """Seconds between two looks at whether somebody wants to stop."""
 _SYSTEM = frozenset(map(os.strerror, errno.errorcode.keys() - {errno.EINVAL}))
-"""What the system says when it cannot read: that may be so on the worker's machine alone. A format uses words
-of its own, and a wrong offset (EINVAL) is wrong everywhere.
+"""Messages of the system when it cannot read: they may hold on the worker's machine alone. A format's
+messages differ, and a wrong offset (EINVAL) is wrong everywhere.
 """
 
 
 def work(version: str, files: tuple[bytes, ...]) -> tuple[str, str, str, tuple[tuple[Any, ...], ...]]:
-    """Return the worker's version, its host's name, what went wrong with us or "", and for each file: why
-    nobody could look at it or None, what came of it, and how many bytes were read.
+    """Return the worker's version, its host's name, its own failure or "", and for each file (why it could
+    not be looked at, or None; its result; bytes read).
 
-    What came is the report as the cache keeps it and the file's ``Identity``; or nothing, if the report
-    cannot be sent. Never raises: an exception that does not survive the way back is waited for in vain.
+    A result is the report as the cache keeps it and the file's ``Identity``; or (), if the report cannot be
+    sent. Never raises: an exception that cannot be sent back would be waited for in vain.
     """
     ours, host, answers = tool_version(), socket.gethostname(), list[tuple[Any, ...]]()
     if version != ours:
         return ours, host, "", ()
     try:
-        for told in files:
+        for sent in files:
             wrong: str | None = None
-            came: tuple[Any, ...] = ()
-            path, how = pickle.loads(told)  # noqa: S301 - of who gave us the work
+            result: tuple[Any, ...] = ()
+            path, how = pickle.loads(sent)  # noqa: S301 - by the process that gave us the work
             with counted() as read:
                 try:
                     report, anatomy = inspect(path, **how, jobs=1)  # many files are read at once
                     if (packed := pack(report, anatomy.places)) is not None:
-                        came = packed, anatomy.identity and tuple(anatomy.identity)
+                        result = packed, anatomy.identity and tuple(anatomy.identity)
                 except OSError as e:
                     wrong = e.strerror or str(e)
-            answers.append((wrong, came, read.bytes))
+            answers.append((wrong, result, read.bytes))
     except Exception as e:
         return ours, host, f"{type(e).__name__}: {e}", ()
     return ours, host, "", tuple(answers)
 
 
 class Request(NamedTuple):
-    """A file to read to ``level``; ``size`` and ``mtime_ns`` as its directory showed them."""
+    """A file to read to ``level``; ``size`` and ``mtime_ns`` as its directory's listing showed them."""
 
     path: str
     size: int
@@ -89,7 +89,7 @@ class Request(NamedTuple):
 
 
 class Batch(Struct):
-    """Files that one call reads, and what its worker is told of each."""
+    """Files that one call reads, and the pickled task for each of them."""
 
     begun_ns: int = field(default_factory=time.time_ns)
     requests: list[Request] = field(default_factory=list)
@@ -98,8 +98,8 @@ class Batch(Struct):
 
 
 class Scheduler:
-    """Has files inspected by an engine, until it is ``over``. What claims add up over several is looked at
-    here, before a file goes out.
+    """Has files inspected by an engine, until it is ``over``. Claims that add up over several files
+    (``joint``) are checked here, before a file goes out.
     """
 
     def __init__(self, engine: Engine, reader: Reader, over: Callable[[], bool] = lambda: False) -> None:
@@ -109,7 +109,9 @@ class Scheduler:
         self._joint: dict[str, Report] = {}
 
     def read(self, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
-        """Yield what could be read so; the list is emptied. Raises CannotLook, and Stopped."""
+        """Yield each request with its result, if a worker could read it; the list is emptied. Raise
+        CannotLook and Stopped.
+        """
         self._heard = time.monotonic()
         try:
             for batch in self._batches(requests):
@@ -134,7 +136,7 @@ class Scheduler:
     def _batches(self, requests: list[Request]) -> Iterator[Batch]:
         files = max(1, min(FILES, len(requests) // (EACH * max(2, self.engine.width()))))
         if self.reader.options.explain or (self.reader.key is not None and not self.engine.here):
-            requests.clear()  # what no other process may see
+            requests.clear()  # no other process may see the key, or explain its work
         requests.reverse()
         batch = Batch()
         while requests:
@@ -143,7 +145,7 @@ class Scheduler:
                 continue
             try:
                 batch.sent.append(pickle.dumps((request.path, how)))
-            except (pickle.PicklingError, AttributeError, TypeError):  # it holds what is not for others
+            except (pickle.PicklingError, AttributeError, TypeError):  # it cannot be sent: it is read here
                 continue
             batch.requests.append(request)
             batch.size += _HEADER if request.level is Level.STRUCTURE else max(request.size, 0)
@@ -154,7 +156,7 @@ class Scheduler:
             yield batch
 
     def _collect(self) -> Iterator[tuple[Request, Seen]]:
-        """Wait for some batch and yield what it found."""
+        """Wait for some batch and yield its results. Raise Stopped or CannotLook if no worker answers."""
         done, _ = wait(self._out, timeout=_BEAT, return_when=FIRST_COMPLETED)
         for future in done:
             yield from self._take(self._out.pop(future), future)
@@ -175,7 +177,7 @@ class Scheduler:
             version, host, defect, answers = future.result()
         except (Exception, CancelledError) as e:
             if self.engine.here:
-                return  # it is read here
+                return  # its files are read by this process
             if (gone := self.engine.failed(e)) is not None:
                 raise gone from e
             why = "every worker that read it died: look into their logs, for memory and for the file system"
@@ -199,7 +201,7 @@ class Scheduler:
                 yield request, came
 
     def _say_how(self, request: Request) -> dict[str, Any] | None:
-        """Return how a worker inspects a file; None if it is better read here."""
+        """Return the arguments by which a worker inspects a file; None if the file is better read here."""
         require = self.reader.options.require
         if any(c.joint for c in request.claims):
             report, _ = inspect(
@@ -221,15 +223,15 @@ class Scheduler:
         return how
 
     def _read_answer(self, request: Request, begun_ns: int, host: str, answer: Sequence[Any]) -> Seen | None:
-        """Return what a worker on a host found; None if the file is better read here."""
-        _, came, bytes_read = answer
-        made = unpack(request.path, came[0]) if came else None
-        if made is None:
+        """Return a worker's result, with findings of this machine; None if the file is better read here."""
+        _, result, bytes_read = answer
+        unpacked = unpack(request.path, result[0]) if result else None
+        if unpacked is None:
             return None
-        (report, places), identity = made, came[1]
+        (report, places), identity = unpacked, result[1]
         if (own := self._joint.pop(request.path, None)) is not None:
-            said_last = "not-checksummed"  # which is for those to say who read all
-            more = (f for f in own.findings if f.code != said_last or f in report.findings)
+            at_end = "not-checksummed"  # only the worker, which reads the whole file, can say this
+            more = (f for f in own.findings if f.code != at_end or f in report.findings)
             findings = tuple(dict.fromkeys((*more, *report.findings)))
             unknown = report.verdict is Verdict.UNKNOWN
             report = replace(
@@ -248,7 +250,9 @@ class Scheduler:
 
 
 def _identify_here(path: str, theirs: tuple[int, ...] | None) -> Identity | None:
-    """Return what a worker read as this machine names it: device and inode may be others there."""
+    """Return the identity of a file on this machine if a worker read the same file; device and inode may
+    differ; else None.
+    """
     ours = None
     with suppress(OSError):
         ours = Identity.of(status(path)) if theirs else None
@@ -258,7 +262,7 @@ def _identify_here(path: str, theirs: tuple[int, ...] | None) -> Identity | None
 def _see_from_here(
     request: Request, host: str, report: Report, identity: tuple[int, ...] | None
 ) -> tuple[Report, tuple[int, ...] | None] | None:
-    """Return a worker's report, and what identifies the file there; None when it is better read here."""
+    """Return a worker's report and the file's identity there; None if the file is better read here."""
     blind = next((f for f in report.findings if f.code == "unreadable" and f.message in _SYSTEM), None)
     wanted = request.size, request.mtime_ns
     differs = identity is not None and request.mtime_ns > 0 and (report.size, report.mtime_ns) != wanted
@@ -268,7 +272,7 @@ def _see_from_here(
         with opened(request.path) as source:
             now = source.size, source.stat.st_mtime_ns
     except OSError:
-        return None  # nobody can: it is said as it is seen from here
+        return None  # this machine cannot open it either, and says so itself
     if blind is not None:
         why = f"{blind.message} (on {host})"
         if report.size < 0:
