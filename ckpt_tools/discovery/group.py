@@ -130,9 +130,7 @@ def essential(parts: Sequence[Part], layout: Layout) -> Sequence[Part]:
 
 
 def _find_path(parts: Sequence[Part], layout: Layout) -> str:
-    """Return the path of a checkpoint without a directory: the file that others are copies of, or a
-    prefix.
-    """
+    """Return the path of a checkpoint without a directory: the file others are copies of, or a prefix."""
     own, base = essential(parts, layout), parts[0].base
     pieces = [layout.piece(p.piece) for p in parts]
     if len(parts) > 1 and all(piece.readers.shared for piece in pieces):

@@ -114,9 +114,7 @@ class _Settling:
         self._above = above
         sure = {file.place for file in files if file.place.sure}
         homes, bases = {at.home for at in sure}, {at.base for at in sure if not at.layout.of_exports}
-        self._taken = (
-            homes | bases
-        )  # here names that tell little are ignored: sure ones explain the directory
+        self._taken = homes | bases  # names that tell little are ignored in them: sure ones explain them
         self._counted = {*_find_counted(files)}
         generic = {file.place for file in files if self._is_generic(file.place)}
         # a directory in which all saves lie is free if no other piece lies in it

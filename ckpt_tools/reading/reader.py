@@ -35,20 +35,17 @@ T = TypeVar("T")
 WAIT = 600.0
 """Seconds to wait for another process that reads the same file; then the file is read without waiting."""
 _PAUSE, _PAUSES = 0.002, 0.1
-"""Seconds between two checks of whether another process is done: at first, and at most."""
+"""Seconds between two looks at whether another process is done: at first, and at most."""
 _GONE = "it was listed and is not there any more: its checkpoint was removed while it was read"
 Fresh = tuple[T, bytes | None, Identity | None, bool]
-"""A fresh answer: its value, the bytes to cache (None: nothing), the identity of the file, and if
-it is bad.
-"""
+"""An answer just made: its value, bytes to cache (None: nothing), the file's identity, and if it is bad."""
 Known = tuple[Report, Places]
 
 
 class Reader:
-    """Reads files and counts their bytes. ``unread`` maps files that the budget did not suffice for to their
-    bytes; ``partial`` are files of which a part of the contents was asked for; ``prefetched`` maps files that
-    were read before anybody asked to (level, result). ``bytes_verified`` is what the reports cost when they
-    were made, now or earlier.
+    """Reads files. ``unread`` maps files that the budget did not suffice for to their bytes; ``partial`` has
+    files of which a part of the contents was asked for; ``prefetched`` has results made before anybody asked,
+    with their level. ``bytes_verified`` is the cost of the reports when they were made, now or earlier.
     """
 
     def __init__(
@@ -172,9 +169,9 @@ class Reader:
 
     def sealed(self, path: str, expect: Sequence[str], before: str | None, based: str | None) -> None:
         """Keep the cached report on a file under the seal that was made of the same bytes since, so that
-        nobody reads the file again to compare. ``before`` is the state of its seals until then, ``based`` the
-        one now. Only for a file that was read to its end, has not changed since, and has no finding but that
-        its format has no checksum.
+        nobody reads the file again to compare. ``before`` and ``based`` are digests of the seals and indexes
+        behind it, then and now. Only for a file that was read to its end, has not changed since, and has no
+        finding but that its format has no checksum.
         """
         if self.cache is None or None in (before, based) or before == based:
             return
@@ -193,9 +190,7 @@ class Reader:
         return repr((tool_version(), tuple(expect), self.options.require, based)).encode()
 
     def keep(self, path: str, question: str, read: Callable[[], tuple[bytes, Identity | None]]) -> bytes:
-        """Return what ``read`` makes of a file, from the cache if it has an answer to ``question``. Raise as
-        ``read`` does.
-        """
+        """Return what ``read`` makes of a file, or the cache's answer to ``question``. Raise as it does."""
 
         def fresh() -> Fresh[bytes]:
             data, identity = read()
@@ -247,9 +242,7 @@ class Reader:
 def recall(
     cache: Cache | None, path: str, question: bytes, level: Level, *, ever: bool = False
 ) -> tuple[Entry, Identity] | None:
-    """Return the cache's entry for a file as it is now, and its identity; with ``ever`` however
-    old; or None.
-    """
+    """Return the cache's entry for a file as it is now (with ``ever`` of any age), and its identity."""
     if cache is None:
         return None
     try:
@@ -266,9 +259,7 @@ def place(seal_dir: str, path: str) -> str:
 
 
 def mirrored(seal_dir: str, root: str, found: Discovery) -> dict[BareFile, str]:
-    """Return the seals of all at and below ``root`` -> the directory that each describes. Raise
-    CannotLook.
-    """
+    """Return seal -> the directory that it describes, for all at and below ``root``. Raise CannotLook."""
     away, real = absolute(seal_dir), mirror_path(root)
     out = dict[BareFile, str]()
     seals = [] if found.tree else list(seals_about(away + real))

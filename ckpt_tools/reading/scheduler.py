@@ -109,9 +109,7 @@ class Scheduler:
         self._joint: dict[str, Report] = {}
 
     def read(self, requests: list[Request]) -> Iterator[tuple[Request, Seen]]:
-        """Yield each request with its result, if a worker could read it; the list is emptied. Raise
-        CannotLook and Stopped.
-        """
+        """Yield each request that a worker could read, with its result. Raise CannotLook and Stopped."""
         self._heard = time.monotonic()
         try:
             for batch in self._batches(requests):
@@ -250,9 +248,7 @@ class Scheduler:
 
 
 def _identify_here(path: str, theirs: tuple[int, ...] | None) -> Identity | None:
-    """Return the identity of a file on this machine if a worker read the same file; device and inode may
-    differ; else None.
-    """
+    """Return this machine's identity of a file that a worker read (device and inode may differ), or None."""
     ours = None
     with suppress(OSError):
         ours = Identity.of(status(path)) if theirs else None

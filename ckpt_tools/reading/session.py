@@ -1,4 +1,4 @@
-"""One question about one root: what was found there, and every report made so far."""
+"""One question about one root: the results of its discovery, and every report made so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ckpt_tools.discovery.walk import discover
 from ckpt_tools.errors import CannotLook
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, format_of
-from ckpt_tools.formats import Claim as Said
+from ckpt_tools.formats import Claim as FileClaim
 from ckpt_tools.formats.pickles.stubs import vouched
 from ckpt_tools.formats.seals.document import base_of
 from ckpt_tools.inspection.indexes import Indexes
@@ -41,24 +41,26 @@ if TYPE_CHECKING:
     from ckpt_tools.inspection.kept_checksum import Evidence
     from ckpt_tools.inspection.seals import Signatures
 
-TRACKER_LIMIT = 1 << 20  # TensorFlow's names every checkpoint that was kept
+TRACKER_LIMIT = 1 << 20  # bytes: TensorFlow's tracker names every checkpoint that was kept
 Told = tuple[str, int | str | Finding | None]
-"""The path of a tracker, and what it says: a Finding when that cannot be known, None when it is garbage."""
+"""The path of a tracker, and its content: a Finding if it cannot be read, None if it is garbage."""
 _NO_STATE = finding("not-needed", "it belongs to the checkpoint but holds no state")
 Progress = Callable[[int, int], None]
-"""Called with (bytes read so far, bytes to read as far as known), from any thread. Where it has methods
-``file(path, files to read or None)`` and ``listing(directory)``, these are told what is opened and listed.
+"""Called with (bytes read so far, bytes to read as far as known), from any thread. If it has methods
+``file(path, files to read or None)`` and ``listing(directory)``, these are called with each path that is
+opened or listed.
 """
 _Front = tuple[Checkpoint, Checkpoint, "Order | None", "int | str | Finding | None"]
-"""Of one run the newest checkpoint, the highest, the order of what its tracker names, and what that says."""
+"""A run's newest checkpoint, its highest, the order of the one that its tracker names, and what that says."""
 
 
 class Session:
-    """``reports`` maps a path to the deepest report made of it, ``places`` a directory to the pieces of
-    tensors in its files; ``aside`` is what is a copy made by hand or lies in quarantine, ``companions`` what
-    each save writes over and is of none. ``evidence`` is what stores say of their objects, ``unproven`` of
-    which files it shows nothing. With a ``cache`` what was seen earlier is not read again, with ``listing``
-    only names are asked for. ``opening.open_session`` makes one in which every part has its place.
+    """``reports`` maps a path to the deepest report on it; ``places`` a directory to the pieces of tensors in
+    its files. ``aside`` are findings on copies made by hand and on files in quarantine; ``companions`` are
+    parts that each save writes over and that belong to none. ``evidence`` is what stores say of their
+    objects, ``unproven`` has the files of which it shows nothing. With a ``cache`` files are not read again;
+    for a ``listing`` only names are asked for. ``opening.open_session`` makes a session in which every part
+    has its place.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Session:
         self.root = absolute(root)
         self.options = options = replace(options, require=names(options.require))
         self.layouts = layouts_of(options)
-        # Before anything is listed: what is younger was written by somebody else meanwhile.
+        # Taken before anything is listed: a younger file was written by somebody else meanwhile.
         self.started_ns = time.time_ns()
         key = read_key(options.key_file, options.trust) if options.key_file else None
         self.reader = Reader(options, key, cache, self._advance)
@@ -104,8 +106,8 @@ class Session:
         self.reports: dict[str, Report] = {}
         self.companions: list[Part] = []
         self.unread: dict[str, str] = {}  # trackers, and files to compare with others, that could not be read
-        self._texts: dict[str, bytes | Finding] = {}  # what trackers hold
-        self.unplaced: list[Unseen] = []  # files whose content would say what they are
+        self._texts: dict[str, bytes | Finding] = {}  # path of a tracker -> its bytes, or why it has none
+        self.unplaced: list[Unseen] = []  # unreadable files whose place only their content would tell
         self.places: dict[str, dict[str, Mapping[str, Box]]] = defaultdict(dict)
         self.bytes_done = self.bytes_total = 0
         self._expected: dict[str, int] = {}
@@ -113,16 +115,16 @@ class Session:
         self._front: tuple[Sequence[Checkpoint], _Front] | None = None
         states, aside = self.found.states, set_aside(self.found, self.root, self.layouts)
         self.aside = [*aside, *quarantined(states, self.root)]
-        self._mended = list(repaired(states))  # without a witness
+        self._repaired = list(repaired(states))  # warnings about repairs without a witness
         self.parts: list[Part] = self.found.parts
 
     @property
     def notes(self) -> list[Finding]:
-        """Return what an answer has to name although it is no part of it."""
-        return [*plugins.findings(), *self.aside, *self._mended, *self.found.lone]
+        """The findings that every answer names although they are no part of it."""
+        return [*plugins.findings(), *self.aside, *self._repaired, *self.found.lone]
 
     def make_bare(self, part: Part) -> None:
-        """The file is no part after all, or nobody can say which."""
+        """Take a file out of the parts: it is none, or nobody can say which."""
         report = self.reports.pop(part.path, None)
         if report is not None and report.verdict is Verdict.UNKNOWN:
             self.unplaced += (Unseen(part.path, f.message) for f in report.findings if f.code in NOT_SEEN)
@@ -130,7 +132,9 @@ class Session:
         self.found.strange[os.path.dirname(part.path)] = None  # its name alone does not tell
 
     def add_members(self) -> None:
-        """Add files that only an index names; of one file's siblings only those that it names itself."""
+        """Add files that only an index names, as bare files; if ROOT is one file, only those it
+        names itself.
+        """
         known = {p.path for p in self.parts} | {file.path for file in self.found.bare}
         named = self.indexes.members(None if self.found.tree else known)
         sealed = self.indexes.seals.members() if self.indexes.seals and self.found.tree else ()
@@ -138,7 +142,7 @@ class Session:
             if path not in known:
                 known.add(path)
                 self.found.bare.append(BareFile(path, *stat_of(path)))
-                # its name had said nothing
+                # it was counted as unrecognised by its name
                 self.found.unrecognised = max(0, self.found.unrecognised - self.found.tree)
 
     def _advance(self, n: int) -> None:
@@ -152,7 +156,7 @@ class Session:
         self.bytes_total = self.bytes_done + sum(self._expected.values())
 
     def report(self, part: Part, level: Level) -> Report:
-        """The part's report at ``level`` or deeper; at presence what the listing showed."""
+        """Return the part's report at ``level`` or deeper; at presence the report made from the listing."""
         have, piece = self.reports.get(part.path), self.layouts.piece_of(part)
         if have is None and (have := _from_listing(part, piece, level)) is not None:
             self.reports[have.path] = have
@@ -162,17 +166,17 @@ class Session:
                 return have or self.report(part, Level.STRUCTURE)
             if new.format is None and not new.findings and not piece.formats:
                 new = replace(new, level=level, findings=(_NO_STATE,))
-            have = self.reports[new.path] = new  # a part makes its path anew each time
+            have = self.reports[new.path] = new  # the report's path: a part makes a new string each time
         if have.unlisted and piece.unasked:
             have = self.reports[part.path] = vouched(have, self.options.trust_global, unasked=True)
         if level > Level.STRUCTURE and self._expected.pop(part.path, None) is not None:
-            # whatever of the file was read for it: nothing where an earlier run knew it
+            # the file counts as read even if nothing was, as when an earlier run knew it
             self.bytes_total = self.bytes_done + sum(self._expected.values())
             self._advance(0)
         return have
 
     def known(self, part: Part) -> Report:
-        """Return the part's report as far as it was read, or that on its structure if it was not read."""
+        """Return the part's report as far as it was read, or one on its structure if it was not read."""
         return self.reports.get(part.path) or self.report(part, Level.STRUCTURE)
 
     def _goes_deeper(self, have: Report, level: Level) -> bool:
@@ -186,13 +190,13 @@ class Session:
         return not (sampled or skipped or cut_short(have.findings, have.size))
 
     def report_file(self, path: str, level: Level, seen: Sequence[Finding] = ()) -> Report:
-        """A report on one file, or what the directory listing already showed when there is no file to read"""
+        """Return a report on one file, or one made from the directory listing if there is no file to read."""
         return self._read(path, level, seen) or self.inspect(path, Level.STRUCTURE, seen)[0]
 
     def _read(
         self, path: str, level: Level, seen: Sequence[Finding], expect: Sequence[str] = ()
     ) -> Report | None:
-        """None when the budget is spent."""
+        """Return a report on a file in its context; None if the budget is spent."""
         if (shown := self.shown(path, level, seen)) is not None:
             return shown
         claims = self.indexes.claims(path)
@@ -205,8 +209,8 @@ class Session:
             self.places[os.path.dirname(path)][path] = places
         return self._in_context(report, seen)
 
-    def is_ready(self, path: str, level: Level, expect: Sequence[str], claims: Sequence[Said]) -> bool:
-        """Return True if a report is there: an index was read when its members were asked for."""
+    def is_ready(self, path: str, level: Level, expect: Sequence[str], claims: Sequence[FileClaim]) -> bool:
+        """Return True if a report is prefetched, maybe just now from an index read for its members."""
         ready = self.reader.prefetched
         if level is Level.STRUCTURE and (read := self.indexes.read.pop(path, None)) is not None:
             by, report, boxes, identity = read
@@ -218,7 +222,7 @@ class Session:
     def inspect(
         self, path: str, level: Level, seen: Sequence[Finding] = (), expect: Sequence[str] = ()
     ) -> tuple[Report, Anatomy]:
-        """A report on one file together with what is in it."""
+        """Return a report on one file, and its anatomy."""
         if (shown := self.shown(path, level, seen)) is not None:
             return shown, Anatomy()
         report, anatomy = self.reader.read(path, level, expect, self.indexes.claims(path))
@@ -227,7 +231,7 @@ class Session:
         return self._in_context(report, seen), anatomy
 
     def shown(self, path: str, level: Level, seen: Sequence[Finding]) -> Report | None:
-        """What is known of a file without opening it, when that is enough."""
+        """Return a report made without opening the file, if that is enough; else None."""
         if any(f.code not in ("rank-mismatch", "step-mismatch", "unfinished-save") for f in seen):
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
             return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen))
@@ -242,7 +246,7 @@ class Session:
         return None
 
     def _in_context(self, report: Report, seen: Sequence[Finding]) -> Report:
-        """The report with what the listing, the indexes and the caller say about the file."""
+        """Return the report with the findings of the listing, the indexes and the signatures on the file."""
         if report.unlisted:  # a format is imported only where one is asked
             unasked = report.format is not None and format_of(report.format).unasked
             report = vouched(report, self.options.trust_global, unasked)
@@ -258,11 +262,11 @@ class Session:
         return with_findings(report, more) if more else report
 
     def keep(self, report: Report) -> None:
-        """Take a report that somebody made otherwise than by reading the file."""
+        """Keep a report that was made otherwise than by reading the file."""
         self.reports[report.path] = self._in_context(report, ())
 
     def members(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The checkpoint with the files that its indexes name, without those of an earlier save."""
+        """Return the checkpoint with the files that its indexes name, without those of an earlier save."""
         indexes = [p for p in checkpoint.parts if p.path in self.indexes.known]
         if not indexes:
             return checkpoint
@@ -275,18 +279,18 @@ class Session:
         return replace(checkpoint, parts=tuple(p for path, p in mine.items() if path not in extra))
 
     def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:
-        """(layout, run) -> its checkpoints, in the order given."""
+        """Return (layout, run) -> its checkpoints, in the order given."""
         out: dict[tuple[str, str], list[Checkpoint]] = defaultdict(list)
         for c in checkpoints:
             out[c.layout, c.run].append(c)
         return out
 
     def tracker(self, layout: str, base: str) -> Told | None:
-        """The tracker beside a run that its framework asks; None when there is none."""
+        """Return the first tracker beside a run that its framework reads; None if there is none."""
         return next(self.trackers(layout, base), None)
 
     def trackers(self, layout: str, base: str) -> Iterator[Told]:
-        """The trackers beside a run, in the order in which its framework asks them."""
+        """Yield the trackers beside a run, in the order in which its framework reads them."""
         one = self.layouts[layout].tracker
         if one.state_copy and (by_state := self.state_tracker(one.state_copy, base)) is not None:
             yield by_state
@@ -294,7 +298,7 @@ class Session:
             yield by_text
         for path, read in one.others:
             above, name = os.path.split(normal(os.path.join(base, path)))
-            said = self._text_of(name, above, lambda data, read=read: read(data, base))  # type: ignore[misc]
+            said = self._read_text(name, above, lambda data, read=read: read(data, base))  # type: ignore[misc]
             if said is not None and said[1] is not None:
                 yield said
 
@@ -304,7 +308,7 @@ class Session:
         return frozenset(file.path for file in self.found.bare)
 
     def state_tracker(self, name: str, base: str) -> Told | None:
-        """Return what a tracker tells that is a copy of a state; None where it holds arrays."""
+        """Return the tracker that is a copy of a state, with its step; None without one or with arrays."""
         path = os.path.join(base, name)
         if path not in self.bare_paths:
             return None
@@ -317,16 +321,16 @@ class Session:
         return path, None if report.verdict is Verdict.BROKEN else whole(report.metadata.get("step"))
 
     def text_tracker(self, layout: str, base: str) -> Told | None:
-        """The one that is a text, which alone is ever written anew; a Finding when it cannot be read."""
+        """Return the tracker that is a text, which alone is ever written anew; a Finding if unreadable."""
         one = self.layouts[layout].tracker
-        return self._text_of(one.file, base, one.read) if one.read else None
+        return self._read_text(one.file, base, one.read) if one.read else None
 
-    def _text_of(self, name: str, directory: str, read: Callable[[bytes], int | str | None]) -> Told | None:
+    def _read_text(self, name: str, directory: str, read: Callable[[bytes], int | str | None]) -> Told | None:
         path = self.found.trackers.get((name, directory))
         if path is None:
             return None
         data = self._texts.get(path)
-        if data is None:  # once: several layouts have one of this name, and all go by the same text
+        if data is None:  # read once: several layouts have a tracker of this name, and use the same text
             data = self._texts[path] = read_tracker(path, TRACKER_LIMIT)
         if not isinstance(data, Finding):
             return path, read(data)
@@ -345,7 +349,7 @@ class Session:
         return (checkpoint is highest and (named is not None or past)) or young
 
     def _find_front(self, siblings: Sequence[Checkpoint]) -> _Front:
-        """How far the run is of which these checkpoints are; worked out once."""
+        """Return how far the run of these checkpoints is; computed once."""
         if self._front is None or self._front[0] is not siblings:
             layout = self.layouts.of(siblings[0])
             found = self.tracker(siblings[0].layout, siblings[0].parts[0].base)
@@ -357,12 +361,12 @@ class Session:
 
 
 def formats_allowed(part: Part, piece: Piece) -> Sequence[str]:
-    """Those that a part's place in its layout allows; none where its name does not tell the place."""
+    """Return the formats that a part's place in its layout allows; () if its name does not tell the place."""
     return () if piece.claim is Claim.WEAK or part.role != piece.role else piece.formats
 
 
 def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
-    """The report on a part that is not opened: one that only marks something, and at presence every one."""
+    """Return the report on a part that is not opened (an empty mark, or any part at presence); else None."""
     is_mark, is_empty = piece.changes is Changes.MARK, part.size == 0 and not part.findings
     found = part.findings
     if is_empty:
@@ -374,7 +378,7 @@ def _from_listing(part: Part, piece: Piece, level: Level) -> Report | None:
 
 
 def _discover(root: str, layouts: Layouts, listing: bool, options: ReadOptions) -> Discovery:
-    """What is below the root; a store is asked anew what it has. Raises CannotLook."""
+    """Return everything below the root; a store is asked for a new list. Raise CannotLook."""
     excluded, hear = Excluded(options.exclude), getattr(options.progress, "listing", None)
     if is_url(url := absolute(root)):
         from ckpt_tools.storage.stores.mounts import refresh
@@ -390,7 +394,7 @@ def _discover(root: str, layouts: Layouts, listing: bool, options: ReadOptions) 
 
 
 def with_findings(report: Report, more: Sequence[Finding]) -> Report:
-    """The report with further findings and their verdict; what could not be looked at is unknown."""
+    """Return the report with further findings and their verdict, UNKNOWN if the file could not be read."""
     both = (*report.findings, *more)
     blind = report.verdict is Verdict.UNKNOWN or any(f.code == "unreadable" for f in more)
     return replace(report, findings=both, verdict=Verdict.UNKNOWN if blind else worst(both))

@@ -1,4 +1,6 @@
-"""What could not be looked at below ROOT, which is never absent, and whether to answer in spite of it."""
+"""Files below ROOT that could not be looked at, which are never absent, and whether to answer in spite of
+them.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,15 @@ from ckpt_tools.storage.stores.told import keeps_checksums
 from ckpt_tools.storage.urls import is_url
 
 _SYSTEM = re.compile(r"lost\+found|\.snapshot|\.nfs.*")
-"""Names that file systems give to what is theirs; no framework saves there."""
+"""Names of directories and files that belong to file systems: no framework saves there."""
 _NUMBER = re.compile(r"[0-9]+")
 HINT = "make it readable, then run this again; --allow unreadable skips it, maybe for an older checkpoint"
 
 
 class Answer(NamedTuple):
-    """``skip`` is leave to pass over what cannot be read; ``run_named``: the run was asked for by name."""
+    """The answer so far. ``skip``: the user permits unreadable files; ``run_named``: the user named
+    the run.
+    """
 
     chosen: Checkpoint | None = None
     rejected: Collection[Checkpoint] = ()
@@ -57,65 +61,65 @@ class Answer(NamedTuple):
 
 
 def not_seen(s: Session) -> list[Finding]:
-    """Directories that could not be listed, and entries of which nobody can say what they are."""
+    """Return findings on directories that could not be listed, and on entries of unknown type."""
     return [as_finding(row, s.root) for row in s.found.unseen]
 
 
 def as_finding(row: Unseen, root: str) -> Finding:
-    """A row as a finding; what belongs to the file system is worth a note."""
+    """Return a row as a finding; on a file system's own entries only a note."""
     severity = Severity.NOTE if _is_of_system(row.path, root) else None
     return finding("unreadable", row.why, path=row.path, severity=severity)
 
 
 def unread_files(s: Session) -> Iterator[Finding]:
-    """Parts that could not be read as deeply as their names need."""
+    """Yield findings on parts that could not be read as deeply as their names need."""
     yield from (finding("unreadable", why.message, path=p.path) for p, why in _unread_parts(s))
 
 
 def missed(s: Session, told: Collection[str]) -> Iterator[Finding]:
-    """Yield indexes, seals and files to compare with that could not be read, but those ``told``."""
-    unknown = _unknown(s)
+    """Yield indexes, seals and files to compare with that could not be read, but no path in ``told``."""
+    unknown = _map_unknown(s)
     for path, why in {**s.indexes.unseen, **s.unread}.items():
         if path not in unknown and path not in told:
             yield finding("unreadable", why, path=path)
 
 
-def _unknown(s: Session) -> dict[str, Report]:
+def _map_unknown(s: Session) -> dict[str, Report]:
     return {path: report for path, report in s.reports.items() if report.verdict is Verdict.UNKNOWN}
 
 
 def _unread_parts(s: Session) -> Iterator[tuple[Part, Finding]]:
-    unknown = _unknown(s)
-    for p in s.parts:  # a million, most of which nobody has asked about
+    unknown = _map_unknown(s)
+    for p in s.parts:  # there may be a million, most of which were not read
         if (p.findings or (unknown and p.path in unknown)) and (why := why_unseen(p, s)) is not None:
             yield p, why
 
 
 def why_unseen(p: Part, s: Session) -> Finding | None:
-    """Why a part could not be looked at; None when it could, or was not asked about."""
+    """Return why a part could not be looked at; None if it could, or was not read."""
     report = s.reports.get(p.path)
     findings = report.findings if report is not None and report.verdict is Verdict.UNKNOWN else p.findings
     return next((f for f in findings if f.code in NOT_SEEN), None)
 
 
 def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
-    """(what the answer cannot be given without, what is worth a warning beside it)."""
+    """Return (files without which no answer can be given, files that are worth a warning beside it)."""
     chosen = {p.path for p in answer.chosen.parts} if answer.chosen is not None else set[str]()
-    # those of the choice have another file in their place (``last.ckpt``)
+    # unread parts of the choice have another file in their place (``last.ckpt``)
     blocking, warnings = list[Unseen](), [f for f in unread_files(s) if f.path in chosen] if chosen else []
-    told = _find_telling_homes(s, answer.chosen)
-    for row in _rows(s, answer, chosen):
-        if _is_of_system(row.path, s.root) or _may_be_passed(row, answer, told, s.root):
+    homes = _find_telling_homes(s, answer.chosen)
+    for row in _list_unseen(s, answer, chosen):
+        if _is_of_system(row.path, s.root) or _may_be_passed(row, answer, homes, s.root):
             warnings.append(as_finding(row, s.root))
         else:
             blocking.append(row)
     return blocking, warnings
 
 
-def _rows(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
+def _list_unseen(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
     yield from s.found.unseen
     yield from s.unplaced
-    # of indexes also what lost: it may have lost for want of what they name
+    # also indexes of rejected checkpoints, which may be rejected for lack of the files in them
     yield from (Unseen(path, why) for path, why in s.indexes.unseen.items())
     beside = s.unread if answer.chosen else {**s.unread, **unread(s.found.trackers.values())}
     parts = {p.path: p for p in s.parts if p.path in beside} if beside else {}
@@ -123,25 +127,25 @@ def _rows(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unsee
         p = parts.get(path)
         if p is None:
             yield Unseen(path, why)
-        elif why_unseen(p, s) is None:  # else it is told as the part it is
+        elif why_unseen(p, s) is None:  # else it is among the parts below
             yield Unseen(path, why, p.step, p.mtime_ns)
-    yield from _parts(s, answer, chosen)
+    yield from _list_parts(s, answer, chosen)
     if answer.chosen is None:
-        yield from _others(s)
+        yield from _list_others(s)
 
 
-def _others(s: Session) -> Iterator[Unseen]:
-    """Files of which no name is one of a checkpoint: something is there, and an index may lead to it."""
+def _list_others(s: Session) -> Iterator[Unseen]:
+    """Yield files without the name of a checkpoint's: something is there, and an index may lead to it."""
     for bare in s.found.bare:
         yield from (Unseen(bare.path, f.message) for f in bare.findings if f.code == "unreadable")
     parts = {p.path for p in s.parts}
-    for path, report in _unknown(s).items():
+    for path, report in _map_unknown(s).items():
         if path not in parts:
             yield from (Unseen(path, f.message) for f in report.findings if f.code in NOT_SEEN)
 
 
-def _parts(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
-    """Parts of what could have been chosen, but those of what lost for certain, and of the choice."""
+def _list_parts(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
+    """Yield parts of checkpoints that could have been chosen, but not of the choice or of certain losers."""
     if not (rows := list(_unread_parts(s))):
         return
     mine = None
@@ -154,7 +158,7 @@ def _parts(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unse
 
 
 def _find_decided(s: Session, answer: Answer) -> Iterator[str]:
-    """Parts of what lost, unless only content tells of which checkpoint they are, or leave was given."""
+    """Yield parts of rejected checkpoints, unless content alone tells their checkpoint, or ``skip``."""
     lost = () if answer.skip and answer.chosen is None else answer.rejected
     return (p.path for c in lost for p in c.parts if not s.layouts.piece_of(p).content.step)
 
@@ -164,14 +168,14 @@ def _is_of_system(path: str, root: str) -> bool:
 
 
 def _find_telling_homes(s: Session, chosen: Checkpoint | None) -> set[str]:
-    """Return the choice's own directories that tell its step, not only files in them."""
+    """Return the choice's own directories that tell its step by name, not only by files in them."""
     parts = chosen.parts if chosen is not None else ()
     pieces = ((p.home, s.layouts.piece_of(p)) for p in parts)
     return {home for home, piece in pieces if piece.home and not piece.content.step}
 
 
 def _may_be_passed(row: Unseen, answer: Answer, homes: Collection[str], root: str) -> bool:
-    """Return True if the choice stands without what was not seen: it is older by its step and its time."""
+    """Return True if the choice stands without a file that was not seen: its step and its time are older."""
     chosen = answer.chosen
     if chosen is None:
         return False
@@ -187,8 +191,9 @@ def _may_be_passed(row: Unseen, answer: Answer, homes: Collection[str], root: st
 
 
 def _find_step(path: str, chosen: Checkpoint, homes: Collection[str], root: str) -> tuple[int | None, bool]:
-    """Return the step that a path tells, as a save's own directory that is called alike tells the choice's;
-    and if files of the choice lie in what is called alike: ``ckpt_0`` beside ``ckpt_1`` may hold some.
+    """Return the step in a path, as the choice's own directory of a like name has it; and if files of the
+    choice lie in a directory of a like name, so that the path may hold some as well: ``ckpt_0`` beside
+    ``ckpt_1``.
     """
     own = path
     while len(path) > len(root):
@@ -207,11 +212,11 @@ def _find_step(path: str, chosen: Checkpoint, homes: Collection[str], root: str)
 
 
 REQUESTS = 32
-"""Files asked about at a time."""
+"""How many files a store is asked about at a time."""
 
 
-class _File(NamedTuple):
-    """A file, the formats that its layout allows, and what seals and manifests say of it."""
+class _SealedInStore(NamedTuple):
+    """A file, the formats that its layout allows, and the entries of seals and manifests on it."""
 
     path: str
     mtime_ns: int
@@ -221,7 +226,7 @@ class _File(NamedTuple):
 
 
 def prove(s: Session) -> None:
-    """Have reports of what the store's checksums show to be as sealed. Raises CannotLook."""
+    """Make reports on files that are as sealed by the store's checksums. Raise CannotLook."""
     if s.evidence is None or not keeps_checksums(s.root):
         raise CannotLook(
             f"{s.root} lies in no store that keeps checksums: nothing proves its files but their bytes",
@@ -236,18 +241,18 @@ def prove(s: Session) -> None:
                 s.unproven[f.path] = report
 
 
-def _sealed_files(s: Session) -> Iterator[_File]:
+def _sealed_files(s: Session) -> Iterator[_SealedInStore]:
     formats = {p.path: formats_allowed(p, s.layouts.piece_of(p)) for p in s.parts}
     every: list[BareFile | Part] = [*s.found.bare, *s.parts]
     times = {x.path: x.mtime_ns for x in every if is_url(x.path) and not x.findings and x.size > 0}
     for path, mtime_ns in times.items():
         digests = [known for c in s.indexes.claims(path) if (known := whole_digests(c))]
         sealed = s.indexes.seals.sealed_by(path) if s.indexes.seals is not None else ()
-        yield _File(path, mtime_ns, formats.get(path, ()), sealed, digests)
+        yield _SealedInStore(path, mtime_ns, formats.get(path, ()), sealed, digests)
 
 
-def _judge(evidence: Evidence, f: _File) -> Report | Finding:
-    """Return the report on the file, or why there is none."""
+def _judge(evidence: Evidence, f: _SealedInStore) -> Report | Finding:
+    """Return the report on the file by its checksums in the store, or why there is none."""
     if not f.sealed and not f.digests:
         return finding("unproven-content", "no seal and no manifest has a digest of it")
     try:
@@ -273,7 +278,7 @@ def _why_not(told: StoreChecksums) -> str:
     return f"the store keeps {kept}, which cannot be compared with what is known of it"
 
 
-def _report(f: _File, size: int, verdict: Verdict, *findings: Finding) -> Report:
+def _report(f: _SealedInStore, size: int, verdict: Verdict, *findings: Finding) -> Report:
     """Return what was judged as a report at level content, with the counters of a seal that fits."""
     sealed = f.sealed[0][0] if f.sealed and verdict is Verdict.OK else None
     judged = verdict is not Verdict.UNKNOWN
@@ -297,8 +302,8 @@ _DAMAGED = b"damaged"
 
 
 class File(Struct):
-    """``home`` is a number that its place in the tree gives it. Times are in ns since 1970, 0 for never:
-    ``checked`` when its contents were last read to their end, ``tried`` also when the time was not enough.
+    """A file to sample. ``home`` is a number made of its path. Times are in ns since 1970, 0 for never:
+    ``checked`` when its contents were last read to their end, ``tried`` also when the time did not suffice.
     """
 
     request: Request
@@ -314,7 +319,7 @@ class File(Struct):
 
 
 class Asked:
-    """How much to read, over all roots of one question, and what came of it."""
+    """How much to read, over all roots of one question, and how much of it was read."""
 
     def __init__(self, share: Share | None, max_duration: float | None, level: Level) -> None:
         if level is not Level.CONTENT:
@@ -331,11 +336,11 @@ class Asked:
 
     @property
     def seconds(self) -> float | None:
-        """Return how much time is left."""
+        """The seconds that are left; None without a limit."""
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
     def pick(self, files: Sequence[File], seed: int) -> list[File]:
-        """Return the files to read: damaged ones, then those not tried for longest, else at random."""
+        """Return the files to read: damaged ones first, then those not tried for longest, then at random."""
         share = self.share
         mine = [f for f in files if share is None or share.has(f.home)]
         chance = {f.home: xxhash.xxh3_64_intdigest(f.home.to_bytes(8, "big"), seed) for f in mine}
@@ -373,21 +378,21 @@ class Asked:
         )
 
     def why_nothing(self) -> str:
-        """Return what to tell the user when the time did not suffice for anything; "" when it did."""
+        """Return what to tell the user if the time did not suffice for any file; else ""."""
         if not self.stopped or any(f.done for f in self.files):
             return ""
         return "--budget ran out before any file had been read to its end: give more time"
 
 
 class Sampling:
-    """What was asked, of one root."""
+    """The sampling of one root, for an ``Asked``."""
 
     def __init__(self, asked: Asked, s: Session, cache: Cache | None) -> None:
         self.asked, self.s, self.reader, self.cache = asked, s, s.reader, cache
         self.now_ns, self.begun = time.time_ns(), False
 
     def read(self, level: Level) -> None:
-        """Have a report on every file ready: on those not picked, or without time, one on structure."""
+        """Have a report ready on every file; on files not picked, or without time left, one on structure."""
         s, files = self.s, self._find_files(level)
         self.asked.files += files
         picked = self.asked.pick(files, self.now_ns)
@@ -405,7 +410,7 @@ class Sampling:
         self.asked.stopped = self.asked.stopped or not all(f.done for f in picked)
 
     def _find_files(self, level: Level) -> list[File]:
-        """Return the files that have contents, and when earlier runs read them."""
+        """Return the files that have contents, with the times of earlier runs."""
         s, base = self.s, self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
         files = list[File]()
         for r in unknown_requests(s, s.parts, level, bare=True):
@@ -425,7 +430,7 @@ class Sampling:
         return files
 
     def _look(self, f: File, level: Level) -> Seen:
-        """Read it, and have what was seen ready as what there is to know of its contents."""
+        """Read a file, and prefetch the result as the report on its contents, whatever its level."""
         began, path = time.time_ns(), f.request.path
         report, anatomy = self.reader.read(path, level, f.request.expect, f.request.claims)
         identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(began) else None
@@ -434,7 +439,7 @@ class Sampling:
         return seen
 
     def _check(self, f: File) -> None:
-        """Read its contents, and keep when. One that had all the time there was counts as tried."""
+        """Read a file's contents, and keep when. A file that had all the time there was counts as tried."""
         began = time.time_ns()
         if not self.begun:
             self.begun, f.tried = True, self.now_ns
@@ -450,7 +455,7 @@ class Sampling:
             self._keep(f, seen.identity, began)
 
     def _keep(self, f: File, identity: Identity | None, began: int) -> None:
-        """Keep its times for later runs, if it is still the file that was read."""
+        """Keep a file's times for later runs, if it is still the file that was read."""
         if self.cache is not None and identity is not None and identity.settled(began):
             data = _DAMAGED if f.damaged else str(f.checked).encode()
             self.cache.put(
