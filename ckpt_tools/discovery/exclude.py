@@ -50,9 +50,7 @@ class Excluded(Struct, dict=True):
         return re.compile("|".join(map(_write_regex, self.globs)), re.DOTALL)
 
     def keep(self, root: str, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
-        """Return the entries of a directory at or below ``root`` that no glob fits; others go to
-        ``paths``.
-        """
+        """Return the entries of a directory at or below ``root`` that no glob fits; ``paths`` gets others."""
         if not self.globs or not entries:
             return entries
         start = len(root.rstrip("/")) + 1

@@ -133,9 +133,7 @@ class _Settling:
         self.others: list[NamedFile] = []
 
     def move_on(self, file: NamedFile, generic: bool) -> NamedFile:
-        """Return the file as the sure (or free ``generic``) piece it fits, if no piece before that
-        keeps it.
-        """
+        """Return the file as the sure (or free ``generic``) piece it fits, if none before that keeps it."""
         at: NamedFile | None = file
         while at is not None and not at.place.sure:
             place = at.place

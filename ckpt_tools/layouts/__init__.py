@@ -125,8 +125,8 @@ def _is_sound(plugin: plugins.Plugin) -> bool:
 
 
 class Layouts(Struct, frozen=True, dict=True):
-    """All layouts of one question, in the order in which their templates are tried; the user's ``own`` are
-    first.
+    """All layouts of one question, in the order in which templates are tried; the user's ``own``
+    are first.
     """
 
     own: tuple[Layout, ...] = ()
@@ -161,9 +161,7 @@ class Layouts(Struct, frozen=True, dict=True):
         return self._by_name[part.layout].piece(part.piece)
 
     def templates(self, listing: bool = False) -> Templates:
-        """Return the templates of all pieces by directory; of pieces with Claim.DESCRIBED only for a
-        ``listing``.
-        """
+        """Return the templates of pieces by directory; of pieces with Claim.DESCRIBED only for a listing."""
         return self._described if listing else self._templates
 
     @cached_property
@@ -224,9 +222,7 @@ def package_of(name: str) -> str | None:
 
 
 def use(own: Iterable[Layout]) -> None:
-    """Try the user's own layouts before all others for the rest of this process, in place of the layouts of
-    an earlier call.
-    """
+    """Try the user's own layouts first, for the rest of this process, in place of those of earlier calls."""
     global _active  # noqa: PLW0603  # one process has one configuration
     _active = Layouts(tuple(own))
 

@@ -102,9 +102,7 @@ def _find_lost(c: Checkpoint, beside: Saves) -> Flaws:
 
 
 def _find_undescribed(c: Checkpoint) -> Flaws:
-    """Yield diffusers' model directories without config.json, which ``from_pretrained`` needs to build a
-    model.
-    """
+    """Yield diffusers' model directories without config.json, by which ``from_pretrained`` builds models."""
     models = {p.path.rpartition("/")[0] for p in c.parts if p.role in _DIFFUSERS}
     described = {p.path.rpartition("/")[0] for p in c.parts if p.role.endswith("_config")}
     for home in sorted(models - described):

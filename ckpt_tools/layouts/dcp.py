@@ -18,16 +18,12 @@ from ckpt_tools.model.plan import Resume
 
 _WORDS = ("global_step", "step", "iteration", "current_step")
 _FILES = "ckpt|pth|pt"
-"""Endings in names of directories: Lightning and Fabric save one file of this name where they do
-not shard.
-"""
+"""Endings in names of directories: Lightning and Fabric save one such file where they do not shard."""
 _CALLED_ALONE = {
     r"pytorch_model_fsdp(?:_[0-9]+)?": "it holds a model alone; such saves have an optimizer beside it",
     r"optimizer(?:_[0-9]+)?": "it has the name of an optimizer's state alone, of a model that lies elsewhere",
 }
-"""Names of the two directories that Accelerate saves with FSDP, and what to say of one that is a save by
-itself.
-"""
+"""Names of the two directories of an Accelerate save with FSDP, and what to say of a lone one."""
 
 
 def _drop_own_counters(metadata: Metadata) -> Metadata:
@@ -83,9 +79,7 @@ def _check(parts: Rows) -> Found:
 
 
 def _find_odd_steps(parts: Rows) -> Found:
-    """Yield files whose step is neither that of their checkpoint's name nor, if no file has it,
-    most files'.
-    """
+    """Yield files whose step is neither their checkpoint's by name nor, if no file has that, most files'."""
     homes = defaultdict[str, list[tuple[Part, int]]](list)
     for part, report in parts:
         if (said := step_of(report.metadata)) is not None:
@@ -106,9 +100,7 @@ def _read_number_in_name(p: Part) -> int | None:
 
 
 def _find_model_alone(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield a save of the model alone (torchtitan's last_save_model_only) if the run has saves of whole
-    states.
-    """
+    """Yield a save of the model alone (torchtitan's last_save_model_only) if the run has whole states."""
     full = [o for o in others if (o.layout, o.run, o.kind) == (c.layout, c.run, Kind.PERIODIC)]
     if c.kind is Kind.RELEASE and full:
         other = max(full, key=lambda o: o.order).path.rpartition("/")[2]
@@ -145,9 +137,7 @@ _NAMED_BESIDE = (
 
 
 def lost_beside(c: Checkpoint, others: Saves) -> Flaws:
-    """Yield files beside the tensors that all saves of the same ranks have; ``.metadata`` lists the
-    tensors.
-    """
+    """Yield files beside the tensors that all saves of the same ranks have; ``.metadata`` lists tensors."""
 
     def states(o: Checkpoint) -> frozenset[str]:
         own = [p.path for p in o.parts if p.piece.startswith(_NAMED_BESIDE)]
@@ -189,9 +179,7 @@ TORCHSNAPSHOT = declare(__name__, "torchsnapshot", steps=_read_snapshot, check=_
 
 
 def _resume_paddle(checkpoint: Checkpoint, _path: str | None) -> Resume:
-    """Return arguments of ``paddle.distributed.load_state_dict``, which without an id loads the highest in a
-    path.
-    """
+    """Return arguments of ``paddle.distributed.load_state_dict``, which else loads the path's highest id."""
     directory = checkpoint.parts[0].path.rpartition("/")[0]
     return Resume(directory, (f"path={directory}", f"unique_id={checkpoint.generation}"))
 

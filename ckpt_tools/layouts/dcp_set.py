@@ -81,9 +81,7 @@ def _read_latest(data: bytes, _base: str) -> int | None:
 
 
 def _read_xtuner(data: bytes, base: str) -> int | None:
-    """Return the higher step of a run's last regular save and its last snapshot, as XTuner's ``.xtuner``
-    lists them.
-    """
+    """Return the higher step of a run's last regular save and its last snapshot, from XTuner's tracker."""
     run = base.rpartition("/")[0].rpartition("/")[2]
     try:
         runs = [one for one in json.loads(data)["exps"] if not base or one["exp_dir"].endswith(f"/{run}")]

@@ -139,9 +139,7 @@ def _read_words(words: Sequence[str]) -> dict[str, Any]:
 
 
 def declare(module: str, name: str, **given: Any) -> Layout:
-    """Return the layout ``name`` of a ``module``'s data file; the ``given`` fields override those of the
-    file.
-    """
+    """Return the layout ``name`` of a ``module``'s data file; the ``given`` fields override the file's."""
     file = module.rpartition(".")[2]
     table = _freeze(read_data(file)[name])
     made = {

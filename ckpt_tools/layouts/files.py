@@ -36,9 +36,7 @@ _LONGEST = 255
 
 
 class Loop(Struct, frozen=True, dict=True):
-    """A naming convention of loops.toml. ``told``: the files tell whether its number is a step or
-    an epoch.
-    """
+    """A naming convention of loops.toml. ``told``: the files tell if its number is a step or an epoch."""
 
     name: str
     templates: tuple[str, ...]

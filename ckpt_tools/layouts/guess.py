@@ -200,9 +200,7 @@ class _Shape(Struct, frozen=True, dict=True):
         return all(map(str.isdigit, self.columns[i]))
 
     def repeats(self, i: int, j: int) -> bool:
-        """Return True if the number ``i`` equals the earlier number ``j`` in each row, leading
-        zeros aside.
-        """
+        """Return True if number ``i`` equals the earlier number ``j`` in each row, leading zeros aside."""
         mine, other = ([n.lstrip("0") for n in self.columns[k]] for k in (i, j))
         return mine == other
 
@@ -371,8 +369,8 @@ def _name_role(template: str) -> str:
 
 
 class Miss(NamedTuple):
-    """``fits`` is how much of the path follows the template, ``expected`` the next token, ``found`` the text
-    there.
+    """``fits``: the text that follows the template; ``expected``: the next token; ``found``: the
+    text there.
     """
 
     path: str

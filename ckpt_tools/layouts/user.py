@@ -194,9 +194,7 @@ def _read_piece(t: Mapping[str, Any], number: int, kind: Kind) -> Piece:
 
 
 def _check_names(template: str) -> None:
-    """Raise ValueError or re.error for a template that is wrong, name by name as directories and files are
-    matched.
-    """
+    """Raise ValueError or re.error for a wrong template, name by name, as they are matched in a tree."""
     if len(template) > _LONGEST:
         raise ValueError(f"a template of {len(template)} characters is longer than {_LONGEST}")
     for name in template.split("/"):
@@ -212,9 +210,7 @@ def _check_names(template: str) -> None:
 
 
 def _check_bounds(name: str) -> None:
-    """Raise ValueError for a name of a template that text may fit in so many ways that matching takes for
-    ever.
-    """
+    """Raise ValueError for a template's name that text may fit in so many ways that matching never ends."""
     if (texts := len(_TEXT.findall(name))) > _MOST_TEXTS:
         raise ValueError(f"{name!r} has {texts} fields of any text, where {_MOST_TEXTS} can be told apart")
     if _RUN.search(re.sub(r"\[[^][{}]*\]", "", name)):

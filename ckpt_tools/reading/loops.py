@@ -28,9 +28,7 @@ _ENDING = re.compile(r"\.(?:pth\.tar|weights\.h5|[A-Za-z]\w*)$")
 
 
 class State(Struct, frozen=True):
-    """A file. ``holds`` is None if it could not be read; ``strange``: in no format of states; ``count`` of
-    steps.
-    """
+    """A file: ``holds`` is None if unreadable; ``strange``: in no format of states; ``count``: of steps."""
 
     part: Part
     holds: Holds | None = None

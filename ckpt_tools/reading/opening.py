@@ -127,9 +127,7 @@ def _fits_place(to: Place, report: Report) -> bool:
 
 
 def _find_place(s: Session, p: Part, wanted: Callable[[Place], bool], *, loop: bool = True) -> Place | None:
-    """Return the first ``wanted`` place that an ambiguous name fits, else that of a loop's save
-    below ROOT.
-    """
+    """Return the first ``wanted`` place that an ambiguous name fits, else a loop's save's below ROOT."""
     at_home = s.layouts.templates().places(os.path.dirname(p.path))
     fit = (to for to in at_home if to.piece.claim is Claim.WEAK and to.piece.file.fullmatch(p.name))
     places = [to for to in fit if is_place_of_loop(to, p.name, s.root)]

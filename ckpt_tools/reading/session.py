@@ -132,9 +132,7 @@ class Session:
         self.found.strange[os.path.dirname(part.path)] = None  # its name alone does not tell
 
     def add_members(self) -> None:
-        """Add files that only an index names, as bare files; if ROOT is one file, only those it
-        names itself.
-        """
+        """Add files that only an index names as bare files; if ROOT is one file, only those it names."""
         known = {p.path for p in self.parts} | {file.path for file in self.found.bare}
         named = self.indexes.members(None if self.found.tree else known)
         sealed = self.indexes.seals.members() if self.indexes.seals and self.found.tree else ()

@@ -1,6 +1,4 @@
-"""Files below ROOT that could not be looked at, which are never absent, and whether to answer in spite of
-them.
-"""
+"""Files below ROOT that could not be looked at: they are never absent. Whether to answer despite them."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ HINT = "make it readable, then run this again; --allow unreadable skips it, mayb
 
 
 class Answer(NamedTuple):
-    """The answer so far. ``skip``: the user permits unreadable files; ``run_named``: the user named
-    the run.
-    """
+    """The answer so far. ``skip``: unreadable files are allowed; ``run_named``: the user named the run."""
 
     chosen: Checkpoint | None = None
     rejected: Collection[Checkpoint] = ()

@@ -1,3 +1,1 @@
-"""Code that layouts share: the value that describes a layout, path templates, and what they read
-from paths.
-"""
+"""Code that layouts share: the value that describes a layout, path templates, and what they read of paths."""

@@ -104,9 +104,7 @@ def without_names(
     *,
     sure: bool = True,
 ) -> Flaws:
-    """Yield the ``names`` of files that all saves ``beside`` this one have, in the place of {} in
-    ``text``.
-    """
+    """Yield the ``names`` of files that all saves ``beside`` this one have; each fills {} in ``text``."""
     for name in lost(c, beside, names):
         yield loss(text.format(name), c.path, sure=sure)
 

@@ -22,9 +22,7 @@ Fields = Mapping[str, "str | None"]
 
 
 class NameFields(NamedTuple):
-    """What a file's ``whole`` name tells; ``piece`` is the index of its piece in the list of its
-    directory.
-    """
+    """What a file's ``whole`` name tells; ``piece`` is an index into the pieces of its directory."""
 
     piece: int
     rank: int | None
@@ -139,9 +137,7 @@ def _read_fields(fields: Fields, index: int, piece: Piece, whole: str) -> NameFi
 
 
 class Templates:
-    """All layouts' pieces by the directories they may lie in; only for a ``listing`` those with
-    Claim.DESCRIBED.
-    """
+    """All layouts' pieces by directory; pieces with Claim.DESCRIBED are among them only for a ``listing``."""
 
     def __init__(self, layouts: Iterable[Layout], *, listing: bool) -> None:
         self._arranged: dict[tuple[int, ...], _Arranged] = {}
@@ -204,9 +200,7 @@ class Places(Sequence[Place]):
         return self._arranged.pieces
 
     def read_name(self, name: str, after: int = -1) -> NameFields | None:
-        """Return what a file's name tells by the first piece after the index ``after`` that it
-        fits; or None.
-        """
+        """Return what a name tells by the first piece behind index ``after`` that it fits; else None."""
         return self._arranged.read(name, after)
 
     def __len__(self) -> int:
