@@ -215,6 +215,7 @@ class Listing:
             self.files.append(NamedFile(place, name, size, mtime_ns, findings, here.places))
 
     def _add_other(self, e: os.DirEntry[str], here: DirectoryNames, alone: bool) -> None:
+        """Add an entry that no layout knows: a tracker, a bare file, a temporary file, or unrecognised."""
         name, found = e.name, self.found
         if _leads_nowhere(e):
             found.dangling.append(e.path)

@@ -64,8 +64,9 @@ class Excluded(Struct, dict=True):
 
 
 def without(root: str, c: Checkpoint, *paths: str, kept: Collection[str] = (), label: str = "") -> str:
-    """Return the flag --exclude for the first of ``paths`` that holds neither the choice ``c`` nor a ``kept``
-    path, and what the job resumes from then: ``label``, else the choice. If none is, say to move the last.
+    """Return the flag --exclude for the first of ``paths`` in which neither the choice ``c`` nor a ``kept``
+    path lies, and what the job resumes from then: ``label``, by default the choice's. If there is no such
+    path, say to move the last one.
     """
     kept = {*kept, c.path, *(p.path for p in c.parts)}
     above = f"{root.rstrip('/')}/"
@@ -122,6 +123,7 @@ def _write_regex(glob: str) -> str:
 
 
 def _write_name_regex(piece: str) -> str:
+    """Return one name of a glob, with ``*``, ``?`` and ``[…]``, as a regular expression."""
     wild = {"*": "[^/]*", "?": "[^/]"}
     return "".join(
         (
@@ -173,6 +175,7 @@ def set_aside(found: Discovery, root: str, layouts: Layouts) -> list[Finding]:
 
 
 def _remove_copies(found: Discovery, top_of: Callable[[str, str], str]) -> None:
+    """Remove from ``found`` every file for which ``top_of`` returns a path."""
     found.parts = [p for p in found.parts if not top_of(p.folder.directory[:-1], p.name)]
     found.bare = [file for file in found.bare if not top_of(*split(file.path))]
     for paths in (found.unfinished, found.indexes, found.unneeded):

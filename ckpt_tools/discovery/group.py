@@ -110,6 +110,7 @@ def _make_checkpoint(
 
 
 def _find_kind(parts: list[Part], layout: Layout, most_ranks: int, save_interval: int | None) -> Kind:
+    """Return the kind of a checkpoint: a set that every rank saves is a dying gasp if ranks are missing."""
     first = parts[0]
     if first.kind is not Kind.PERIODIC or not layout.piece(first.piece).readers.everyone_saves:
         return first.kind

@@ -161,12 +161,14 @@ class _Settling:
         return left
 
     def _is_generic(self, place: Place) -> bool:
+        """Return True if a piece with a generic name may lie in the place's directory."""
         if basename(place.home).isdigit() and not place.home.startswith(f"{self._above}/"):
             return False  # ROOT is called by the number of a job
         claim = place.piece.claim
         return claim is Claim.GENERIC or (claim is Claim.COUNTED and place.base in self._counted)
 
     def _stays(self, place: Place, name: str) -> bool:
+        """Return True if a file of this name is the piece of this place, as its claim demands."""
         piece, layout = place.piece, place.layout.name
         if piece.claim is Claim.WEAK:
             if not is_place_of_loop(place, name, self._above):
@@ -232,6 +234,7 @@ def _find_own_numbers(files: list[NamedFile], ranks: _Ranks) -> frozenset[tuple[
 
 
 def _find_base_and_rank(place: Place, name: NameFields, ranks: _Ranks) -> tuple[str, int | None]:
+    """Return the run's directory and the file's rank, by directories of ranks if no name tells a rank."""
     rank = place.rank if place.rank is not None else name.rank
     if rank is None and (directory := ranks.get(place.base)):
         return directory
@@ -360,6 +363,7 @@ class _Naming:
         return prefix, generation
 
     def _run(self, base: str, prefix: str) -> str:
+        """Return the name of a run: its directory as seen from ``above``, and its prefix."""
         seen = relpath(base, self._above)
         if seen.startswith(".."):
             seen = basename(base)  # ROOT lies inside the run

@@ -45,6 +45,7 @@ def seals_about(path: str) -> Iterator[BareFile]:
 
 
 def _ask_each(path: str) -> Iterator[BareFile]:
+    """Yield the seals of a file by asking for each possible name, the nearest first."""
     home, name = os.path.split(path)
     at = [f"{home}/{beside(name)}"]
     for _ in range(_ABOVE):
@@ -63,6 +64,7 @@ def _ask_each(path: str) -> Iterator[BareFile]:
 
 
 def _list_fragments(directory: str) -> list[str]:
+    """Return the fragments of seals in a directory; the path itself if it is no directory on a disk."""
     try:
         return [e.path for e in entries_of(directory) if is_fragment(e.name)]
     except ABSENT:  # or a link that leads nowhere lies there, or what is no directory

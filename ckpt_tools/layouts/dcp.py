@@ -54,6 +54,7 @@ def without_common(parts: Rows) -> Found:
 
 
 def _check(parts: Rows) -> Found:
+    """Yield files whose step contradicts their name, other files or other saves, and common.pt if missing."""
     yield from without_common(parts)
     # where meta.pt tells a step, a part's step is that one, so the name is read again
     states = {p.piece: _WORDS for p, _ in parts if p.role == "state"}

@@ -183,6 +183,7 @@ def _find_missed(asked: Sequence[dict[str, Part]], saves: Sequence[dict[str, Par
 
 
 def _map_names(parts: Sequence[Part], name: Name) -> dict[str, Part]:
+    """Return name -> part, for parts with a name."""
     return {its_name: p for p in parts if (its_name := name(p)) is not None}
 
 

@@ -246,6 +246,7 @@ def _name_in_message(c: Checkpoint) -> str:
 
 
 def _list_pieces() -> Iterator[Piece]:
+    """Yield the pieces of all names in loops.toml, and of all contents."""
     for loop in loops():
         yield from loop.pieces()
     for name in PIECES:  # of several files the first good one is loaded: pieces that hold most come first

@@ -94,8 +94,7 @@ def guess(sizes: Mapping[str, int], placed: Collection[str] = (), look: Look = l
     """Return the layouts of files (path -> size); their templates fit no path that others have ``placed``."""
     made: dict[str, GuessedPiece] = {}
     shapes = [_Shape(texts, rows) for texts, rows in _group_by_texts(list(sizes)).items()]
-    fields = ((s, i, field) for s in shapes for i, field in enumerate(_name_fields(s.texts)))
-    several = any(field in WHOSE and s.varies(i) for s, i, field in fields)
+    several = any(f in WHOSE and s.varies(i) for s in shapes for i, f in enumerate(_name_fields(s.texts)))
     for shape in shapes:
         p = _add_directories(_make_piece(shape, several), placed)
         if p is not None and not re.search(r"(?:\{name\}[^/]*){3}", p.template):  # too many ways to read it
@@ -322,6 +321,7 @@ def _group_layouts(pieces: Iterable[GuessedPiece]) -> list[list[GuessedPiece]]:
 
 
 def _are_two_saves(p: GuessedPiece, other: GuessedPiece) -> bool:
+    """Return True if files with the same whole state are two saves, not one: by their names in loops.toml."""
     in_loops = {numbers_named(path)[0] is not None for path in (p.paths[0], other.paths[0])}
     return bool(p.state) and p.state == other.state and (len(in_loops) > 1 or not p.fields & WHEN)
 
@@ -364,6 +364,7 @@ def _assign_roles(pieces: Sequence[GuessedPiece], sizes: Mapping[str, int]) -> I
 
 
 def _name_role(template: str) -> str:
+    """Return the words of a template that are no fields or units, joined by "_"; "part" without any."""
     words = re.findall("[a-z]+", re.sub(r"\{.*?\}|\.\w+$", " ", template.lower()))
     return "_".join(word for word in words if not _CALLED.fullmatch(word)) or "part"
 

@@ -28,7 +28,9 @@ _ENDING = re.compile(r"\.(?:pth\.tar|weights\.h5|[A-Za-z]\w*)$")
 
 
 class State(Struct, frozen=True):
-    """A file: ``holds`` is None if unreadable; ``strange``: in no format of states; ``count``: of steps."""
+    """A file and what it holds. ``holds`` is None if it could not be read, ``strange`` says that it is in no
+    format of states, ``count`` is the number of its optimizer's steps.
+    """
 
     part: Part
     holds: Holds | None = None
@@ -90,6 +92,7 @@ def place_loops(s: Session, parts: Sequence[Part]) -> list[Part]:
 
 
 def _place_run(s: Session, parts: Sequence[Part]) -> Iterator[Part]:
+    """Yield the parts of one run, placed by the step or epoch of their saves; other files become bare."""
     saves = _join_halves(_find_saves(_assign_roles(_read_states(s, parts))))
     counted = _find_unit(saves)
     shifts = _find_shifts(saves, counted)
@@ -137,6 +140,7 @@ def _read_state(p: Part, s: Session, *, inside: bool) -> State:
 
 
 def _place(f: State, save: _Save, step: int | None, epoch: int | None) -> Part:
+    """Return a file's part with the piece that its content is, and the numbers of its save."""
     loop = loop_of(f.part)
     rolling = loop.rolling or loop is not save.loop
     weights = all(o.holds is not None and o.holds.weights for o in save.files)
@@ -190,6 +194,7 @@ def _assign_roles(states: Sequence[State]) -> list[State]:
 
 
 def _identify_save(p: Part) -> object:
+    """Return what files of one save have in common: a directory, or numbers, and a word."""
     loop = loop_of(p)
     word = "" if loop.numbered else p.name if loop.dated else loop.name
     return p.home, p.kind, None if p.home else (p.step, p.epoch), word
@@ -253,7 +258,9 @@ def _grow(telling: Sequence[tuple[int, _Save]]) -> bool:
 
 
 def _find_shifts(saves: Sequence[_Save], counted: str) -> tuple[int, int, bool]:
-    """Return how much most names exceed the files' steps and epochs, and if optimizers count as names do."""
+    """Return by how much most names exceed the steps and the epochs in their files (by 0 or 1), and True if
+    optimizers have taken as many steps as names say.
+    """
     shifts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
     for save in saves:
         for found, named, held in zip(shifts, save.named(counted), (save.steps, save.epochs), strict=True):

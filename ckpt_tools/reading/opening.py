@@ -51,6 +51,7 @@ def _find_pieces(s: Session, parts: Parts, wanted: Callable[[Piece], object]) ->
 
 
 def _place_ambiguous(s: Session, parts: Parts) -> Parts:
+    """Return the parts with a place for each ambiguous name, by content or by neighbours; others are bare."""
     silent = _find_pieces(s, parts, lambda piece: piece.content.step)
     if not silent and not _find_pieces(s, parts, lambda piece: piece.claim is Claim.WEAK):
         return parts
@@ -244,6 +245,7 @@ def _find_without_key(s: Session, parts: Parts) -> Iterator[str]:
 
 
 def _find_models_alone(s: Session, run: Parts) -> Iterator[str]:
+    """Yield files of a run that were read and have tensors, but no optimizer's state or counter."""
     read = [p for p in run if p.path in s.reports and _is_sound(s, p)]
     without = [p for p in read if not _counts_updates(s, p)]
     if without and len(without) == len(read):  # the very newest may be damaged
@@ -267,6 +269,7 @@ def _find_without_counters(s: Session, parts: Parts) -> Iterator[str]:
 
 
 def _find_partial(s: Session, run: Parts) -> Iterator[str]:
+    """Yield files of a run that count nothing, and whose tensors are only some of a file's that counts."""
     counters = s.layouts.piece_of(run[0]).content.state_told
     counting = [p for p in run if not s.known(p).metadata.keys().isdisjoint(counters)]
     others = [p for p in run if s.known(p).metadata.keys().isdisjoint(counters)]

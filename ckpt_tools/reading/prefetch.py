@@ -63,6 +63,7 @@ def _may_be_shared(s: Session, level: Level) -> bool:
 
 
 def _read_disk(s: Session, parts: Sequence[Part], level: Level, bare: bool) -> None:
+    """Have small files of a disk read by copies of this process, if they are many and mostly unknown."""
     jobs, count = s.options.jobs or default_jobs(), len(parts) + bare * len(s.found.bare)
     if count < LEAST or jobs < 2 or not _may_be_shared(s, level):
         return
@@ -97,6 +98,7 @@ def unknown_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: b
 
 
 def _find_requests(s: Session, parts: Sequence[Part], level: Level, *, bare: bool) -> list[Request]:
+    """Return the files to open for reports at ``level``: parts, then bare files."""
     out = dict[str, Request]()
     for p in parts:
         piece, have = s.layouts.piece_of(p), s.reports.get(p.path)

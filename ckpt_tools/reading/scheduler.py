@@ -132,6 +132,7 @@ class Scheduler:
             self._out.clear()
 
     def _batches(self, requests: list[Request]) -> Iterator[Batch]:
+        """Yield requests in batches, without files that are better read by this process."""
         files = max(1, min(FILES, len(requests) // (EACH * max(2, self.engine.width()))))
         if self.reader.options.explain or (self.reader.key is not None and not self.engine.here):
             requests.clear()  # no other process may see the key, or explain its work
@@ -171,6 +172,7 @@ class Scheduler:
             )
 
     def _take(self, batch: Batch, future: Future[Any]) -> Iterator[tuple[Request, Seen]]:
+        """Yield the results of a finished batch. Raise CannotLook if the engine or its worker is no use."""
         try:
             version, host, defect, answers = future.result()
         except (Exception, CancelledError) as e:

@@ -1,4 +1,6 @@
-"""Files below ROOT that could not be looked at: they are never absent. Whether to answer despite them."""
+"""Files below ROOT that could not be looked at, which never count as absent; and whether to answer in spite
+of them.
+"""
 
 from __future__ import annotations
 
@@ -113,6 +115,7 @@ def weigh(s: Session, answer: Answer) -> tuple[list[Unseen], list[Finding]]:
 
 
 def _list_unseen(s: Session, answer: Answer, chosen: Collection[str]) -> Iterator[Unseen]:
+    """Yield whatever was not seen: directories, indexes, trackers, and parts but those of the choice."""
     yield from s.found.unseen
     yield from s.unplaced
     # also indexes of rejected checkpoints, which may be rejected for lack of the files in them
@@ -238,6 +241,7 @@ def prove(s: Session) -> None:
 
 
 def _sealed_files(s: Session) -> Iterator[_SealedInStore]:
+    """Yield the files in the store, with the entries of seals and manifests on each."""
     formats = {p.path: formats_allowed(p, s.layouts.piece_of(p)) for p in s.parts}
     every: list[BareFile | Part] = [*s.found.bare, *s.parts]
     times = {x.path: x.mtime_ns for x in every if is_url(x.path) and not x.findings and x.size > 0}
@@ -268,6 +272,7 @@ def _judge(evidence: Evidence, f: _SealedInStore) -> Report | Finding:
 
 
 def _why_not(told: StoreChecksums) -> str:
+    """Return why the store's checksums prove nothing about a file."""
     if not told.sums or all(s.claimed for s in told.sums):
         return "the store keeps no checksum of it that it has compared with its bytes"
     kept = ", ".join(dict.fromkeys(NAMES[s.algorithm] + ("" if s.whole else " of parts") for s in told.sums))

@@ -149,6 +149,7 @@ class Templates:
                 self._directory(names).pieces.append(_PieceInDirectory(order, layout, piece, names))
 
     def _directory(self, names: tuple[str, ...]) -> _Node:
+        """Return the node of directories whose last names these templates fit; add it if there is none."""
         at = self._top
         for name in reversed(names):
             if name not in at.above:
