@@ -15,10 +15,10 @@ from ckpt_tools.layouts import Layouts, use
 from ckpt_tools.layouts.common.counters import (
     EPOCHS,
     STEPS,
+    find_misnamed,
     named_epochs,
     named_steps,
     read_steps,
-    told_otherwise,
 )
 from ckpt_tools.layouts.common.layout import (
     Compared,
@@ -226,7 +226,7 @@ def _check_bounds(name: str) -> None:
 def _check(step_keys: Sequence[str], epoch_keys: Sequence[str], parts: Rows) -> Found:
     """The step of a file against its name; without keys of its own, which file says it, only as a warning."""
     if not step_keys and not epoch_keys:
-        for path, flaw in told_otherwise(parts, lambda p: (p.step, p.epoch, p.step_in_epoch)):
+        for path, flaw in find_misnamed(parts, lambda p: (p.step, p.epoch, p.step_in_epoch)):
             yield path, replace(flaw, severity=Severity.WARNING, hint=_UNIT)
     yield from named_steps(parts, step_keys, " or ".join(step_keys))
     yield from named_epochs(parts, epoch_keys, " or ".join(epoch_keys))
