@@ -27,7 +27,7 @@ from ckpt_tools.storage.urls import absolute, is_url
 if TYPE_CHECKING:
     from ckpt_tools.model.answers import Scan, Verification
     from ckpt_tools.reading.engines import Engine
-    from ckpt_tools.reading.unseen import Asked
+    from ckpt_tools.reading.sampling import Asked
     from ckpt_tools.settings.parsers import Share
 
 __all__ = ["Progress", "latest", "plan", "scan", "show", "verify"]
@@ -149,7 +149,7 @@ def _parse_sample(sample: Share | str | None, max_duration: float | None, level:
     """Return which part of the contents to read; None for all."""
     if sample is None and max_duration is None:
         return None
-    from ckpt_tools.reading.unseen import Asked
+    from ckpt_tools.reading.sampling import Asked
     from ckpt_tools.settings.parsers import share
 
     try:

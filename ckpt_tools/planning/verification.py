@@ -43,7 +43,7 @@ from ckpt_tools.storage.urls import common, is_url
 
 if TYPE_CHECKING:
     from ckpt_tools.reading.engines import Engine
-    from ckpt_tools.reading.unseen import Asked
+    from ckpt_tools.reading.sampling import Asked
 
 
 class Interrupted(KeyboardInterrupt):
@@ -126,11 +126,11 @@ class Verifier(NamedTuple):
     def _read(self, s: Session, cache: Cache | None, depth: Level) -> None:
         """Have a report on every part: a sample is drawn over all files, else many are read at once."""
         if self.options.by_store:
-            from ckpt_tools.reading.unseen import prove  # few stores have seals
+            from ckpt_tools.reading.by_store import prove  # few stores have seals
 
             prove(s)
         if self.sample is not None:
-            from ckpt_tools.reading.unseen import Sampling
+            from ckpt_tools.reading.sampling import Sampling
 
             Sampling(self.sample, s, cache).read(self.level)
         else:

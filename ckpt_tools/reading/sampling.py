@@ -1,0 +1,190 @@
+"""A part of the contents, read: which files, in what order, and what that says about the others."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from math import ceil
+
+import xxhash
+from msgspec import Struct
+
+from ckpt_tools.cache import Cache, Entry, Seen
+from ckpt_tools.errors import UsageError
+from ckpt_tools.model import answers
+from ckpt_tools.model.finding import Verdict
+from ckpt_tools.model.report import Level
+from ckpt_tools.reading.prefetch import unknown_requests
+from ckpt_tools.reading.reader import recall
+from ckpt_tools.reading.scheduler import Request
+from ckpt_tools.reading.session import Session
+from ckpt_tools.settings.parsers import Share
+from ckpt_tools.storage import Identity
+from ckpt_tools.storage.retry import status
+
+_QUESTION = b"when its contents were checked"
+_DAMAGED = b"damaged"
+
+
+class File(Struct):
+    """A file to sample. ``home`` is a number made of its path. Times are in ns since 1970, 0 for never:
+    ``checked`` when its contents were last read to their end, ``tried`` also when the time did not suffice.
+    """
+
+    request: Request
+    home: int
+    checked: int = 0
+    tried: int = 0
+    damaged: bool = False
+    done: bool = False
+
+    @property
+    def size(self) -> int:
+        return max(0, self.request.size)
+
+
+class Asked:
+    """How much to read, over all roots of one question, and how much of it was read."""
+
+    def __init__(self, share: Share | None, max_duration: float | None, level: Level) -> None:
+        if level is not Level.CONTENT:
+            what = "--budget" if share is None else f"--sample {share.text}"
+            raise UsageError(
+                f"{what} is about reading contents, and level {level}"
+                f" {'reads none' if level < Level.CONTENT else 'needs all of them'}",
+                "add --level content, or leave it out",
+            )
+        self.share, self.max_duration, self.stopped = share, max_duration, False
+        self._ends = None if max_duration is None else time.monotonic() + max_duration
+        self._left = share.size if share else None
+        self.files: list[File] = []
+
+    @property
+    def seconds(self) -> float | None:
+        """The seconds that are left; None without a limit."""
+        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
+
+    def pick(self, files: Sequence[File], seed: int) -> list[File]:
+        """Return the files to read: damaged ones first, then those not tried for longest, then at random."""
+        share = self.share
+        mine = [f for f in files if share is None or share.has(f.home)]
+        chance = {f.home: xxhash.xxh3_64_intdigest(f.home.to_bytes(8, "big"), seed) for f in mine}
+        mine.sort(key=lambda f: (not f.damaged, f.tried, chance[f.home]))
+        limit = self._left
+        if share is not None and share.fraction is not None:
+            limit = ceil(share.fraction * sum(f.size for f in mine))
+        if limit is None:
+            return mine
+        picked = list[File]()
+        for f in mine:
+            if limit > 0:
+                picked.append(f)
+                limit -= f.size
+        self._left = None if self._left is None else max(0, limit)
+        return picked
+
+    def told(self) -> answers.Sample:
+        """Return the part of the answer that is about the sample."""
+        files = self.files
+        never = sum(not f.checked for f in files)
+        read = [f for f in files if f.done]
+        return answers.Sample(
+            asked=self.share.text if self.share else None,
+            max_duration=self.max_duration,
+            stopped=self.stopped,
+            bytes=sum(f.size for f in files),
+            bytes_read=sum(f.size for f in read),
+            blocks=len(files),
+            blocks_read=len(read),
+            files=len(files),
+            files_read=len(read),
+            never=never,
+            oldest_ns=None if never else min((f.checked for f in files), default=None),
+        )
+
+    def why_nothing(self) -> str:
+        """Return what to tell the user if the time did not suffice for any file; else ""."""
+        if not self.stopped or any(f.done for f in self.files):
+            return ""
+        return "--budget ran out before any file had been read to its end: give more time"
+
+
+class Sampling:
+    """The sampling of one root, for an ``Asked``."""
+
+    def __init__(self, asked: Asked, s: Session, cache: Cache | None) -> None:
+        self.asked, self.s, self.reader, self.cache = asked, s, s.reader, cache
+        self.now_ns, self.begun = time.time_ns(), False
+
+    def read(self, level: Level) -> None:
+        """Have a report ready on every file; on files not picked, or without time left, one on structure."""
+        s, files = self.s, self._find_files(level)
+        self.asked.files += files
+        picked = self.asked.pick(files, self.now_ns)
+        s.bytes_total = s.bytes_done + sum(f.size for f in picked)
+        wanted = {f.home for f in picked}
+        if self.asked.max_duration is not None:  # else in their order: an index may add up over several
+            files = [*picked, *(f for f in files if f.home not in wanted)]
+        for f in files:
+            if f.home in wanted and not self.reader.spent:
+                self._check(f)
+            else:
+                self._look(f, Level.STRUCTURE)
+            if not f.done:
+                self.reader.partial.add(f.request.path)
+        self.asked.stopped = self.asked.stopped or not all(f.done for f in picked)
+
+    def _find_files(self, level: Level) -> list[File]:
+        """Return the files that have contents, with the times of earlier runs."""
+        s, base = self.s, self.s.root if self.s.found.tree else os.path.dirname(self.s.root)
+        files = list[File]()
+        for r in unknown_requests(s, s.parts, level, bare=True):
+            if r.size <= 0:
+                continue
+            f = File(r, xxhash.xxh3_64_intdigest(os.fsencode(os.path.relpath(r.path, base))))
+            files.append(f)
+            if known := recall(self.cache, r.path, _QUESTION, Level.CONTENT, ever=True):
+                own = known[0]
+                f.damaged, f.tried = own.data == _DAMAGED, own.seen_ns
+                f.checked = int(own.data) if own.data.isdigit() else 0
+            question = self.reader.question(r.expect, s.indexes.based(r.path))
+            if known := recall(self.cache, r.path, question, Level.CONTENT, ever=True):
+                whole = known[0]
+                f.checked, f.tried = max(f.checked, whole.seen_ns), max(f.tried, whole.seen_ns)
+                f.damaged = f.damaged or whole.bad
+        return files
+
+    def _look(self, f: File, level: Level) -> Seen:
+        """Read a file, and prefetch the result as the report on its contents, whatever its level."""
+        began, path = time.time_ns(), f.request.path
+        report, anatomy = self.reader.read(path, level, f.request.expect, f.request.claims)
+        identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(began) else None
+        seen = Seen(report, anatomy.places, identity)
+        self.reader.prefetched[path] = Level.CONTENT, seen
+        return seen
+
+    def _check(self, f: File) -> None:
+        """Read a file's contents, and keep when. A file that had all the time there was counts as tried."""
+        began = time.time_ns()
+        if not self.begun:
+            self.begun, f.tried = True, self.now_ns
+            with suppress(OSError):  # what is wrong with it is said when it is read
+                self._keep(f, Identity.of(status(f.request.path)), began)
+        seen = self._look(f, Level.CONTENT)
+        f.done, f.damaged = not self.reader.stopped, seen.report.verdict is Verdict.BROKEN
+        if f.done:
+            f.checked = f.tried = self.now_ns
+        if f.damaged and self.cache is not None:
+            self.cache.forget(f.request.path)  # what an earlier run said of it
+        if f.done or f.damaged:
+            self._keep(f, seen.identity, began)
+
+    def _keep(self, f: File, identity: Identity | None, began: int) -> None:
+        """Keep a file's times for later runs, if it is still the file that was read."""
+        if self.cache is not None and identity is not None and identity.settled(began):
+            data = _DAMAGED if f.damaged else str(f.checked).encode()
+            self.cache.put(
+                f.request.path, _QUESTION, identity, Entry(data, int(Level.CONTENT), f.tried, False)
+            )
