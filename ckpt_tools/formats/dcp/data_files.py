@@ -1,9 +1,9 @@
-"""What ``.metadata`` says about one data file (``*.distcp``): its segments must fill it, and each must hold
-what it is said to hold.
+"""The check of one data file (``*.distcp``) against ``.metadata``: its segments must fill the file, and each
+must hold the tensor or object that ``.metadata`` names.
 
 A segment is one whole torch.save archive (torch/distributed/checkpoint/filesystem.py, _write_item). With
-serialization_format SAFETENSORS the file ends in one safetensors blob for all its tensors; their segments
-then all begin where the blob does, with the tensor's size as length.
+serialization_format SAFETENSORS the file ends in one safetensors blob for all its tensors: each tensor's
+segment then begins where the blob begins, and its length is the size of the tensor.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ckpt_tools.model.report import Guard, Level, Tensor
 from ckpt_tools.storage import BytesSource, Source
 
 PACKED, _UNPACKED = 1 << 20, 8 << 20
-"""Bytes of a compressed object, and of what it decodes into, that are looked at."""
-_PICKLES = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call", "needs-trust"})
-_END = b"PK\5\6"
+"""The largest compressed object that is decoded, and the largest result, in bytes."""
+_PICKLE_CODES = frozenset({"unsafe-pickle", "unread-pickle", "suspect-call", "needs-trust"})
+_ZIP_END = b"PK\5\6"
 _ZSTD_NAME = "stream.zstd/1"  # _extension.py: ZStandard.get_descriptor
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
 
 class Piece(NamedTuple):
-    """One segment with what it must hold: a chunk of ``dtype`` and ``sizes``, or an object (``dtype`` "")."""
+    """One segment, which must hold a chunk of a tensor (``dtype``, ``sizes``) or an object (``dtype`` "")."""
 
     start: int
     length: int
@@ -50,16 +50,16 @@ class Piece(NamedTuple):
 
 
 def _lay_out(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
-    """The segments of one file in order, and those that have no archive: they share its safetensors blob."""
-    order, blob, others = sorted(pieces), list[Piece](), list[Piece]()
+    """Return the segments that are archives, sorted, and the segments that share the safetensors blob."""
+    order, blob, archives = sorted(pieces), list[Piece](), list[Piece]()
     for p in order:
         bare = p.dtype and not p.transforms and p.length == math.prod(p.sizes) * ITEMSIZE.get(p.dtype, -1)
-        (blob if bare else others).append(p)
-    return (others, blob) if blob and all(p.start == blob[0].start for p in blob) else (order, [])
+        (blob if bare else archives).append(p)
+    return (archives, blob) if blob and all(p.start == blob[0].start for p in blob) else (order, [])
 
 
 def find_clash(pieces: Sequence[Piece]) -> Piece | None:
-    """The first segment of a file that begins inside the one before it."""
+    """Return the first segment of a file that begins inside the segment before it, or None."""
     order, blob = _lay_out(pieces)
     at = 0
     for p in [*order, *blob[:1]]:
@@ -71,7 +71,7 @@ def find_clash(pieces: Sequence[Piece]) -> Piece | None:
 
 @limited
 def check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator[Finding]:
-    """The claim's check: ``pieces`` are all segments of the file, without overlap."""
+    """Compare a data file with ``pieces``: all its segments by ``.metadata``, which do not overlap."""
     if not source.size:
         raise Damage("empty-file", f"the file has no bytes; {len(pieces):,} entries should be in it", 0)
     order, blob = _lay_out(pieces)
@@ -99,7 +99,7 @@ def check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator
 def _read_archive(
     source: Source, anatomy: Anatomy, p: Piece
 ) -> Generator[Finding, None, tuple[list[Tensor], bool]]:
-    """Check the archive of a segment; returns its tensors, and whether one of the findings was an error."""
+    """Check a segment's archive; return its tensors, and whether an error was found. Fill ``anatomy``."""
     box = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     name, failed, check = p.fqn[:200], False, torch_zip.FORMAT.checks[Level.STRUCTURE]
     reading = inside(source, p.start, p.length, check, box, prefix=f"{name!r}: ")
@@ -123,34 +123,35 @@ def _read_archive(
 
 
 def check_tensor(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
-    held, failed = yield from _read_archive(source, anatomy, p)
-    if len(held) == 1 and not held[0].name:
-        t = held[0]
+    """Compare the tensor in a segment with its dtype and shape by the index; add it to ``anatomy``."""
+    tensors, failed = yield from _read_archive(source, anatomy, p)
+    if len(tensors) == 1 and not tensors[0].name:
+        t = tensors[0]
         anatomy.tensors.append(replace(t, name=p.fqn))
         if (t.dtype, t.shape) != (p.dtype, p.sizes):
-            yield _differs(p, t)
+            yield _make_mismatch(p, t)
         return
-    anatomy.tensors += (replace(t, name=f"{p.fqn}.{t.name}".rstrip(".")) for t in held)
-    if not held and not failed:
+    anatomy.tensors += (replace(t, name=f"{p.fqn}.{t.name}".rstrip(".")) for t in tensors)
+    if not tensors and not failed:
         yield finding("bad-header", f"the segment of {p.fqn[:200]!r} holds no tensor", offset=p.start)
 
 
-def _differs(p: Piece, t: Tensor) -> Finding:
+def _make_mismatch(p: Piece, t: Tensor) -> Finding:
     why = f"{p.fqn[:200]!r} is {t.dtype} {list(t.shape)} here, the index says {p.dtype} {list(p.sizes)}"
     return finding("tensor-size", why, offset=p.start if t.offset is None else t.offset)
 
 
 def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
-    """An object: a torch.save archive, as both planners that exist write it; or the plain pickle of another
-    planner. ``dcp.load`` hands each to torch.load, which unpickles it without asking.
+    """Check an object's segment: a torch.save archive, as both planners of torch write it, or a plain pickle
+    of another planner. ``dcp.load`` hands either to torch.load, which unpickles it without asking.
     """
     anatomy.keys.add(p.fqn)
     title = f"the object {p.fqn[:200]!r}"
     head = source.read(p.start, min(64, p.length))
     tail = source.read(p.start + p.length - 22, 22) if p.length >= 22 else b""
-    if head.startswith(b"PK\3\4") or tail.startswith(_END):
-        held, _ = yield from _read_archive(source, anatomy, p)
-        anatomy.tensors += (replace(t, name=f"{p.fqn}.{t.name}".rstrip(".")) for t in held)
+    if head.startswith(b"PK\3\4") or tail.startswith(_ZIP_END):
+        tensors, _ = yield from _read_archive(source, anatomy, p)
+        anatomy.tensors += (replace(t, name=f"{p.fqn}.{t.name}".rstrip(".")) for t in tensors)
         _remember_scalar(source, anatomy, p, head)
         return
     what = f"{p.fqn[:200]!r}: raw bytes of an object; only their length is checked"
@@ -159,22 +160,21 @@ def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
         why = f"{title} begins with {len(head)} zero bytes instead of an archive"
         yield finding("zero-filled", why, offset=p.start)
     elif head[:1] == b"\x80" and head[1:2] in (b"\2", b"\3", b"\4", b"\5"):
-        why = f"{title} is a plain pickle, which has no checksum"
-        yield finding("not-checksummed", why, offset=p.start)
+        yield finding("not-checksummed", f"{title} is a plain pickle, which has no checksum", offset=p.start)
         yield from _check_pickles(source, anatomy, p)
-    else:  # pickles of protocols 0 and 1 have no mark: that these bytes are none is no damage
+    else:  # pickles of protocols 0 and 1 have no mark: bytes that cannot be read as a pickle are no damage
         box = Anatomy()
-        yield from _keep_pickles(_check_pickles(source, box, p))
+        yield from _filter_pickle_findings(_check_pickles(source, box, p))
         anatomy.named(box)
         why = f"{title} is not a torch.save archive"
         yield finding("wrong-format", why, offset=p.start, severity=Severity.WARNING)
 
 
 def _check_pickles(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
-    """What an object's pickles are: torch's old format has five, any other caller of pickle reads one."""
+    """Check an object's pickles: torch's old format has five, any other caller of pickle reads one."""
     if legacy_magic(source.read(p.start, min(HEAD, p.length))):
         box, check = Anatomy(regions=None), torch_legacy.FORMAT.checks[Level.STRUCTURE]
-        yield from _keep_pickles(inside(source, p.start, p.length, check, box))
+        yield from _filter_pickle_findings(inside(source, p.start, p.length, check, box))
         anatomy.named(box)
         return
     try:
@@ -183,27 +183,26 @@ def _check_pickles(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Findi
         yield e.finding
 
 
-def _keep_pickles(found: Iterable[Finding], offset: int | None = None) -> Iterator[Finding]:
-    """What findings say about pickles, and nothing else; ``offset`` replaces theirs."""
-    for f in found:
-        if f.code in _PICKLES:
+def _filter_pickle_findings(findings: Iterable[Finding], offset: int | None = None) -> Iterator[Finding]:
+    """Yield the findings about pickles only, at ``offset`` instead of their own offsets if it is given."""
+    for f in findings:
+        if f.code in _PICKLE_CODES:
             yield f if offset is None else replace(f, offset=offset)
 
 
 def _remember_scalar(source: Source, anatomy: Anatomy, p: Piece, head: bytes) -> None:
-    """Keep an object that is one plain scalar (step, epoch …): its pickle is the archive's first record."""
+    """Add an object to the metadata if it is one scalar (step, epoch …), which the first record pickles."""
     if len(head) < 30 or not head.startswith(b"PK\3\4"):
         return
-    at = 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-    with suppress(Damage):  # longer, or damaged and reported already
-        if at < p.length and (
-            got := scalar(read_pickle(source.read(p.start + at, min(128, p.length - at))).value)
-        ):
-            remember(anatomy.metadata, p.fqn[:256], got[0])
+    at = 30 + sum(int.from_bytes(head[i : i + 2], "little") for i in (26, 28))  # zip header, name, extra
+    with suppress(Damage):  # more than a scalar, or damaged and reported already
+        data = source.read(p.start + at, min(128, p.length - at)) if at < p.length else b""
+        if data and (plain := scalar(read_pickle(data).value)):
+            remember(anatomy.metadata, p.fqn[:256], plain[0])
 
 
 def _check_transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
-    """What was compressed: its length, how it begins, and what the pickle of an object would run."""
+    """Check a compressed segment: its first bytes, and the calls in the pickle of an object."""
     name, names = repr(p.fqn[:200]), ", ".join(t[:40] for t in p.transforms[:4])
     what = f"{name}: transformed by {names}; only its length is checked"
     anatomy.explain(p.start, p.length, what, Guard.UNPROTECTED)
@@ -227,12 +226,13 @@ def _check_transformed(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[F
         yield finding("unread-pickle", text, offset=p.start)
         return
     box, inner = Anatomy(), p._replace(start=0, length=len(data), transforms=())
-    yield from _keep_pickles(structure(BytesSource(data), box, partial(check_object, p=inner)), p.start)
+    findings = structure(BytesSource(data), box, partial(check_object, p=inner))
+    yield from _filter_pickle_findings(findings, p.start)
     anatomy.named(box)
 
 
 def _check_blob(source: Source, anatomy: Anatomy, at: int, pieces: Sequence[Piece]) -> Iterator[Finding]:
-    """One safetensors file, from ``at`` to the end of the data file, that holds all tensors."""
+    """Check the safetensors blob from ``at`` to the end of the data file: it holds exactly ``pieces``."""
     if at >= source.size:
         why = f"the tensors should begin at byte {at:,}, where the file ends"
         raise Damage("truncated", why, source.size)
@@ -242,13 +242,13 @@ def _check_blob(source: Source, anatomy: Anatomy, at: int, pieces: Sequence[Piec
     anatomy.sums += box.sums
     for r in box.regions or ():
         anatomy.explain(*r)
-    held = {t.name: t for t in box.tensors}
+    in_blob = {t.name: t for t in box.tensors}
     for p in pieces:
-        here = held.pop(p.fqn, None)
-        if here is None:
+        tensor = in_blob.pop(p.fqn, None)
+        if tensor is None:
             why = f".metadata says that tensor {p.fqn[:200]!r} is here, but it is not"
             yield finding("bad-header", why, offset=at)
-        elif (here.dtype, here.shape) != (p.dtype, p.sizes):
-            yield _differs(p, here)
-    for name, t in held.items():
+        elif (tensor.dtype, tensor.shape) != (p.dtype, p.sizes):
+            yield _make_mismatch(p, tensor)
+    for name, t in in_blob.items():
         yield finding("bad-header", f".metadata does not know tensor {name[:200]!r}", offset=t.offset)

@@ -1,8 +1,8 @@
-"""torch.distributed.checkpoint: ``.metadata``, a pickle that says what every byte of the
-``__<rank>_<k>.distcp`` files beside it holds.
+"""torch.distributed.checkpoint (DCP): ``.metadata``, a pickle that lists which bytes of the data files
+(``__<rank>_<k>.distcp``) in its directory hold which tensor or object.
 
-Facts: torch/distributed/checkpoint/{metadata,filesystem,default_planner}.py of torch 2.13, earlier ones from
-2.0 on differ in attributes;
+Facts: torch/distributed/checkpoint/{metadata,filesystem,default_planner}.py of torch 2.13; versions from 2.0
+on differ in attributes.
 megatron/core/dist_checkpointing/strategies/filesystem_async.py of Megatron-core 0.16.
 """
 
@@ -55,7 +55,7 @@ _PADDLE = re.compile(r"\d+_(\d+)\.distcp")
 
 
 def _magic(head: bytes) -> bool:
-    """A pickle of protocol 2 to 5 whose first name is that of the Metadata class."""
+    """Return whether the file is a pickle of protocol 2 to 5 that first names a Metadata class's module."""
     return (
         head[:1] == b"\x80"
         and head[1:2] in (b"\2", b"\3", b"\4", b"\5")
@@ -64,7 +64,7 @@ def _magic(head: bytes) -> bool:
 
 
 def _index_of(name: str) -> tuple[str, ...]:
-    """A data file needs ``.metadata``, or that of its rank when it was saved without collectives."""
+    """Return the possible index names of a data file; a save without collectives has one index per rank."""
     if not name.endswith(".distcp"):
         return ()
     if m := _PADDLE.fullmatch(name):
@@ -75,6 +75,7 @@ def _index_of(name: str) -> tuple[str, ...]:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check ``.metadata`` alone; ``anatomy.members`` gets a claim that checks each data file against it."""
     why = "DCP's .metadata has no checksum: it is checked against itself and against the files beside it"
     yield finding("not-checksummed", why)
     pickled = yield from _read_pickle(source, anatomy)
@@ -90,7 +91,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     yield from _compare_places(known, placed)
     yield from _claim_files(known, placed, anatomy)
     yield from _check_paths(root.get("planner_data"), known)
-    yield from _check_small(root, anatomy)
+    yield from _check_version(root, anatomy)
     head = source.read(0, min(11, source.size))
     length = int.from_bytes(head[3:], "little")
     if len(head) == 11 and head[2] == _FRAME and length < _TARGET and 11 + length != pickled.end:
@@ -109,7 +110,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _read_pickle(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
-    """The pickle, with a note on needed trust only for classes that no .metadata of torch has."""
+    """Return the pickle; the finding needs-trust names only classes that no .metadata of torch has."""
     reading = read_judged(source, 0, source.size, anatomy, whole=True)
     while True:
         try:
@@ -119,11 +120,12 @@ def _read_pickle(source: Source, anatomy: Anatomy) -> Generator[Finding, None, P
             break
         if f.code != "needs-trust":
             yield f
-    yield from _find_strangers(anatomy.globals)
+    yield from _check_globals(anatomy.globals)
     return pickled
 
 
-def _find_strangers(names: Sequence[str]) -> Iterator[Finding]:
+def _check_globals(names: Sequence[str]) -> Iterator[Finding]:
+    """Report classes and functions named by the pickle that no .metadata of torch has."""
     known = [f"{m} {n}" for n, modules in CLASSES.items() for m in modules]
     known += ["torch Size", "torch.serialization _get_layout"]
     split = [Global(*full.split(" ", 1)) for full in names if " " in full]
@@ -133,23 +135,22 @@ def _find_strangers(names: Sequence[str]) -> Iterator[Finding]:
             why = f"the pickle names {str(g)[:120]}: that is {meant.replace(' ', '.')} with a flipped bit"
             yield finding("bad-header", why)
     if odd:
-        some = ", ".join(str(g)[:80] for g in odd[:4]) + (f" and {len(odd) - 4} more" if len(odd) > 4 else "")
-        yield finding("needs-trust", f"the pickle names {some}", offset=0)
+        more = f" and {len(odd) - 4} more" if len(odd) > 4 else ""
+        shown = ", ".join(str(g)[:80] for g in odd[:4]) + more
+        yield finding("needs-trust", f"the pickle names {shown}", offset=0)
 
 
 def _check_paths(paths: Any, known: Mapping[str, Entry]) -> Iterator[Finding]:
-    """planner_data: name -> the keys that lead to it in the nested state_dict; joined by dots they are the
-    name (_nested_dict.py).
-
-    Other planners than torch's own may keep something else there, or nothing. Before torch 2.3 there could be
-    more names than were saved.
+    """Check planner_data: flat name -> tuple of keys in the nested state_dict, whose texts joined by
+    dots are the name (_nested_dict.py). Other planners than torch's own may keep something else, or nothing.
+    Before torch 2.3 planner_data could have more names than were saved.
     """
     if not isinstance(paths, dict) or not any(type(path) is tuple for path in paths.values()):
         return
     missing = known.keys() - paths.keys()
     for fqn, path in paths.items():
-        whole = type(path) is tuple and path and all(_is_key(k) for k in path)
-        if not whole or ".".join(map(str, path)) != fqn:
+        valid = type(path) is tuple and path and all(_is_key(k) for k in path)
+        if not valid or ".".join(map(str, path)) != fqn:
             why = f"planner_data says that {str(fqn)[:200]!r} is made of {str(path)[:200]}"
             yield finding("bad-header", why)
         elif fqn not in known and len(missing) * len(paths) < _PAIRS and near_miss(fqn, missing):
@@ -163,8 +164,8 @@ def _is_key(value: Any) -> bool:
     return type(value) is str or (type(value) is int and abs(value) < 1 << 64)
 
 
-def _check_small(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Finding]:
-    """``version`` and ``storage_meta``."""
+def _check_version(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Finding]:
+    """Check ``version`` and ``storage_meta``; add version and id of the save to ``anatomy.metadata``."""
     version, meta = root.get("version"), root.get("storage_meta")
     if version is not None:
         if type(version) is not str or near_miss(version, (VERSION,)):
@@ -188,14 +189,14 @@ def _check_small(root: Mapping[Any, Any], anatomy: Anatomy) -> Iterator[Finding]
 
 
 def _is_path(value: Any) -> bool:
-    """Whether this may be ``checkpoint_id``: a text, a path of pathlib or nothing."""
+    """Return whether a value may be ``checkpoint_id``: text, None, a path of pathlib or another class."""
     if type(value) is Call and type(value.func) is Global:
         return value.func.name not in PATHS or all(type(a) is str for a in value.args)
     return value is None or type(value) is str
 
 
 def _is_id(value: Any) -> bool:
-    """Whether this may be ``save_id`` or ``load_id``: what has the length of a UUID is one."""
+    """Return whether a value may be ``save_id`` or ``load_id``: a text as long as a UUID must be a UUID."""
     if value is None:
         return True
     return type(value) is str and (len(value) != 36 or _UUID.fullmatch(value) is not None)
@@ -208,17 +209,17 @@ def _explain(
     known: Mapping[str, Entry],
     placed: Sequence[Segment],
 ) -> None:
-    names = {s.path for s in placed} | _repeated_names(root.get("planner_data"))
+    """Add to ``anatomy.regions`` what each byte of ``.metadata`` is, and what contradicts a change of it."""
+    names = {s.path for s in placed} | _find_repeated_names(root.get("planner_data"))
     extra = {k for k in root if k not in ATTRIBUTES["Metadata"] or k in ("mcore_data", "all_local_plans")}
-    sums = [
-        (math.prod(e.shape), sum(math.prod(c.sizes) for c in e.chunks)) for e in known.values() if e.dtype
-    ]
-    sizes = all(a == b for a, b in sums) and not any(s.transforms for s in placed)
+    tensors = [e for e in known.values() if e.dtype]
+    filled = all(math.prod(e.shape) == sum(math.prod(c.sizes) for c in e.chunks) for e in tensors)
+    sizes = filled and not any(s.transforms for s in placed)
     metadata.explain(source.read(0, source.size), anatomy, names, extra, sizes=sizes)
 
 
-def _repeated_names(paths: Any) -> set[Any]:
-    """The names of planner_data that are made of several keys, and those keys: one text repeats the other."""
+def _find_repeated_names(paths: Any) -> set[Any]:
+    """Return the names in planner_data made of several keys, and their keys: the texts repeat each other."""
     names = set[Any]()
     for name, path in paths.items() if isinstance(paths, dict) else ():
         if type(path) is tuple and len(path) > 1:
@@ -227,10 +228,10 @@ def _repeated_names(paths: Any) -> set[Any]:
 
 
 def _check_tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
-    """The chunks of every tensor must fill it.
+    """Check that the chunks of every tensor fill it without overlap.
 
-    What a single rank saved (``__<rank>.metadata``, no_dist=True) may hold its own shards only: torch checks
-    volumes only when several ranks save.
+    A save by one rank (``__<rank>.metadata``, no_dist=True) may hold only the shards of that rank, which
+    leave holes: torch checks volumes only when several ranks save.
     """
     writers = {m[1] for path in {s.path for s in placed} if (m := _DATA.fullmatch(path.rpartition("/")[2]))}
     holes = []
@@ -253,8 +254,8 @@ def _check_tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Itera
 
 
 def _compare_places(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
-    """Every chunk and every object has one place in a file, and every place belongs to one of them."""
-    wanted: dict[tuple[str, tuple[int, ...] | None], int] = {}
+    """Check that storage_data has one segment for each chunk and each object, and no other segment."""
+    wanted: dict[tuple[str, tuple[int, ...] | None], int] = {}  # (name, offsets) -> place in the pickle
     for fqn, entry in known.items():
         for c in entry.chunks:
             if (fqn, c.offsets) in wanted:
@@ -285,7 +286,7 @@ def _compare_places(known: Mapping[str, Entry], placed: Sequence[Segment]) -> It
 def _claim_files(
     known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """One claim for each data file; segments of one file must not overlap."""
+    """Add a claim for each data file to ``anatomy.members``; report files whose segments overlap."""
     chunks = {(fqn, c.offsets): (e.dtype, c.sizes) for fqn, e in known.items() for c in e.chunks}
     by_path: dict[str, list[data_files.Piece]] = defaultdict(list)
     for s in placed:
@@ -303,7 +304,7 @@ def _claim_files(
 
 
 def _refuse(_source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
-    """The index is damaged where it describes this file, which says nothing about the file."""
+    """Leave a data file unread: the index is damaged where it describes the file, which may be intact."""
     why = "the entries that .metadata gives for this file overlap, so it was not looked at"
     yield finding("too-complex", why)
 

@@ -1,17 +1,15 @@
 """The value of DCP's ``.metadata``, taken out of the stubs of its pickle: entries of the state_dict, and
-where the data files hold them.
+the places of their bytes in the data files.
 
 Facts: torch/distributed/checkpoint/metadata.py and filesystem.py (_StorageInfo) of torch 2.0 to 2.15;
 olmo_core/distributed/checkpoint/filesystem.py, whose writer has a _StorageInfo of its own.
-Attributes that this module does not know, and what follows the properties that it knows, are left alone:
-torch 2.15 adds ``strides`` to these, Megatron-core 0.8 to 0.14 adds ``mcore_data``, and
-0.15 has classes of its own with that. One that differs from a known one in a single bit is damage.
+Unknown attributes, and values behind the known values of a TensorProperties, are ignored: torch 2.15 adds
+``strides`` to TensorProperties, Megatron-core 0.8 to 0.14 adds the attribute ``mcore_data``, and 0.15 has
+classes of its own with ``mcore_data``. A name that differs from a known one in a single bit is damage.
 
-The map of a ``.metadata``'s bytes: which of its opcodes, names and numbers something else contradicts when
-one bit of them changes.
-
-The pickle is walked once more, opcode by opcode, as pickletools does (CPython, Lib/pickletools.py). Whatever
-the walk does not know counts as unprotected to the end of the file.
+The second half maps the bytes of ``.metadata``: in which opcodes, names and numbers a flipped bit contradicts
+something else. It walks the pickle once more, opcode by opcode, as pickletools does (CPython,
+Lib/pickletools.py). From the first unknown opcode on, the file counts as unprotected.
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ CLASSES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("MCoreMetadata", "MCoreSavePlan"), (MCORE,)),
     **dict.fromkeys(PATHS, ("pathlib", "pathlib._local")),
 }
-"""Classes of a .metadata that need no trust, with the modules they come from: plain values, and the path that
-the save was given.
+"""Class name -> modules that define it, for the classes of a .metadata that need no trust: plain values, and
+the path that the save was given.
 """
 _WORDS = {
     "Metadata": (
@@ -65,13 +63,13 @@ _SPARSE = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
 LAYOUTS = ("strided", *_SPARSE, "_mkldnn", "jagged")
 MEMORY_FORMATS = ("TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST", "TORCH_PRESERVE_FORMAT")
 _PROPERTIES = 5
-"""How many values of a TensorProperties all versions have."""
+"""Number of values that a TensorProperties has in every version."""
 MAX_RANK = 64
 HUGE = 1 << 62
 
 
 class Chunk(NamedTuple):
-    """One piece of a tensor: ``offsets`` and ``sizes`` in elements; ``at`` is where in the file it is said"""
+    """One chunk of a tensor: ``offsets`` and ``sizes`` in elements; ``at``: its byte offset in .metadata."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -83,7 +81,7 @@ class Chunk(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One name of the state_dict. Objects have ``dtype`` "" and neither shape nor chunks."""
+    """One tensor or object of the state_dict; objects have ``dtype`` "" and neither shape nor chunks."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -92,7 +90,7 @@ class Entry(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Where a file holds a chunk, or an object (``offsets`` None). ``hint`` is its index in the list."""
+    """One chunk's or object's (``offsets`` None) place in a file; ``hint`` is the index in Entry.chunks."""
 
     fqn: str
     offsets: tuple[int, ...] | None
@@ -114,14 +112,14 @@ def is_class(value: Any, name: str) -> TypeGuard[Call]:
 
 
 def state_of(value: Any, name: str, what: str) -> dict[Any, Any]:
-    """The attributes of an object of class ``name``. Raises Damage."""
+    """Return the attributes of an object of class ``name``. Raise Damage for any other value."""
     if not is_class(value, name) or not isinstance(value.state, dict):
         raise Damage("bad-header", f"{what} is no {name}", getattr(value, "offset", None))
     return value.state
 
 
 def find_flipped_names(value: Any) -> Iterator[Finding]:
-    """Attributes whose names are one flipped bit away from a known one."""
+    """Report attributes whose names differ in one bit from a known attribute of their class."""
     known = ATTRIBUTES.get(value.func.name, ())
     for k in value.state:
         if k not in known and type(k) is str and len(k) < 64 and (meant := near_miss(k, known)):
@@ -130,14 +128,14 @@ def find_flipped_names(value: Any) -> Iterator[Finding]:
 
 
 def lengths_of(value: Any, what: str, at: int) -> tuple[int, ...]:
-    """A torch.Size: a tuple of lengths. Raises Damage."""
+    """Return a torch.Size as a tuple of lengths. Raise Damage if the value is anything else."""
     if type(value) not in (tuple, list) or len(value) > MAX_RANK or not all(map(_is_count, value)):
         raise Damage("bad-header", f"{what} is not a tuple of lengths", at)
     return tuple(value)
 
 
 def read_entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
-    """``state_dict_metadata``: name -> Entry; what is damaged is reported and left out."""
+    """Return ``state_dict_metadata`` as name -> Entry; damaged entries are reported and left out."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "state_dict_metadata is not a dict", 0)
     out: dict[str, Entry] = {}
@@ -164,6 +162,7 @@ def read_entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
 
 
 def _read_tensor(fqn: str, value: Any) -> Entry:
+    """Return the Entry of a TensorStorageMetadata. Raise Damage."""
     what = f"{fqn[:200]!r} in state_dict_metadata"
     s = state_of(value, "TensorStorageMetadata", what)
     shape, chunks = lengths_of(s.get("size"), f"the size of {what}", value.offset), s.get("chunks")
@@ -187,8 +186,8 @@ def _read_tensor(fqn: str, value: Any) -> Entry:
 
 
 def _check_properties(fqn: str, p: Any) -> Iterator[Finding]:
-    """TensorProperties.__getstate__: dtype, layout, requires_grad, memory format, pin_memory; all but the
-    first are deprecated. Since torch 2.15 the strides of a tensor in elements, or None.
+    """Check the tuple of TensorProperties.__getstate__: dtype, then deprecated layout, requires_grad, memory
+    format and pin_memory; since torch 2.15 also the strides of the tensor in elements, or None.
     """
     dtype, layout, grad, memory, pin = p.state[:_PROPERTIES]
     strides = p.state[_PROPERTIES] if len(p.state) > _PROPERTIES else None
@@ -197,8 +196,8 @@ def _check_properties(fqn: str, p: Any) -> Iterator[Finding]:
     ok = type(grad) is type(pin) is bool
     if type(layout) is Call:
         known = layout.func == Global("torch.serialization", "_get_layout")
-        told = layout.args[0] if known and type(layout.args) is tuple and len(layout.args) == 1 else None
-        ok = ok and type(told) is str and told.removeprefix("torch.") in LAYOUTS
+        name = layout.args[0] if known and type(layout.args) is tuple and len(layout.args) == 1 else None
+        ok = ok and type(name) is str and name.removeprefix("torch.") in LAYOUTS
     if type(memory) is Call:
         ok = ok and any(_is_member(memory, name) for name in ("_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"))
     if strides is not None:
@@ -209,7 +208,7 @@ def _check_properties(fqn: str, p: Any) -> Iterator[Finding]:
 
 
 def _is_member(value: Call, name: str) -> bool:
-    """Whether it is a memory format: by its number, or by its name, as Python 3.11.0 to 3.11.3 pickles it."""
+    """Return whether a value is a memory format: its number, or its name as in Python 3.11.0 to 3.11.3."""
     if value.func in GETATTR:
         known = {(module, f"{name}.{member}") for module in CLASSES[name] for member in MEMORY_FORMATS}
         return value.named in known
@@ -217,7 +216,7 @@ def _is_member(value: Call, name: str) -> bool:
 
 
 def read_segments(values: Any) -> Generator[Finding, None, list[Segment]]:
-    """``storage_data``: MetadataIndex -> _StorageInfo."""
+    """Return the items of ``storage_data`` (MetadataIndex -> _StorageInfo); damaged ones are left out."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "storage_data is not a dict", 0)
     out: list[Segment] = []
@@ -232,7 +231,7 @@ def read_segments(values: Any) -> Generator[Finding, None, list[Segment]]:
 
 
 def _read_segment(key: Any, value: Any) -> Segment:
-    """One item of storage_data. Raises Damage."""
+    """Return the Segment of one item of storage_data. Raise Damage."""
     index = state_of(key, "MetadataIndex", "a key in storage_data")
     info = state_of(value, "_StorageInfo", "a value in storage_data")
     fqn, path, where = index.get("fqn"), info.get("relative_path"), index.get("offset")
@@ -261,9 +260,9 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 _FIXED = {0x80: 1, 0x95: 8, 0x68: 1, 0x6A: 4, 0x4B: 1, 0x4D: 2, 0x4A: 4}
-"""PROTO, FRAME, BINGET, LONG_BINGET, BININT1, BININT2 and BININT: bytes of the argument."""
+"""Opcode -> bytes of its argument: PROTO, FRAME, BINGET, LONG_BINGET, BININT1, BININT2 and BININT."""
 _COUNTED = {0x8C: 1, 0x58: 4, 0x8A: 1}
-"""SHORT_BINUNICODE, BINUNICODE and LONG1: that many bytes tell how long the argument is."""
+"""Opcode -> bytes of the number that gives the argument's length: SHORT_BINUNICODE, BINUNICODE and LONG1."""
 _BARE = frozenset(b"\x94\x93)\x81}](Rb\x85\x86\x87tusaeN\x88\x89.")
 _TEXT, _INT, _GET = (0x8C, 0x58), (0x4B, 0x4D, 0x4A, 0x8A), (0x68, 0x6A)
 _GLOBAL, _MEMOIZE, _FRAME, _PROTO, _BOOLS = 0x93, 0x94, 0x95, 0x80, (0x88, 0x89)
@@ -274,7 +273,7 @@ _WHAT = "pickle of the state_dict's entries and their places"
 _DEPRECATED = "deprecated property of a tensor"
 _TARGET = 64 * 1024
 MAX_SPOTS = 1 << 16
-"""Unprotected ranges that are told apart; what follows them is one."""
+"""Unprotected ranges that are listed one by one; all bytes behind them are a single range."""
 _FIRM = (
     {w for n, modules in CLASSES.items() for w in (n, *modules)}
     | {w for names in ATTRIBUTES.values() for w in names}
@@ -282,7 +281,7 @@ _FIRM = (
     | {"torch", "Size", "torch.serialization", "_get_layout", "1.0.0", "stream.zstd/1"}
     | {d for d in ITEMSIZE if not d.startswith(("int", "uint")) or d.endswith(("8", "16", "32", "64"))}
 )
-"""Names whose every flipped bit is noticed: the flipped one is unknown. Not so int1 and int3."""
+"""Names in which each flipped bit is noticed, as the result is unknown. (Flipped, int1 may become int3.)"""
 
 
 class Op(NamedTuple):
@@ -299,7 +298,7 @@ class Op(NamedTuple):
 
 
 def read_ops(data: bytes) -> Iterator[Op]:
-    """The opcodes of a pickle of protocol 4 or 5 as far as they are those that a .metadata has."""
+    """Yield the opcodes of a pickle of protocol 4 or 5, up to the first opcode that no .metadata has."""
     at = 0
     while at < len(data):
         code, start = data[at], at + 1
@@ -317,11 +316,10 @@ def read_ops(data: bytes) -> Iterator[Op]:
 def explain(
     data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collection[str], *, sizes: bool
 ) -> None:
-    """Explain the bytes of a good .metadata.
+    """Add what the bytes of a good .metadata are, and what protects them, to ``anatomy.regions``.
 
-    ``names`` are texts that other texts in the file repeat, ``extra`` the attributes that other programs
-    added (nothing is known about them); ``sizes`` says that shapes and offsets are compared with the data
-    files and with each other.
+    ``names`` are texts that the file repeats, ``extra`` unknown attributes that other programs added.
+    ``sizes``: whether shapes and offsets are compared with the data files and with each other.
     """
     walk = _Walk(names, sizes)
     at, end, left = 0, 0, MAX_SPOTS
@@ -345,22 +343,22 @@ def explain(
 
 
 class _Walk:
-    """Goes through the opcodes and keeps what the next ones need."""
+    """One walk over the opcodes: the memo, and the last opcode, text and global before the next opcode."""
 
     def __init__(self, names: Collection[str], sizes: bool) -> None:
         self._names, self._sizes = {*names, *_FIRM}, sizes
-        self._memo: list[tuple[str, str]] = []  # what was stored: one of _KINDS, and its text or name
+        self._memo: list[tuple[str, str]] = []  # of each stored value: one of _KINDS, and its text or name
         self._last = 0  # the opcode before this one
-        self._text = ""  # the last text: the key of what follows
+        self._text = ""  # the last text: the key of the value that follows
         self._global = ""  # the last global
 
     def find_weak(self, op: Op) -> tuple[str, int]:
-        """Why bytes of an opcode may change unseen, "" where none may, and where they begin."""
+        """Return why a change in an opcode may go unseen ("": it may not), and where the weak bytes begin."""
         why, start = "", op.end - len(op.arg)
         if op.code in _TEXT:
             self._text = op.text
             if self._text not in self._names:
-                # Its length as well: what is left of the text may happen to be opcodes.
+                # The length is weak as well: bytes cut off the text may happen to be valid opcodes.
                 why, start = "text that is stored once: a name, an id, the path of the save", op.at
         elif op.code == _GLOBAL:
             self._global, self._text = self._text, ""
@@ -368,9 +366,9 @@ class _Walk:
             text = self._global if self._last == _GLOBAL else self._text
             self._memo.append((_KINDS.get(self._last, ""), text))
         elif op.code in _GET:
-            why = self._follow(op)
+            why = self._find_weak_reference(op)
         elif op.code in _INT:
-            why = self._weigh_number()
+            why = self._find_weak_number()
         elif op.code in _BOOLS:
             why, start = _DEPRECATED, op.at
         elif op.code == _PROTO:
@@ -380,8 +378,8 @@ class _Walk:
         self._last = op.code
         return why, start
 
-    def _follow(self, op: Op) -> str:
-        """What is weak about a reference to what was stored before."""
+    def _find_weak_reference(self, op: Op) -> str:
+        """Return why a changed reference to the memo may go unseen, or "" if it may not."""
         index = int.from_bytes(op.arg, "little")
         kind, text = self._memo[index] if index < len(self._memo) else ("", "")
         if kind == "global":
@@ -392,8 +390,8 @@ class _Walk:
             return "reference to a value stored before: one that leads to an equal value is not noticed"
         return ""
 
-    def _weigh_number(self) -> str:
+    def _find_weak_number(self) -> str:
         if self._global.endswith("MEM_FORMAT_ENCODING"):
             return _DEPRECATED
-        firm = self._sizes or self._text in ("offset", "length", "index")
-        return "" if firm else "shape or offset: only what lies outside of its tensor is noticed"
+        is_compared = self._sizes or self._text in ("offset", "length", "index")
+        return "" if is_compared else "shape or offset: only what lies outside of its tensor is noticed"

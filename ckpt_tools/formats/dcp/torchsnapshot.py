@@ -1,11 +1,9 @@
-"""torchsnapshot's ``.snapshot_metadata``: which bytes of which file hold which part of the saved state.
+"""torchsnapshot's ``.snapshot_metadata``, which says which bytes of which file hold which part of the saved
+state; and the check of one data file against the entries of ``.snapshot_metadata``.
 
 Facts: torchsnapshot 0.1.0, manifest.py (entries), manifest_ops.py (a rank reads its own entries, and the
-replicated ones of rank 0), flatten.py (names), snapshot.py (rank 0 writes it last).
-
-What ``.snapshot_metadata`` says about one data file: which bytes of it hold what.
-
-Facts: torchsnapshot 0.1.0, serialization.py (serializers), batcher.py (slabs are filled without a gap).
+replicated ones of rank 0), flatten.py (names), snapshot.py (rank 0 writes ``.snapshot_metadata`` last),
+serialization.py (serializers), batcher.py (slabs are filled without a gap).
 """
 
 from __future__ import annotations
@@ -42,11 +40,11 @@ _Json = Mapping[str, object]
 
 
 class _Invalid(Exception):
-    """Why an entry is none that torchsnapshot reads."""
+    """Raised with the reason why torchsnapshot could not read an entry."""
 
 
 class _Manifest:
-    """What all entries together say: the bytes of each file, and the places of shards in their tensors."""
+    """One manifest, read so far: the entries of each data file, and the boxes of each tensor's shards."""
 
     def __init__(self, manifest: _Json, anatomy: Anatomy) -> None:
         self.manifest, self.anatomy = manifest, anatomy
@@ -54,7 +52,7 @@ class _Manifest:
         self.shards: dict[str, dict[Box, None]] = defaultdict(dict)
 
     def check_entry(self, path: str, entry: _Json, world: int) -> Iterator[Finding]:
-        """One entry: ``path`` is the rank and the name of the value."""
+        """Check one entry of the manifest; ``path`` is "rank/name of the value", ``world`` the world size."""
         m = _RANK.fullmatch(path)
         if m is None or int(m[1]) >= world or len(path) > MAX_NAME:
             yield finding("bad-header", f"{path[:200]!r} is not an entry of one of {world:,} ranks")
@@ -68,7 +66,7 @@ class _Manifest:
                 if rank == "0" and value is not None:
                     remember(self.anatomy.metadata, name.replace("/", "."), value)
             elif kind == "object":
-                self._place(name, entry)
+                self._add_place(name, entry)
                 self.anatomy.keys.add(name)
             else:
                 self._read_stored(name, entry)
@@ -79,9 +77,8 @@ class _Manifest:
             yield finding("bad-header", f"{path[:200]!r} lies in nothing that holds values")
 
     def _check_container(self, path: str, name: str, entry: _Json) -> Iterator[Finding]:
-        """A dict holds what it lists: torchsnapshot drops a key without a value, and a value without a key.
-
-        Values that ranks share are entries of rank 0 alone.
+        """Check that each key listed by a dict has an entry: torchsnapshot drops a key without a value, and a
+        value without a key. Values that ranks share are entries of rank 0 alone.
         """
         for key in sequence(entry.get("keys")) if entry.get("type") != "list" else ():
             child = str(key).replace("%", "%25").replace("/", "%2F")
@@ -89,7 +86,7 @@ class _Manifest:
                 yield finding("bad-header", f"{path[:200]!r} lists {str(key)[:80]!r}, and nothing holds it")
 
     def _read_stored(self, name: str, entry: _Json) -> None:
-        """A tensor whose bytes lie in a file."""
+        """Read the entry of a tensor whose bytes lie in data files; add the tensor to ``anatomy``."""
         kind = entry.get("type")
         shape: tuple[int, ...] | None = None
         if kind == "Tensor":
@@ -113,17 +110,17 @@ class _Manifest:
             size = min(math.prod(shape) * ITEMSIZE.get(dtype, 0), 1 << 62)
             self.anatomy.tensors.append(Tensor(name, dtype, shape, size))
 
-    def _read_tensor(self, name: str, said: _Json) -> tuple[int, ...]:
-        """Note where the bytes of a tensor lie; returns its shape."""
-        shape = integers(said.get("shape"))
-        dtype = str(said.get("dtype")).removeprefix("torch.")
+    def _read_tensor(self, name: str, entry: _Json) -> tuple[int, ...]:
+        """Add the place of a tensor's bytes to ``files``; return its shape."""
+        shape = integers(entry.get("shape"))
+        dtype = str(entry.get("dtype")).removeprefix("torch.")
         if shape is None or dtype not in ITEMSIZE:
             raise _Invalid(f"a tensor of type {dtype[:40]!r} and an invalid shape or type")
-        self._place(name, said, dtype, shape)
+        self._add_place(name, entry, dtype, shape)
         return shape
 
     def _read_pieces(self, name: str, rows: object) -> list[Box]:
-        """Note the shards or chunks of a tensor; returns where they lie in it."""
+        """Add the places of a tensor's shards or chunks to ``files``; return their boxes in the tensor."""
         boxes = []
         for row in map(mapping, sequence(rows)):
             offsets, sizes = integers(row.get("offsets")), integers(row.get("sizes"))
@@ -135,9 +132,9 @@ class _Manifest:
             raise _Invalid("no shards")
         return boxes
 
-    def _place(self, name: str, said: _Json, dtype: str = "", shape: tuple[int, ...] = ()) -> None:
-        """Note where the bytes of a tensor, or of an object, lie."""
-        location, serializer, span = said.get("location"), said.get("serializer"), said.get("byte_range")
+    def _add_place(self, name: str, entry: _Json, dtype: str = "", shape: tuple[int, ...] = ()) -> None:
+        """Add the place of the bytes of a tensor, or of an object (``dtype`` ""), to ``files``."""
+        location, serializer, span = entry.get("location"), entry.get("serializer"), entry.get("byte_range")
         if not isinstance(location, str) or not location or len(location) > MAX_NAME:
             raise _Invalid("no location")
         if not isinstance(serializer, str) or near_miss(serializer, (PLAIN, SAVED)):
@@ -149,7 +146,7 @@ class _Manifest:
 
 
 def _read_inline(kind: str, text: object) -> Scalar:
-    """A value that the entry holds itself; None for one that is no scalar."""
+    """Return the value that an entry itself holds, or None for bytes and floats, which are not shown."""
     if not isinstance(text, str):
         raise _Invalid("no value")
     if kind == "int" and _DIGITS.fullmatch(text):
@@ -167,6 +164,7 @@ def _magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the manifest alone; ``anatomy.members`` gets a claim that checks each data file against it."""
     if source.size and _YAML.match(source.read(0, min(64, source.size))):
         why = "it is YAML, which torchsnapshot wrote before 0.1: not read here, and nothing is known of it"
         raise Damage("unreadable", why, 0)
@@ -183,12 +181,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     what = "entries: their form is checked, and that the files fit them"
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
     anatomy.metadata["world_size"] = world
-    said = _Manifest(manifest, anatomy)
+    reading = _Manifest(manifest, anatomy)
     for path, entry in manifest.items():
-        yield from said.check_entry(path, mapping(entry), world)
-    for name, boxes in said.shards.items():
+        yield from reading.check_entry(path, mapping(entry), world)
+    for name, boxes in reading.shards.items():
         yield from incomplete({name: box} for box in boxes)
-    for location, entries in said.files.items():
+    for location, entries in reading.files.items():
         check = partial(check_file, entries=tuple(entries))
         anatomy.members[location] = Claim("torchsnapshot", check, whole=True)
 
@@ -200,11 +198,11 @@ FORMAT = own_format(
 
 PLAIN, SAVED = "buffer_protocol", "torch_save"
 _END = 64
-"""Bytes at each end of an entry that are looked at."""
+"""Bytes at each end of an entry that are compared with zero."""
 
 
 class Entry(NamedTuple):
-    """A tensor or an object (``dtype`` ""); ``stop`` is None where all of the file holds it."""
+    """One tensor or object (``dtype`` "") in a data file; ``stop`` is None if it takes the whole file."""
 
     start: int
     stop: int | None
@@ -216,7 +214,7 @@ class Entry(NamedTuple):
 
 @limited
 def check_file(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """The claim's check: ``entries`` are all that lie in the file."""
+    """Compare a data file with ``entries``, which are all tensors and objects in the file."""
     at = 0
     for e in sorted(entries, key=lambda e: e[:2] if e.stop is not None else (e.start, source.size)):
         stop = source.size if e.stop is None else e.stop
@@ -236,7 +234,7 @@ def check_file(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> It
 
 
 def _check_zeros(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> Iterator[Finding]:
-    """Whether nothing was written, as far as the first bytes of each entry tell, of one also its last."""
+    """Find a file that was never written: each entry begins with zeros, a lone one also ends with zeros."""
     if len(entries) == 1 and entries[0].serializer != PLAIN:
         return
     firsts = (source.read(e.start, min(_END, (e.stop or source.size) - e.start)) for e in entries)
@@ -251,7 +249,7 @@ def _check_zeros(source: Source, anatomy: Anatomy, entries: Sequence[Entry]) -> 
 
 
 def _check_entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
-    """What the bytes of one entry are, by how they were written."""
+    """Check the bytes of one entry as its serializer wrote them."""
     if e.serializer == PLAIN:
         yield from _check_plain(anatomy, e, length)
     elif e.serializer != SAVED:
@@ -265,12 +263,12 @@ def _check_entry(source: Source, anatomy: Anatomy, e: Entry, length: int) -> Ite
         if e.dtype:
             yield from check_tensor(source, anatomy, piece)
             return
-        for f in check_object(source, anatomy, piece):  # what torch.load() is given: text there is damage
+        for f in check_object(source, anatomy, piece):  # torch.load() gets these bytes: text is damage
             yield replace(f, severity=Severity.ERROR) if f.code == "wrong-format" else f
 
 
 def _check_plain(anatomy: Anatomy, e: Entry, length: int) -> Iterator[Finding]:
-    """The elements of a tensor as they lie in memory."""
+    """Check the size of a tensor that is stored as in memory; add the tensor to ``anatomy``."""
     wanted = math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0)
     anatomy.explain(e.start, length, f"{e.name[:200]!r}: elements", Guard.UNPROTECTED)
     if length < wanted and e.stop is None:

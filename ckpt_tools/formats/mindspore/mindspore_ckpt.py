@@ -1,5 +1,5 @@
-"""MindSpore's ``.ckpt``: records of one tensor each (_mindspore_records.py), then, with ``crc_check=True``, a
-CRC-32 over all of them.
+"""MindSpore's ``.ckpt``: records of one tensor each (records.py), then, with ``crc_check=True``, a trailer
+with the CRC-32 of all records.
 
 Facts: mindspore/train/serialization.py (``_exec_save``, ``_parse_ckpt_proto``, ``_load_into_param_dict``) of
 MindSpore 2.0 to 2.10.
@@ -25,7 +25,7 @@ from ckpt_tools.formats.mindspore.records import (
     TYPES,
     Content,
     Record,
-    lone,
+    has_lone_dim,
     records,
 )
 from ckpt_tools.model.finding import Finding, Severity
@@ -35,7 +35,7 @@ from ckpt_tools.storage import Source
 
 
 def _magic(head: bytes) -> bool:
-    """A record that begins with its tag, as far as ``head`` goes: the format has no magic of its own."""
+    """Return whether ``head`` may begin a record with a tag (its name): the format itself has no magic."""
     numbers, at = list[int](), 0
     for _ in "record", "tag":
         if head[at : at + 1] != b"\n":
@@ -54,9 +54,9 @@ def _magic(head: bytes) -> bool:
 
 
 class _Walk(Struct):
-    """What is known of the records so far: ``pending`` may have more ``pieces``, ``lone`` have the dims [0]
-    or [1]. ``styles`` says where a scalar was last written as by each generation of MindSpore; ``plain`` are
-    the bytes that the writer's CRC counts in, up to ``edge``.
+    """One walk over the records: the next record may continue ``pending``, ``pieces`` has the last name's
+    records, ``lone`` the contents with dims [0] or [1], ``styles`` "1.x" or "2.x" -> offset of such a scalar.
+    ``plain`` are the byte ranges up to ``edge`` that the writer's CRC covers.
     """
 
     pending: Content | None = None
@@ -66,17 +66,17 @@ class _Walk(Struct):
     plain: list[Extent] = field(default_factory=list)
     edge: int = 0
 
-    def leave_out(self, r: Record) -> None:
-        """Note a record that MindSpore writes without counting it into its CRC."""
+    def exclude_from_crc(self, r: Record) -> None:
+        """Leave a record that MindSpore's writer does not count into its CRC out of ``plain``."""
         if r.start > self.edge:
             self.plain.append(Extent(self.edge, r.start - self.edge))
         self.edge = r.end
 
-    def join(self, r: Record) -> None:
-        """Begin a tensor, or add a piece to the one that is pending. Raises Damage."""
+    def add_piece(self, r: Record) -> None:
+        """Add a record to the pending tensor, or begin a tensor. Raise Damage if dims or types differ."""
         first = r.contents[0]
         if self.pending is None:
-            self.pending = replace(first)  # it grows, the record stays
+            self.pending = replace(first)  # a copy, because further pieces extend it
             return
         if (first.dims, first.type) != (self.pending.dims, self.pending.type):
             raise Damage("bad-header", f"the chunks of {r.name[:200]!r} differ in dims or type", r.start)
@@ -89,7 +89,7 @@ class _Walk(Struct):
 def _finish(
     reader: Reader, anatomy: Anatomy, content: Content, walk: _Walk, last: bool = False
 ) -> Iterator[Finding]:
-    """A whole tensor is known: check it, list it, keep its value if it is a scalar."""
+    """Check a complete tensor; add it to ``anatomy``, with its value if it is a scalar."""
     yield from content.check(reader, last)
     anatomy.tensors.append(content.tensor)
     if (value := content.value) is not None:
@@ -98,12 +98,12 @@ def _finish(
         walk.styles["1.x"] = content.places[0]
     elif not content.dims and content.types is TYPES and content.type not in OPAQUE:
         walk.styles["2.x"] = content.places[0]
-    if anatomy.regions is not None and lone(content):
+    if anatomy.regions is not None and has_lone_dim(content):
         walk.lone.append(content)
 
 
 def _explain_names(anatomy: Anatomy, pieces: list[Record]) -> None:
-    """Explain the tags of one name: those of a split tensor's pieces must be the same."""
+    """Explain the records of one name (the pieces of a split tensor must repeat it), and clear the list."""
     split = len(pieces) > 1 and len(pieces[0].contents) == 1
     for r in pieces if anatomy.regions is not None else ():
         what = "name of a chunk of a split tensor" if split else "name: only that it is plain text is checked"
@@ -112,8 +112,8 @@ def _explain_names(anatomy: Anatomy, pieces: list[Record]) -> None:
     pieces.clear()
 
 
-def _follow(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[Finding]:
-    """Follow the records, joining the pieces of split tensors."""
+def _check_records(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator[Finding]:
+    """Check all records up to ``end``, joining the pieces of split tensors."""
     previous = ""
     for r in records(reader, end):
         if r.name != previous:
@@ -125,12 +125,12 @@ def _follow(reader: Reader, end: int, anatomy: Anatomy, walk: _Walk) -> Iterator
             yield from _finish(reader, anatomy, walk.pending, walk)
             walk.pending = None
         if len(r.contents) > 1 or r.contents[0].type == "random_op":
-            walk.leave_out(r)
+            walk.exclude_from_crc(r)
         if len(r.contents) > 1:  # a map parameter; large ones span several records, each complete in itself
             for content in r.contents:
                 yield from _finish(reader, anatomy, content, walk)
         else:
-            walk.join(r)
+            walk.add_piece(r)
         if anatomy.regions is not None:
             walk.pieces.append(r)
         previous = r.name
@@ -149,36 +149,36 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     reader, walk = Reader(source), _Walk()
     end = max(0, source.size - TRAILER)
     raw = reader.get(end, source.size - end)
-    summed = anatomy.metadata["crc_trailer"] = raw.startswith(LITERAL) and len(raw) == TRAILER
-    if summed:  # its loader looks for the literal at this place, too
+    has_crc = anatomy.metadata["crc_trailer"] = raw.startswith(LITERAL) and len(raw) == TRAILER
+    if has_crc:  # MindSpore's loader also looks for the literal at this place
         stored = int.from_bytes(raw[len(LITERAL) :], "big")
         anatomy.sums.append(Sum("the CRC trailer", stored & 0xFFFFFFFF, (Extent(0, end),), end))
         anatomy.explain(end, TRAILER, "the CRC trailer itself")
         if stored >> 32:
             why = f"the CRC trailer holds {stored:#x}, which is no CRC-32"
             yield finding("crc-mismatch", why, offset=end + 7)
-    end = end if summed else source.size
-    yield from _follow(reader, end, anatomy, walk)
+    end = end if has_crc else source.size
+    yield from _check_records(reader, end, anatomy, walk)
     if len(walk.styles) > 1:
         text = "scalars are written as by MindSpore 1.x and as by 2.x: the dim of one has probably lost a bit"
         yield finding("odd-header", text, offset=walk.styles["1.x"])
     for c in walk.lone:
         guard = Guard.STRUCTURE if "2.x" in walk.styles else Guard.UNPROTECTED
         anatomy.explain(c.places[0] + 1, 1, f"the dim of {c.name[:200]!r}, which may be 0 or 1", guard)
-    if not summed:
+    if not has_crc:
         text = "there is no CRC trailer (written without crc_check=True, or cut off)"
         yield finding("not-checksummed", text)
         t = anatomy.tensors[-1]
         if t.offset is not None and t.offset + t.nbytes == end and (lost := zero_tail(source, [t], t.offset)):
             yield lost
     elif walk.edge:
-        # either reading is intact: the loader counts in what the writer leaves out
+        # two sums are right: the loader's CRC covers all records, the writer's only ``walk.plain``
         rest = Extent(walk.edge, end - walk.edge)
         anatomy.sums[0] = replace(anatomy.sums[0], otherwise=(*walk.plain, rest))
 
 
 def _find_lost_trailers(files: Sequence[tuple[Part, Report]]) -> Iterator[tuple[str, Finding]]:
-    """Files without the CRC trailer that most of their run carry: cut, or saved otherwise."""
+    """Report files without a CRC trailer if most files of the run have one: cut, or saved otherwise."""
     saved = [(p, r) for p, r in files if p.kind is Kind.PERIODIC and r.tensors]
     without = [p for p, r in saved if not r.metadata.get("crc_trailer")]
     if 2 * len(without) < len(saved):

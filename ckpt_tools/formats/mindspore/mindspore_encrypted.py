@@ -1,8 +1,7 @@
-"""MindSpore's encrypted ``.ckpt``: the plain file cut into blocks, each encrypted alone
-(_mindspore_blocks.py).
+"""MindSpore's encrypted ``.ckpt``: the plain file cut into blocks, each encrypted alone.
 
-Without a key only the framing is read. With one (``Anatomy.key``) the plaintext is checked as the plain file
-is, and every GCM tag is a checksum.
+Without a key only the framing (headers of the blocks) is read. With a key (``Anatomy.key``) the plaintext is
+checked like a plain file, and every GCM tag is a checksum.
 Facts: ``_encrypt`` and ``_decrypt`` of MindSpore 2.10 (checked by decrypting with another library),
 mindspore/train/serialization.py (``_exec_save``).
 """
@@ -46,12 +45,12 @@ from ckpt_tools.storage import ShortRead, Source
 
 
 PLAIN, OLD_PLAIN = 64 * 1024 * 1024, 512 * 1024 * 1024
-"""Bytes of plaintext in every block but the last: since 1.5 or so, and before."""
+"""Bytes of plaintext in every block but the last: since MindSpore 1.5 or so, and before."""
 
 
 class Framing(NamedTuple):
-    """``mode`` is what the magic says. ``old`` is the layout of 1.x, where the magic does not tell GCM from
-    CBC. ``full`` is whether the last block is.
+    """One file's blocks. ``mode`` is the cipher mode of the magic, which in MindSpore 1.x (``old``) does not
+    tell GCM from CBC. ``full``: the last block has the full size.
     """
 
     mode: str
@@ -61,16 +60,16 @@ class Framing(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """Whether every block is whole cipher blocks, as CBC makes them."""
+        """Return whether every block consists of whole cipher blocks of 16 bytes, as in CBC."""
         return all(b.size % 16 == 0 for b in self.blocks)
 
     @property
     def twin(self) -> bool:
-        """Whether one flipped bit in the first magic gives another mode's framing."""
+        """Return whether the file with one flipped bit in its magic would be valid in another mode."""
         return len(self.blocks) == 1 and self.even and not self.blocks[0].tag
 
     def explain(self, anatomy: Anatomy, twin: bool) -> None:
-        """What the bytes of the headers are; ``twin`` when that of another mode would pass."""
+        """Explain the headers of the blocks; with ``twin`` the first byte of each magic as unprotected."""
         start = 0
         for i, b in enumerate(self.blocks):
             if twin:
@@ -81,8 +80,8 @@ class Framing(NamedTuple):
             anatomy.explain(b.at - 4, 4, f"length of the ciphertext of block {i}")
             start = b.at + b.size
 
-    def hide(self, anatomy: Anatomy, why: str) -> None:
-        """Explain tags, IVs and ciphertext as unchecked."""
+    def explain_unchecked(self, anatomy: Anatomy, why: str) -> None:
+        """Explain tags, IVs and ciphertext as unprotected, for the reason ``why``."""
         for i, b in enumerate(self.blocks):
             anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}: {why}", Guard.UNPROTECTED)
             anatomy.explain(b.iv_at, len(b.iv), f"IV of block {i}: {why}", Guard.UNPROTECTED)
@@ -94,7 +93,7 @@ def _u32(raw: bytes, at: int) -> int:
 
 
 def read_framing(source: Source) -> Framing:
-    """Follow the chain of blocks to the file's end, 48 bytes for each. Raises Damage."""
+    """Return all blocks up to the end of the file; reads 48 bytes for each. Raise Damage."""
     rules = _read_rules(source)
     at, full, blocks = 0, True, list[Block]()
     while at < source.size:
@@ -111,7 +110,7 @@ def read_framing(source: Source) -> Framing:
 
 
 class _Rules(NamedTuple):
-    """Of all blocks: bytes of a tag, of plaintext but in the last, of ciphertext at most."""
+    """One file's cipher mode and sizes in bytes: of a tag, a full block's plaintext, its ciphertext."""
 
     mode: str
     magic: bytes
@@ -122,14 +121,14 @@ class _Rules(NamedTuple):
 
 
 def _read_rules(source: Source) -> _Rules:
-    """Raises Damage when the file does not begin like an encrypted checkpoint."""
+    """Return the rules that the first block gives. Raise Damage if no encrypted checkpoint begins so."""
     first = source.read(0, min(48, source.size))
     magic = first[:4]
     mode = CIPHERS.get(magic)
     if mode is None:
         why = f"the file begins with {magic.hex()}, no magic of an encrypted checkpoint"
         raise Damage("bad-header", why, 0)
-    # without the tag of 16 bytes the three lengths fit each other 16 bytes earlier
+    # without a tag of 16 bytes the three lengths lie 16 bytes earlier, and agree there
     untagged = len(first) >= 32 and _u32(first, 8) == 16 and _u32(first, 28) + 24 == _u32(first, 4)
     old = mode == "AES-GCM" and untagged
     tag = 16 if mode == "AES-GCM" and not old else 0
@@ -139,16 +138,16 @@ def _read_rules(source: Source) -> _Rules:
 
 
 def _read_block(source: Source, at: int, i: int, rules: _Rules) -> Block:
-    """The block ``i``, which begins at ``at``. Raises Damage."""
+    """Return block number ``i``, which begins at byte ``at``. Raise Damage."""
     size, left = source.size, source.size - at
     lengths = 4 + rules.tag  # where block_len stands
-    whole = lengths + 28
-    head = source.read(at, min(whole, left))
+    header = lengths + 28
+    head = source.read(at, min(header, left))
     if head[:4] != rules.magic and not rules.magic.startswith(head):
         why = f"block {i} begins with {head[:4].hex()} instead of {rules.magic.hex()}"
         raise Damage("bad-header", why, at)
-    if left < whole:
-        raise Damage("truncated", f"block {i} has {left} of the {whole} bytes of its header", size)
+    if left < header:
+        raise Damage("truncated", f"block {i} has {left} of the {header} bytes of its header", size)
     cipher = _u32(head, lengths + 24)
     if _u32(head, lengths + 4) != 16 or _u32(head, lengths) != 24 + cipher:
         why = f"the lengths in the header of block {i} contradict each other"
@@ -157,12 +156,12 @@ def _read_block(source: Source, at: int, i: int, rules: _Rules) -> Block:
     uneven = not rules.tag and not rules.old and cipher % 16
     if not 0 < cipher <= rules.most or uneven:
         raise Damage("bad-header", f"block {i} cannot hold {cipher} bytes of ciphertext", at + lengths + 24)
-    here = at + whole
-    if here + cipher > size:
-        why = f"block {i} should end at byte {here + cipher}, the file ends at {size}"
+    start = at + header
+    if start + cipher > size:
+        why = f"block {i} should end at byte {start + cipher}, the file ends at {size}"
         raise Damage("truncated", why, size)
     iv, tag = head[lengths + 8 : lengths + 24], head[4:lengths]
-    return Block(here, cipher, iv, at + lengths + 8, tag, at + 4)
+    return Block(start, cipher, iv, at + lengths + 8, tag, at + 4)
 
 
 _SAMPLE = 4096
@@ -173,7 +172,7 @@ def _magic(head: bytes) -> bool:
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Follow the blocks, and with a key the records in them."""
+    """Check the framing of the blocks, and with a key the records in their plaintext."""
     f = read_framing(source)
     mode = "AES-GCM or AES-CBC, without tags as MindSpore 1.x wrote it" if f.old and f.even else f.mode
     anatomy.metadata["encryption"] = mode
@@ -185,15 +184,15 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield from _check_with_key(source, anatomy, f, anatomy.key)
         return
     f.explain(anatomy, f.twin)
-    f.hide(anatomy, "it takes the key to check it")
-    seen = "this mode has no tag, so even with the key a flipped bit may pass"
-    seen = "its tags can only be checked with the key" if f.blocks[0].tag else seen
-    yield finding("needs-key", f"encrypted with {mode}: {seen}")
+    f.explain_unchecked(anatomy, "it takes the key to check it")
+    limit = "this mode has no tag, so even with the key a flipped bit may pass"
+    limit = "its tags can only be checked with the key" if f.blocks[0].tag else limit
+    yield finding("needs-key", f"encrypted with {mode}: {limit}")
     yield finding("not-checksummed", "no checksum can be read without the key")
 
 
 def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) -> Iterator[Finding]:
-    """Choose how to decrypt, then check tags and plaintext."""
+    """Choose the cipher mode, register the tags as checksums, then check the plaintext."""
     schemes = _find_schemes(f, key)
     if not schemes:
         sizes = " or ".join(map(str, KEYS[f.mode[:3]]))
@@ -215,7 +214,7 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
         why = "the magic is that of AES-GCM, the content is SM4-CBC: a bit of the magic flipped"
         yield finding("odd-header", why, offset=0)
     for i, b in enumerate(f.blocks):
-        _protect(anatomy, scheme, i, b)
+        _add_tag(anatomy, scheme, i, b)
     if not f.blocks[0].tag:
         why = "as MindSpore writes it has no tag: a flipped bit in a tensor's content cannot be seen"
         yield finding("not-checksummed", f"{scheme.mode} {why}")
@@ -223,28 +222,28 @@ def _check_with_key(source: Source, anatomy: Anatomy, f: Framing, key: bytes) ->
 
 
 def _find_schemes(f: Framing, key: bytes) -> list[Scheme]:
-    """The ways to decrypt that the framing leaves open and that take a key of this length."""
+    """Return the schemes that are possible by the framing and by the length of the key."""
     modes = [f.mode, "AES-CBC", "SM4-CBC"] if f.old and f.even else [f.mode]
     known = [Scheme(m, key, n) for m in modes for n in ((12, 16) if m == "AES-GCM" else (16,))]
     return [s for s in known if s.fits]
 
 
 def _give_up(anatomy: Anatomy, f: Framing, why: Finding) -> Iterator[Finding]:
-    """The plaintext cannot be had."""
+    """Explain the bytes of a file that cannot be decrypted, and yield the finding that says why."""
     f.explain(anatomy, f.twin)
-    f.hide(anatomy, "it was not decrypted")
+    f.explain_unchecked(anatomy, "it was not decrypted")
     yield why
 
 
 def _choose_scheme(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme | None:
-    """The scheme that leaves what begins like a checkpoint; if none does, for the beginning may be damaged,
-    one that leaves anything but noise.
+    """Return the scheme whose plaintext begins like a checkpoint. As the beginning may be damaged, else
+    return a scheme whose plaintext is no noise, or None.
     """
     first, last = f.blocks[0], f.blocks[-1]
     for s in schemes:
         if mindspore_ckpt.FORMAT.magic(decrypt(source, s, first, 0, min(HEAD, first.size))):
             return s
-    spots = [spot for b in dict.fromkeys((first, last)) for spot in _find_spots(b)]
+    spots = [spot for b in dict.fromkeys((first, last)) for spot in _choose_samples(b)]
     for s in schemes:
         sample = b"".join(decrypt(source, s, b, at, size) for b, at, size in spots)
         if not is_noise(sample):
@@ -252,19 +251,19 @@ def _choose_scheme(source: Source, f: Framing, schemes: list[Scheme]) -> Scheme 
     return None
 
 
-def _find_spots(b: Block) -> list[tuple[Block, int, int]]:
-    """(block, offset, length) of some of its bytes, each once."""
+def _choose_samples(b: Block) -> list[tuple[Block, int, int]]:
+    """Return (block, offset, length) of at most three ranges of a block, which do not overlap."""
     if b.size <= 3 * _SAMPLE:
         return [(b, 0, b.size)]
     return [(b, at, _SAMPLE) for at in (0, b.size // 2, b.size - _SAMPLE)]
 
 
-def _protect(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
-    """A tag covers the nonce and the ciphertext; without one, only what they decrypt to is looked at."""
+def _add_tag(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
+    """Add a block's tag as the checksum of its nonce and ciphertext; without a tag these are unprotected."""
     if b.tag:
         pieces = Extent(b.iv_at, scheme.nonce), Extent(b.at, b.size)
-        made = partial(Tag, scheme, b.tag)
-        anatomy.sums.append(Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=made))
+        make_hash = partial(Tag, scheme, b.tag)
+        anatomy.sums.append(Sum(f"the tag of block {i}", b.tag, pieces, b.tag_at, hash=make_hash))
         anatomy.explain(b.tag_at, len(b.tag), f"tag of block {i}")
         rest, what = len(b.iv) - scheme.nonce, f"end of the IV of block {i}, which is not used"
         anatomy.explain(b.iv_at + scheme.nonce, rest, what, Guard.UNPROTECTED)
@@ -276,16 +275,16 @@ def _protect(anatomy: Anatomy, scheme: Scheme, i: int, b: Block) -> None:
 
 
 def _check_records(source: Source, anatomy: Anatomy, f: Framing, scheme: Scheme) -> Iterator[Finding]:
-    """Check the plaintext as a plain file; findings lie where its ciphertext does."""
+    """Check the plaintext like a plain file; offsets of findings are those of the ciphertext."""
     paddings = [0] * len(f.blocks)
     for i, b in enumerate(f.blocks) if scheme.mode.endswith("CBC") else ():
-        whole, paddings[i] = i < len(f.blocks) - 1, padding(source, scheme, b)
-        if not paddings[i] or (whole and paddings[i] != UNIT):
+        is_full, paddings[i] = i < len(f.blocks) - 1, padding(source, scheme, b)
+        if not paddings[i] or (is_full and paddings[i] != UNIT):
             text = f"the end of block {i} does not decrypt to the padding of {scheme.mode}: it is damaged"
             yield finding("bad-header", text, offset=b.at + b.size - 2 * UNIT)
-            if not whole:
+            if not is_full:
                 return
-            paddings[i] = UNIT  # 64 MiB are whole cipher blocks, so one of padding follows
+            paddings[i] = UNIT  # 64 MiB are whole cipher blocks, so a whole block of padding follows
     plain, inner = Decrypted(source, scheme, f.blocks, paddings), Anatomy()
     try:
         for found in structure(plain, inner, mindspore_ckpt.FORMAT.checks[Level.STRUCTURE]):

@@ -3,7 +3,7 @@ without protobuf.
 
 Facts: checkpoint.proto and mindspore/train/serialization.py (``_write_parameter_data``,
 ``_write_mapparameter``) of MindSpore 2.0 to 2.10.
-The walk is stricter than protobuf's own reader: the writer knows one order of fields, so another order is
+This reader is stricter than protobuf's own: MindSpore writes the fields in one order, so another order is
 damage.
 """
 
@@ -29,7 +29,7 @@ LITERAL, TRAILER = b"crc_num", 17
 FINAL_MODE = 0o400
 """save_checkpoint ends with chmod 0400 (mindspore/train/serialization.py, _exec_save)."""
 CIPHERS = {b"\xd8\x5e\x3a\x7f": "AES-GCM", b"\xd9\x5e\x3a\x7f": "AES-CBC", b"\xda\x5e\x3a\x7f": "SM4-CBC"}
-"""How an encrypted file begins -> its mode."""
+"""First bytes of an encrypted file -> its cipher mode."""
 MAX_TYPE, MAX_DIMS, MAX_TEXT_READ = 64, 64, 64 * 1024
 
 _PLAIN = (
@@ -54,14 +54,14 @@ OPAQUE = {"str": ("str", 4), "random_op": ("random_op", 1)}
 
 
 @lru_cache(1024)
-def _meant(word: str, known: tuple[str, ...]) -> str | None:
-    """The known type that is one bit away; a hostile file asks about the same word in each of its records."""
+def _find_near_type(word: str, known: tuple[str, ...]) -> str | None:
+    """Return the known type that is one bit away; cached, as a hostile file repeats a word in each record."""
     return near_miss(word, known)
 
 
 class Content(Struct):
-    """One TensorProto, or the joined pieces of one that was split (over 512 MiB). ``places`` are the offsets
-    of its first byte and of that behind its dims.
+    """One TensorProto, or the joined pieces of a tensor that was split (over 512 MiB). ``places`` are the
+    offsets of the first byte of its dims and of the byte behind them.
     """
 
     name: str
@@ -72,18 +72,18 @@ class Content(Struct):
     places: tuple[int, int]
     types: dict[str, tuple[str, int]]
     raw: bytes = b""
-    """The content itself where it can only be one number or a short text."""
+    """The bytes of the content if they can only be one number or a short text, else b""."""
     pieces: list[tuple[int, int]] = field(default_factory=list)
-    """(offset, nbytes) of each, when there are several."""
+    """(offset, nbytes) of each piece, empty if there is only one."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """A single dim 0 beside content is how texts and the scalars of 1.x are written."""
+        """Return the dims, but () for texts and for scalars of 1.x, which are written with the dims [0]."""
         return () if self.old_scalar or (self.dims == (0,) and self.type in OPAQUE) else self.dims
 
     @property
     def old_scalar(self) -> bool:
-        """Whether this is a scalar as MindSpore 1.x wrote it; 2.x leaves the dims out."""
+        """Return whether this is a scalar as MindSpore 1.x wrote it; 2.x writes scalars without dims."""
         return self.dims == (0,) and self.nbytes > 0 and self.types is TYPES and self.type not in OPAQUE
 
     @property
@@ -93,7 +93,7 @@ class Content(Struct):
 
     @property
     def value(self) -> Scalar:
-        """The number or text that this content is, None if it is more than that."""
+        """Return the content if it is one number or a short text, else None."""
         if len(self.raw) != self.nbytes:
             return None
         if self.type == "str":
@@ -102,12 +102,12 @@ class Content(Struct):
         return scalar(self.raw, dtype) if is_single(dtype, self.shape) and self.nbytes == size else None
 
     def check(self, reader: Reader, last: bool) -> Iterator[Finding]:
-        """Compare content size with dims and type; the loader does not (too long corrupts its heap)."""
+        """Compare the content's size with dims and type; the loader does not (excess corrupts its heap)."""
         title = f"tensor {self.name[:200]!r}"
         if self.type in OPAQUE:
             yield from self._check_text(reader)
         elif self.type not in self.types:
-            if meant := _meant(self.type, (*self.types, *OPAQUE)):
+            if meant := _find_near_type(self.type, (*self.types, *OPAQUE)):
                 why = f"{title} has type {self.type!r}, one bit away from {meant!r}"
                 yield finding("bad-header", why, offset=self.offset)
             else:
@@ -116,11 +116,12 @@ class Content(Struct):
         elif (wanted := prod(self.shape) * self.types[self.type][1]) != self.nbytes:
             shape = f"{self.type} {list(self.shape)}"
             why = f"{title}: {shape} takes {wanted} bytes, the file holds {self.nbytes}"
-            # pieces of a split tensor that were never written look so: cut at the border of two records
+            # a split tensor lacks its last pieces if the file was cut at the border of two records
             code = "truncated" if last and self.nbytes < wanted else "tensor-size"
             yield finding(code, why, offset=self.offset)
 
     def _check_text(self, reader: Reader) -> Iterator[Finding]:
+        """Check size and characters of a text (UTF-32), and the size of a random_op."""
         title = f"text {self.name[:200]!r}"
         if self.dims not in ((), (0,)) or (self.type == "str" and self.nbytes % 4):
             why = f"{title} has dims {list(self.dims)} and {self.nbytes} bytes"
@@ -134,8 +135,8 @@ class Content(Struct):
 
 
 class Record(NamedTuple):
-    """A Value from byte ``start`` to ``end``, whose tag lies at ``tag`` and takes ``tag_size`` bytes. A map
-    parameter has three contents, others one.
+    """One Value from byte ``start`` to ``end``; its tag, the name, has ``tag_size`` bytes at ``tag``. A map
+    parameter has three contents, any other record one.
     """
 
     start: int
@@ -146,19 +147,19 @@ class Record(NamedTuple):
     contents: list[Content]
 
     def explain(self, anatomy: Anatomy) -> None:
-        """What the bytes are, those of the tag and of a lone dim excepted. Every length is fixed by what it
-        encloses, and every content by its dims.
+        """Explain all bytes but the tag and a lone dim (has_lone_dim). Every length is fixed by the enclosed
+        fields, and the size of every content by its dims.
         """
         anatomy.explain(self.start, self.tag - self.start, "lengths of a record")
         at = self.tag + self.tag_size
         for c in self.contents:
             first, behind = c.places
             anatomy.explain(at, first - at, f"lengths of {c.name[:200]!r}")
-            free = c.type not in c.types and c.type not in OPAQUE
-            if free or (prod(c.dims) == 0 and len(c.dims) > 1):
-                why = "its type is unknown" if free else "it has no elements, so another dim changes nothing"
+            known = c.type in c.types or c.type in OPAQUE
+            if not known or (prod(c.dims) == 0 and len(c.dims) > 1):
+                why = "it has no elements, so another dim changes nothing" if known else "its type is unknown"
                 anatomy.explain(first, behind - first, f"dims of {c.name[:200]!r}: {why}", Guard.UNPROTECTED)
-            elif not lone(c):
+            elif not has_lone_dim(c):
                 anatomy.explain(first, behind - first, f"dims of {c.name[:200]!r}")
             else:
                 anatomy.explain(first, 1, f"dims of {c.name[:200]!r}")
@@ -168,15 +169,15 @@ class Record(NamedTuple):
             at = c.offset + c.nbytes
 
 
-def lone(content: Content) -> bool:
-    """Whether the dims are [1] or, as 1.x wrote scalars, [0]: one bit apart, and both mean one element."""
+def has_lone_dim(content: Content) -> bool:
+    """Return whether the dims are [1] or, for a scalar of 1.x, [0]: one bit apart, and both one element."""
     return content.old_scalar or (content.dims == (1,) and content.types is TYPES and content.type in TYPES)
 
 
 def _read_content(
     reader: Reader, name: str, at: int, limit: int, types: dict[str, tuple[str, int]]
 ) -> Content:
-    """A TensorProto: dims (one varint each), type, content, in this order."""
+    """Return the TensorProto at ``at``: dims (one varint each), type, content in this order. Raise Damage."""
     dims: list[int] = []
     kind: str | None = None
     found: Content | None = None
@@ -188,8 +189,8 @@ def _read_content(
         elif key == 0x12 and kind is None:
             kind = reader.text(start, value, MAX_TYPE, "tensor type")
         elif key == 0x1A and kind is not None and found is None:
-            one = value <= 4 * MAX_TEXT and dims in ([], [0], [1])
-            raw = reader.get(start, value) if one else b""
+            is_short = value <= 4 * MAX_TEXT and dims in ([], [0], [1])
+            raw = reader.get(start, value) if is_short else b""
             found = Content(name, tuple(dims), kind, start, value, (at, behind), types, raw)
         else:
             raise Damage("bad-header", f"tensor {name[:200]!r} has a field out of place", start)
@@ -198,8 +199,8 @@ def _read_content(
     return found
 
 
-def _explain_no_record(reader: Reader, at: int, end: int) -> Damage:
-    """What to call bytes at a record border that are no record."""
+def _make_damage(reader: Reader, at: int, end: int) -> Damage:
+    """Return the Damage that describes bytes at a record border that begin no record."""
     left = end - at
     rest = reader.get(at, min(left, SMALL))
     code, why = "bad-header", f"no record begins here: {rest[:8]!r}"
@@ -219,7 +220,7 @@ def _explain_no_record(reader: Reader, at: int, end: int) -> Damage:
 
 
 def _read_map(reader: Reader, name: str, at: int, limit: int) -> list[Content]:
-    """A MapTensorProto: three tensors, of keys, values and status."""
+    """Return the three tensors of a MapTensorProto: keys, values and status. Raise Damage."""
     found: list[Content] = []
     for key, size, start in reader.fields(at, limit):
         if key != 0x0A or len(found) == 3:
@@ -232,7 +233,7 @@ def _read_map(reader: Reader, name: str, at: int, limit: int) -> list[Content]:
 
 
 def _read_record(reader: Reader, at: int) -> Record:
-    """The record at ``at``: a Value with its tag, then a tensor or a map parameter."""
+    """Return the record at ``at``: a Value with its tag, then a tensor or a map parameter. Raise Damage."""
     length, start = reader.varint(at + 1, reader.size + 1)
     name, tag, tag_size, found = "", 0, 0, list[Content]()
     for key, size, inner in reader.fields(start, start + length):
@@ -250,11 +251,11 @@ def _read_record(reader: Reader, at: int) -> Record:
 
 
 def records(reader: Reader, end: int) -> Iterator[Record]:
-    """Each record up to ``end``. Raises Damage at the first byte that is none, and at a cut one."""
+    """Yield each record up to ``end``. Raise Damage where no record begins, and at a cut record."""
     at = count = 0
     while at < end:
         if reader.byte(at) != 0x0A:
-            raise _explain_no_record(reader, at, end)
+            raise _make_damage(reader, at, end)
         if (count := count + 1) > MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS} records", at)
         try:

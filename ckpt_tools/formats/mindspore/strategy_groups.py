@@ -1,9 +1,8 @@
-"""Which ranks hold the same bytes, from the layouts of parameters in a MindSpore strategy file. Pure
-arithmetic on what either form of the file says.
+"""Which ranks hold the same bytes: computed from the layouts in a MindSpore strategy file (protobuf or JSON).
 
 Facts: mindspore/train/_utils.py (``get_parameter_redundancy``, ``_get_strategy_opt_shard``) and
-mindspore/train/serialization.py (``_get_cur_rank_dp``) of MindSpore 2.10. Where those pass over a parameter
-that they cannot place, its ranks count as different here.
+mindspore/train/serialization.py (``_get_cur_rank_dp``) of MindSpore 2.10. MindSpore ignores a parameter that
+it cannot place; here all ranks of such a parameter count as different.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ckpt_tools.formats.common.tensors import near_miss
 
 MAX_DEVICES, MAX_DIMS = 1 << 24, 64
 IGNORED = ("accu_grads", "inputs")
-"""Names that begin like this are buffers, whose layout says nothing about the checkpoint."""
+"""Prefixes of names of buffers, whose layout says nothing about the checkpoint."""
 
 _WORDS = (
     "current_stage parallel_strategy_item parallel_layout_item stage parallel_strategy dev_matrix tensor_map"
@@ -31,9 +30,9 @@ _MERGED = re.compile(r"(\d{1,9})-(.+)", re.DOTALL)
 
 
 class Layout(NamedTuple):
-    """How a parameter lies on the devices of its pipeline stage: ``devices`` is the shape of their grid,
-    ``split`` are the axes of the grid along which the tensor is cut, counted from the right. ``shard_size``
-    is the number of optimizer shards: 0 none, -1 as many as ``shard_step`` leaves.
+    """One parameter's place on the devices of its pipeline stage: ``devices`` is the shape of their grid,
+    ``split`` the axes of the grid (counted from the right) that cut the tensor. ``shard_size`` is the number
+    of optimizer shards, ``shard_step`` ranks apart: 0 for none, -1 for as many as the stage has room for.
     """
 
     name: str
@@ -44,13 +43,13 @@ class Layout(NamedTuple):
 
 
 class Strategy(NamedTuple):
-    """What a strategy file says; ``stage`` is its pipeline stage, None if it does not say or has several."""
+    """One strategy file's content; ``stage`` is its pipeline stage, None if unknown or if it has several."""
 
     stage: int | None
     layouts: tuple[Layout, ...]
 
     def by_stage(self) -> Mapping[int | None, Sequence[Layout]]:
-        """The layouts by stage, which merge_pipeline_strategys writes first: ``1-backbone.weight``."""
+        """Return stage -> layouts; merge_pipeline_strategys wrote the stage first: ``1-backbone.weight``."""
         named = [(m, layout) for layout in self.layouts if (m := _MERGED.fullmatch(layout.name))]
         if len(named) < len(self.layouts):
             return {self.stage: self.layouts}
@@ -63,7 +62,7 @@ class Strategy(NamedTuple):
 def make_layout(
     name: str, devices: Sequence[int], maps: Iterable[Sequence[int]], shard_step: int, shard_size: int
 ) -> Layout:
-    """A layout with possible numbers; ``maps`` hold axes of the grid or -1. Raises ValueError."""
+    """Return a Layout; ``maps`` hold axes of the grid, or -1. Raise ValueError for impossible numbers."""
     if len(devices) > MAX_DIMS or min(devices, default=1) < 1 or prod(devices) > MAX_DEVICES:
         raise ValueError(f"{name!r} lies on an impossible grid of devices, {list(devices[:8])}")
     axes = [axis for entries in maps for axis in entries]
@@ -78,7 +77,7 @@ _PLACE = ("dev_matrix", "tensor_map", "opt_weight_shard_step", "opt_weight_shard
 
 
 def from_json(value: Any) -> Strategy:
-    """The JSON form of a strategy file. Raises ValueError when it is none."""
+    """Return the Strategy in the JSON form of a strategy file. Raise ValueError if it is another JSON."""
     try:
         items, nodes = value["parallel_layout_item"], value.get("parallel_strategy_item") or {}
         stages = [node["stage"] for node in nodes.values()]
@@ -98,7 +97,7 @@ def from_json(value: Any) -> Strategy:
 
 
 def _list_numbers(items: Iterable[Any], nodes: Iterable[Any]) -> Iterator[Any]:
-    """Every number in the entries of parameters and of operators. Raises KeyError and TypeError."""
+    """Yield every number in the entries of parameters and of operators. Raise KeyError and TypeError."""
     for e in items:
         yield from e["dev_matrix"]
         yield from e["tensor_map"]
@@ -113,8 +112,8 @@ def _list_numbers(items: Iterable[Any], nodes: Iterable[Any]) -> Iterator[Any]:
             yield from cut
 
 
-def uneven(strategy: Strategy) -> str:
-    """Why grids contradict each other, "" if not: those of a stage have the same number of devices."""
+def find_uneven(strategy: Strategy) -> str:
+    """Return why grids of a stage contradict each other, "" if they have the same number of devices."""
     for layouts in strategy.by_stage().values():
         counts = {prod(e.devices) for e in layouts}
         if len(counts) > 1:
@@ -124,35 +123,35 @@ def uneven(strategy: Strategy) -> str:
 
 
 def _group_ranks(layout: Layout) -> list[tuple[int, ...]]:
-    """For each rank of the stage, from 0, the ranks that hold the same slice of the parameter."""
-    count, cells = prod(layout.devices), dict[int, list[int]]()
+    """Return, for each rank of the stage from 0, the ranks with the same slice and optimizer shard of it."""
+    count, slices = prod(layout.devices), dict[int, list[int]]()
     strides, stride = list[tuple[int, int]](), 1
     for axis, size in enumerate(reversed(layout.devices)):
         if axis in layout.split:
             strides.append((stride, size))
         stride *= size
     for rank in range(count):
-        cell = 0
+        index = 0  # of the rank's slice
         for stride, size in strides:
-            cell = cell * size + rank // stride % size
-        cells.setdefault(cell, []).append(rank)
-    shards = layout.shard_size
-    if shards == -1:
-        shards = count // layout.shard_step if layout.shard_step else count
-    out: list[tuple[int, ...]] = [(rank,) for rank in range(count)]
-    for ranks in cells.values():
-        if shards and len(ranks) % shards:
-            continue  # nothing tells how the shards lie
-        for first in range(shards or 1):
-            group = tuple(ranks[first :: shards or 1])
+            index = index * size + rank // stride % size
+        slices.setdefault(index, []).append(rank)
+    shards = layout.shard_size or 1  # without optimizer shards each rank holds its whole slice
+    if shards == -1:  # as many shards as there are ranks ``shard_step`` apart in the stage
+        shards = max(1, count // (layout.shard_step or 1))
+    groups: list[tuple[int, ...]] = [(rank,) for rank in range(count)]
+    for ranks in slices.values():
+        if len(ranks) % shards:
+            continue  # it is unknown which rank holds which shard
+        for first in range(shards):
+            group = tuple(ranks[first::shards])
             for rank in group:
-                out[rank] = group
-    return out
+                groups[rank] = group
+    return groups
 
 
 def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
-    """The ranks of a stage, from 0, in groups with the same bytes of every parameter: the smallest of a
-    rank's groups if each lies in the next larger one, else it alone. Raises ValueError.
+    """Return the ranks of a stage, from 0, in groups that hold the same bytes of every parameter: a rank's
+    smallest group if each of its groups lies in the next larger one, else the rank alone. Raise ValueError.
     """
     all_layouts = list(layouts)
     counts = {prod(layout.devices) for layout in all_layouts}
@@ -165,17 +164,17 @@ def stage_groups(layouts: Iterable[Layout]) -> tuple[tuple[int, ...], ...]:
 
     @cache
     def lies_inside(small: int, first: int, large: int) -> bool:
-        """Whether one group of a split, known by its first rank, lies in a single one of another split."""
+        """Return whether the group of rank ``first`` in one split lies in one group of another split."""
         return len({splits[large][member][0] for member in splits[small][first]}) == 1
 
-    placed, out = bytearray(count), list[tuple[int, ...]]()
+    is_grouped, groups = bytearray(count), list[tuple[int, ...]]()
     for rank in range(count):
-        if placed[rank]:
+        if is_grouped[rank]:
             continue
-        mine = sorted(range(len(splits)), key=lambda i: len(splits[i][rank]))
-        nested = mine and all(lies_inside(s, splits[s][rank][0], large) for s, large in pairwise(mine))
-        group = splits[mine[0]][rank] if nested else (rank,)
+        by_size = sorted(range(len(splits)), key=lambda i: len(splits[i][rank]))
+        nested = by_size and all(lies_inside(s, splits[s][rank][0], large) for s, large in pairwise(by_size))
+        group = splits[by_size[0]][rank] if nested else (rank,)
         for member in group:
-            placed[member] = True
-        out.append(group)
-    return tuple(out)
+            is_grouped[member] = True
+        groups.append(group)
+    return tuple(groups)

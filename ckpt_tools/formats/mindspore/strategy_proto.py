@@ -2,8 +2,8 @@
 
 Facts: node_strategy.proto and parallel_strategy_checkpoint.cc of MindSpore 1.1 to 2.10 (1.1 wrote no
 optimizer shards, before 2.0 a group file had no list of ranks at its end),
-mindspore/parallel/_parallel_serialization.py. The walk is stricter than protobuf's own reader: the writers
-know one order of fields and one number of each, so another is damage.
+mindspore/parallel/_parallel_serialization.py. This reader is stricter than protobuf's own: MindSpore writes
+fields in one order and a fixed number of times, so any other order or number is damage.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ckpt_tools.formats.common.format import Anatomy, Damage
 from ckpt_tools.formats.common.protobuf import Reader
 from ckpt_tools.formats.common.tensors import MAX_NAME, MAX_TENSORS
-from ckpt_tools.formats.mindspore.strategy_groups import Layout, Strategy, make_layout, uneven
+from ckpt_tools.formats.mindspore.strategy_groups import Layout, Strategy, find_uneven, make_layout
 from ckpt_tools.model.finding import Severity
 from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import BytesSource, ShortRead, Source
@@ -22,12 +22,12 @@ MAX_SIZE = 1 << 24
 """Bytes; a stage with fifteen thousand operators takes about two million."""
 _MAX_NUMBERS = 4096
 _RANKS_IN_HEAD = 7
-"""So many different numbers in a row are no tensor's dims."""
+"""So many different numbers in a row are ranks of a group: they are no tensor's dims."""
 _SHARDS = {0x30, 0x38}
 
 
 class Walk:
-    """A reader of one message; ``free`` has what may change unseen, if a map is wanted."""
+    """One walk over a file; ``free`` has the bytes that may change unseen, None if no regions are wanted."""
 
     def __init__(self, source: Source, *, mapped: bool = False) -> None:
         if not source.size:
@@ -38,12 +38,12 @@ class Walk:
         self.reader.step = source.size  # every byte is looked at, so all are read at once
         self.free: list[tuple[int, int, str]] | None = [] if mapped else None
 
-    def mark(self, at: int, end: int, what: str) -> None:
+    def mark_free(self, at: int, end: int, what: str) -> None:
         if self.free is not None:
             self.free.append((at, end, what))
 
     def explain(self, anatomy: Anatomy) -> None:
-        """Free bytes are unprotected, all others are noticed: keys, lengths and order are fixed."""
+        """Explain free bytes as unprotected, all others as protected: keys, lengths and order are fixed."""
         at = 0
         for start, end, what in sorted(self.free or ()):
             anatomy.explain(at, start - at, "fields and lengths")
@@ -52,12 +52,12 @@ class Walk:
         anatomy.explain(at, self.reader.size - at, "fields and lengths")
 
     def fields(
-        self, at: int, limit: int, once: bytes, repeated: bytes = b"", perhaps: bytes = b""
+        self, at: int, limit: int, once: bytes, repeated: bytes = b"", optional: bytes = b""
     ) -> Iterator[tuple[int, int, int]]:
-        """A message's fields in order; a key of ``once`` occurs once, of ``perhaps`` at most once."""
+        """Yield a message's fields in order; a key of ``once`` occurs once, of ``optional`` at most once."""
         last, start = 0, at
         seen: set[int] = set()
-        for key, value, inner in self.reader.fields(at, limit, once + repeated + perhaps):
+        for key, value, inner in self.reader.fields(at, limit, once + repeated + optional):
             if key < last or (key in seen and key not in repeated):
                 raise Damage("bad-header", "a field out of place", inner)
             last = key
@@ -67,7 +67,7 @@ class Walk:
             raise Damage("bad-header", "a record without all of its fields", start)
 
     def numbers(self, at: int, limit: int, bits: int, signed: bool, what: str) -> tuple[int, ...]:
-        """A message that holds nothing but repeated numbers of so many bits."""
+        """Return the numbers of a message that holds nothing else; each has at most ``bits`` bits."""
         out: list[int] = []
         for _, value, behind in self.fields(at, limit, b"", b"\x08"):
             if len(out) == _MAX_NUMBERS:
@@ -77,22 +77,22 @@ class Walk:
         return tuple(out)
 
     def number(self, value: int, at: int, behind: int, bits: int, *, signed: bool, what: str) -> int:
-        """A value read from bytes ``at`` to ``behind``, if it fits; a negative one takes ten."""
+        """Return a varint's value; a negative one takes ten bytes. Raise Damage if it needs more bits."""
         if signed and value >> 63:
             value -= 1 << 64
         low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
         if not low <= value < high:
             raise Damage("bad-header", f"{value} does not fit into {bits} bits", at)
         if what:
-            self.mark(at, behind, what)
+            self.mark_free(at, behind, what)
         return value
 
     def name(self, at: int, length: int, what: str) -> str:
-        self.mark(at, at + length, f"{what}: only that it is plain text is checked")
+        self.mark_free(at, at + length, f"{what}: only that it is plain text is checked")
         return self.reader.text(at, length, MAX_NAME, what)
 
     def records(self, at: int, keys: bytes) -> Iterator[tuple[int, int, int]]:
-        """(key, start, end) of each record from ``at`` to the end of the file, in the order of ``keys``."""
+        """Yield (key, start, end) of each record from ``at`` on. Raise Damage if keys do not rise."""
         last = 0
         for _ in range(MAX_TENSORS):
             if at == self.reader.size:
@@ -109,7 +109,7 @@ class Walk:
 
 
 def _read_operator(walk: Walk, at: int, limit: int) -> int:
-    """The pipeline stage of an operator; how it is cut matters to nobody who loads a checkpoint."""
+    """Return the pipeline stage of an operator; its cut is read but not needed to load a checkpoint."""
     stage = 0
     for key, value, inner in walk.fields(at, limit, b"\x0a\x12"):
         if key == 0x0A:
@@ -124,8 +124,8 @@ def _read_operator(walk: Walk, at: int, limit: int) -> int:
 
 
 def _read_layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
-    """How one parameter is cut, and where its grid of devices begins. An axis cut along several axes of the
-    grid has a tensor_map of its own; a param_split_shape mostly is empty.
+    """Return one parameter's Layout, and where its grid of devices begins. A tensor axis cut along several
+    axes of the grid has a tensor_map of its own; a param_split_shape mostly is empty.
     """
     name, devices, maps, shards, grid = "", tuple[int, ...](), list[tuple[int, ...]](), dict[int, int](), at
     for outer, size, start in walk.fields(at, limit, b"\x0a\x12"):
@@ -134,7 +134,7 @@ def _read_layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
             continue
         before = start
         for key, value, inner in walk.fields(start, start + size, b"\x0a\x1a\x28", b"\x12", b"\x22\x30\x38"):
-            if not key & 7:
+            if not key & 7:  # a number
                 what = "field, step or number of optimizer shards"
                 shards[key] = walk.number(value, before + 1, inner, 32, signed=True, what=what)
                 before = inner
@@ -156,24 +156,25 @@ def _read_layout(walk: Walk, at: int, limit: int) -> tuple[Layout, int]:
 
 
 def _compare_grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
-    """Two grids of one stage agree on the number of devices, so a changed one shows, but of a lone one."""
-    if text := uneven(strategy):
+    """Check that the grids of a stage have the same number of devices; mark a stage's only grid as free."""
+    if text := find_uneven(strategy):
         raise Damage("bad-header", text, places[0], Severity.WARNING)
     if walk.free is None:
         return
     stages = strategy.by_stage()
-    merged = stages.get(strategy.stage) is not strategy.layouts
+    is_merged = stages.get(strategy.stage) is not strategy.layouts
     for layout, at in zip(strategy.layouts, places, strict=True):
-        if len(stages[int(layout.name.partition("-")[0])] if merged else strategy.layouts) == 1:
+        siblings = stages[int(layout.name.partition("-")[0])] if is_merged else strategy.layouts
+        if len(siblings) == 1:
             start = at
             for _ in layout.devices:
                 _, behind = walk.reader.varint(start + 1, walk.reader.size)
-                walk.mark(start + 1, behind, "grid of devices, which no other parameter confirms")
+                walk.mark_free(start + 1, behind, "grid of devices, which no other parameter confirms")
                 start = behind
 
 
-def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
-    """(current_stage, what the file says); one operator tells the stage. Raises Damage and ShortRead."""
+def read(source: Source, all_operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
+    """Return (current_stage, Strategy); the first operator tells the stage. Raise Damage and ShortRead."""
     walk = Walk(source, mapped=anatomy is not None and anatomy.regions is not None)
     layouts, places, stage = list[Layout](), list[int](), None
     if walk.reader.byte(0) != 0x08:
@@ -181,9 +182,9 @@ def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None)
     value, at = walk.reader.varint(1, walk.reader.size + 1)
     current = walk.number(value, 1, at, 32, signed=False, what="current_stage")
     for key, start, end in walk.records(at, b"\x12\x1a"):
-        if key == 0x12 and (stage is None or operators):
-            of = _read_operator(walk, start, end)
-            stage = of if stage is None else stage
+        if key == 0x12 and (stage is None or all_operators):
+            operator_stage = _read_operator(walk, start, end)
+            stage = operator_stage if stage is None else stage
         elif key == 0x1A:
             layout, grid = _read_layout(walk, start, end)
             layouts.append(layout)
@@ -198,7 +199,7 @@ def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None)
 
 
 def begins_like_groups(head: bytes) -> bool:
-    """Whether a group comes first: a parameter's wire form with dims, the ranks, and nothing more."""
+    """Return whether a group comes first: like a .ckpt record, but only with a name, and ranks as dims."""
     reader, ranks = Reader(BytesSource(head)), list[int]()
     limit = None
     try:
@@ -227,7 +228,7 @@ def begins_like_groups(head: bytes) -> bool:
 
 
 def read_groups(source: Source, anatomy: Anatomy) -> int:
-    """The number of communication groups in a group file. Raises Damage and ShortRead."""
+    """Return the number of communication groups in a group file. Raise Damage and ShortRead."""
     walk, count = Walk(source, mapped=anatomy.regions is not None), 0
     for key, start, end in walk.records(0, b"\x0a\x12"):
         if key == 0x12:
