@@ -1,7 +1,6 @@
-"""The structures of an HDF5 file: each is read once, inside the file, and shares no byte with another.
-
-HDF5's superblock, versions 0 to 3, and object headers, versions 1 and 2: the messages of which a group, an
-array or a type consists.
+"""The structures of an HDF5 file, each of which is read once, lies inside the file and shares no byte: its
+superblock, versions 0 to 3, and object headers, versions 1 and 2, whose messages describe a group, an array
+or a type.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from ckpt_tools.model.report import Guard
 from ckpt_tools.storage import Source
 
 UNDEFINED = (1 << 64) - 1
-"""HADDR_UNDEF: nothing was allocated."""
+"""HADDR_UNDEF: the address of a structure that was never allocated."""
 MOST = 64 << 20
-"""Bytes of one structure that is read into memory."""
+"""Most bytes of one structure that is read into memory."""
 MAX_BLOCKS = 4_000_000
-"""Structures and chunks of one file."""
+"""Most structures and chunks of one file."""
 
 
 def bad(why: str, at: int) -> Damage:
@@ -32,7 +31,7 @@ def bad(why: str, at: int) -> Damage:
 
 
 class Span(NamedTuple):
-    """Bytes ``start`` to ``stop`` of the file, and what they are."""
+    """One range of the file, bytes ``start`` to ``stop``, and what the bytes are."""
 
     start: int
     stop: int
@@ -40,7 +39,7 @@ class Span(NamedTuple):
 
 
 class Fields:
-    """Numbers of a structure, one after the other. Raises Damage where it ends."""
+    """One structure's bytes, read number by number from ``at`` on. Raises Damage where the structure ends."""
 
     def __init__(self, data: bytes, at: int, what: str, start: int = 0) -> None:
         self.data, self.file_at, self.what, self.at = data, at, what, start
@@ -61,70 +60,68 @@ class Fields:
         return bad(f"{self.what}: {why}", self.file_at)
 
     def expect(self, expected: int, what: str, length: int = 1) -> None:
-        """The next number must be this one. Raises Damage."""
+        """Raise Damage unless the next number is ``expected``."""
         if (got := self.number(length)) != expected:
             raise self.wrong(f"{what} {got} where {expected} belongs")
 
 
 class Blocks:
-    """Reads structures and notes where they lie. Together they are no longer than the file."""
+    """One file's reader of structures, which adds up their spans: at most as long as the file in total."""
 
     def __init__(self, source: Source, anatomy: Anatomy, end: int) -> None:
         self.source, self.anatomy, self.end = source, anatomy, end
         self.spans: list[Span] = []
         self._left = end
 
-    def take(self, address: int, length: int, what: str) -> None:
-        """Note where something lies. Raises Damage where that cannot be."""
+    def add_span(self, address: int, length: int, what: str) -> None:
+        """Record where a structure or chunk lies. Raise Damage if that is outside of the file or too much."""
         if address < 0 or address + length > self.end:
             why = f"{what} lies at {address} to {address + length}, where the file has {self.end} bytes"
             raise bad(why, min(address, self.end))
         self._left -= length
         if self._left < 0:
-            raise bad(
-                f"{what}, {length} bytes at {address}: the parts of the file lie on each other", address
-            )
+            why = f"{what}, {length} bytes at {address}: the parts of the file lie on each other"
+            raise bad(why, address)
         if len(self.spans) >= MAX_BLOCKS:
             raise Damage("too-complex", f"more than {MAX_BLOCKS} structures and chunks", address)
         self.spans.append(Span(address, address + length, what))
 
     def read(self, address: int, length: int, what: str, signature: bytes = b"") -> Fields:
-        """A structure that no checksum covers, behind its signature."""
+        """Return a structure without a checksum, from the byte behind its signature on. Raise Damage."""
         data = self._get(address, length, what, signature)
         self.anatomy.explain(address, len(signature), f"signature of {what}")
         rest = length - len(signature)
         self.anatomy.explain(address + len(signature), rest, what, Guard.UNPROTECTED)
         return data
 
-    def summed(
+    def read_summed(
         self, address: int, length: int, what: str, signature: bytes = b"", *, room: int = 0
     ) -> Fields:
-        """A structure whose last four bytes are its checksum; nothing is in the ``room`` behind it."""
+        """Return a structure whose last four bytes are its checksum; ``room`` unused bytes follow it."""
         data = self._get(address, length, what, signature, room)
-        self.sum(what, data.data[-4:], (Extent(address, length - 4),), address + length - 4)
+        self.add_sum(what, data.data[-4:], (Extent(address, length - 4),), address + length - 4)
         self.anatomy.explain(address + length, room, f"unused bytes of {what}", Guard.UNPROTECTED)
         return data
 
-    def sum(self, what: str, stored: bytes, pieces: tuple[Extent | bytes, ...], offset: int) -> None:
-        """Note a checksum that lies at ``offset``."""
+    def add_sum(self, what: str, stored: bytes, pieces: tuple[Extent | bytes, ...], offset: int) -> None:
+        """Add the checksum at ``offset``, which covers ``pieces``, to ``anatomy.sums``."""
         length = sum(len(p) if isinstance(p, bytes) else p.length for p in pieces)
-        made = partial(Lookup3, length)
-        self.anatomy.sums.append(Sum(f"lookup3 of {what}", stored, pieces, offset, hash=made))
+        make_hash = partial(Lookup3, length)
+        self.anatomy.sums.append(Sum(f"lookup3 of {what}", stored, pieces, offset, hash=make_hash))
         self.anatomy.explain(offset, 4, f"lookup3 of {what}")
 
     def _get(self, address: int, length: int, what: str, signature: bytes, room: int = 0) -> Fields:
-        self.take(address, length + room, what)
+        self.add_span(address, length + room, what)
         if length > MOST:
             raise Damage("too-complex", f"{what} has {length} bytes", address)
         data = self.source.read(address, length)
         if not data.startswith(signature):
-            raise bad(
-                f"{what} belongs at byte {address}, but its signature {signature!r} is not there", address
-            )
+            why = f"{what} belongs at byte {address}, but its signature {signature!r} is not there"
+            raise bad(why, address)
         return Fields(data, address, what, len(signature))
 
     def finish(self) -> None:
-        """Explain what lies between the parts. Raises Damage where they lie on each other."""
+        """Explain the bytes between the recorded spans. Raise Damage if two spans overlap."""
         at, last = 0, "the file's beginning"
         for start, stop, what in [*sorted(self.spans), Span(self.end, self.end, "")]:
             if start < at:
@@ -138,7 +135,7 @@ _MASK = (1 << 32) - 1
 
 
 class Lookup3:
-    """Bob Jenkins' lookup3 (hashlittle, initial value 0); the last twelve bytes wait for ``digest``."""
+    """Bob Jenkins' lookup3 (hashlittle, initial value 0); ``digest`` mixes in the last twelve bytes."""
 
     def __init__(self, length: int) -> None:
         start = (0xDEADBEEF + length) & _MASK
@@ -184,14 +181,14 @@ class Lookup3:
 
 
 def lookup3(data: bytes) -> int:
-    """lookup3 of bytes that are in memory."""
+    """Return lookup3 of bytes in memory."""
     running = Lookup3(len(data))
     running.update(data)
     return int.from_bytes(running.digest(), "little")
 
 
 class Fletcher32:
-    """Fletcher-32 over big-endian words of 16 bits (H5checksum.c), which keeps a sum of 65535."""
+    """Fletcher-32 over big-endian words of 16 bits (H5checksum.c), in which a sum of 65535 is not reduced."""
 
     def __init__(self) -> None:
         self._first = self._second = 0
@@ -220,11 +217,11 @@ DATASPACE, LINK_INFO, DATATYPE, LINK, EXTERNAL, LAYOUT = 0x01, 0x02, 0x03, 0x06,
 FILTERS, ATTRIBUTE, CONTINUATION, SYMBOL_TABLE = 0x0B, 0x0C, 0x10, 0x11
 TREE_RANKS, ATTRIBUTE_INFO, LINKS = 0x13, 0x15, 0x16
 SHARED = 2
-"""Flag of a message whose body only says where it lies."""
+"""Flag of a message whose body is only the place of the real body."""
 
 
 class Ranks(NamedTuple):
-    """Half of the entries that a leaf, a node of a tree of groups, and one of chunks have room for."""
+    """Half of the most entries in a leaf of a group, in a node of a group's tree, and of a tree of chunks."""
 
     leaf: int = 4
     group: int = 16
@@ -232,7 +229,7 @@ class Ranks(NamedTuple):
 
 
 class Superblock(NamedTuple):
-    """``cached`` is what the entry of the root group remembers of it."""
+    """The superblock; ``cached`` is the place of the root group's tree and heap by the root group's entry."""
 
     version: int
     size: int
@@ -242,11 +239,11 @@ class Superblock(NamedTuple):
     ranks: Ranks
     cached: bytes = b""
     open_for: int = 0
-    """Flags that a writer sets, and clears when it closes the file."""
+    """Flags that a writer sets when it opens the file, and clears when it closes the file."""
 
 
 class Message(NamedTuple):
-    """One message: its body, and where that lies in the file."""
+    """One message: its body, and the offset of the body in the file."""
 
     type: int
     flags: int
@@ -255,7 +252,7 @@ class Message(NamedTuple):
 
 
 class Header(NamedTuple):
-    """An object: its messages, and how many hard links it counts (0: not told)."""
+    """One object's header: its messages, and the number of hard links that it counts (0: unknown)."""
 
     messages: tuple[Message, ...]
     links: int
@@ -265,9 +262,9 @@ class Header(NamedTuple):
 
 
 def read_superblock(source: Source, anatomy: Anatomy) -> Superblock:
-    """Read the superblock. Raises Damage."""
+    """Return the superblock, and explain its bytes. Raise Damage."""
     head = source.read(0, min(source.size, 104))
-    start, size = _frame(head, source.size)
+    start, size = _measure_superblock(head, source.size)
     base, second, end = struct.unpack_from("<QQQ", head, start)
     if base or (second != UNDEFINED and second >= end) or not size <= end < 1 << 62:
         raise Damage("bad-header", "the addresses in the superblock contradict each other", start)
@@ -286,12 +283,12 @@ def read_superblock(source: Source, anatomy: Anatomy) -> Superblock:
     leaf, group, _, chunks = struct.unpack_from("<HHIH", head, 16)
     root, cached = struct.unpack_from("<QI", head, start + 40)
     ranks = Ranks(leaf, group, chunks) if version else Ranks(leaf, group)
-    told = head[start + 56 : start + 72] if cached == 1 else b""
-    return Superblock(version, size, end, root, UNDEFINED, ranks, told)
+    places = head[start + 56 : start + 72] if cached == 1 else b""
+    return Superblock(version, size, end, root, UNDEFINED, ranks, places)
 
 
-def _frame(head: bytes, total: int) -> tuple[int, int]:
-    """Where the addresses in the superblock begin, and how many bytes it has. Raises Damage."""
+def _measure_superblock(head: bytes, total: int) -> tuple[int, int]:
+    """Return the offset of the addresses in the superblock, and its size in bytes. Raise Damage."""
     short = Damage("truncated", f"the file has {total} bytes, less than its superblock", total)
     if len(head) < 48:
         raise short
@@ -317,7 +314,7 @@ def _frame(head: bytes, total: int) -> tuple[int, int]:
 
 
 def read_header(blocks: Blocks, address: int, what: str) -> Header:
-    """Read an object header with its continuations. Raises Damage."""
+    """Return an object header with the messages in its continuations. Raise Damage."""
     what = f"the header of {what}"
     start = blocks.source.read(address, 16) if 0 <= address <= blocks.end - 16 else b""
     if start.startswith(b"OHDR"):
@@ -340,30 +337,31 @@ def read_header(blocks: Blocks, address: int, what: str) -> Header:
 
 
 def _read_version_2(blocks: Blocks, address: int, what: str) -> Header:
+    """Return an object header of version 2, which has checksums. Raise Damage."""
     head = Fields(blocks.source.read(address, min(34, blocks.end - address)), address, what, 4)
     head.expect(2, "version")
     flags = head.number(1)
     head.take(16 * (flags >> 5 & 1) + 4 * (flags >> 4 & 1))
     size = head.number(1 << (flags & 3))
-    whole = blocks.summed(address, head.at + size + 4, what, b"OHDR")
-    whole.at = head.at
+    first = blocks.read_summed(address, head.at + size + 4, what, b"OHDR")
+    first.at = head.at
     tracked = bool(flags & 4)
-    messages = list(_read_messages(whole, tracked))
+    messages = list(_read_messages(first, tracked))
     waiting = _find_continuations(messages, what)
     while waiting:
         at, length = waiting.pop()
         if length < 8:
             raise bad(f"{what} goes on in {length} bytes", at)
-        more = list(_read_messages(blocks.summed(at, length, what, b"OCHK"), tracked))
+        more = list(_read_messages(blocks.read_summed(at, length, what, b"OCHK"), tracked))
         waiting += _find_continuations(more, what)
         messages += more
-    counted = next((m.body for m in messages if m.type == LINKS), b"\0\1\0\0\0")
-    return Header(tuple(messages), int.from_bytes(counted[1:5], "little"))
+    count = next((m.body for m in messages if m.type == LINKS), b"\0\1\0\0\0")
+    return Header(tuple(messages), int.from_bytes(count[1:5], "little"))
 
 
-def _read_messages(whole: Fields, tracked: bool) -> Iterator[Message]:
-    """The messages before the checksum; what is too short for one is a gap."""
-    fields, least = Fields(whole.data[:-4], whole.file_at, whole.what, whole.at), 6 if tracked else 4
+def _read_messages(block: Fields, tracked: bool) -> Iterator[Message]:
+    """Yield the messages before a block's checksum; fewer bytes than a message takes are a gap at the end."""
+    fields, least = Fields(block.data[:-4], block.file_at, block.what, block.at), 6 if tracked else 4
     while len(fields.data) - fields.at >= least:
         kind, size, flags = fields.numbers(1, 2, 1)
         fields.take(least - 4)

@@ -1,4 +1,4 @@
-"""Arrays of HDF5: what they are, where their bytes lie, and what protects those."""
+"""Arrays of HDF5: their types and shapes, where their bytes lie, and what protects the bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpt_tools.formats.hdf5.groups import read_records, read_tree
 from ckpt_tools.model.finding import Finding, Severity
 from ckpt_tools.model.report import Guard, Tensor
 
-# ---- The datatype and the dataspace message: what the elements are, and how many.
+# ---- The datatype and the dataspace message: the type of the elements, and their number.
 
 _INTEGER, _FLOAT, _COMPOUND, _ENUM, _VARIABLE, _ARRAY, _COMPLEX = 0, 1, 6, 8, 9, 10, 11
 _NAMED = {2: "time", 3: "bytes", 4: "bitfield", 5: "opaque", 7: "reference", _COMPLEX: "complex"}
@@ -27,21 +27,21 @@ MAX_RANK = 32
 
 
 class Elements(NamedTuple):
-    """A type of elements by the name that other formats give it, and the bytes of one."""
+    """One type of elements: its name as in other formats, and the bytes of one element."""
 
     name: str
     size: int
 
 
 class Space(NamedTuple):
-    """The shape of an array, and the largest it may grow to."""
+    """One array's shape, and the largest shape that the array may grow to."""
 
     shape: tuple[int, ...]
     most: tuple[int, ...]
 
 
 def read_type(f: Fields) -> Elements:
-    """The type in a datatype message. Raises Damage."""
+    """Return the type in a datatype message. Raise Damage."""
     head, low, middle, _ = f.numbers(1, 1, 1, 1)
     kind, version, size = head & 15, head >> 4, f.number(4)
     if not 1 <= version <= 5 or kind > _COMPLEX or not size:
@@ -60,10 +60,10 @@ def read_type(f: Fields) -> Elements:
 
 
 def _name_members(f: Fields, kind: int, size: int, members: int) -> str:
-    """h5py keeps truth values as an enumeration of two, and complex numbers as pairs called r and i."""
+    """Return a type's name: h5py stores bool as an enumeration of two, complex as compounds of r and i."""
     if kind == _COMPOUND:
-        pair = f.data[f.at :].startswith(b"r\0") and b"i\0" in f.data
-        return f"complex{8 * size}" if pair and size in (8, 16) else f"compound{size}"
+        is_complex = f.data[f.at :].startswith(b"r\0") and b"i\0" in f.data and size in (8, 16)
+        return f"complex{8 * size}" if is_complex else f"compound{size}"
     if f.data[f.at : f.at + 1] and f.data[f.at] & 15 != _INTEGER:
         raise f.wrong("an enumeration of what is not an integer")
     base = read_type(f)
@@ -71,20 +71,20 @@ def _name_members(f: Fields, kind: int, size: int, members: int) -> str:
 
 
 def read_space(f: Fields) -> Space:
-    """The shapes in a dataspace message; one without any element is (0,). Raises Damage."""
+    """Return the shapes in a dataspace message, (0,) for an array without any element. Raise Damage."""
     version, rank, flags = f.numbers(1, 1, 1)
     kind = f.number(5) and 0 if version == 1 else f.number(1)
     if version not in (1, 2) or rank > MAX_RANK or kind > 2:
         raise f.wrong(f"version {version}, rank {rank}, kind {kind}")
     if kind == 2:
         return Space((0,), (0,))
-    now = tuple(f.numbers(*[8] * rank))
-    return Space(now, tuple(f.numbers(*[8] * rank)) if flags & 1 else now)
+    shape = tuple(f.numbers(*[8] * rank))
+    return Space(shape, tuple(f.numbers(*[8] * rank)) if flags & 1 else shape)
 
 
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
 _FILES = 4
-"""External files of one array that are named."""
+"""Most external files of one array that findings name."""
 _NAMES = 256
 """Filters from this number on may have a name."""
 _SINGLE, _IMPLICIT, _FIXED, _EXTENSIBLE, _RECORDS = 1, 2, 3, 4, 5
@@ -93,9 +93,7 @@ _EDGES_PLAIN, _SINGLE_FILTERED = 1, 2
 
 
 class Array(NamedTuple):
-    """One array: ``filters`` are the numbers of what its chunks go through, in the order of writing.
-    ``external``: the names of the other files in which its bytes lie.
-    """
+    """One array; ``filters`` are numbers in the order of writing, ``external`` the files with its bytes."""
 
     name: str
     of: Elements
@@ -113,7 +111,7 @@ class Array(NamedTuple):
 
 
 class _Grid(NamedTuple):
-    """A chunked layout: the shape of a chunk with the bytes of an element as its last number."""
+    """One chunked layout: ``shape`` is that of a chunk, then the bytes of an element."""
 
     shape: tuple[int, ...]
     plain_edges: bool = False
@@ -124,36 +122,36 @@ class _Grid(NamedTuple):
 
 
 def read_filters(f: Fields) -> tuple[int, ...]:
-    """The numbers in a filter pipeline message. Raises Damage."""
+    """Return the numbers of the filters in a filter pipeline message. Raise Damage."""
     version, number = f.numbers(1, 1)
     if version not in (1, 2) or number > 32:
         raise f.wrong(f"version {version}, {number} filters")
     f.take(6 if version == 1 else 0)
-    found = []
+    filters = []
     for _ in range(number):
-        found.append(kind := f.number(2))
-        named = f.number(2) if version == 1 or kind >= _NAMES else 0
+        filters.append(kind := f.number(2))
+        name_size = f.number(2) if version == 1 or kind >= _NAMES else 0
         _, values = f.numbers(2, 2)
-        f.take(-(-named // 8) * 8 if version == 1 else named)
+        f.take(-(-name_size // 8) * 8 if version == 1 else name_size)
         f.take(4 * (values + (values % 2 if version == 1 else 0)))
-    return tuple(found)
+    return tuple(filters)
 
 
 def report_elsewhere(what: str, other: str, offset: int) -> Finding:
-    """What to say of what another file holds: the library follows any name, and gives zeros for nothing."""
+    """Return the finding about data in another file: HDF5 opens any name, and reads zeros if it is absent."""
     out = other.startswith(("/", "\\")) or ".." in other.replace("\\", "/").split("/") or other[1:2] == ":"
     why = f"{what} {other[:200]!r}, which its loader reads as its own, or as zeros where nothing is there"
     return finding("path-escape" if out else "external-data", why, offset=offset)
 
 
 class Arrays:
-    """Checks the arrays of one file; ``bare`` counts the bytes that nothing protects."""
+    """One file's check of arrays; ``bare`` counts the bytes that no checksum covers."""
 
     def __init__(self, blocks: Blocks, rank: int) -> None:
         self.blocks, self.rank, self.bare = blocks, rank, 0
 
     def check(self, array: Array, f: Fields) -> Iterator[Finding]:
-        """One array by the fields of its layout. Raises Damage."""
+        """Check one array; ``f`` are the fields of its layout message. Raise Damage."""
         version, kind = f.numbers(1, 1)
         size, at = array.nbytes, None
         if version in (1, 2):  # HDF5 before 1.6.3
@@ -178,17 +176,17 @@ class Arrays:
             if at == UNDEFINED:  # nothing was written: every element has the fill value
                 at, size = None, array.nbytes
             else:
-                self.blocks.take(at, size, f"elements of {array.what}")
+                self.blocks.add_span(at, size, f"elements of {array.what}")
                 self._explain_bare(array.what, at, size)
         if size != array.nbytes:
             why = f"{array.what}, {array.of.name} {array.space.shape}, has {size} bytes, not {array.nbytes}"
             if kind == 0:
                 raise Damage("tensor-size", why[:500], f.file_at)
             yield finding("tensor-size", why[:500], offset=f.file_at)
-        self._note(array, at)
+        self._list(array, at)
 
-    def _note(self, array: Array, at: int | None = None, pieces: tuple[tuple[int, int], ...] = ()) -> None:
-        """List an array as a tensor, and its value if it is one number."""
+    def _list(self, array: Array, at: int | None = None, pieces: tuple[tuple[int, int], ...] = ()) -> None:
+        """Add an array to the tensors of ``anatomy``, and its value to the metadata if it is one number."""
         anatomy, shape, dtype = self.blocks.anatomy, array.space.shape, array.of.name
         anatomy.tensors.append(Tensor(array.name, dtype, shape, array.nbytes, at, pieces=pieces))
         wanted = len(anatomy.metadata) < MAX_SCALARS or array.name in PROGRESS
@@ -201,29 +199,30 @@ class Arrays:
         self.blocks.anatomy.explain(at, size, text, Guard.UNPROTECTED)
 
     def _check_chunked(self, array: Array, f: Fields, version: int) -> Iterator[Finding]:
-        grid, found = self._read_index(array, f, version)
+        """Check the chunks of an array one by one, and add the array as a tensor."""
+        grid, chunks = self._read_index(array, f, version)
         plain, pieces = grid.shape[-1] == array.of.size and not array.filters, list[tuple[int, int]]()
-        for chunk in found:
+        for chunk in chunks:
             size = grid.nbytes if chunk.size < 0 else chunk.size
-            self.blocks.take(chunk.address, size, f"a chunk of {array.what}")
+            self.blocks.add_span(chunk.address, size, f"a chunk of {array.what}")
             yield from self._check_chunk(array, grid, chunk._replace(size=size))
             if plain:
                 pieces.append((chunk.address, size))
         shape = array.space.shape
-        whole = shape and grid.shape[1:-1] == shape[1:] and shape[0] == len(pieces) * grid.shape[0]
-        if pieces and whole:
-            self._note(array, pieces[0][0], tuple(pieces) if len(pieces) > 1 else ())
+        in_order = shape and grid.shape[1:-1] == shape[1:] and shape[0] == len(pieces) * grid.shape[0]
+        if pieces and in_order:  # joined, the chunks are the array's rows
+            self._list(array, pieces[0][0], tuple(pieces) if len(pieces) > 1 else ())
         else:
-            self._note(array)
+            self._list(array)
 
     def _read_index(self, array: Array, f: Fields, version: int) -> tuple[_Grid, Iterator[Chunk]]:
-        """The grid of the chunks, and where they lie."""
+        """Return the grid of an array's chunks, and the chunks as their index lists them. Raise Damage."""
         blocks, what = self.blocks, f"the chunks of {array.what}"
         if version == 3:
             number, at = f.numbers(1, 8)
             grid = _Grid(self._read_shape(array, f, [4] * number))
-            none = at == UNDEFINED
-            return grid, iter(()) if none else read_chunk_tree(blocks, at, what, grid.shape, self.rank)
+            empty = at == UNDEFINED
+            return grid, iter(()) if empty else read_chunk_tree(blocks, at, what, grid.shape, self.rank)
         flags, number, width = f.numbers(1, 1, 1)
         grid = _Grid(self._read_shape(array, f, [width] * number), bool(flags & _EDGES_PLAIN))
         index = f.number(1)
@@ -248,44 +247,45 @@ class Arrays:
         return grid, (Chunk(at + i * grid.nbytes, -1, 0) for i in range(number))
 
     def _read_shape(self, array: Array, f: Fields, widths: list[int]) -> tuple[int, ...]:
+        """Return the shape of a chunk, then the bytes of an element. Raise Damage."""
         numbers = f.numbers(*widths)
         if len(numbers) != len(array.space.shape) + 1 or 0 in numbers:
             raise f.wrong(f"chunks of shape {numbers} of an array of shape {array.space.shape}")
         return tuple(numbers)
 
     def _check_chunk(self, array: Array, grid: _Grid, chunk: Chunk) -> Iterator[Finding]:
-        """What protects the bytes of one chunk."""
+        """Check the bytes of one chunk by its filters; add its Fletcher-32 to the checksums. Raise Damage."""
         at, size, what = chunk.address, chunk.size, f"a chunk of {array.what}"
         source, anatomy = self.blocks.source, self.blocks.anatomy
-        left = [kind for i, kind in enumerate(array.filters) if not chunk.mask >> i & 1]
-        if grid.plain_edges and left:  # a chunk at the edge is as it would be without filters
+        filters = [kind for i, kind in enumerate(array.filters) if not chunk.mask >> i & 1]
+        if grid.plain_edges and filters:  # chunks at the edge were written without filters
             self._explain_bare(what, at, size)
             return
-        summed = bool(left) and left[-1] == _FLETCHER
-        if summed:
-            left.pop()
+        has_sum = bool(filters) and filters[-1] == _FLETCHER
+        if has_sum:
+            filters.pop()
             size -= 4
             if size < 0:
                 raise bad(f"{what} has no room for its Fletcher-32", at)
             stored, text, place = source.read(at + size, 4), f"Fletcher-32 of {what}", (Extent(at, size),)
             anatomy.sums.append(Sum(text, stored, place, at + size, hash=Fletcher32))
             anatomy.explain(at + size, 4, text)
-        if left and left[-1] == _DEFLATE:
-            fixed = set(left[:-1]) <= {_SHUFFLE, _FLETCHER}
-            inflated = grid.nbytes + 4 * left.count(_FLETCHER) if fixed else None
+        if filters and filters[-1] == _DEFLATE:
+            keeps_size = set(filters[:-1]) <= {_SHUFFLE, _FLETCHER}
+            inflated = grid.nbytes + 4 * filters.count(_FLETCHER) if keeps_size else None
             yield from decoding(source, anatomy, "zlib", what, Extent(at, size), size=inflated)
-            if not summed:
+            if not has_sum:
                 text = f"deflated elements of {what}, with a checksum over what they inflate into"
                 anatomy.explain(at, size, text, Guard.UNPROTECTED)
-        elif size != grid.nbytes and set(left) <= {_SHUFFLE}:
+        elif size != grid.nbytes and set(filters) <= {_SHUFFLE}:
             why = f"{what} has {size} bytes, where its shape needs {grid.nbytes}"
             raise Damage("tensor-size", why[:500], at)
-        elif not summed:
+        elif not has_sum:
             self._explain_bare(what, at, size)
 
 
 class Chunk(NamedTuple):
-    """``size`` is -1 where it is that of its elements; bit i of ``mask``: filter i was left out."""
+    """One chunk; ``size`` -1 stands for the size of its elements, bit i of ``mask`` for skipped filter i."""
 
     address: int
     size: int
@@ -295,21 +295,21 @@ class Chunk(NamedTuple):
 def read_chunk_tree(
     blocks: Blocks, address: int, what: str, grid: tuple[int, ...], rank: int
 ) -> Iterator[Chunk]:
-    """From a B-tree, version 1. ``grid`` is the shape of a chunk and the bytes of an element."""
+    """Yield chunks from a B-tree of version 1; ``grid`` is a chunk's shape, then the bytes of an element."""
     last: tuple[int, ...] = ()
     for row in read_tree(blocks, address, what, kind=1, key=8 + 8 * len(grid), rank=rank):
         for key, child in zip(row[:-1:2], row[1::2], strict=True):
             f = Fields(key, address, what)
-            size, mask, *place = f.numbers(4, 4, *[8] * len(grid))
-            here = tuple(place)
-            if here <= last or any(at % n for at, n in zip(here, grid, strict=True)):
-                raise f.wrong(f"a chunk at {here} after {last}")
-            last = here
+            size, mask, *offsets = f.numbers(4, 4, *[8] * len(grid))
+            place = tuple(offsets)
+            if place <= last or any(at % n for at, n in zip(place, grid, strict=True)):
+                raise f.wrong(f"a chunk at {place} after {last}")
+            last = place
             yield Chunk(int.from_bytes(child, "little"), size, mask)
 
 
 def read_chunk_records(blocks: Blocks, address: int, what: str, rank: int) -> Iterator[Chunk]:
-    """From a B-tree, version 2. Its records of kind 10 are plain, those of kind 11 of filtered chunks."""
+    """Yield chunks from a B-tree of version 2: records of kind 10 are plain chunks, of kind 11 filtered."""
     for kind, data in read_records(blocks, address, what):
         f = Fields(data, address, what)
         if kind == 10:
@@ -322,7 +322,7 @@ def read_chunk_records(blocks: Blocks, address: int, what: str, rank: int) -> It
 
 
 class _Items:
-    """The elements of an array whose header is at ``f``: so many bytes each, and filtered or not."""
+    """One fixed or extensible array with header ``f``: an element of ``width`` bytes for each chunk."""
 
     def __init__(self, blocks: Blocks, f: Fields) -> None:
         self.blocks, self.what, self.home = blocks, f.what, f.file_at
@@ -332,28 +332,28 @@ class _Items:
             raise f.wrong(f"elements of kind {self.filtered}, {self.width} bytes each")
 
     def read(self, f: Fields, number: int) -> Iterator[Chunk]:
-        """The next chunks that were allocated."""
+        """Yield the allocated chunks among the next ``number`` elements."""
         for _ in range(number):
             at, size, mask = f.numbers(8, self.width - 12, 4) if self.filtered else (f.number(8), -1, 0)
             if at != UNDEFINED:
                 yield Chunk(at, size, mask)
 
     def read_pages(self, at: int, written: bytes, elements: int, per_page: int) -> Iterator[Chunk]:
-        """From the pages of a data block, each with its checksum; ``written`` has a bit for each."""
+        """Yield chunks from a data block's pages, each with its checksum; ``written`` has a bit per page."""
         for i in range(-(-elements // per_page)):
             number, what = min(per_page, elements - i * per_page), f"a page of {self.what}"
             length = number * self.width + 4
             if written[i // 8] & (0x80 >> i % 8):
-                yield from self.read(self.blocks.summed(at, length, what), number)
+                yield from self.read(self.blocks.read_summed(at, length, what), number)
             else:
                 what = f"{what} that was never written"
-                self.blocks.take(at, length, what)
+                self.blocks.add_span(at, length, what)
                 self.blocks.anatomy.explain(at, length, what, Guard.UNPROTECTED)
             at += length
 
     def open_block(self, address: int, signature: bytes, length: int) -> Fields:
-        """A block that belongs to this array, past its prefix."""
-        data = self.blocks.summed(address, length, self.what, signature)
+        """Return a block of this array, from the byte behind its prefix on. Raise Damage."""
+        data = self.blocks.read_summed(address, length, self.what, signature)
         data.expect(0, "version")
         data.expect(self.filtered, "kind of elements")
         data.expect(self.home, "array", 8)
@@ -361,26 +361,26 @@ class _Items:
 
 
 def read_fixed_array(blocks: Blocks, address: int, what: str) -> Iterator[Chunk]:
-    """From a fixed array: one element for each chunk that the array can have."""
-    head = blocks.summed(address, 28, what, b"FAHD")
+    """Yield chunks from a fixed array, which has one element for each possible chunk. Raise Damage."""
+    head = blocks.read_summed(address, 28, what, b"FAHD")
     items = _Items(blocks, head)
     page_bits, count, at = head.numbers(1, 8, 8)
     if at == UNDEFINED:
         return
     per_page = 1 << min(page_bits, 64)
     paged = count > per_page
-    held = (-(-count // per_page) + 7) // 8 if paged else count * items.width
-    if held > blocks.end:
-        raise head.wrong(f"{held} bytes of elements in a file of {blocks.end}")
-    f = items.open_block(at, b"FADB", 14 + held + 4)
+    body = (-(-count // per_page) + 7) // 8 if paged else count * items.width  # page bits, or elements
+    if body > blocks.end:
+        raise head.wrong(f"{body} bytes of elements in a file of {blocks.end}")
+    f = items.open_block(at, b"FADB", 14 + body + 4)
     if paged:
-        yield from items.read_pages(at + 14 + held + 4, f.take(held), count, per_page)
+        yield from items.read_pages(at + 14 + body + 4, f.take(body), count, per_page)
     else:
         yield from items.read(f, count)
 
 
 class _Extensible(NamedTuple):
-    """The numbers of an extensible array's header."""
+    """One extensible array's header: numbers of bits, of elements and of pointers."""
 
     max_bits: int
     in_index: int
@@ -394,14 +394,14 @@ class _Extensible(NamedTuple):
     def offset_size(self) -> int:
         return (self.max_bits + 7) // 8
 
-    def blocks_of(self, super_block: int) -> tuple[int, int]:
-        """How many data blocks a super block has, and how many elements each."""
+    def count_blocks(self, super_block: int) -> tuple[int, int]:
+        """Return the number of data blocks of a super block, and the number of elements in each."""
         return 1 << super_block // 2, (1 << (super_block + 1) // 2) * self.least
 
 
 def read_extensible_array(blocks: Blocks, address: int, what: str) -> Iterator[Chunk]:
-    """From an extensible array: the index block has the first elements, data and super blocks the others."""
-    head = blocks.summed(address, 72, what, b"EAHD")
+    """Yield chunks of an extensible array: first elements in the index block, others in further blocks."""
+    head = blocks.read_summed(address, 72, what, b"EAHD")
     items = _Items(blocks, head)
     array = _Extensible(*head.numbers(1, 1, 1, 1, 1))
     sizes = array.least, array.pointers
@@ -411,13 +411,13 @@ def read_extensible_array(blocks: Blocks, address: int, what: str) -> Iterator[C
     if at == UNDEFINED:
         return
     first = 2 * (array.pointers.bit_length() - 1)  # the super blocks whose data blocks the index block names
-    direct = sum(array.blocks_of(s)[0] for s in range(first))
+    direct = sum(array.count_blocks(s)[0] for s in range(first))
     supers = max(1 + array.max_bits - (array.least.bit_length() - 1) - first, 0)
     length = 14 + array.in_index * items.width + 8 * (direct + supers) + 4
     index = items.open_block(at, b"EAIB", length)
     yield from items.read(index, array.in_index)
     for s in range(first):
-        number, size = array.blocks_of(s)
+        number, size = array.count_blocks(s)
         for _ in range(number):
             yield from _read_data_block(items, array, index.number(8), size, None)
     for s in range(first, first + supers):
@@ -427,7 +427,7 @@ def read_extensible_array(blocks: Blocks, address: int, what: str) -> Iterator[C
 def _read_super_block(items: _Items, array: _Extensible, address: int, which: int) -> Iterator[Chunk]:
     if address == UNDEFINED:
         return
-    number, size = array.blocks_of(which)
+    number, size = array.count_blocks(which)
     pages = size >> array.page_bits if size > 1 << array.page_bits else 0
     bitmap = -(-pages // 8)
     head = 14 + array.offset_size + number * bitmap
@@ -435,15 +435,15 @@ def _read_super_block(items: _Items, array: _Extensible, address: int, which: in
         raise bad(f"a super block of {items.what} for {number} blocks", address)
     f = items.open_block(address, b"EASB", head + 8 * number + 4)
     f.take(array.offset_size)
-    written = [f.take(bitmap) for _ in range(number)]
-    for one in written:
-        yield from _read_data_block(items, array, f.number(8), size, one if pages else None)
+    bitmaps = [f.take(bitmap) for _ in range(number)]
+    for written in bitmaps:
+        yield from _read_data_block(items, array, f.number(8), size, written if pages else None)
 
 
 def _read_data_block(
     items: _Items, array: _Extensible, address: int, size: int, written: bytes | None
 ) -> Iterator[Chunk]:
-    """``written`` has a bit for each page of a block that is read page by page, else it is None."""
+    """Yield the chunks in a data block; ``written`` has a bit for each page, None if there are no pages."""
     if address == UNDEFINED:
         return
     head = 14 + array.offset_size

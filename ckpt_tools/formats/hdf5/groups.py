@@ -1,6 +1,6 @@
-"""Groups of HDF5. Those of the first kind keep names in a local heap and entries in the leaves of a B-tree,
-without a checksum. Those of the second keep links in messages, or in a fractal heap that B-trees of version 2
-index, all of it under checksums.
+"""Groups of HDF5. Old groups keep names in a local heap, and entries in the leaves of a B-tree of version 1,
+without checksums. New groups keep links in messages, or in a fractal heap that B-trees of version 2 index,
+all with checksums.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ _ENTRY = struct.Struct("<QQII16s")
 _CACHED_GROUP, _CACHED_SOFT = 1, 2
 _BY_NAME, _HUGE, _ATTRIBUTES = 5, 1, 8
 _SOFT, _EXTERNAL = 1, 64
-"""Kinds of links that lead to a name in this file, and to one in another."""
+"""Kinds of links to a name in the same file, and to a name in another file."""
 _MAX_BITS = 64
 
 
 class Link(NamedTuple):
-    """A name in a group; ``address`` is that of the object's header, -1 for links that are not hard."""
+    """One name in a group; ``address`` is the offset of the object's header, -1 unless the link is hard."""
 
     name: bytes
     address: int
     cached: bytes = b""
-    """Where the entry says that the group's tree and heap lie."""
+    """The addresses of the group's tree and heap by its entry, b"" if the entry has none."""
     outside: str = ""
-    """What of another file it leads to."""
+    """The other file that an external link leads to, else ""."""
 
 
 def read_tree(
     blocks: Blocks, address: int, what: str, *, kind: int, key: int, rank: int
 ) -> Iterator[list[bytes]]:
-    """The leaves of a B-tree, version 1: for each its keys and addresses in turn, with a last key."""
+    """Yield each leaf of a B-tree of version 1: [key, address, key, address, …, last key]. Raise Damage."""
     waiting = [(address, -1)]
     size = 24 + 2 * rank * (key + 8) + key
     while waiting:
         at, level = waiting.pop()
         data = blocks.read(at, size, what, b"TREE")
         data.expect(kind, "type of node")
-        own, used, _, _ = data.numbers(1, 2, 8, 8)
-        if used > 2 * rank or level not in (-1, own):
-            raise data.wrong(f"{used} entries at level {own}")
+        own_level, used, _, _ = data.numbers(1, 2, 8, 8)
+        if used > 2 * rank or level not in (-1, own_level):
+            raise data.wrong(f"{used} entries at level {own_level}")
         row = [data.take(n) for n in [*([key, 8] * used), key]]
-        if own == 0:
+        if own_level == 0:
             yield row
         else:
-            waiting += ((int.from_bytes(child, "little"), own - 1) for child in reversed(row[1::2]))
+            waiting += ((int.from_bytes(child, "little"), own_level - 1) for child in reversed(row[1::2]))
 
 
 def read_old_links(blocks: Blocks, body: bytes, what: str, ranks: Ranks) -> Iterator[Link]:
-    """The links of the group whose symbol table message this is. Raises Damage."""
-    at, home = struct.unpack_from("<QQ", body.ljust(16, b"\0"))
-    names = read_heap(blocks, home, f"the heap of {what}")
+    """Yield the links of an old group; ``body`` is that of its symbol table message. Raise Damage."""
+    at, heap = struct.unpack_from("<QQ", body.ljust(16, b"\0"))
+    names = read_heap(blocks, heap, f"the heap of {what}")
     last, total = b"", 0
     for row in read_tree(blocks, at, f"the tree of {what}", kind=0, key=8, rank=ranks.group):
         for child in row[1::2]:
@@ -94,6 +94,7 @@ def read_old_links(blocks: Blocks, body: bytes, what: str, ranks: Ranks) -> Iter
 
 
 def read_heap(blocks: Blocks, address: int, what: str) -> bytes:
+    """Return the bytes of a local heap: names, each closed by a zero byte. Raise Damage."""
     head = blocks.read(address, 32, what, b"HEAP")
     head.expect(0, "version")
     _, size, _, at = head.numbers(3, 8, 8, 8)
@@ -101,7 +102,7 @@ def read_heap(blocks: Blocks, address: int, what: str) -> bytes:
 
 
 def read_links(blocks: Blocks, group: Header, what: str) -> Iterator[Link]:
-    """The links in the messages of a group, and those in its heap. Raises Damage."""
+    """Yield the links in a new group's messages and in its fractal heap. Raise Damage."""
     for m in group.messages:
         if m.type == LINK:
             yield _read_link(Fields(m.body, m.at, f"a link of {what}"))
@@ -119,7 +120,7 @@ def read_links(blocks: Blocks, group: Header, what: str) -> Iterator[Link]:
                 yield _read_link(heap.read_object(data[4:]))
         if by_order != UNDEFINED:
             for _ in read_records(blocks, by_order, f"the order of {what}"):
-                pass  # its checksums are what is wanted
+                pass  # read only for the checksums, which read_records adds
 
 
 def _read_link(f: Fields) -> Link:
@@ -131,13 +132,13 @@ def _read_link(f: Fields) -> Link:
     if kind == 0:
         return Link(name, f.number(8))
     value = f.take(f.number(2))
-    # one byte of version and flags, the file's name and the object's; of another kind only its class knows
+    # a byte of version and flags, the file's name and the object's; other kinds are known to their class only
     other = value[1:].partition(b"\0")[0] if kind == _EXTERNAL else b"a file that its class names"
     return Link(name, -1, outside=other.decode(errors="replace") if kind != _SOFT else "")
 
 
 def read_attributes(blocks: Blocks, m: Message, what: str) -> Iterator[Fields]:
-    """The messages of an object with many attributes; walks its heap and its trees."""
+    """Yield the attributes of an object with many, which lie in a heap; checks the heap and its trees."""
     info = Fields(m.body, m.at, f"the attribute info of {what}", 1)
     flags = info.number(1)
     info.take(2 * (flags & 1))
@@ -151,7 +152,7 @@ def read_attributes(blocks: Blocks, m: Message, what: str) -> Iterator[Fields]:
 
 
 class _Block(NamedTuple):
-    """A direct block of a heap: bytes ``start`` to ``stop`` of its objects' addresses, and where it lies."""
+    """One direct block: bytes ``start`` to ``stop`` of the heap, which lie at ``address`` of the file."""
 
     start: int
     stop: int
@@ -159,7 +160,7 @@ class _Block(NamedTuple):
 
 
 class FractalHeap:
-    """Where the objects of a heap lie: its blocks, each as large as all before it in twice as many rows."""
+    """One fractal heap: its direct blocks, whose size doubles with each row, and its huge objects."""
 
     def __init__(self, blocks: Blocks, address: int, what: str) -> None:
         self.blocks, self.what, self.address = blocks, what, address
@@ -167,7 +168,7 @@ class FractalHeap:
         self.huge: dict[int, tuple[int, int]] = {}
         peek = Fields(blocks.source.read(address, 9) if address + 9 <= blocks.end else b"", address, what, 5)
         _, filtered = peek.numbers(2, 2)
-        head = blocks.summed(address, 146 + (12 + filtered if filtered else 0), what, b"FRHP")
+        head = blocks.read_summed(address, 146 + (12 + filtered if filtered else 0), what, b"FRHP")
         _, flags, largest = head.numbers(5, 1, 4)
         huge = head.numbers(*[8] * 12)[1]
         self.width, self.start, self.most, bits, _ = head.numbers(2, 8, 8, 2, 2)
@@ -181,30 +182,30 @@ class FractalHeap:
         if filtered:
             raise Damage("too-complex", f"{what} is compressed"[:500], address)
         if root != UNDEFINED and rows == 0:
-            self._note_direct(root, self.start, 0)
+            self._add_direct(root, self.start, 0)
         elif root != UNDEFINED:
             waiting = [(root, rows, 0)]
             while waiting:
                 waiting += self._read_indirect(*waiting.pop())
         self.direct.sort()
         if huge != UNDEFINED:
-            self._note_huge(huge)
+            self._read_huge(huge)
 
-    def _note_huge(self, address: int) -> None:
+    def _read_huge(self, address: int) -> None:
         for kind, data in read_records(self.blocks, address, f"large objects of {self.what}"):
             if kind == _HUGE:
                 at, length, number = Fields(data, address, self.what).numbers(8, 8, 8)
                 self.huge[number] = at, length
-                self.blocks.take(at, length, f"a large object of {self.what}")
+                self.blocks.add_span(at, length, f"a large object of {self.what}")
 
     def _read_indirect(self, address: int, rows: int, offset: int) -> Iterator[tuple[int, int, int]]:
-        """Note the direct blocks below an indirect one; gives the indirect ones below it."""
+        """Add the direct blocks below an indirect block; yield (address, rows, offset) of indirect ones."""
         what = f"an indirect block of {self.what}"
         direct_rows = (self.most // self.start).bit_length() + 1
         if rows > _MAX_BITS:
             raise bad(f"{what} has {rows} rows", address)
         length = 13 + self.offset_size + 8 * rows * self.width + 4
-        data = self.blocks.summed(address, length, what, b"FHIB")
+        data = self.blocks.read_summed(address, length, what, b"FHIB")
         data.expect(0, "version")
         data.expect(self.address, "heap", 8)
         data.expect(offset, "offset", self.offset_size)
@@ -213,21 +214,22 @@ class FractalHeap:
             for _ in range(self.width):
                 child = data.number(8)
                 if child != UNDEFINED and row < direct_rows:
-                    self._note_direct(child, size, offset)
+                    self._add_direct(child, size, offset)
                 elif child != UNDEFINED:
                     yield child, (size // (self.start * self.width)).bit_length(), offset
                 offset += size
 
-    def _note_direct(self, address: int, size: int, offset: int) -> None:
+    def _add_direct(self, address: int, size: int, offset: int) -> None:
+        """Check a direct block, and add it to ``direct``. Raise Damage."""
         blocks, what = self.blocks, f"a block of {self.what}"
-        blocks.take(address, size, what)
+        blocks.add_span(address, size, what)
         head = 13 + self.offset_size
         if size < head + 4:
             raise bad(f"{what} has {size} bytes", address)
         if self.summed:
             at = address + head
             around = (Extent(address, head), b"\0\0\0\0", Extent(at + 4, size - head - 4))
-            blocks.sum(what, blocks.source.read(at, 4), around, at)
+            blocks.add_sum(what, blocks.source.read(at, 4), around, at)
         else:
             blocks.anatomy.explain(address, size, what, Guard.UNPROTECTED)
         data = Fields(blocks.source.read(address, min(size, head)), address, what, 5)
@@ -237,63 +239,63 @@ class FractalHeap:
         data.expect(offset, "offset", self.offset_size)
         self.direct.append(_Block(offset, offset + size, address))
 
-    def read_object(self, name: bytes) -> Fields:
-        """The object of a heap ID. Raises Damage."""
+    def read_object(self, heap_id: bytes) -> Fields:
+        """Return the object that has a heap ID. Raise Damage."""
         what = f"an object of {self.what}"
-        told = Fields(name, self.address, what)
-        kind = told.number(1) >> 4 & 3
-        if kind == 2:  # it is in the ID itself
-            return Fields(name[1:], self.address, what)
-        if kind == 1 and (huge := self.huge.get(int.from_bytes(name[1:], "little"))) is not None:
+        id_fields = Fields(heap_id, self.address, what)
+        kind = id_fields.number(1) >> 4 & 3
+        if kind == 2:  # the ID itself holds the object
+            return Fields(heap_id[1:], self.address, what)
+        if kind == 1 and (huge := self.huge.get(int.from_bytes(heap_id[1:], "little"))) is not None:
             return Fields(self.blocks.source.read(huge[0], min(huge[1], MOST)), huge[0], what)
-        at, length = told.numbers(self.offset_size, self.length_size)
-        near = bisect_right(self.direct, at, key=attrgetter("start")) - 1
-        home = self.direct[near] if near >= 0 else _Block(0, 0, 0)
+        at, length = id_fields.numbers(self.offset_size, self.length_size)
+        index = bisect_right(self.direct, at, key=attrgetter("start")) - 1
+        block = self.direct[index] if index >= 0 else _Block(0, 0, 0)
         self._left -= length
-        if kind or at + length > home.stop or self._left < 0:
+        if kind or at + length > block.stop or self._left < 0:
             raise bad(f"{what} at {at} lies in no block of it", self.address)
-        place = home.address + at - home.start
+        place = block.address + at - block.start
         return Fields(self.blocks.source.read(place, length), place, what)
 
 
 def read_records(blocks: Blocks, address: int, what: str) -> Iterator[tuple[int, bytes]]:
-    """The records of a B-tree, version 2, each with the kind of that tree. Raises Damage."""
-    head = blocks.summed(address, 38, what, b"BTHD")
+    """Yield (kind of the tree, record) for each record of a B-tree of version 2. Raise Damage."""
+    head = blocks.read_summed(address, 38, what, b"BTHD")
     head.expect(0, "version")
     kind, node, size, depth, _, _, root, count, total = head.numbers(1, 4, 2, 2, 1, 1, 8, 2, 8)
     if not 0 < size <= node - 10 or depth > _MAX_BITS:
         raise head.wrong(f"records of {size} bytes in nodes of {node}, {depth} deep")
     if root == UNDEFINED:
         return
-    counted, totals = _size_pointers(node, size, depth)
+    count_size, total_sizes = _size_pointers(node, size, depth)
     waiting, found = [(root, depth, count)], 0
     while waiting:
         at, level, count = waiting.pop()
         found += count
-        pointer = 8 + counted + totals[level] if level else 0
+        pointer = 8 + count_size + total_sizes[level] if level else 0
         length = 6 + count * size + (count + 1) * pointer + 4
         if length > node:
             raise bad(f"a node of {what} says it has {count} records", at)
-        data = blocks.summed(at, length, what, b"BTIN" if level else b"BTLF", room=node - length)
+        data = blocks.read_summed(at, length, what, b"BTIN" if level else b"BTLF", room=node - length)
         data.expect(0, "version")
         data.expect(kind, "type of node")
         for _ in range(count):
             yield kind, data.take(size)
         for _ in range(count + 1 if level else 0):
-            child, below = data.numbers(8, counted)
-            data.take(totals[level])
-            waiting.append((child, level - 1, below))
+            child, child_count = data.numbers(8, count_size)
+            data.take(total_sizes[level])
+            waiting.append((child, level - 1, child_count))
     if found != total:
         raise head.wrong(f"{found} records, where {total} are said to be")
 
 
 def _size_pointers(node: int, size: int, depth: int) -> tuple[int, list[int]]:
-    """How many bytes a node's pointers have for the records in a child, and at each level for all below."""
+    """Return the bytes that pointers have for a child's record count, and by level for the total below it."""
     most = (node - 10) // size
-    counted, totals, below = (most.bit_length() + 7) // 8, [0, 0], most
+    count_size, total_sizes, below = (most.bit_length() + 7) // 8, [0, 0], most
     for level in range(1, depth):
-        pointer = 8 + counted + totals[level]
+        pointer = 8 + count_size + total_sizes[level]
         own = (node - 10 - pointer) // (size + pointer)
         below = (own + 1) * below + own
-        totals.append((below.bit_length() + 7) // 8)
-    return counted, totals
+        total_sizes.append((below.bit_length() + 7) // 8)
+    return count_size, total_sizes

@@ -1,4 +1,4 @@
-"""HDF5, as Keras' ``.weights.h5`` and h5py write it: groups, arrays and what indexes them.
+"""HDF5, as Keras' ``.weights.h5`` and h5py write it: a walk over its groups and arrays.
 
 Facts: keras/src/legacy/saving/legacy_h5_format.py (load_model_from_hdf5), which keeps a whole model's
 configuration in attributes of the root group; HDF5 File Format Specification 3.0, IV.A.2.m (attribute
@@ -44,11 +44,11 @@ _VARIABLE = 9
 _HEAP = struct.Struct("<4s4xQ")
 _OBJECT = struct.Struct("<HHIQ")
 _COMMITTED = 2
-"""A shared message that lies in the header of a type with a name of its own."""
+"""Kind of a shared message that lies in the header of a named type."""
 
 
 def _find_code(blocks: Blocks, body: bytes, at: int) -> Iterator[Finding]:
-    """What an attribute message says that Keras would run."""
+    """Report code in a Keras configuration (``body`` of an attribute message) that Keras would run."""
     if len(body) < 9 or body[0] not in (1, 2, 3):
         return
     sizes, start = struct.unpack_from("<HHH", body, 2), 9 if body[0] == 3 else 8
@@ -69,7 +69,7 @@ def _find_code(blocks: Blocks, body: bytes, at: int) -> Iterator[Finding]:
 
 
 def _read_global(blocks: Blocks, address: int, index: int) -> bytes | None:
-    """An object of a global heap; None where it is not there."""
+    """Return an object of a global heap, None if it is not there."""
     source = blocks.source
     if address + _HEAP.size > blocks.end:
         return None
@@ -84,7 +84,7 @@ def _read_global(blocks: Blocks, address: int, index: int) -> bytes | None:
         at += _OBJECT.size
         if own == index:
             return source.read(at, length) if length <= min(MOST, stop - at) else None
-        if not own:  # the free space behind the last
+        if not own:  # the free space behind the last object
             break
         at += -(-length // 8) * 8
     return None
@@ -92,7 +92,7 @@ def _read_global(blocks: Blocks, address: int, index: int) -> bytes | None:
 
 @limited
 def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Follow every link from the root group on."""
+    """Check every structure of the file, following the links from the root group on."""
     top = read_superblock(source, anatomy)
     if top.end < source.size:
         why = f"{source.size - top.end} bytes follow the end that the superblock names"
@@ -101,7 +101,7 @@ def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         why = "the file was not closed by its writer, and the library refuses it"
         yield finding("bad-header", f"flags {top.open_for:#x}: {why}", offset=11)
     blocks = Blocks(source, anatomy, top.end)
-    blocks.take(0, top.size, "the superblock")
+    blocks.add_span(0, top.size, "the superblock")
     walk = _Walk(blocks, top)
     yield from walk.check_all()
     blocks.finish()
@@ -115,7 +115,7 @@ def _is_group(of: Header) -> bool:
 
 
 class _Walk:
-    """The objects of one file, each visited once, whatever links lead to it."""
+    """One walk over the objects of a file; an object to which several links lead is visited once."""
 
     def __init__(self, blocks: Blocks, top: Superblock) -> None:
         self.blocks, self.top, self.ranks = blocks, top, top.ranks
@@ -128,17 +128,17 @@ class _Walk:
         self.arrays = Arrays(blocks, self.ranks.chunks)
 
     def check_all(self) -> Iterator[Finding]:
-        """Every object that a link leads to."""
-        links, told = {self.top.root: 1}, dict[int, int]()
+        """Check every object that a link leads to, and the number of links that each says it has."""
+        links, stored_counts = {self.top.root: 1}, dict[int, int]()
         waiting = [(self.top.root, "", self.top.cached)]
         while waiting:
             at, name, cached = waiting.pop()
-            of = self._header(at, name or "the root group")
-            told[at] = of.links if of.first(structures.LAYOUT) or _is_group(of) else -1
+            of = self._read_header(at, name or "the root group")
+            stored_counts[at] = of.links if of.first(structures.LAYOUT) or _is_group(of) else -1
             below = yield from self._follow_links(of, name, at, cached, links)
-            waiting += reversed(below)  # the first is the next
+            waiting += reversed(below)  # the last of ``waiting`` comes next
             yield from self._check_object(of, name, at)
-        for at, count in told.items():
+        for at, count in stored_counts.items():
             if count not in (-1, links[at]):
                 why = f"an object says that {count} links lead to it; there are {links[at]}"
                 yield finding("bad-header", why, offset=at)
@@ -146,9 +146,9 @@ class _Walk:
     def _follow_links(
         self, of: Header, name: str, at: int, cached: bytes, links: dict[int, int]
     ) -> Generator[Finding, None, list[tuple[int, str, bytes]]]:
-        """Count the links of an object; returns what they lead to for the first time."""
+        """Count the links in a group into ``links``; return (address, path, cached) of new objects."""
         below = list[tuple[int, str, bytes]]()
-        for link in self._links(of, name or "the root group", cached):
+        for link in self._read_links(of, name or "the root group", cached):
             path = f"{name}/{link.name.decode(errors='replace')}".removeprefix("/")
             if len(path) > MAX_NAME and (link.outside or (link.address >= 0 and link.address not in links)):
                 raise Damage("too-complex", f"a path of more than {MAX_NAME} characters", at)
@@ -163,8 +163,8 @@ class _Walk:
             links[link.address] = links.get(link.address, 0) + 1
         return below
 
-    def _header(self, at: int, what: str) -> Header:
-        """A named type may have been read for an array before."""
+    def _read_header(self, at: int, what: str) -> Header:
+        """Return an object's header; that of a named type is kept, as arrays refer to it. Raise Damage."""
         if at in self.types:
             return self.types[at]
         of = read_header(self.blocks, at, repr(what[:200]))
@@ -172,7 +172,8 @@ class _Walk:
             self.types[at] = of
         return of
 
-    def _links(self, of: Header, what: str, cached: bytes) -> Iterator[Link]:
+    def _read_links(self, of: Header, what: str, cached: bytes) -> Iterator[Link]:
+        """Yield the links in an object of either kind of group, none for others. Raise Damage."""
         what = repr(what[:200])
         table = of.first(structures.SYMBOL_TABLE)
         if table is None:
@@ -182,6 +183,7 @@ class _Walk:
         return read_old_links(self.blocks, table.body, what, self.ranks)
 
     def _check_object(self, of: Header, name: str, at: int) -> Iterator[Finding]:
+        """Check the attributes of an object, and its array if it has one. Raise Damage."""
         many = of.first(structures.ATTRIBUTE_INFO)
         if many is not None:
             for f in read_attributes(self.blocks, many, repr(name[:200])):
@@ -199,7 +201,7 @@ class _Walk:
     def _check_array(self, of: Header, name: str, layout: Message) -> Iterator[Finding]:
         what = f"the header of {name[:200]!r}"
         kinds = (structures.DATATYPE, structures.DATASPACE, structures.FILTERS)
-        kind, shape, chain = (self._fields(of, kind, what) for kind in kinds)
+        kind, shape, chain = (self._find_fields(of, kind, what) for kind in kinds)
         if any(of.first(k) and f is None for k, f in zip(kinds, (kind, shape, chain), strict=True)):
             text = f"{name[:200]!r} is not looked at: its description is shared with others"
             yield finding("too-complex", text, offset=layout.at, severity=Severity.NOTE)
@@ -217,8 +219,8 @@ class _Walk:
         fields = Fields(layout.body, layout.at, f"the layout of {name[:200]!r}")
         yield from self.arrays.check(Array(name, elements, space, pipeline, others), fields)
 
-    def _fields(self, of: Header, kind: int, what: str) -> Fields | None:
-        """The fields of a message, also where that is a type with a name of its own."""
+    def _find_fields(self, of: Header, kind: int, what: str) -> Fields | None:
+        """Return the fields of a message, or of the named type it refers to; None for other references."""
         m = of.first(kind)
         if m is None:
             return None
@@ -229,7 +231,7 @@ class _Walk:
         f.take(6 if version == 1 else 0)
         if kind != structures.DATATYPE or (version == 3 and where != _COMMITTED):
             return None
-        named = self._header(f.number(8), f"the type of {what}").first(structures.DATATYPE)
+        named = self._read_header(f.number(8), f"the type of {what}").first(structures.DATATYPE)
         return named and Fields(named.body, named.at, what)
 
 

@@ -221,7 +221,7 @@ def _parse(name: str, data: bytes) -> Strategy:
     import json
 
     if not name.endswith(".json"):
-        return read(BytesSource(data), all_operators=False)[1]
+        return read(BytesSource(data), operators=False)[1]
     try:
         return from_json(json.loads(data))
     except RecursionError as e:

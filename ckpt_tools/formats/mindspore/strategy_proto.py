@@ -173,7 +173,7 @@ def _compare_grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
                 start = behind
 
 
-def read(source: Source, all_operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
+def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:
     """Return (current_stage, Strategy); the first operator tells the stage. Raise Damage and ShortRead."""
     walk = Walk(source, mapped=anatomy is not None and anatomy.regions is not None)
     layouts, places, stage = list[Layout](), list[int](), None
@@ -182,7 +182,7 @@ def read(source: Source, all_operators: bool = True, anatomy: Anatomy | None = N
     value, at = walk.reader.varint(1, walk.reader.size + 1)
     current = walk.number(value, 1, at, 32, signed=False, what="current_stage")
     for key, start, end in walk.records(at, b"\x12\x1a"):
-        if key == 0x12 and (stage is None or all_operators):
+        if key == 0x12 and (stage is None or operators):
             operator_stage = _read_operator(walk, start, end)
             stage = operator_stage if stage is None else stage
         elif key == 0x1A:
