@@ -1,5 +1,5 @@
-"""TensorFlow's ``saved_model.pb``: graphs and signatures as one protobuf message. The values of its variables
-are a bundle in ``variables/`` beside it, other files that it needs lie in ``assets/``.
+"""TensorFlow's ``saved_model.pb``: graphs and signatures as one protobuf message. The values of the model's
+variables are a bundle in ``variables/`` beside ``saved_model.pb``, its other files lie in ``assets/``.
 
 Facts: tensorflow/core/protobuf/{saved_model,meta_graph,saved_object_graph}.proto of TensorFlow 2.21.
 """
@@ -22,42 +22,43 @@ from ckpt_tools.storage import Source
 _BEGIN = re.compile(
     rb"\x08\x01\x12[\x80-\xff]{0,4}[\x00-\x7f]\n[\x80-\xff]{0,4}[\x00-\x7f][\x0a\x12\x1a\x22\x2a]"
 )
-"""The version of the format, then a graph that begins with what it is (MetaInfoDef)."""
+"""The version of the format, then a graph that begins with a MetaInfoDef."""
 _WINDOW = 4096
 _BYTES = 2
 _INFO, _GRAPH, _COLLECTIONS, _ASSETS, _OBJECTS = 1, 2, 4, 6, 7
 _VERSION, _TAG = 5, 4
 _VARIABLE = 7
 _COLLECTED = ("variables", "trainable_variables", "global_variables")
-"""What the collections of variables are called in graphs of TensorFlow 1, which have no objects."""
+"""Names of the collections of variables in graphs of TensorFlow 1, which have no objects."""
 
 
 class _Walk(NamedTuple):
-    """A file on the way through its graphs."""
+    """One file whose graphs are read, and the anatomy that is filled."""
 
     reader: Reader
     anatomy: Anatomy
 
-    def enter(self, f: Field) -> Iterator[Field]:
-        """The fields of a message."""
+    def read_fields(self, f: Field) -> Iterator[Field]:
+        """Return the fields of a message. Raise Damage if ``f`` is a number."""
         if f.packed != _BYTES:
             raise Damage("bad-header", "there is a number where a message belongs", f.start)
         return self.reader.every(f.start, f.start + f.value)
 
     def read_texts(self, f: Field, number: int) -> Iterator[str]:
-        """The texts of one field of a message."""
-        for t in self.enter(f):
+        """Yield the texts in the fields of a message that have this number."""
+        for t in self.read_fields(f):
             if t.number == number and t.packed == _BYTES and t.value <= MAX_NAME:
                 yield self.reader.get(t.start, t.value).decode(errors="replace")
 
     def has_variable(self, objects: Field) -> bool:
-        nodes = (f for f in self.enter(objects) if f.number == 1)
-        return any(f.number == _VARIABLE for node in nodes for f in self.enter(node))
+        """Return whether a graph of objects contains a variable."""
+        nodes = (f for f in self.read_fields(objects) if f.number == 1)
+        return any(f.number == _VARIABLE for node in nodes for f in self.read_fields(node))
 
     def read_graph(self, graph: Field) -> None:
-        """What one graph is, and what it needs beside it."""
+        """Add a graph's tags and version to the metadata, and the files that it needs to ``members``."""
         metadata, members = self.anatomy.metadata, self.anatomy.members
-        for f in self.enter(graph):
+        for f in self.read_fields(graph):
             if f.number == _INFO:
                 if tags := ", ".join(self.read_texts(f, _TAG)):
                     remember(metadata, "tags", tags[:MAX_TEXT])
@@ -70,7 +71,7 @@ class _Walk(NamedTuple):
             ):
                 members["variables/variables.index"] = Claim("saved_model", nothing)
             elif f.number == _GRAPH:
-                for _ in self.enter(f):  # only the form of the nodes
+                for _ in self.read_fields(f):  # checks only the form of the nodes
                     pass
             if len(members) > MAX_TENSORS:
                 raise Damage("too-complex", f"more than {MAX_TENSORS} assets", f.start)
@@ -92,14 +93,14 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     anatomy.explain(0, source.size, what, Guard.UNPROTECTED)
 
 
-def _asset(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """A file of any kind, of which the model says nothing but its name."""
+def _check_asset(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check that an asset, of which the model has nothing but its name, does not consist of zeros."""
     anatomy.explain(0, source.size, "an asset of the model", Guard.UNPROTECTED)
     if source.size and all_zero(source):
         yield finding("zero-filled", f"all {source.size:,} bytes are zero", offset=0)
 
 
-_ASSET = Claim("saved_model", _asset, whole=True)
+_ASSET = Claim("saved_model", _check_asset, whole=True)
 FORMAT = own_format(
     name="saved_model",
     magic=lambda head: _BEGIN.match(head) is not None,

@@ -1,5 +1,5 @@
-"""A shard of a TensorFlow bundle against what its index says: tensors one after another from the first byte
-to the last, a CRC-32C each.
+"""The check of a TensorFlow bundle's shard against the bundle's index: tensors one after another from the
+first byte to the last, each with a CRC-32C.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Tensor
 from ckpt_tools.storage import Source
 
-# ---- CRC-32C of the two kinds of tensor whose elements vary in length: it covers the lengths as numbers,
-# not as the varints that hold them.
+# ---- CRC-32C of the two kinds of tensor whose elements vary in length: the CRC covers the lengths as
+# numbers, not as the varints in the file.
 #
 # string: length … | checksum of the lengths | bytes … (lengths as u32; u64 from 4 GiB on)
 # variant: (length | bytes | checksum of all so far) … (lengths as u64)
@@ -29,7 +29,7 @@ from ckpt_tools.storage import Source
 
 
 class _Elements:
-    """What cannot be elements of its kind has an empty digest, which no stored checksum equals."""
+    """One CRC over a tensor's elements; invalid elements give an empty digest, which equals no stored CRC."""
 
     def __init__(self, count: int, order: str) -> None:
         self.left, self.crc, self.bad = count, Crc32c(), False
@@ -44,7 +44,7 @@ class _Elements:
         raise NotImplementedError
 
     def take_varint(self, byte: int) -> bool:
-        """Take one more byte of a length; whether that was its last one."""
+        """Take one more byte of a length, and return whether it was the last byte of the length."""
         self.length |= (byte & 0x7F) << self.shift
         self.shift += 7
         if byte >= 0x80:
@@ -55,7 +55,7 @@ class _Elements:
         return not self.bad
 
     def take_checksum(self, data: bytes) -> int:
-        """Take the bytes of a checksum, which covers what came before it, and is itself covered."""
+        """Compare a checksum inside the data with the CRC so far, add it to the CRC; return bytes taken."""
         take = data[: 4 - len(self.check)]
         self.check += take
         if len(self.check) == 4:
@@ -66,7 +66,7 @@ class _Elements:
 
 
 class StringCrc(_Elements):
-    """Of strings."""
+    """One CRC of a tensor of strings."""
 
     total = 0
 
@@ -90,7 +90,7 @@ class StringCrc(_Elements):
 
 
 class VariantCrc(_Elements):
-    """Of variants."""
+    """One CRC of a tensor of variants."""
 
     body = False
 
@@ -118,27 +118,27 @@ class VariantCrc(_Elements):
 
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-"""What tf.train.Checkpoint puts behind the path of a variable in its tree of objects."""
+"""Suffix that tf.train.Checkpoint adds to the path of a variable in its tree of objects."""
 _PAGE = 4096
-_SAID = 16
+_MAX_LISTED = 16
 _PADDING = 1 << 19
-"""Bytes between tensors that are read, about."""
+"""About the most bytes between tensors that are read."""
 _COUNTERS = frozenset({"save_counter", "global_step", "step", "epoch", "iterations"})
-"""Names at the top of the tree that say how far training was: never left out."""
+"""Names at the top of the tree that tell the progress of training: always in the metadata."""
 _ITERATIONS = frozenset({"iterations", "_iterations", "iter"})
-"""What Keras's optimizers call their counter, wherever they are in the tree; the first is ``iterations``."""
+"""Names of the counters of Keras's optimizers, anywhere in the tree; the first becomes ``iterations``."""
 _GRAPH, _GRAPH_LIMIT = "_CHECKPOINTABLE_OBJECT_GRAPH", 256 * 1024
 
 
-def short(name: str) -> str:
-    """A variable's name without what tf.train.Checkpoint puts behind it."""
+def shorten_name(name: str) -> str:
+    """Return a variable's name without the suffix of tf.train.Checkpoint."""
     return name.removesuffix(_VALUE)
 
 
 def check_shard(
     items: Sequence[Item], order: str, keys: set[str], source: Source, anatomy: Anatomy
 ) -> Iterator[Finding]:
-    """``items`` are those that lie in the shard, by their offsets, ``keys`` the names in the whole bundle."""
+    """Check a shard: ``items`` are its tensors sorted by offset, ``keys`` the names in the whole bundle."""
     anatomy.keys |= keys
     end = max((i.offset + i.size for i in items), default=0)
     if source.size < end:
@@ -151,19 +151,19 @@ def check_shard(
     for i in items:
         anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, i.size, min(i.offset, source.size)))
         if i.offset + i.size <= source.size:
-            if i.offset >= at or not i.size:  # bytes that many tensors claim are read for the first alone
-                made: Crc | Callable[[], Hash] = CRC32C
+            if i.offset >= at or not i.size:  # bytes of several tensors are read for the first tensor only
+                make_hash: Crc | Callable[[], Hash] = CRC32C
                 if i.dtype in ("string", "variant"):
-                    made = partial(StringCrc if i.dtype == "string" else VariantCrc, i.elements, order)
+                    make_hash = partial(StringCrc if i.dtype == "string" else VariantCrc, i.elements, order)
                 place = (Extent(i.offset, i.size),)
-                anatomy.sums.append(Sum(f"tensor {i.name[:200]!r}", i.crc, place, i.offset, hash=made))
+                anatomy.sums.append(Sum(f"tensor {i.name[:200]!r}", i.crc, place, i.offset, hash=make_hash))
             _remember_value(i, order, source, anatomy)
         at = max(at, i.offset + i.size)
 
 
 def _remember_value(i: Item, order: str, source: Source, anatomy: Anatomy) -> None:
-    """The value of a tensor if it is one number, and how many objects the graph of objects lists."""
-    name = short(i.name)
+    """Add a tensor's value to the metadata if it is one number, or the number of objects in the graph."""
+    name = shorten_name(i.name)
     last = name.rpartition("/")[2]
     wanted = (
         name in _COUNTERS
@@ -183,24 +183,24 @@ def _remember_value(i: Item, order: str, source: Source, anatomy: Anatomy) -> No
 
 
 def _count_objects(raw: bytes) -> int:
-    """Of a TrackableObjectGraph (field 1, repeated) in a string scalar; 0 when that cannot be told."""
+    """Return the objects (field 1) in a string scalar with a TrackableObjectGraph, 0 if it is damaged."""
     try:
         length, at = read_varint(raw, 0, len(raw))
         whole = at + 4 + length == len(raw)
         return sum(number == 1 for number, _ in read_fields(raw[at + 4 :], 0)) if whole else 0
     except Damage:
-        return 0  # its checksum says so
+        return 0  # the tensor's checksum reports the damage
 
 
 def _check_tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Whether tensors follow each other; zeros may align them (BundleWriter::Options.data_alignment)."""
+    """Check that tensors follow each other; zeros may align them (BundleWriter::Options.data_alignment)."""
     gaps, inside, at, common = list[tuple[int, int]](), 0, 0, _PAGE
     for i in items:
         if i.offset > at:
             gaps.append((at, i.offset - at))
         elif i.offset < at and i.size:
             inside += 1
-            if inside <= _SAID:
+            if inside <= _MAX_LISTED:
                 why = f"{i.name[:200]!r} begins at {i.offset}, before the end of the previous tensor at {at}"
                 yield finding("bad-header", why, offset=i.offset)
         at = max(at, i.offset + i.size)
@@ -221,12 +221,12 @@ def _check_tiling(items: Sequence[Item], end: int, source: Source, anatomy: Anat
     if padded:
         yield from _check_padding(gaps, source, anatomy)
         return
-    for offset, length in gaps[: max(0, _SAID - inside)]:
+    for offset, length in gaps[: max(0, _MAX_LISTED - inside)]:
         yield finding("extra-storage", f"{length} bytes belong to no tensor", offset=offset)
 
 
 def _check_padding(gaps: Sequence[tuple[int, int]], source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Whether what aligns the tensors is zero; of very much only the beginning is read."""
+    """Check that the bytes between aligned tensors are zero; about _PADDING bytes are read at most."""
     read = 0
     for offset, length in gaps:
         if read >= _PADDING or offset + length > source.size:
@@ -235,5 +235,4 @@ def _check_padding(gaps: Sequence[tuple[int, int]], source: Source, anatomy: Ana
         read += length
         anatomy.explain(offset, length, "zeros up to the next tensor")
         if source.read(offset, length).strip(b"\0"):
-            why = f"the {length} bytes between two tensors are not zero"
-            yield finding("odd-header", why, offset=offset)
+            yield finding("odd-header", f"the {length} bytes between two tensors are not zero", offset=offset)

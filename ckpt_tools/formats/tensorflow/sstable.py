@@ -1,17 +1,17 @@
-"""The sorted table of TensorFlow's (and LevelDB's) files: blocks with a CRC-32C each, then a footer that says
-where their index lies. Numbers and protobuf messages in it are read from bytes in memory: flat and bounded.
+"""The sorted table of TensorFlow's (and LevelDB's) files: blocks with a CRC-32C each, then a footer with the
+place of the blocks' index. Its numbers and protobuf messages are read from bytes in memory: flat and bounded.
 
     data block … | metaindex block (always empty) | index block: last key or a bit beyond -> (offset, size) of
     a data block | footer
 
 A block is entries, restart offsets (u32) and their number (u32), followed by a type byte and the masked
-CRC-32C over all of that. The footer has 48 bytes: (offset, size) of the metaindex and of the index as
-varints, zeros, eight bytes of magic. The writer leaves no gaps, and packs a number into as few bytes as it
-takes.
+CRC-32C over the block and its type byte. The footer has 48 bytes: (offset, size) of the metaindex and of the
+index as varints, zeros, eight bytes of magic. The writer leaves no gaps, and packs a number into as few bytes
+as it takes.
 Facts: tensorflow/core/lib/io/{table_builder,block_builder,format}.cc, core/lib/core/coding.cc of TensorFlow
 1.0 to 2.21; protobuf's encoding guide; checked against real files.
 
-What a TensorFlow bundle's index says: one header, and one entry per tensor or slice of a tensor.
+The index of a TensorFlow bundle is such a table: one header, and one entry per tensor or slice of a tensor.
 
 Facts: tensorflow/core/protobuf/tensor_bundle.proto,
 framework/{types,tensor_shape,tensor_slice,versions}.proto, util/saved_tensor_slice_util.cc (keys of slices)
@@ -43,18 +43,18 @@ hostile file could hold huge keys.
 _TAIL = 64 * 1024
 _U32 = struct.Struct("<I")
 _EMPTY = struct.pack("<II", 0, 1)
-"""A block without entries has one restart all the same."""
+"""The block without entries, which has one restart nevertheless."""
 _MASK_DELTA = 0xA282EAD8
 
 
 def unmask_crc(stored: int) -> int:
-    """The CRC-32C behind a stored one: TensorFlow rotates it and adds a constant (core/lib/hash/crc32c.h)."""
+    """Return a CRC-32C as it was before TensorFlow rotated it and added a constant (lib/hash/crc32c.h)."""
     rotated = (stored - _MASK_DELTA) & 0xFFFFFFFF
     return (rotated >> 17) | (rotated << 15) & 0xFFFFFFFF
 
 
 def read_varint(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, int]:
-    """An unsigned 64-bit number at ``at`` and where it ends; ``base`` is where ``data`` lies in the file."""
+    """Return the unsigned 64-bit number at ``at``, and its end; ``base`` is the file offset of ``data``."""
     if at < end and data[at] < 0x80:  # nearly all are one byte
         return data[at], at + 1
     value = 0
@@ -69,7 +69,7 @@ def read_varint(data: bytes, at: int, end: int, base: int = 0) -> tuple[int, int
 
 
 def read_fields(data: bytes, base: int) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field of a message: an unsigned number, or the bytes of what has a length."""
+    """Yield (number, value) of each field of a message; fields with a length have bytes as value."""
     at, end = 0, len(data)
     while at < end:
         begin = at
@@ -92,7 +92,7 @@ def read_fields(data: bytes, base: int) -> Iterator[tuple[int, int | bytes]]:
 
 
 class Entry(NamedTuple):
-    """``at`` is the offset of ``value`` in the file."""
+    """One entry of a table; ``at`` is the offset of ``value`` in the file."""
 
     key: bytes
     value: bytes
@@ -109,12 +109,12 @@ class _Handle(NamedTuple):
 
 
 def has_footer(source: Source) -> bool:
-    """Whether the file ends as a table does."""
+    """Return whether the file ends with the magic of a table's footer."""
     return source.size >= FOOTER and source.read(source.size - len(MAGIC), len(MAGIC)) == MAGIC
 
 
 def _find_end(source: Source) -> Generator[Finding, None, int]:
-    """Where the footer ends: the end of the file, or, with a finding, where its magic is found before that"""
+    """Return where the footer ends: at the file's end, or, with a finding, behind the last magic before."""
     if has_footer(source):
         return source.size
     tail = source.read(max(0, source.size - _TAIL), min(source.size, _TAIL))
@@ -142,7 +142,7 @@ def _read_handle(data: bytes, at: int, base: int) -> tuple[_Handle, int]:
 def _read_footer(
     source: Source, end: int, anatomy: Anatomy
 ) -> Generator[Finding, None, tuple[_Handle, _Handle]]:
-    """The handles of the metaindex and the index."""
+    """Return the handles of the metaindex and of the index. Raise Damage."""
     start = end - FOOTER
     raw = source.read(start, FOOTER - len(MAGIC))
     anatomy.explain(start, FOOTER, "footer: where the metaindex and the index lie")
@@ -156,14 +156,14 @@ def _read_footer(
     if meta.stop != index.offset:
         where = f"{meta.offset} + {meta.size}, which does not end where the index begins"
         yield finding("bad-header", f"the metaindex lies at {where}", offset=start)
-        meta = _Handle(index.offset, -TRAILER)  # where the data blocks end is to be seen from the index
+        meta = _Handle(index.offset, -TRAILER)  # only the index tells where the data blocks end
     return meta, index
 
 
 def _read_block(
     source: Source, where: _Handle, what: str, anatomy: Anatomy
 ) -> Generator[Finding, None, bytes | None]:
-    """The contents of a block, or None when they cannot be relied on."""
+    """Return the contents of a block, or None after a finding that makes them unreliable."""
     if where.size > MAX_BLOCK:
         why = f"{what} has {where.size} bytes; at most {MAX_BLOCK} are read"
         yield finding("too-complex", why, offset=where.offset)
@@ -173,14 +173,14 @@ def _read_block(
     crc = Crc32c()
     crc.update(raw[:-4])
     anatomy.explain(at + 1, 4, f"checksum of {what}")
-    sworn = Sum(what, stored, (Extent(where.offset, where.size + 1),), at + 1, hash=CRC32C)
+    checksum = Sum(what, stored, (Extent(where.offset, where.size + 1),), at + 1, hash=CRC32C)
     if crc.digest() != stored:
-        anatomy.failed.append(sworn)
+        anatomy.failed.append(checksum)
         anatomy.explain(where.offset, where.size + 1, what)
         why = f"{what}: computed {crc.digest():08x}, stored {stored:08x}"
         yield finding("crc-mismatch", why, offset=at + 1)
         return None
-    anatomy.sums.append(sworn)
+    anatomy.sums.append(checksum)
     if raw[where.size] == 1:
         why = f"{what} is compressed with Snappy, which no TensorFlow writes here: it was not read"
         yield finding("too-complex", why, offset=at)
@@ -192,37 +192,37 @@ def _read_block(
 
 
 def _read_entries(data: bytes, base: int) -> Iterator[Entry]:
-    """The entries of a block, checked against its restarts. Raises Damage."""
+    """Yield the entries of a block; its restarts must name entries with whole keys. Raise Damage."""
     size = len(data)
     count = int.from_bytes(data[-4:], "little")
     end = size - 4 * (count + 1)
     if size < 8 or not count or end < 0:
         raise Damage("bad-header", f"a block of {size} bytes says that it has {count} restarts", base)
-    known, key, at = 0, b"", 0
+    seen, key, at = 0, b"", 0  # restarts seen
     while at < end:
         begin = at
         shared, at = read_varint(data, at, end, base)
         own, at = read_varint(data, at, end, base)
         length, at = read_varint(data, at, end, base)
-        if known < count and (restart := _U32.unpack_from(data, end + 4 * known)[0]) <= begin:
+        if seen < count and (restart := _U32.unpack_from(data, end + 4 * seen)[0]) <= begin:
             if restart != begin or shared:
-                why = f"restart {known} of a block is not where a whole key begins"
+                why = f"restart {seen} of a block is not where a whole key begins"
                 raise Damage("bad-header", why, base + begin)
-            known += 1
+            seen += 1
         if shared > len(key) or own + length > end - at:
             why = f"an entry of {shared} + {own} + {length} bytes reaches beyond what there is"
             raise Damage("bad-header", why, base + begin)
         key = key[:shared] + data[at : at + own]
         yield Entry(key, data[at + own : at + own + length], base + at + own)
         at += own + length
-    if known != count and data != _EMPTY:
-        raise Damage("bad-header", f"{count - known} restarts of a block lie beyond its entries", base + end)
+    if seen != count and data != _EMPTY:
+        raise Damage("bad-header", f"{count - seen} restarts of a block lie beyond its entries", base + end)
 
 
 def _check_keys(
     entries: Iterator[Entry], bound: Entry, last: bytes | None, left: int
 ) -> Generator[Entry, None, int]:
-    """Entries whose keys rise from ``last`` to the bound. Returns how many bytes of keys are left."""
+    """Yield entries; their keys must rise from ``last`` to ``bound``; return the bytes left for more keys."""
     key: bytes | None = None
     for entry in entries:
         left -= len(entry.key)
@@ -241,8 +241,8 @@ def _check_keys(
 
 
 def read_table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | None]:
-    """Every entry in the order of its keys, mixed with the findings. None stands for the entries of a block
-    that could not be relied on. Reads the file once, a block at a time. Raises Damage.
+    """Yield every entry in the order of keys, and findings; None stands for the entries of an unreliable
+    block. Reads the file once, block by block. Raise Damage.
     """
     end = yield from _find_end(source)
     meta, where = yield from _read_footer(source, end, anatomy)
@@ -267,7 +267,7 @@ def read_table(source: Source, anatomy: Anatomy) -> Iterator[Finding | Entry | N
             yield None
         else:
             left = yield from _check_keys(_read_entries(data, block.offset), bound, last, left)
-        last = bound.key  # the next block begins beyond it
+        last = bound.key  # keys of the next block are larger
     if meta.size >= 0 and at != meta.offset:
         why = f"the blocks that the index names end at {at}, the metaindex begins at {meta.offset}"
         yield finding("bad-header", why, offset=at)
@@ -282,16 +282,16 @@ _NAMES = (
 )
 _ROWS = (row.split() for row in _NAMES.split(","))
 _DTYPES = {int(number): (name, int(size)) for number, name, size in _ROWS}
-"""DataType -> name and bytes per element (0: it varies). Types of less than a byte take a whole one."""
+"""DataType -> name and bytes per element (0: elements vary). Types of less than a byte take a whole byte."""
 MAX_DIMS = 254
 """TensorFlow's own limit."""
 
 Extents = tuple[tuple[int, int] | None, ...]
-"""(start, length) in elements of each dimension; None is all of it."""
+"""(start, length) in elements for each dimension; None is the whole dimension."""
 
 
 class Header(NamedTuple):
-    """The value of the key "". ``order`` is that of the bytes in the data: "little" or "big"."""
+    """One bundle's header, the value of the key ""; ``order`` is the data's byte order: "little" or "big"."""
 
     shards: int
     order: str
@@ -301,8 +301,8 @@ class Header(NamedTuple):
 
 class Item(NamedTuple):
     """One tensor or slice: ``size`` bytes at ``offset`` of shard ``shard``, with the CRC-32C ``crc``.
-    ``item`` is the size of one element in bytes, 0 when that varies, None when the type is not known. A
-    tensor with ``slices`` has no bytes of its own. ``at`` is where in the index this was said.
+    ``item`` is the size of an element in bytes, 0 if elements vary, None if the type is unknown. A tensor
+    with ``slices`` has no bytes of its own. ``at`` is the offset of the entry's value in the index.
     """
 
     key: bytes
@@ -327,27 +327,27 @@ class Item(NamedTuple):
 
 
 def _as_number(value: int | bytes, base: int) -> int:
-    """A field's value as the non-negative int64 that it has to be."""
+    """Return the value of a field that must be a non-negative int64. Raise Damage."""
     if isinstance(value, bytes) or value >> 63:
         raise Damage("bad-header", "a field is not a number, or a negative one", base)
     return value
 
 
 def _read_message(value: int | bytes, at: int) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a field's value, which has to be a message."""
+    """Return the fields of a value that must be a message. Raise Damage."""
     if isinstance(value, int):
         raise Damage("bad-header", "a field is a number where a message belongs", at)
     return read_fields(value, at)
 
 
 def read_header(value: bytes, at: int) -> Header:
-    """The bundle's header. Raises Damage."""
-    said = dict(read_fields(value, at))
-    version = dict(_read_message(said.get(3, b""), at))
-    order = {0: "little", 1: "big"}.get(_as_number(said.get(2, 0), at))
+    """Return the bundle's header. Raise Damage."""
+    fields = dict(read_fields(value, at))
+    version = dict(_read_message(fields.get(3, b""), at))
+    order = {0: "little", 1: "big"}.get(_as_number(fields.get(2, 0), at))
     if order is None:
-        raise Damage("bad-header", f"the byte order is {said[2]!r}; there are only 0 and 1", at)
-    shards = _as_number(said.get(1, 0), at)
+        raise Damage("bad-header", f"the byte order is {fields[2]!r}; there are only 0 and 1", at)
+    shards = _as_number(fields.get(1, 0), at)
     if not 0 < shards < 1 << 31:
         raise Damage("bad-header", f"the bundle says that it has {shards} shards", at)
     return Header(shards, order, _as_number(version.get(1, 0), at), _as_number(version.get(2, 0), at))
@@ -367,35 +367,34 @@ def _read_shape(value: int | bytes, at: int) -> tuple[int, ...]:
 
 
 def _read_slice(value: int | bytes, at: int) -> Extents:
-    out = list[tuple[int, int] | None]()
+    extents = list[tuple[int, int] | None]()
     for field, content in _read_message(value, at):
         if field == 1:
-            said = dict(_read_message(content, at))
-            out.append((_as_number(said.get(1, 0), at), _as_number(said[2], at)) if 2 in said else None)
-    return tuple(out)
+            e = dict(_read_message(content, at))
+            extents.append((_as_number(e.get(1, 0), at), _as_number(e[2], at)) if 2 in e else None)
+    return tuple(extents)
 
 
 def read_item(entry: Entry) -> Item:
-    """A tensor's entry. Raises Damage."""
-    at, slices, said = entry.at, list[Extents](), dict[int, int | bytes]()
+    """Return the tensor or slice of an entry. Raise Damage."""
+    at, slices, fields = entry.at, list[Extents](), dict[int, int | bytes]()
     for field, value in read_fields(entry.value, at):
         if field == 7:
             slices.append(_read_slice(value, at))
         else:
-            said[field] = value
-    kind, shape = _as_number(said.get(1, 0), at), _read_shape(said.get(2, b""), at)
+            fields[field] = value
+    kind, shape = _as_number(fields.get(1, 0), at), _read_shape(fields.get(2, b""), at)
     if not kind:
         raise Damage("bad-header", f"{entry.key[:200]!r} has no element type", at)
     dtype, size = _DTYPES.get(kind, (f"type {kind}", None))
     name = entry.key.decode("utf-8", "backslashreplace")
-    where, offset, length, crc = (_as_number(said.get(field, 0), at) for field in (3, 4, 5, 6))
-    return Item(
-        entry.key, name, dtype, size, shape, where, offset, length, unmask_crc(crc), tuple(slices), at
-    )
+    shard, offset, length, crc = (_as_number(fields.get(field, 0), at) for field in (3, 4, 5, 6))
+    crc = unmask_crc(crc)
+    return Item(entry.key, name, dtype, size, shape, shard, offset, length, crc, tuple(slices), at)
 
 
 def slice_shape(extents: Extents, full: tuple[int, ...], at: int) -> tuple[int, ...]:
-    """The shape of a slice of a tensor of the shape ``full``. Raises Damage when it does not lie inside."""
+    """Return the shape of a slice. Raise Damage if the slice does not lie inside the shape ``full``."""
     pairs = list(zip(extents, full, strict=False))
     if len(extents) != len(full) or any(e is not None and e[0] + e[1] > n for e, n in pairs):
         raise Damage("bad-header", f"a slice {extents} does not lie inside the shape {full}"[:300], at)
@@ -403,14 +402,14 @@ def slice_shape(extents: Extents, full: tuple[int, ...], at: int) -> tuple[int, 
 
 
 def _write_signed(value: int) -> bytes:
-    """OrderedCode::WriteSignedNumIncreasing: as many leading ones as bytes; all inverted below zero."""
+    """Encode as OrderedCode::WriteSignedNumIncreasing: one leading 1 per byte; inverted for negatives."""
     bits = (~value if value < 0 else value).bit_length()
     length = bits // 7 + 1
     return ((value & ((1 << 8 * length) - 1)) ^ (((1 << length) - 1) << (7 * length))).to_bytes(length, "big")
 
 
 def slice_key(name: bytes, extents: Extents) -> bytes:
-    """The key under which a slice's own entry lies: checkpoint::EncodeTensorNameSlice."""
+    """Return the key of a slice's own entry in the index (checkpoint::EncodeTensorNameSlice)."""
     if b"\0" in name or b"\xff" in name:
         name = b"".join({0: b"\0\xff", 0xFF: b"\xff\0"}.get(b, bytes((b,))) for b in name)
     rank = bytes((1, len(extents))) if extents else b"\0"
@@ -418,5 +417,5 @@ def slice_key(name: bytes, extents: Extents) -> bytes:
 
 
 def slice_name(name: str, extents: Extents) -> str:
-    """A readable name: ``w[0:10, :]``."""
+    """Return a slice's readable name, such as ``w[0:10, :]``."""
     return f"{name}[{', '.join(':' if e is None else f'{e[0]}:{e[0] + e[1]}' for e in extents)}]"

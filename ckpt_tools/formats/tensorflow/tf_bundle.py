@@ -1,8 +1,8 @@
-"""TensorFlow's checkpoints: ``X.index``, a sorted table (sstable.py) of what is where, and the shards
-``X.data-00000-of-00001`` … with the tensors.
+"""TensorFlow's checkpoints: ``X.index``, a sorted table (sstable.py) with the place of each tensor, and the
+shards ``X.data-00000-of-00001`` … with the tensors.
 
 Every block of the index and every tensor carries a CRC-32C. A shard holds its tensors one after another and
-nothing else, so it means nothing without the index. Facts:
+nothing else, so nobody can read a shard without the index. Facts:
 tensorflow/core/util/tensor_bundle/{tensor_bundle,naming}.cc of TensorFlow 1.0 to 2.21; checked against real
 files.
 """
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Anatomy, Claim, Damage, own_format
 from ckpt_tools.formats.common.tensors import MAX_TENSORS
-from ckpt_tools.formats.tensorflow.shard import check_shard, short
+from ckpt_tools.formats.tensorflow.shard import check_shard, shorten_name
 from ckpt_tools.formats.tensorflow.sstable import (
     Header,
     Item,
@@ -40,18 +40,17 @@ from ckpt_tools.storage import Source
 from ckpt_tools.storage.listing import names_of
 from ckpt_tools.storage.retry import ABSENT
 
-# ---- The text file ``checkpoint`` beside TensorFlow's bundles: which of them is the newest, and which
-# are kept.
+# ---- The tracker file ``checkpoint`` beside TensorFlow's bundles: the newest bundle, and all that are kept.
 #
-# A CheckpointState in protobuf's text form, one field in a line. It is no format of its own: the name is
-# too common, and nothing in the file tells whether it is right. Paths are prefixes ("ckpt-50" for
+# A CheckpointState in protobuf's text form, one field in a line. The file is no format of its own: its name
+# is too common, and nothing in the file tells whether it is right. Paths are prefixes ("ckpt-50" for
 # ckpt-50.index), relative to the file's directory or, from another machine perhaps, absolute. Facts:
 # python/checkpoint/checkpoint_management.py and python/training/checkpoint_state.proto of TensorFlow
 # 2.21; checked against real files.
 
 
 LIMIT = 1 << 20
-"""Bytes: with max_to_keep=None the list grows by a line with every save."""
+"""Most bytes of the tracker file: with max_to_keep=None it grows by a line with every save."""
 _LINE = re.compile(r'(\w+): (?:"((?:[^"\\\n]|\\.)*)"|([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)))')
 _PATHS = ("model_checkpoint_path", "all_model_checkpoint_paths")
 _TIMES = ("all_model_checkpoint_timestamps", "last_preserved_timestamp")
@@ -60,7 +59,7 @@ _PLAIN = dict(zip(b"nrt\"'\\abfv", b"\n\r\t\"'\\\a\b\f\v", strict=True))
 
 
 def check_state(home: str, notes: Notes) -> Iterator[Finding]:
-    """Whether the file is well-formed, and names a bundle that is there, if its path is relative."""
+    """Check the tracker file ``checkpoint`` in ``home``: its syntax, and whether a relative path exists."""
     path = os.path.join(home, "checkpoint")
     data = notes.read(path, LIMIT)
     if data is None:
@@ -69,19 +68,18 @@ def check_state(home: str, notes: Notes) -> Iterator[Finding]:
         yield data
         return
     try:
-        named = read_latest(data)
+        latest = read_latest(data)
     except Damage as e:
         yield replace(e.finding, path=path)
         return
-    index = os.path.join(home, f"{named}.index")
-    if not os.path.isabs(named) and (
-        wrong := notes.gone(index, path, f"it names {named[:200]!r}, which is not there")
-    ):
-        yield wrong
+    if not os.path.isabs(latest):
+        index = os.path.join(home, f"{latest}.index")
+        if missing := notes.gone(index, path, f"it names {latest[:200]!r}, which is not there"):
+            yield missing
 
 
 def read_latest(data: bytes) -> str:
-    """The newest checkpoint as written. Raises Damage for anything that TensorFlow does not write."""
+    """Return the path of the newest checkpoint as written. Raise Damage unless TensorFlow may write so."""
     if len(data) > LIMIT:
         raise Damage("bad-tracker", f"{len(data)} bytes are no list of checkpoints", 0)
     try:
@@ -110,14 +108,14 @@ def read_latest(data: bytes) -> str:
 
 def _unescape(text: str, at: int) -> str:
     def replace_one(m: re.Match[bytes]) -> bytes:
-        said = m[1]
-        value = _PLAIN.get(said[0], 256) if len(said) == 1 else 256
-        if said[:1] == b"x" and len(said) > 1:
-            value = int(said[1:], 16)
-        elif said[:1] in b"01234567":
-            value = int(said, 8)
+        code = m[1]
+        value = _PLAIN.get(code[0], 256) if len(code) == 1 else 256
+        if code[:1] == b"x" and len(code) > 1:
+            value = int(code[1:], 16)
+        elif code[:1] in b"01234567":
+            value = int(code, 8)
         if value > 255:
-            raise Damage("bad-tracker", f"an escape \\{said.decode('latin-1')} that nobody writes", at)
+            raise Damage("bad-tracker", f"an escape \\{code.decode('latin-1')} that nobody writes", at)
         return bytes([value])
 
     try:
@@ -128,12 +126,12 @@ def _unescape(text: str, at: int) -> str:
 
 _SHARD = re.compile(r"(.+)\.data-\d{5,}-of-\d{5,}", re.DOTALL)
 _VERSION = 1
-"""Of the format: the same since TensorFlow 1.0."""
-_SAID = 16
+"""Version of the bundle format, the same since TensorFlow 1.0."""
+_MAX_LISTED = 16
 
 
 def _magic(head: bytes) -> bool:
-    """The first entry is that of the key "", whose value is the bundle's header."""
+    """Return whether the first entry has the key "" and a bundle's header as its value."""
     if head[:2] != b"\0\0" or len(head) < 5 or head[3] != 8 or head[2] > len(head) - 3:
         return False
     try:
@@ -148,8 +146,8 @@ def _index_of(name: str) -> tuple[str, ...]:
 
 
 def _ours(source: Source) -> bool:
-    """Whether a file called ``X.index`` that does not begin like a bundle's is one all the same, damaged: it
-    ends like a table, or shards lie beside it. Lists the directory. Raises OSError when it cannot.
+    """Return whether a file ``X.index`` without the magic is a damaged bundle: it ends like a table, or its
+    shards lie beside it. Lists the directory. Raise OSError if that fails.
     """
     directory, name = os.path.split(source.path)
     try:
@@ -159,25 +157,25 @@ def _ours(source: Source) -> bool:
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Read the whole index, which is small next to its shards, and say what belongs in each of them."""
+    """Check the whole index, which is small next to its shards; make a claim on each shard."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     head: Header | None = None
     items, whole = dict[bytes, Item](), True
-    for got in read_table(source, anatomy):
-        if got is None:
+    for e in read_table(source, anatomy):
+        if e is None:
             whole = False
-        elif isinstance(got, Finding):
-            yield got
+        elif isinstance(e, Finding):
+            yield e
         elif head is None:
-            if got.key and whole:
+            if e.key and whole:
                 why = "a sorted table, but no TensorFlow bundle: its first key is not empty"
-                raise Damage("wrong-format", why, got.at, Severity.WARNING)
-            head = None if got.key else read_header(got.value, got.at)
+                raise Damage("wrong-format", why, e.at, Severity.WARNING)
+            head = None if e.key else read_header(e.value, e.at)
         elif len(items) >= MAX_TENSORS:
-            raise Damage("too-complex", f"more than {MAX_TENSORS} entries: no more of them are read", got.at)
+            raise Damage("too-complex", f"more than {MAX_TENSORS} entries: no more of them are read", e.at)
         else:
-            items[got.key] = read_item(got)
+            items[e.key] = read_item(e)
     if head is None and whole:
         raise Damage("bad-header", "the table is empty: not even the bundle's header is in it", 0)
     if head is None:
@@ -196,7 +194,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 def _describe(
     source: Source, anatomy: Anatomy, head: Header, items: Mapping[bytes, Item], whole: bool
 ) -> Iterator[Finding]:
-    """List the tensors and, if the index is ``whole``, make the claims on the shards."""
+    """Add the tensors to ``anatomy``, and, if the whole index was read, the claims on the shards."""
     names, content = dict[bytes, str](), defaultdict[int, list[Item]](list)
     for i in items.values():
         if i.slices:
@@ -215,24 +213,24 @@ def _describe(
             continue
         if i.key[:1] == b"\0" and whole:
             yield finding("extra-storage", f"{i.name[:200]!r} is a slice of no tensor", offset=i.at)
-        where = "" if i.slices else files[i.shard]
-        anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, i.nbytes, storage=where))
-        anatomy.keys |= {i.name, short(i.name)}
+        storage = "" if i.slices else files[i.shard]
+        anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, i.nbytes, storage=storage))
+        anatomy.keys |= {i.name, shorten_name(i.name)}
     if stem and whole:
         anatomy.members |= {
-            name: _claim(content[s], names, head.order, anatomy.keys) for s, name in files.items()
+            name: _make_claim(content[s], names, head.order, anatomy.keys) for s, name in files.items()
         }
 
 
-def _claim(items: list[Item], names: Mapping[bytes, str], order: str, keys: set[str]) -> Claim:
-    """What the index says about one shard; ``names`` are those of the slices in it."""
-    own = [i._replace(name=names.get(i.key, i.name)) for i in items]
-    own.sort(key=attrgetter("offset", "size"))
-    return Claim("tf_bundle", partial(check_shard, own, order, keys), whole=True)
+def _make_claim(items: list[Item], names: Mapping[bytes, str], order: str, keys: set[str]) -> Claim:
+    """Return the claim on the shard with these ``items``; ``names`` is key -> readable name of slices."""
+    renamed = [i._replace(name=names.get(i.key, i.name)) for i in items]
+    renamed.sort(key=attrgetter("offset", "size"))
+    return Claim("tf_bundle", partial(check_shard, renamed, order, keys), whole=True)
 
 
 def _check_place(i: Item, shards: int) -> Iterator[Finding]:
-    """Whether a tensor has as many bytes as its type and shape say, and lies in a shard. Raises Damage."""
+    """Check a tensor's size against type and shape, and its shard number. Raise Damage for the latter."""
     elements = i.elements
     if i.item is None:
         yield finding("unknown-dtype", f"{i.name[:200]!r} is of {i.dtype}", offset=i.at)
@@ -249,14 +247,14 @@ def _check_place(i: Item, shards: int) -> Iterator[Finding]:
 def _check_slices(
     full: Item, items: Mapping[bytes, Item], names: dict[bytes, str], whole: bool
 ) -> Iterator[Finding]:
-    """Whether a partitioned tensor has all its slices; ``names`` gets a readable name for each."""
+    """Check that a partitioned tensor has all its slices; ``names`` gets a readable name for each slice."""
     filled, missing = 0, 0
     for extents in full.slices:
         shape, name = slice_shape(extents, full.shape, full.at), slice_name(full.name, extents)
         piece = items.get(slice_key(full.key, extents))
         if piece is None:
             missing += 1
-            if missing <= _SAID and whole:
+            if missing <= _MAX_LISTED and whole:
                 yield finding("missing-storage", f"{name[:200]!r} has no entry", offset=full.at)
             continue
         names[piece.key] = name
@@ -265,8 +263,8 @@ def _check_slices(
             why = f"{name[:200]!r} is {piece.dtype} {piece.shape}, not {full.dtype} {shape}"
             yield finding("bad-header", why[:500], offset=piece.at)
     if filled != full.elements and not missing:
-        said = f"the slices of {full.name[:200]!r} have {filled} elements, the tensor has {full.elements}"
-        yield finding("missing-storage", said[:500], offset=full.at, severity=Severity.WARNING)
+        why = f"the slices of {full.name[:200]!r} have {filled} elements, the tensor has {full.elements}"
+        yield finding("missing-storage", why[:500], offset=full.at, severity=Severity.WARNING)
 
 
 FORMAT = own_format(

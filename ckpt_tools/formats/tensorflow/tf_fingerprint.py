@@ -1,7 +1,7 @@
-"""``fingerprint.pb`` beside ``saved_model.pb``: hashes that say which files are of one export.
+"""``fingerprint.pb`` beside ``saved_model.pb``: hashes that tell which files belong to one export.
 
 Facts: tensorflow/core/protobuf/fingerprint.proto, cc/saved_model/fingerprinting.cc of TensorFlow 2.21:
-``checkpoint_hash`` is that of the bytes of ``variables.index``; the others are made of parts of the model
+``checkpoint_hash`` is the hash of the bytes of ``variables.index``; the other hashes cover parts of the model
 that only TensorFlow can put into their canonical form.
 """
 
@@ -20,8 +20,8 @@ from ckpt_tools.model.finding import Finding
 from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
-# ---- FarmHash's Fingerprint64 (farmhashna::Hash64), with which TensorFlow fingerprints the files of a
-# model, of more than 64 bytes: an index has more. Facts: google/farmhash src/farmhash.cc.
+# ---- FarmHash's Fingerprint64 (farmhashna::Hash64), by which TensorFlow fingerprints the files of a model;
+# here only for more than 64 bytes, as every index has more. Facts: google/farmhash src/farmhash.cc.
 
 
 _MASK = (1 << 64) - 1
@@ -60,7 +60,7 @@ def _add_words(words: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
 
 
 def _add_round(s: _State, words: tuple[int, ...], mul: int, nine: int) -> _State:
-    """64 bytes; ``nine`` is 1 but for the last of them."""
+    """Mix 64 bytes (``words``) into the state; ``nine`` is 9 for the last 64 bytes, else 1."""
     x = _rotate(s.x + s.y + s.v[0] + words[1], 37) * mul
     y = _rotate(s.y + s.v[1] + words[6], 42) * mul
     x = (x ^ s.w[1] * nine) & _MASK
@@ -72,7 +72,7 @@ def _add_round(s: _State, words: tuple[int, ...], mul: int, nine: int) -> _State
 
 
 def fingerprint64(data: bytes) -> int:
-    """The fingerprint of more than 64 bytes, 0 of fewer; about 100 KB take a tenth of a second."""
+    """Return the fingerprint of data, 0 for up to 64 bytes; about 100 KB take a tenth of a second."""
     size = len(data)
     if size <= 64:
         return 0
@@ -98,7 +98,7 @@ _NAMES = {
     5: "checkpoint_hash",
 }
 _VERSION, _LARGEST = 7, 4096
-_INDEX, _MOST = "variables/variables.index", 2 << 20
+_INDEX, _MAX_INDEX = "variables/variables.index", 2 << 20
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
@@ -115,14 +115,14 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("truncated", f"it ends at byte {source.size} and has no version", source.size)
     anatomy.metadata |= {name: f"{value:016x}" for name, value in hashes.items()}
     if wanted := hashes.get("checkpoint_hash"):
-        anatomy.members[_INDEX] = Claim(FORMAT.name, partial(_same, wanted), optional=True)
+        anatomy.members[_INDEX] = Claim(FORMAT.name, partial(_check_index, wanted), optional=True)
     anatomy.explain(0, source.size, "hashes: one of them is compared", Guard.UNPROTECTED)
     yield from ()
 
 
-def _same(wanted: int, source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
-    """Whether the index of the variables is the one that was exported with this model."""
-    if source.size <= _MOST and (found := fingerprint64(source.read(0, source.size))) != wanted:
+def _check_index(wanted: int, source: Source, _anatomy: Anatomy) -> Iterator[Finding]:
+    """Check that the index of the variables has the fingerprint ``wanted``; a large index is not read."""
+    if source.size <= _MAX_INDEX and (found := fingerprint64(source.read(0, source.size))) != wanted:
         why = f"fingerprint.pb beside the model says {wanted:016x} of this file, it has {found:016x}"
         yield finding("crc-mismatch", f"{why}: of another export, or damaged", offset=0)
 
