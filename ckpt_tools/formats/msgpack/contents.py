@@ -1,5 +1,5 @@
-"""What flax keeps in MessagePack: trees of maps with arrays, scalars and texts as their leaves. Objects are
-read one after the other: what each is and where its bytes lie; bodies of arrays are not read.
+"""A reader of flax' MessagePack: trees of maps with arrays, scalars and texts as their leaves. Objects are
+read one after another, with their kind and place; the elements of arrays are not read.
 
 Facts: github.com/msgpack/msgpack/blob/master/spec.md; flax/serialization.py of 0.12 (_MsgpackExtType,
 _ndarray_to_bytes, _chunk), the same since 0.1; flax/training/checkpoints.py (MP_ARRAY_PH).
@@ -32,7 +32,7 @@ from ckpt_tools.model.report import Guard, Scalar, Tensor
 from ckpt_tools.storage import Source
 
 MAX_OBJECTS = 1_000_000
-"""Of one file: flax' have a dozen for each array, which are packed whole."""
+"""Most objects of one file: flax writes about a dozen for each array."""
 _WINDOW = 4096
 _WORDS: dict[int, Scalar] = {0xC0: None, 0xC2: False, 0xC3: True}
 _NUMBERS = {0xCA: ">f", 0xCB: ">d"}
@@ -43,15 +43,15 @@ _SIZED |= {0xD9: ("text", 1), 0xDA: ("text", 2), 0xDB: ("text", 4)}
 _SIZED |= {0xDC: ("array", 2), 0xDD: ("array", 4), 0xDE: ("map", 2), 0xDF: ("map", 4)}
 _FIXED_EXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
 DEEPEST = 128
-"""Levels: no module is nested so deep."""
+"""Most levels of maps and arrays: no module is nested so deep."""
 ELSEWHERE = "//GDAPlaceholder:"
-"""Begins the text that stands for an array of several hosts; its path in the directory of arrays follows."""
+"""Prefix of a text in place of an array of several hosts: its path in the directory of arrays follows."""
 STORED = ("kvstore", "path")
-"""The last names above the path of a directory with an array, in what T5X writes in the array's place: the
-specification of its TensorStore (t5x/checkpoint_utils.py)."""
+"""The last two names above the path of an array's directory, which T5X writes in place of the array in a
+TensorStore specification (t5x/checkpoint_utils.py)."""
 CHUNKED = "__msgpack_chunked_array__"
 ARRAYS = (1, 3)
-"""Types of ext that hold an array, or a number as numpy keeps it."""
+"""Types of ext that hold an array, or a number of numpy."""
 _DIMENSIONS = 64
 _ITEMS = {"bool": 1, "bfloat16": 2, "int2": 1, "uint2": 1, "int4": 1, "uint4": 1}
 _ITEMS |= {f"{kind}int{bits}": bits // 8 for kind in ("", "u") for bits in (8, 16, 32, 64)}
@@ -62,8 +62,8 @@ _OTHER = re.compile(r"(?:str|bytes|void)(\d{1,9})|(?:datetime|timedelta)64(?:\[\
 
 
 class Token(NamedTuple):
-    """One object: ``size`` are the entries of a map or an array, or the bytes of the body of a text, bin or
-    ext, which begins at ``at``. ``code`` is the type of an ext, ``value`` that of anything else.
+    """One object: ``size`` is the number of entries of a map or an array, or of bytes in the body of a text,
+    bin or ext, which begins at ``at``. ``code`` is the type of an ext, ``value`` the value of a scalar.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class Token(NamedTuple):
 
 
 class Tokens:
-    """The objects of a file in order. Raises Damage where they are none."""
+    """One cursor over the objects of a file. Raises Damage where no object begins."""
 
     def __init__(self, source: Source) -> None:
         self.source, self.at, self.end, self.count = source, 0, source.size, 0
@@ -83,7 +83,7 @@ class Tokens:
 
     @contextmanager
     def inside(self, token: Token, what: str) -> Iterator[None]:
-        """Go through the objects in the body of the last object instead, which they must fill."""
+        """Within the context, read objects in the body of the last object, which they must fill."""
         end, self.at, self.end = self.end, token.at, token.at + token.size
         self._within += 1
         yield
@@ -93,7 +93,7 @@ class Tokens:
         self._within -= 1
 
     def next(self) -> Token:
-        """The next object; ``at`` is then behind it, or at the first entry of a container."""
+        """Return the next object; move ``at`` behind it, or to the first entry of a map or an array."""
         self.count += 1
         if self.count > MAX_OBJECTS:
             raise Damage("too-complex", f"more than {MAX_OBJECTS:,} objects", self.at)
@@ -116,17 +116,17 @@ class Tokens:
         return self._open(kind, int.from_bytes(self.take(width), "big"))
 
     def _open(self, kind: str, size: int) -> Token:
-        """An object of which so many bytes or entries follow: of a body that does not fit nothing is read."""
+        """Return an object with ``size`` bytes or entries. Raise Damage if the file is too short for them."""
         code = int.from_bytes(self.take(1), "big", signed=True) if kind == "ext" else 0
         token = Token(kind, size, self.at, code)
-        self._reach(2 * size if kind == "map" else size)  # an entry has a byte at least
+        self._demand(2 * size if kind == "map" else size)  # an entry has a byte at least
         if kind not in ("map", "array"):
             self.at += size
         return token
 
     def take(self, length: int) -> bytes:
-        """The next bytes: a few at most, and no more than a name has."""
-        self._reach(length)
+        """Return the next ``length`` bytes, which are few: a number, or at most a name. Raise Damage."""
+        self._demand(length)
         start, self.at = self.at, self.at + length
         if not self._start <= start <= self.at <= self._start + len(self._window):
             self._window = self.source.read(start, min(max(_WINDOW, length), self.end - start))
@@ -134,11 +134,12 @@ class Tokens:
         return self._window[start - self._start : self.at - self._start]
 
     def body(self, token: Token) -> bytes:
-        """The bytes of a short text, which was the last object."""
+        """Return the bytes of ``token``, a short text that was the last object."""
         self.at = token.at
         return self.take(token.size)
 
-    def _reach(self, length: int) -> None:
+    def _demand(self, length: int) -> None:
+        """Raise Damage unless ``length`` more bytes follow."""
         if length <= self.end - self.at:
             return
         text = f"{length:,} more bytes belong at byte {self.at:,}"
@@ -148,8 +149,9 @@ class Tokens:
 
 
 class _Level(Struct):
-    """A map or an array that is being read: the entries that are ``left``, its current ``key``, and what a
-    chunked array needs to know: the index of its ``first`` tensor, and its numbers, if they are a few.
+    """One open map or array: ``left`` is the number of entries left, ``key`` the name of the current entry,
+    ``named`` whether only that was read. A chunked array needs the index of its ``first`` tensor and, of its
+    shape, the first ``numbers``.
     """
 
     is_map: bool
@@ -163,8 +165,8 @@ class _Level(Struct):
 
 
 class Tree:
-    """One object with everything in it, below ``path``. What it holds goes into the anatomy; ``elsewhere``
-    are the paths of arrays that lie in a directory beside the file, ``stored`` counts those right beside it.
+    """One object with all objects in it, below ``path``, read into ``anatomy``. ``elsewhere`` has the paths
+    of arrays in a directory beside the file, ``stored`` is the number of arrays right beside the file.
     """
 
     def __init__(self, tokens: Tokens, anatomy: Anatomy, path: tuple[str, ...] = ()) -> None:
@@ -173,7 +175,7 @@ class Tree:
         self._levels = list[_Level]()
 
     def read(self) -> Iterator[Finding]:
-        """To its end. Raises Damage."""
+        """Read the object to its end. Raise Damage."""
         levels = self._levels
         while True:
             if levels and not levels[-1].named:
@@ -195,7 +197,7 @@ class Tree:
                 return
 
     def _read_name(self, level: _Level) -> Iterator[Finding]:
-        """What the next entry of a level is called: arrays count theirs."""
+        """Set ``key`` to the name of a level's next entry; entries of arrays are numbered. Raise Damage."""
         before, level.named = level.key, True
         level.left -= 1
         if not level.is_map:
@@ -212,7 +214,7 @@ class Tree:
             self.anatomy.keys.add(level.key)
 
     def _close(self, level: _Level) -> None:
-        """The chunks of an array that is longer than an object may be become one tensor."""
+        """Join the chunks of an array too long for one object into one tensor; keep such an array's shape."""
         above = self._levels[-1] if self._levels else None
         if above and above.chunked and above.key == "shape":
             above.shape = tuple(level.numbers)
@@ -231,6 +233,7 @@ class Tree:
         tensors.append(Tensor(name, dtype, level.shape, size, pieces[0][0], pieces=pieces))
 
     def _read_leaf(self, token: Token) -> Iterator[Finding]:
+        """Add an array, a text or a scalar to ``anatomy``. Raise Damage."""
         level = self._levels[-1] if self._levels else None
         if token.kind == "ext" and token.code in ARRAYS:
             yield from self._read_array(token)
@@ -247,7 +250,7 @@ class Tree:
                 level.numbers.append(token.value)
 
     def _remember(self, value: Scalar) -> None:
-        """A scalar of the top level, or one that tells progress."""
+        """Add a scalar to the metadata if it is at the top level or tells the progress of training."""
         if isinstance(value, float) and not abs(value) < float("inf"):
             value = str(value)
         keys = self._keys()
@@ -264,7 +267,7 @@ class Tree:
         return name
 
     def _read_array(self, token: Token) -> Iterator[Finding]:
-        """An array in an ext: its shape, the name of its dtype, its bytes."""
+        """Add the array in an ext, which holds shape, name of the dtype and bytes. Raise Damage."""
         name = self._path()
         if len(self.anatomy.tensors) == MAX_TENSORS:
             raise Damage("too-complex", f"more than {MAX_TENSORS:,} tensors", token.at)
@@ -283,7 +286,7 @@ class Tree:
 
 
 def read_key(tokens: Tokens) -> str:
-    """The next object, which names an entry of a map. Raises Damage."""
+    """Return the next object as the name of a map's entry. Raise Damage."""
     token = tokens.next()
     if type(token.value) is int:
         return str(token.value)
@@ -297,17 +300,17 @@ def read_key(tokens: Tokens) -> str:
         raise Damage("bad-header", "a name is not UTF-8", token.at) from None
 
 
-def _read_description(inside: Tokens, name: str) -> tuple[tuple[int, ...], str, Token]:
-    """Shape, dtype and bytes of an array. Raises Damage."""
-    wrong = Damage("bad-header", f"tensor {name!r} is not a shape, dtype and bytes", inside.at)
-    outer, dims = inside.next(), inside.next()
+def _read_description(tokens: Tokens, name: str) -> tuple[tuple[int, ...], str, Token]:
+    """Return shape, dtype and bytes of an array. Raise Damage."""
+    wrong = Damage("bad-header", f"tensor {name!r} is not a shape, dtype and bytes", tokens.at)
+    outer, dims = tokens.next(), tokens.next()
     if (outer.kind, outer.size, dims.kind) != ("array", 3, "array") or dims.size > _DIMENSIONS:
         raise wrong
-    shape = tuple(inside.next().value for _ in range(dims.size))
-    word = inside.next()
+    shape = tuple(tokens.next().value for _ in range(dims.size))
+    word = tokens.next()
     if word.kind not in ("text", "bin") or word.size > MAX_TEXT:
         raise wrong
-    dtype, data = inside.body(word).decode("ascii", "replace"), inside.next()
+    dtype, data = tokens.body(word).decode("ascii", "replace"), tokens.next()
     counts = tuple(n for n in shape if type(n) is int and n >= 0)
     if data.kind != "bin" or len(counts) < len(shape):
         raise wrong
@@ -315,7 +318,7 @@ def _read_description(inside: Tokens, name: str) -> tuple[tuple[int, ...], str, 
 
 
 def item_size(dtype: str) -> int | None:
-    """Bytes of one element by numpy's name of the dtype; None for one that is not known."""
+    """Return the bytes of one element by numpy's name of the dtype, None for an unknown dtype."""
     if dtype in _ITEMS:
         return _ITEMS[dtype]
     if _SMALL.fullmatch(dtype):
@@ -325,7 +328,7 @@ def item_size(dtype: str) -> int | None:
 
 
 def explain(anatomy: Anatomy, end: int) -> None:
-    """Say of all bytes that nothing guards them but the lengths."""
+    """Explain all bytes as unprotected: no checksum covers them, and only lengths must fit."""
     at, what = 0, "names, types and lengths: they must fit each other"
     places = (p for t in anatomy.tensors for p in t.pieces or ((t.offset or 0, t.nbytes),))
     for offset, size in sorted(places):

@@ -1,5 +1,5 @@
-"""One MessagePack object to the last byte: what flax' ``to_bytes`` makes of a state, and what other programs
-keep in a map.
+"""A file that is one MessagePack object to the last byte: a state as flax' ``to_bytes`` writes it, or another
+program's map.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ckpt_tools.model.report import Level
 from ckpt_tools.storage import Source
 
 _STARTS = {0xDE: 3, 0xDF: 5, 0xC7: 2, 0xC8: 3, 0xC9: 5}
-"""Maps and exts, and where what is in them begins."""
+"""First byte of a map or an ext -> offset of its content."""
 _TEXTS = {0xD9: 2, 0xDA: 3, 0xDB: 5}
 
 
 def _magic(head: bytes) -> bool:
-    """A map whose first name is a text that can be read, or one array."""
+    """Return whether a file begins with a map whose first name is printable text, or with an array."""
     first = head[0] if head else 0
     at = 1 if 0x80 < first < 0x90 else _STARTS.get(first, 0)
     if not 0 < at < len(head):
@@ -36,14 +36,14 @@ def _magic(head: bytes) -> bool:
 
 
 def _ours(source: Source) -> bool:
-    """Lists and maps that other programs keep, such as those with numbers as names, are left alone."""
+    """Return False for lists and maps, such as maps with numbers as names: other programs wrote them."""
     head = source.read(0, min(1, source.size))
     return not head or not (0x80 <= head[0] < 0xA0 or 0xDC <= head[0] < 0xE0)
 
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Every name and length. Reads a page for each array."""
+    """Check every name and length; reads about a page per array."""
     yield finding("not-checksummed", "MessagePack has no checksum: only its structure was checked")
     tokens = Tokens(source)
     tree = Tree(tokens, anatomy)

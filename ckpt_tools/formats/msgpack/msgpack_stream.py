@@ -1,5 +1,5 @@
-"""EasyLM's streams: one MessagePack pair after the other, each the path of a leaf and the bytes that flax'
-``to_bytes`` makes of it. Nothing says how many there are.
+"""EasyLM's streams: one MessagePack pair after another, each the path of a leaf and the leaf's bytes as flax'
+``to_bytes`` writes them. The file does not tell the number of pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ckpt_tools.storage import Source
 
 
 def _magic(head: bytes) -> bool:
-    """A pair whose first member is a list that begins with a text."""
+    """Return whether a file begins with a pair whose first member is a list that begins with a text."""
     return (
         len(head) > 2
         and head[0] == 0x92
@@ -27,7 +27,7 @@ def _magic(head: bytes) -> bool:
 
 @limited
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Every pair. Reads a page for each."""
+    """Check every pair; reads about a page per pair."""
     yield finding("not-checksummed", "MessagePack has no checksum: only its structure was checked")
     tokens = Tokens(source)
     while tokens.at < source.size:

@@ -180,11 +180,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         raise Damage("bad-header", "the table is empty: not even the bundle's header is in it", 0)
     if head is None:
         return
-    anatomy.metadata |= {
-        "num_shards": head.shards,
-        "bundle_version": head.producer,
-        "byte_order": head.order,
-    }
+    anatomy.metadata |= {"num_shards": head.shards, "bundle_version": head.producer, "byte_order": head.order}
     if head.min_consumer > _VERSION:
         why = f"the bundle needs a reader of version {head.min_consumer}; this one knows {_VERSION}"
         yield finding("too-complex", why, offset=0)
@@ -217,9 +213,8 @@ def _describe(
         anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, i.nbytes, storage=storage))
         anatomy.keys |= {i.name, shorten_name(i.name)}
     if stem and whole:
-        anatomy.members |= {
-            name: _make_claim(content[s], names, head.order, anatomy.keys) for s, name in files.items()
-        }
+        for s, name in files.items():
+            anatomy.members[name] = _make_claim(content[s], names, head.order, anatomy.keys)
 
 
 def _make_claim(items: list[Item], names: Mapping[bytes, str], order: str, keys: set[str]) -> Claim:

@@ -2,8 +2,8 @@
 ``d/<32 hex digits>``.
 
 A manifest names the roots of B+trees, a node names its children and values, each by file, offset and length.
-Data files hold values and nodes one after another, so nothing but the tree says what their bytes are: the
-manifest's claims are followed from node to node, down to the chunks of arrays.
+Data files hold values and nodes one after another, and only the trees tell what the bytes are: the checks
+follow the manifest's claims from node to node, down to the chunks of arrays.
 
 Facts: tensorstore 0.1.86, kvstore/ocdbt/index.rst (data file table: transitive paths), kvstore/ocdbt/format,
 driver/zarr, driver/zarr3 (names of metadata and of chunks); orbax-checkpoint 0.12.8
@@ -30,7 +30,7 @@ from ckpt_tools.formats.tensorstore.ocdbt_nodes import (
     MANIFEST,
     MAX_ENCODED,
     VERSIONS,
-    Far,
+    FarValue,
     Root,
     Versions,
     decode_body,
@@ -42,10 +42,10 @@ from ckpt_tools.formats.tensorstore.ocdbt_nodes import (
 from ckpt_tools.formats.tensorstore.zarr import (
     Array,
     Coding,
+    add_sum,
     array_of,
     check_chunk,
     demand_length,
-    note_sum,
     sum_of,
 )
 from ckpt_tools.model.finding import Finding, Severity
@@ -53,14 +53,14 @@ from ckpt_tools.model.report import Guard, Level
 from ckpt_tools.storage import Source
 
 _ARRAYS = (b".zarray", b"zarr.json")
-_LISTED = 16
+_MAX_LISTED = 16
 _PARSING = 16
-"""What a byte of a node counts for beside one of a chunk, which only has to decode."""
+"""Weight of a node's byte, which is parsed, against a chunk's byte, which is only decoded."""
 _SNIFFED = Coding(None, ("zstd",))
 
 
 class Value(NamedTuple):
-    """A value in a data file: a chunk when ``coding`` is known."""
+    """One value in a data file; with a ``coding`` it is the chunk of an array."""
 
     offset: int
     length: int
@@ -69,9 +69,9 @@ class Value(NamedTuple):
 
 
 def _find_arrays(leaves: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | None]:
-    """The arrays whose metadata lies inline in a leaf, by name; None for groups, and what is no metadata."""
-    out: dict[str, Array | None] = {}
-    known: dict[bytes, Array | None] = {}  # most arrays of a model look like many others
+    """Return name -> array for the metadata in a leaf; None for a group, or for unreadable metadata."""
+    arrays: dict[str, Array | None] = {}
+    known: dict[bytes, Array | None] = {}  # many arrays of a model have the same metadata
     for key, inline in leaves:
         name, _, last = key.rpartition(b"/")
         if last in _ARRAYS:
@@ -80,12 +80,12 @@ def _find_arrays(leaves: Iterable[tuple[bytes, bytes]]) -> dict[str, Array | Non
                     known[inline] = array_of(mapping(parse(inline, [])))
                 except Damage:
                     known[inline] = None
-            out[name.decode("utf-8", "backslashreplace")] = known[inline]
-    return out
+            arrays[name.decode("utf-8", "backslashreplace")] = known[inline]
+    return arrays
 
 
-def _values_of(far: Iterable[Far], arrays: dict[str, Array | None]) -> Iterator[tuple[str, Value]]:
-    """Values in files, each with the coding of the nearest array above it."""
+def _find_codings(far: Iterable[FarValue], arrays: dict[str, Array | None]) -> Iterator[tuple[str, Value]]:
+    """Yield (path of the data file, value) with the coding of the nearest array above the value's key."""
     codings: dict[str, Coding | None] = {}
     for key, file, offset, length in far:
         name = key.decode("utf-8", "backslashreplace")
@@ -99,7 +99,7 @@ def _values_of(far: Iterable[Far], arrays: dict[str, Array | None]) -> Iterator[
 
 
 def _tell_values_apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
-    """Each place once: a copied key names a chunk again, but none lies over another."""
+    """Yield one value per place, as copied keys name the same chunk; report values that overlap."""
     end, first = 0, None
     for v in sorted(values, key=lambda v: (v.offset, v.length, v.coding is None, v.key)):
         what = f"the value of {v.key[:200]!r}"
@@ -115,30 +115,30 @@ def _tell_values_apart(values: Iterable[Value]) -> Iterator[Value | Finding]:
 
 
 class Parts(Struct, frozen=True):
-    """The claim on a data file: which nodes and values lie in it. It compares by what it says."""
+    """One claim on a data file: its nodes and values. Claims with the same parts are equal."""
 
     nodes: tuple[Root | Versions, ...] = ()
     values: tuple[Value, ...] = ()
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         known = {(s.what, s.offset) for s in anatomy.sums}
-        shown, reach = 0, anatomy.end
+        reported, reach = 0, anatomy.end
         for part in (*tell_nodes_apart(self.nodes), *_tell_values_apart(self.values)):
             own = Anatomy(regions=None if anatomy.regions is None else [], decoded=anatomy.decoded)
             offset = part.offset if isinstance(part, Value | Finding) else part.place.offset
             try:
                 for f in _check_part(source, own, part):
-                    shown += f.severity > Severity.NOTE
+                    reported += f.severity > Severity.NOTE
                     yield f
             except Damage as e:
-                shown += 1
+                reported += 1
                 yield e.finding if e.finding.offset is not None else replace(e.finding, offset=offset)
             _merge(anatomy, own, known)
             anatomy.decoded = own.decoded
             if not isinstance(part, Value | Finding):
                 end = part.place.offset + part.place.length
                 reach = max(reach, _find_neighbours(source, anatomy, end, known))
-            if shown >= _LISTED:
+            if reported >= _MAX_LISTED:
                 break
         ends = [
             *(n.place.offset + n.place.length for n in self.nodes),
@@ -148,7 +148,7 @@ class Parts(Struct, frozen=True):
 
 
 def _find_neighbours(source: Source, anatomy: Anatomy, end: int, known: set[tuple[str, int]]) -> int:
-    """The end of the records that follow one after another: nodes that newer ones replaced have a CRC too."""
+    """Return the end of the records from ``end`` on: nodes that newer ones replaced. Add their CRCs."""
     while end + 18 <= source.size:
         head = source.read(end, 12)
         length, what = int.from_bytes(head[4:], "little"), f"the node at byte {end}"
@@ -157,14 +157,14 @@ def _find_neighbours(source: Source, anatomy: Anatomy, end: int, known: set[tupl
         if (f"CRC-32C of {what}", end + length - 4) in known:
             break
         own = Anatomy(regions=None if anatomy.regions is None else [])
-        note_sum(source, own, end, length - 4, what)
+        add_sum(source, own, end, length - 4, what)
         _merge(anatomy, own, known)
         end += length
     return end
 
 
 def _merge(anatomy: Anatomy, own: Anatomy, known: set[tuple[str, int]]) -> None:
-    """What one part taught. A checksum that another claim has brought already is not computed twice."""
+    """Add one part's results to ``anatomy``, but no checksum in ``known``, which another claim added."""
     anatomy.sums += (s for s in own.sums if (s.what, s.offset) not in known)
     anatomy.failed += own.failed
     known |= {(s.what, s.offset) for s in own.sums}
@@ -187,10 +187,10 @@ def _claim(parts: Parts) -> Claim:
     return Claim("ocdbt", parts, whole=True, follow=bool(parts.nodes))
 
 
-def _note(
+def _add_claims(
     anatomy: Anatomy, nodes: Iterable[Root | Versions], values: Iterable[tuple[str, Value]] = ()
 ) -> None:
-    """References as claims, one per file."""
+    """Add a claim for each data file that the nodes and values lie in to ``anatomy.members``."""
     by_file: dict[str, tuple[list[Root | Versions], list[Value]]] = defaultdict(lambda: ([], []))
     for node in nodes:
         by_file[node.place.file.path][0].append(node)
@@ -201,14 +201,14 @@ def _note(
 
 
 def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str) -> int:
-    """How the body of a record is compressed, which begins at byte 14 and ends 4 before the end."""
+    """Return the compression of a record's body, which lies between byte 14 and the last 4 bytes."""
     if length < 18:
         raise Damage("truncated", f"{what}: {length} bytes, at least 18 belong there", offset + length)
     head = source.read(offset, 14)
     if head[:4] not in (MANIFEST, BTREE, VERSIONS):
         raise Damage("bad-header", f"{what} begins with {head[:4].hex()}, which is no OCDBT record", offset)
-    said = int.from_bytes(head[4:12], "little")
-    demand_length(f"{what} says it has {said} bytes, there are {length}", offset, length, said)
+    stored = int.from_bytes(head[4:12], "little")
+    demand_length(f"{what} says it has {stored} bytes, there are {length}", offset, length, stored)
     if head[12] or head[13] > 1:
         raise Damage("bad-header", f"{what}: version {head[12]}, compression {head[13]}", offset + 12)
     if length > MAX_ENCODED:
@@ -221,17 +221,17 @@ def _read_frame(source: Source, offset: int, length: int, kind: bytes, what: str
 def _read_record(
     source: Source, anatomy: Anatomy, offset: int, length: int, kind: bytes, *, what: str
 ) -> Iterator[Finding | bytes]:
-    """A record's findings, and last its decoded body if it can be had."""
+    """Yield a record's findings, then its decoded body if it could be decoded. Raise Damage."""
     if offset + length > source.size:
         why = f"{what} should end at byte {offset + length}, the file ends at {source.size}"
         raise Damage("truncated", why, source.size)
     try:
         compression = _read_frame(source, offset, length, kind, what)
     except Damage:
-        if length >= 4:  # of a shorter one not even the checksum is there
+        if length >= 4:  # a shorter record has no checksum
             anatomy.failed.append(sum_of(source, offset, length - 4, what))
         raise
-    note_sum(source, anatomy, offset, length - 4, what)
+    add_sum(source, anatomy, offset, length - 4, what)
     if compression and not have_zstd():
         yield needs_zstd(offset, what)
     elif anatomy.decoded > most(source):
@@ -260,9 +260,9 @@ def _check_part(
             arrays = _find_arrays(leaves.inline)
             anatomy.tensors += (a.tensor(name) for name, a in arrays.items() if a)
             anatomy.keys |= arrays.keys()
-            _note(anatomy, children, _values_of(leaves.far, arrays))
+            _add_claims(anatomy, children, _find_codings(leaves.far, arrays))
         else:
-            _note(anatomy, read_version_node(item, part.place.file.base, part.height))
+            _add_claims(anatomy, read_version_node(item, part.place.file.base, part.height))
 
 
 def _check_value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:
@@ -272,7 +272,7 @@ def _check_value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Fin
         why = f"the value of {what} should end at byte {offset + length}, the file ends at {source.size}"
         raise Damage("truncated", why, source.size)
     if coding is None and length > len(MAGIC) and source.read(offset, len(MAGIC)) == MAGIC:
-        coding = _SNIFFED  # the metadata is in another node, but this is what Orbax's chunks begin with
+        coding = _SNIFFED  # the metadata is in another node, but chunks of Orbax begin with this magic
     if coding is not None:
         yield from check_chunk(source, anatomy, offset, length, coding, what=what)
     else:
@@ -280,7 +280,7 @@ def _check_value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Fin
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """A manifest, and claims on the nodes that it names."""
+    """Check a manifest; add claims on the nodes that the manifest names."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     for item in _read_record(source, anatomy, 0, source.size, MANIFEST, what="the manifest"):
@@ -294,7 +294,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             return
         if not manifest.numbered:
             remember(anatomy.metadata, "ocdbt_generation", manifest.generation)
-        _note(anatomy, [*manifest.roots, *manifest.versions])
+        _add_claims(anatomy, [*manifest.roots, *manifest.versions])
 
 
 FORMAT = own_format(

@@ -21,26 +21,26 @@ from ckpt_tools.storage import Source
 MANIFEST, BTREE, VERSIONS = b"\x0c\xdb\x3a\x2a", b"\x0c\xdb\x20\xde", b"\x0c\xdb\x12\x34"
 MAX_ENCODED = 64 << 20
 MAX_DECODED = 104_857_600
-"""Bytes; Orbax keeps B+tree nodes below 100,000,000."""
+"""Most bytes of a decoded node; Orbax keeps B+tree nodes below 100,000,000."""
 MAX_PATH = MAX_KEY = 65535
 MAX_ENTRIES = 1 << 20
-"""Keys of one node (kMaxNodeArity)."""
+"""Most keys of one node (kMaxNodeArity)."""
 MAX_FILES = 100_000
 FEW_ENTRIES = 1 << 16
 _MAX_NAMES = 64 << 20
 _MISSING = (1 << 64) - 1
-_READINGS = 16
+_MAX_READINGS = 16
 
 
 class File(NamedTuple):
-    """``base`` applies to all that is reached through it, ``path`` includes it."""
+    """One data file; ``base`` goes before all paths in its nodes, ``path`` includes ``base``."""
 
     base: str
     path: str
 
 
 class Place(NamedTuple):
-    """``length`` bytes at ``offset`` of a data file."""
+    """One range of a data file: ``length`` bytes at ``offset``."""
 
     file: File
     offset: int
@@ -48,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Root(NamedTuple):
-    """A reference to a B+tree node of this height; ``prefix`` begins all its keys, none is below ``least``"""
+    """One reference to a B+tree node; all its keys begin with ``prefix``, none is below ``least``."""
 
     place: Place
     height: int
@@ -57,14 +57,14 @@ class Root(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """A reference to a version tree node of this height."""
+    """One reference to a version tree node."""
 
     place: Place
     height: int
 
 
 class Manifest(NamedTuple):
-    """``numbered``: the versions are in files ``manifest.<16 hex digits>``."""
+    """One manifest; if it is ``numbered``, the versions are in files ``manifest.<16 hex digits>``."""
 
     numbered: bool
     generation: int
@@ -72,8 +72,8 @@ class Manifest(NamedTuple):
     versions: list[Versions]
 
 
-class Far(NamedTuple):
-    """A value in a file, with its whole key."""
+class FarValue(NamedTuple):
+    """One value in a data file, with its whole key."""
 
     key: bytes
     file: File
@@ -82,14 +82,14 @@ class Far(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """Values with their whole keys: those that lie in the node, and those in files."""
+    """One leaf's values with whole keys: values in the leaf itself, and values in data files."""
 
     inline: list[tuple[bytes, bytes]]
-    far: list[Far]
+    far: list[FarValue]
 
 
 class Reader:
-    """A cursor over decoded bytes. Every read is bounded. Raises Damage, without an offset in the file."""
+    """One cursor over decoded bytes; every read is bounded. Raises Damage without an offset in the file."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self.data, self.at, self.what = data, 0, what
@@ -121,7 +121,7 @@ class Reader:
         return value
 
     def varints(self, n: int, most: int = (1 << 64) - 1) -> list[int]:
-        """``n`` varints; those of one byte each, as most columns have them, at once."""
+        """Return ``n`` varints; read at once if each has one byte, as in most columns."""
         short = self.data[self.at : self.at + n]
         if len(short) < n:
             raise self.bad(f"{n} numbers are wanted where {len(short)} bytes are left")
@@ -133,19 +133,20 @@ class Reader:
         return list(short)
 
     def count(self, most: int, least: int = 0) -> int:
+        """Return the number of entries that follow, each of a byte or more. Raise Damage if out of range."""
         n = self.varint()
         if not least <= n <= min(most, len(self.data) - self.at):
             raise self.bad(f"{n} entries, where {least} to {most} may be")
         return n
 
     def finish(self) -> None:
-        """Everything must have been read."""
+        """Raise Damage unless everything was read."""
         if self.at != len(self.data):
             raise self.bad(f"{len(self.data) - self.at} bytes are left over")
 
 
 def decode_body(source: Source, offset: int, length: int, compression: int) -> bytes:
-    """The decoded body of a record. Raises Damage."""
+    """Return the decoded body of a record. Raise Damage."""
     data = source.read(offset + 14, length - 18)
     try:
         return decompress(data, MAX_DECODED) if compression else data
@@ -154,18 +155,18 @@ def decode_body(source: Source, offset: int, length: int, compression: int) -> b
 
 
 def _bound_names(prefixes: Sequence[int], suffixes: Sequence[int], more: int) -> None:
-    """Names that share prefixes may be far longer together than the node that holds them."""
+    """Raise Damage for too long names: shared prefixes may make them far longer than the node itself."""
     if (total := sum(prefixes) + sum(suffixes) + more) > _MAX_NAMES:
         raise Damage("too-complex", f"{len(suffixes)} names of {total} bytes together")
 
 
 def _read_files(r: Reader, base: str) -> list[File]:
-    """The table of data files; ``base`` is that of the node, and goes before every path."""
+    """Return the table of data files; ``base``, that of the node, goes before every path. Raise Damage."""
     n = r.count(MAX_FILES)
     prefixes = [0, *r.varints(max(0, n - 1), MAX_PATH)]
     suffixes, bases = r.varints(n, MAX_PATH), r.varints(n, MAX_PATH)
     _bound_names(prefixes, suffixes, 2 * n * len(base))
-    out: list[File] = []
+    files: list[File] = []
     before = b""
     for prefix, suffix, cut in zip(prefixes, suffixes, bases, strict=False):
         if prefix > len(before) or not cut <= prefix + suffix <= MAX_PATH:
@@ -174,57 +175,58 @@ def _read_files(r: Reader, base: str) -> list[File]:
         before = before[:prefix] + r.take(suffix)
         try:
             path = before.decode()
-            out.append(File(base + before[:cut].decode(), base + path))
+            files.append(File(base + before[:cut].decode(), base + path))
         except UnicodeDecodeError:
             raise r.bad("a path that is not UTF-8") from None
-        if len(out[-1].path) > MAX_PATH:
+        if len(files[-1].path) > MAX_PATH:
             raise r.bad("a path of more than 65535 bytes")
-    return out
+    return files
 
 
-def _read_places(r: Reader, known: Sequence[File], n: int, missing: bool = False) -> list[Place | None]:
-    which, offsets, lengths = r.varints(n), r.varints(n), r.varints(n)
+def _read_places(r: Reader, files: Sequence[File], n: int, optional: bool = False) -> list[Place | None]:
+    """Return ``n`` places; an ``optional`` place may be None: the tree is empty. Raise Damage."""
+    indexes, offsets, lengths = r.varints(n), r.varints(n), r.varints(n)
     out: list[Place | None] = []
-    for f, offset, length in zip(which, offsets, lengths, strict=True):
-        if f >= len(known):
-            raise r.bad(f"file {f} of {len(known)}")
-        if missing and offset == length == _MISSING:
+    for i, offset, length in zip(indexes, offsets, lengths, strict=True):
+        if i >= len(files):
+            raise r.bad(f"file {i} of {len(files)}")
+        if optional and offset == length == _MISSING:
             out.append(None)
         elif offset + length > _MISSING:
             raise r.bad(f"{length} bytes at {offset}")
         else:
-            out.append(Place(known[f], offset, length))
+            out.append(Place(files[i], offset, length))
     return out
 
 
 def _skip_statistics(r: Reader, n: int) -> None:
-    """Keys, bytes of nodes, bytes of values below each node: nothing depends on these sums."""
+    """Skip the sums of keys, of bytes of nodes and of bytes of values below each node: nobody needs them."""
     for _ in range(3):
         r.varints(n)
 
 
-def _read_inline_versions(r: Reader, known: Sequence[File], arity: int) -> tuple[list[Root], int]:
-    """Entries of a version tree leaf: the roots of the trees, and the last generation."""
+def _read_inline_versions(r: Reader, files: Sequence[File], arity: int) -> tuple[list[Root], int]:
+    """Return the entries of a version tree leaf: the roots of the trees, and the last generation."""
     n = r.count(1 << arity, 1)
     generations = r.varints(n)
     if generations != sorted(set(generations)) or not generations[0]:
         raise r.bad(f"generations {str(generations)[:80]} do not rise")
     heights = list(r.take(n))
-    found = _read_places(r, known, n, missing=True)
+    places = _read_places(r, files, n, optional=True)
     _skip_statistics(r, n)
     r.take(8 * n)  # int64: nanoseconds since 1970
-    return [Root(p, h) for p, h in zip(found, heights, strict=True) if p is not None], generations[-1]
+    return [Root(p, h) for p, h in zip(places, heights, strict=True) if p is not None], generations[-1]
 
 
-def _read_version_nodes(r: Reader, known: Sequence[File], most: int, height: int | None) -> list[Versions]:
-    """Entries of an interior version tree node, or (``height`` None) of a manifest, which stores heights."""
+def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int | None) -> list[Versions]:
+    """Return the entries of an interior version tree node, or of a manifest, which stores heights (None)."""
     n = r.count(most, 0 if height is None else 1)
     r.varints(n)  # generation numbers
-    found = _read_places(r, known, n)
+    places = _read_places(r, files, n)
     r.varints(n)  # numbers of generations
     r.take(8 * n)
     heights = list(r.take(n)) if height is None else [height] * n
-    return [Versions(p, h) for p, h in zip(found, heights, strict=True) if p is not None]
+    return [Versions(p, h) for p, h in zip(places, heights, strict=True) if p is not None]
 
 
 def _read_arity(r: Reader) -> int:
@@ -235,7 +237,7 @@ def _read_arity(r: Reader) -> int:
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """A manifest's body. Raises Damage."""
+    """Return the manifest in a decoded body. Raise Damage."""
     r = Reader(data, "the manifest")
     r.take(16)  # a UUID
     numbered = r.fixed(1)
@@ -245,41 +247,40 @@ def read_manifest(data: bytes) -> Manifest:
         raise r.bad(f"manifest kind {numbered}, compression {compression}")
     if compression:
         r.take(4)  # int32: level
-    found = Manifest(True, 0, [], [])
+    manifest = Manifest(True, 0, [], [])
     if not numbered:
-        known = _read_files(r, "")
-        roots, generation = _read_inline_versions(r, known, arity)
-        found = Manifest(False, generation, roots, _read_version_nodes(r, known, 63 // arity, None))
+        files = _read_files(r, "")
+        roots, generation = _read_inline_versions(r, files, arity)
+        manifest = Manifest(False, generation, roots, _read_version_nodes(r, files, 63 // arity, None))
     r.finish()
-    return found
+    return manifest
 
 
 def read_version_node(data: bytes, base: str, height: int) -> list[Root | Versions]:
-    """A version tree node's body. Raises Damage."""
+    """Return the entries in a version tree node's body; ``base`` is its file's. Raise Damage."""
     r = Reader(data, "a version tree node")
-    arity, own = _read_arity(r), r.fixed(1)
-    if own != height:
-        raise r.bad(f"height {own}, where {height} is expected")
-    known = _read_files(r, base)
+    arity, stored_height = _read_arity(r), r.fixed(1)
+    if stored_height != height:
+        raise r.bad(f"height {stored_height}, where {height} is expected")
+    files = _read_files(r, base)
     nodes: list[Root | Versions] = []
-    nodes += (
-        _read_version_nodes(r, known, 1 << arity, height - 1)
-        if height
-        else _read_inline_versions(r, known, arity)[0]
-    )
+    if height:
+        nodes += _read_version_nodes(r, files, 1 << arity, height - 1)
+    else:
+        nodes += _read_inline_versions(r, files, arity)[0]
     r.finish()
     return nodes
 
 
 def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
-    """A B+tree node's body: its children, or its values. Raises Damage."""
+    """Return the children, or the values, in a B+tree node's body. Raise Damage."""
     r = Reader(data, "a B+tree node")
     height = r.fixed(1)
     if height != root.height:
         raise r.bad(f"height {height}, where {root.height} is expected")
-    known = _read_files(r, root.place.file.base)
+    files = _read_files(r, root.place.file.base)
     n = r.count(MAX_ENTRIES, 1)
-    # real entries cost some five bytes even when compressed: what costs none is a bomb
+    # real entries take about five bytes even when compressed: entries that take none are a bomb
     if n > FEW_ENTRIES + root.place.length // 3:
         raise Damage("too-complex", f"{n} keys in a B+tree node of {root.place.length} bytes")
     prefix = root.prefix
@@ -288,64 +289,64 @@ def read_btree_node(data: bytes, root: Root) -> tuple[list[Root], Leaves]:
         raise r.bad(f"the first key {keys[0][:80]!r} is below the one its parent names")
     children, leaves = list[Root](), Leaves([], [])
     if height:
-        below = zip(_read_places(r, known, n), keys, common, strict=True)
-        children = [Root(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in below if p is not None]
+        rows = zip(_read_places(r, files, n), keys, common, strict=True)
+        children = [Root(p, height - 1, prefix + k[:c], prefix + k) for p, k, c in rows if p is not None]
         _skip_statistics(r, n)
     else:
-        _read_values(r, [prefix + k for k in keys], known, leaves)
+        _read_values(r, [prefix + k for k in keys], files, leaves)
     r.finish()
     return children, leaves
 
 
 def _read_keys(r: Reader, n: int, interior: bool, prefix: int) -> tuple[list[bytes], list[int]]:
-    """The keys without the node's own prefix, and how much of each is common to the subtree below it."""
+    """Return keys without the node's prefix, and how many bytes of each key its whole subtree shares."""
     prefixes, suffixes = [0, *r.varints(n - 1, MAX_KEY)], r.varints(n, MAX_KEY)
     common = r.varints(n, MAX_KEY) if interior else []
     _bound_names(prefixes, suffixes, n * prefix)
     keys: list[bytes] = []
     before = b""
-    for i, (same, own) in enumerate(zip(prefixes, suffixes, strict=True)):
-        if same > len(before) or same + own > MAX_KEY or (common and common[i] > same + own):
-            raise r.bad(f"key {i}: {same} bytes of the one before, {own} of its own")
-        tail = r.take(own)
-        if i and before[same:] >= tail:
+    for i, (shared, own) in enumerate(zip(prefixes, suffixes, strict=True)):
+        if shared > len(before) or shared + own > MAX_KEY or (common and common[i] > shared + own):
+            raise r.bad(f"key {i}: {shared} bytes of the one before, {own} of its own")
+        suffix = r.take(own)
+        if i and before[shared:] >= suffix:
             raise r.bad(f"key {i} is not above the one before it")
-        before = before[:same] + tail
+        before = before[:shared] + suffix
         keys.append(before)
     return keys, common
 
 
-def _read_values(r: Reader, keys: Sequence[bytes], known: Sequence[File], leaves: Leaves) -> None:
-    """The rest of a leaf: its values. Raises Damage."""
+def _read_values(r: Reader, keys: Sequence[bytes], files: Sequence[File], leaves: Leaves) -> None:
+    """Add the values of a leaf, which follow its keys, to ``leaves``. Raise Damage."""
     lengths, kinds = r.varints(len(keys)), r.take(len(keys))
     if kinds.strip(b"\0\1"):
         raise r.bad("a value that is neither inline nor in a file")
-    far = sum(kinds)
-    if far and not known:
+    number = sum(kinds)  # of values in files
+    if number and not files:
         raise r.bad("values in files, but no file")
-    spots = zip(r.varints(far, max(0, len(known) - 1)), r.varints(far), strict=True)
+    places = zip(r.varints(number, max(0, len(files) - 1)), r.varints(number), strict=True)
     for key, length, kind in zip(keys, lengths, kinds, strict=True):
         if kind:
-            file, offset = next(spots)
-            leaves.far.append(Far(key, known[file], offset, length))
+            file, offset = next(places)
+            leaves.far.append(FarValue(key, files[file], offset, length))
         else:
             leaves.inline.append((key, r.take(length)))
 
 
 def tell_nodes_apart(nodes: Sequence[Root | Versions]) -> Iterator[Root | Versions | Finding]:
-    """Every reading of a node once: several prefixes may lead to it, but none lies over another."""
-    over, end, readings = set[tuple[int, int]](), 0, Counter[tuple[int, int]]()
+    """Yield each distinct reference: several prefixes may lead to a node. Report nodes that overlap."""
+    overlapping, end, readings = set[tuple[int, int]](), 0, Counter[tuple[int, int]]()
     for offset, length in sorted({(n.place.offset, n.place.length) for n in nodes}):
         if offset < end:
-            over.add((offset, length))
+            overlapping.add((offset, length))
         end = max(end, offset + length)
     for node in dict.fromkeys(nodes):
         at, length = node.place.offset, node.place.length
         readings[at, length] += 1
-        if (at, length) in over:
+        if (at, length) in overlapping:
             yield finding("bad-header", f"the node at byte {at} lies over another", offset=at)
-        elif readings[at, length] <= _READINGS:
+        elif readings[at, length] <= _MAX_READINGS:
             yield node
-        elif readings[at, length] == _READINGS + 1:
-            why = f"more than {_READINGS} subtrees share the node at byte {at}"
+        elif readings[at, length] == _MAX_READINGS + 1:
+            why = f"more than {_MAX_READINGS} subtrees share the node at byte {at}"
             yield finding("too-complex", why, offset=at)

@@ -1,8 +1,8 @@
-"""Orbax's ``_METADATA``: JSON that lists every leaf of the saved tree, and so which files must lie beside it.
+"""Orbax's ``_METADATA``: JSON that lists every leaf of the saved tree, from which the files beside it follow.
 
 Facts: orbax-checkpoint 0.12.8, metadata/tree.py (InternalTreeMetadata) and tree/utils.py
-(param_name_from_keypath); use_ocdbt and store_array_data_equal_to_fill_value are missing from files of older
-versions, of which nothing is demanded then.
+(param_name_from_keypath). Older versions write neither use_ocdbt nor store_array_data_equal_to_fill_value;
+no data file is required beside such a file.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ _ENTRY, _VALUE, _KEY = (
 )
 _FIRST = re.compile(rb'\s?\{\s*"(?:%s)"\s*:' % "|".join(_TOP).encode())
 _STORED = frozenset({"jax.Array", "np.ndarray", "scalar"})
-_LISTED = 16
+_MAX_LISTED = 16
 _ARRAYS = "array_metadatas/process_0"
 _WITHOUT_ARRAYS = "arrays are restored without it, unless they are random keys of JAX"
 
 
 def _find_flips(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator[str]:
-    """Keys that a flipped bit has made of known ones; a reader takes those for missing."""
+    """Yield a text for each key that is one bit away from a known key, which readers take for missing."""
     for word in found:
         if word not in known and (meant := near_miss(word, known)):
             yield f"{word[:80]!r} stands where {meant!r} belongs"
 
 
-def _read_leaf(name: str, entry: object, wrong: list[str]) -> str | None:
-    """The name of the stored array of an entry, or None. Raises Damage where Orbax refuses it."""
-    told = mapping(entry)
-    keys, value = sequence(told.get("key_metadata")), mapping(told.get("value_metadata"))
+def _read_leaf(name: str, entry: object, errors: list[str]) -> str | None:
+    """Return a leaf's stored array or None; add to ``errors``. Raise Damage where Orbax refuses the leaf."""
+    leaf = mapping(entry)
+    keys, value = sequence(leaf.get("key_metadata")), mapping(leaf.get("value_metadata"))
     names = [mapping(k).get("key") for k in keys]
     kind = value.get("value_type")
     if not isinstance(kind, str) or not all(isinstance(n, str) for n in names):
         raise Damage("bad-header", f"the entry of {name[:200]!r} lacks its keys or the type of its value", 0)
-    wrong += (*_find_flips(told, _ENTRY), *_find_flips(value, _VALUE))
-    wrong += (flip for k in keys for flip in _find_flips(mapping(k), _KEY))
+    errors += (*_find_flips(leaf, _ENTRY), *_find_flips(value, _VALUE))
+    errors += (flip for k in keys for flip in _find_flips(mapping(k), _KEY))
     if name != str(tuple(names)):
-        wrong.append(f"{name[:200]!r} and its key_metadata {str(names)[:200]} name different leaves")
+        errors.append(f"{name[:200]!r} and its key_metadata {str(names)[:200]} name different leaves")
     stored = kind in _STORED and value.get("skip_deserialize") is False
     return ".".join(map(str, names)) if stored and names else None
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """The list of leaves, and claims on the files that hold them. Reads the whole file."""
+    """Check the list of leaves; add claims on the files that hold them. Reads the whole file."""
     text = read_json(source)
     yield from text.odd
     top = mapping(text.value)
@@ -72,10 +72,10 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     leaves = top.get("tree_metadata")
     if not isinstance(leaves, dict):
         raise Damage("bad-header", "there is no tree_metadata, without which Orbax restores nothing", 0)
-    wrong = list(_find_flips(top, _TOP))
-    arrays = [a for name, entry in leaves.items() if (a := _read_leaf(name, entry, wrong)) is not None]
-    for what in wrong[:_LISTED]:
-        yield finding("bad-header", what, offset=0, severity=Severity.WARNING)
+    errors = list(_find_flips(top, _TOP))
+    arrays = [a for name, entry in leaves.items() if (a := _read_leaf(name, entry, errors)) is not None]
+    for why in errors[:_MAX_LISTED]:
+        yield finding("bad-header", why, offset=0, severity=Severity.WARNING)
     if len(leaves) <= MAX_CHUNKS:
         anatomy.keys |= leaves.keys()
     # Orbax took the shape of a leaf's pieces from the files of array_metadatas/ when it saved

@@ -1,11 +1,11 @@
-"""zarr arrays: ``.zarray`` (v2) and ``zarr.json`` (v3) describe the chunks, which lie in files beside them
-(Orbax without OCDBT, tensorstore), in an OCDBT data file, or in a shard.
+"""zarr arrays: ``.zarray`` (v2) and ``zarr.json`` (v3) describe an array's chunks, which lie in files beside
+the metadata (Orbax without OCDBT, tensorstore), in an OCDBT data file, or in a shard.
 
 Facts: zarr storage specification v2 and v3 (core; codecs zstd, gzip, blosc, crc32c: last 4 bytes,
 little-endian; sharding_indexed: index of 64-bit offset and length, all ones for a missing chunk); c-blosc
 1.21 README_CHUNK_FORMAT; tensorstore 0.1.86 (driver/zarr/metadata.cc, driver/zarr3/metadata.cc): a chunk that
-only holds the fill value is not written unless ``store_data_equal_to_fill_value`` is set, so a chunk that is
-not there is no damage by itself.
+only holds the fill value is not written unless ``store_data_equal_to_fill_value`` is set, so a missing chunk
+alone is no damage.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ckpt_tools.storage import Source
 
 MAX_CHUNKS = 100_000
 MAX_CODECS = 16
-"""Codecs in a chain; each may be a checksum over the whole chunk."""
+"""Most codecs in a chain: each may be a checksum over the whole chunk, and so cost a pass over it."""
 _KEYS = (
     "chunks|compressor|dimension_separator|dtype|fill_value|filters|order|shape|zarr_format|"
     "attributes|chunk_grid|chunk_key_encoding|codecs|consolidated_metadata|data_type|dimension_names|"
@@ -44,15 +44,15 @@ _NAMED = re.compile(r"(bool|u?int|b?float|complex)(\d{0,3})(?:_e\d+m\d+\w*)?")
 _SMALL = re.compile(r"u?int[124]|float[4-8]_e\w+")
 _NOTHING = (1 << 64) - 1
 
-# ---- What the metadata says: the grid of chunks, their names, and what every chunk's bytes must be.
+# ---- The metadata: the grid of chunks, their names, and the coding of every chunk's bytes.
 
 
 class Coding(NamedTuple):
-    """How the bytes of a chunk come about: ``chain`` of codecs, the last applied first; ``size`` in bytes
-    before them, None when not known.
+    """One way to make the bytes of a chunk: ``chain`` has the codecs, the last applied first, ``size`` is the
+    number of bytes before encoding, or None if unknown.
 
-    With ``inner``, a chunk is a shard of ``parts`` chunks of that coding, followed (or, with ``leading``,
-    preceded) by an index, which ends in a CRC-32C when ``summed``.
+    With ``inner``, a chunk is a shard of ``parts`` chunks with the coding ``inner``, followed (or, with
+    ``leading``, preceded) by an index, which ends in a CRC-32C if ``summed``.
     """
 
     size: int | None
@@ -64,7 +64,7 @@ class Coding(NamedTuple):
 
 
 class Array(NamedTuple):
-    """One array: what its chunks hold and are called."""
+    """One array: type, shape and coding of its chunks, and how their names are made."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -81,7 +81,7 @@ class Array(NamedTuple):
         return [-(-s // c) if c else 0 for s, c in zip(self.shape, self.chunks, strict=True)]
 
     def names(self) -> Iterator[str]:
-        """The names that chunks may have, as paths beside the metadata."""
+        """Yield the names that chunks may have, relative to the directory of the metadata."""
         if not self.shape:
             yield self.prefix or "0"
             return
@@ -95,20 +95,21 @@ def _bad(what: str) -> Damage:
 
 
 def _read_type(dtype: object) -> tuple[str, int | None]:
-    """(name, bytes per element); None for types that are not known."""
+    """Return (name, bytes per element) of a type; the bytes are None if the type is unknown."""
     if not isinstance(dtype, str):
         return ("structured" if isinstance(dtype, list) else "unknown"), None
     if m := _TYPED.fullmatch(dtype):
         size = int(m[2])
         return _NUMPY[m[1]] + (str(8 * size) if m[1] != "b" else ""), size
     if _SMALL.fullmatch(dtype):
-        return dtype, 1  # tensorstore keeps an int4 or a float8 in a byte of its own
+        return dtype, 1  # tensorstore stores each int4 or float8 in a whole byte
     if m := _NAMED.fullmatch(dtype):
         return dtype, max(1, int(m[2] or 8) // 8)
     return dtype[:64], None
 
 
 def _read_shapes(shape: object, chunks: object) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of an array and of its chunks. Raise Damage unless they fit each other."""
     s, c = integers(shape), integers(chunks)
     if s is None or c is None or len(s) != len(c):
         raise _bad(f"shape {str(shape)[:80]} and chunks {str(chunks)[:80]} do not belong together")
@@ -123,7 +124,7 @@ def _demand(doc: Mapping[str, object], needed: str) -> None:
 
 
 def _read_v2(doc: Mapping[str, object]) -> Array:
-    """``.zarray``. Raises Damage."""
+    """Return the array that a ``.zarray`` describes. Raise Damage."""
     _demand(doc, "zarr_format shape chunks dtype compressor fill_value order filters")
     shape, chunks = _read_shapes(doc["shape"], doc["chunks"])
     name, item = _read_type(doc["dtype"])
@@ -138,7 +139,7 @@ def _read_v2(doc: Mapping[str, object]) -> Array:
 
 
 def _read_codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth: int = 0) -> Coding:
-    """A v3 chain over a chunk of ``shape``: arrays to arrays, one of array to bytes, then bytes to bytes."""
+    """Return the coding of a v3 chain over a chunk: codecs array to array, array to bytes, bytes to bytes."""
     size = prod(shape) * item if item is not None else None
     chain: list[str] = []
     shards = Coding(None, ())
@@ -149,8 +150,8 @@ def _read_codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth
         if not isinstance(name, str):
             raise _bad("a codec without a name")
         if name == "sharding_indexed" and depth < 3:
-            told = mapping(mapping(codec).get("configuration"))
-            shards, size = _read_sharding(told, shape, item, depth + 1), None
+            configuration = mapping(mapping(codec).get("configuration"))
+            shards, size = _read_sharding(configuration, shape, item, depth + 1), None
         elif name not in ("transpose", "bytes"):
             chain.insert(0, name[:32])
             if name in ("vlen-utf8", "vlen-bytes", "cast_value", "scale_offset") or "." in name:
@@ -159,23 +160,23 @@ def _read_codecs(codecs: object, shape: tuple[int, ...], item: int | None, depth
 
 
 def _read_sharding(
-    told: Mapping[str, object], shape: tuple[int, ...], item: int | None, depth: int
+    configuration: Mapping[str, object], shape: tuple[int, ...], item: int | None, depth: int
 ) -> Coding:
-    """The codec that cuts a chunk into smaller ones, with an index of their places. Raises Damage."""
-    part = integers(told.get("chunk_shape"))
+    """Return the coding of shards: chunks cut into inner chunks, with an index of places. Raise Damage."""
+    part = integers(configuration.get("chunk_shape"))
     pairs = list(zip(shape, part or (), strict=False))
     if part is None or len(part) != len(shape) or any(not p or s % p for s, p in pairs):
         raise _bad("a shard that its chunks do not divide")
-    index = [mapping(c).get("name") for c in sequence(told.get("index_codecs"))]
+    index = [mapping(c).get("name") for c in sequence(configuration.get("index_codecs"))]
     parts = prod(s // p for s, p in pairs)
-    inner = _read_codecs(told.get("codecs"), part, item, depth)
+    inner = _read_codecs(configuration.get("codecs"), part, item, depth)
     known = index in (["bytes"], ["bytes", "crc32c"])
-    leading = told.get("index_location") == "start"
+    leading = configuration.get("index_location") == "start"
     return Coding(None, (), inner if known else None, parts, index == ["bytes", "crc32c"], leading)
 
 
 def _read_v3(doc: Mapping[str, object]) -> Array | None:
-    """``zarr.json``; None for a group and for grids of extensions. Raises Damage."""
+    """Return the array in a ``zarr.json``, None for a group or a grid of an extension. Raise Damage."""
     _demand(doc, "zarr_format node_type")
     if doc["zarr_format"] != 3 or doc["node_type"] not in ("array", "group"):
         raise _bad(f"zarr_format {str(doc['zarr_format'])[:20]}, node_type {str(doc['node_type'])[:20]}")
@@ -186,7 +187,7 @@ def _read_v3(doc: Mapping[str, object]) -> Array | None:
     if not isinstance(grid.get("name"), str) or not isinstance(keys.get("name"), str):
         raise _bad("a chunk_grid or chunk_key_encoding without a name")
     if grid["name"] != "regular" or keys["name"] not in ("default", "v2"):
-        return None  # an extension: whatever it means
+        return None  # an extension, unknown here
     shape, chunks = _read_shapes(doc["shape"], mapping(grid.get("configuration")).get("chunk_shape"))
     name, item = _read_type(doc["data_type"])
     prefix, usual = ("c", "/") if keys["name"] == "default" else ("", ".")
@@ -198,7 +199,7 @@ def _read_v3(doc: Mapping[str, object]) -> Array | None:
 
 
 def array_of(doc: Mapping[str, object]) -> Array | None:
-    """The array that either kind of metadata describes; None for a group. Raises Damage."""
+    """Return the array in metadata v2 or v3, None for a group or a grid of an extension. Raise Damage."""
     return _read_v2(doc) if doc.get("zarr_format") == 2 else _read_v3(doc)
 
 
@@ -208,19 +209,19 @@ def array_of(doc: Mapping[str, object]) -> Array | None:
 def check_chunk(
     source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, *, what: str
 ) -> Iterator[Finding]:
-    """Reads headers and the index of a shard of ``length`` bytes at ``offset``. Raises Damage."""
-    inside = sum(c == "crc32c" for c in coding.chain)
+    """Check a chunk of ``length`` bytes at ``offset``; reads headers and a shard's index. Raise Damage."""
+    sums = sum(c == "crc32c" for c in coding.chain)  # that are still inside the ``length`` bytes
     for i, codec in enumerate(coding.chain):
         if codec != "crc32c":
             plain = coding.inner is None and all(c == "crc32c" for c in coding.chain[i + 1 :])
-            size = coding.size + 4 * inside if plain and coding.size is not None else None
+            size = coding.size + 4 * sums if plain and coding.size is not None else None
             yield from _check_compressed(source, anatomy, offset, length, codec, size=size, what=what)
             return
         if length < 4:
             raise Damage("truncated", f"{what}: {length} of the 4 bytes of its CRC-32C", offset + length)
         length -= 4
-        note_sum(source, anatomy, offset, length, what)
-        inside -= 1
+        add_sum(source, anatomy, offset, length, what)
+        sums -= 1
     if coding.inner is not None:
         yield from _check_shard(source, anatomy, offset, length, coding, inner=coding.inner, what=what)
         return
@@ -231,20 +232,20 @@ def check_chunk(
 
 
 def demand_length(why: str, offset: int, length: int, wanted: int) -> None:
-    """``length`` bytes at ``offset`` must be as many as are wanted. Raises Damage."""
+    """Raise Damage, with the message ``why``, unless the ``length`` bytes at ``offset`` are ``wanted``."""
     if length != wanted:
         code = "truncated" if length < wanted else "trailing-data"
         raise Damage(code, why, offset + min(length, wanted))
 
 
 def sum_of(source: Source, offset: int, length: int, what: str) -> Sum:
-    """The CRC-32C that lies behind the bytes that it covers."""
+    """Return the CRC-32C that lies behind the ``length`` bytes that it covers."""
     at = offset + length
     stored = int.from_bytes(source.read(at, 4), "little")
     return Sum(f"CRC-32C of {what}", stored, (Extent(offset, length),), at, hash=CRC32C)
 
 
-def note_sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
+def add_sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: str) -> None:
     anatomy.sums.append(sum_of(source, offset, length, what))
     anatomy.explain(offset + length, 4, f"CRC-32C of {what}")
 
@@ -252,11 +253,11 @@ def note_sum(source: Source, anatomy: Anatomy, offset: int, length: int, what: s
 def _check_compressed(
     source: Source, anatomy: Anatomy, offset: int, length: int, codec: str, *, size: int | None, what: str
 ) -> Iterator[Finding]:
-    """The framing of compressed bytes now, their decoding at the content level."""
-    kind = f"{codec} data of {what}: not checked"
+    """Check the framing of compressed bytes; their decoding is left to the content level."""
+    text = f"{codec} data of {what}: not checked"
     if codec == "zstd":
-        guarded = "no checksum covers it, a changed bit is seen only where it breaks decoding"
-        kind = f"zstd data of {what}: {guarded}"
+        limit = "no checksum covers it, a changed bit is seen only where it breaks decoding"
+        text = f"zstd data of {what}: {limit}"
         size, most = walk(source, offset, length, size)
         if have_zstd():
             yield from decoding(source, anatomy, codec, what, Extent(offset, length), size=size, ceiling=most)
@@ -265,14 +266,14 @@ def _check_compressed(
     elif codec == "blosc":
         if length < 16:
             raise Damage("truncated", f"{what}: {length} of the 16 bytes of a blosc header", offset + length)
-        version, _, _, item, content, block, whole = struct.unpack("<4B3I", source.read(offset, 16))
+        version, _, _, item, content, block, total = struct.unpack("<4B3I", source.read(offset, 16))
         fits = size is None or content == size
         if version not in (1, 2) or not item or (content and not block) or not fits:
             why = f"blosc version {version}, {content} bytes in blocks of {block}, where {size} bytes belong"
             raise Damage("bad-header", f"{what}: {why}", offset)
-        why = f"{what}: {length} bytes of blosc data, which says it has {whole}"
-        demand_length(why, offset, length, whole)
-        kind = f"blosc data of {what}: only its header is checked"
+        why = f"{what}: {length} bytes of blosc data, which says it has {total}"
+        demand_length(why, offset, length, total)
+        text = f"blosc data of {what}: only its header is checked"
     elif codec in ("zlib", "gzip", "bz2"):
         start = source.read(offset, min(3, length))
         good = {
@@ -282,15 +283,15 @@ def _check_compressed(
         }
         if not good[codec]:
             raise Damage("bad-header", f"{what} does not begin like {codec} data", offset)
-        kind = f"{codec} data of {what}, with a checksum over what it decodes into"
+        text = f"{codec} data of {what}, with a checksum over what it decodes into"
         yield from decoding(source, anatomy, codec, what, Extent(offset, length), size=size)
-    anatomy.explain(offset, length, kind, Guard.UNPROTECTED)
+    anatomy.explain(offset, length, text, Guard.UNPROTECTED)
 
 
 def _check_shard(
     source: Source, anatomy: Anatomy, offset: int, length: int, coding: Coding, *, inner: Coding, what: str
 ) -> Iterator[Finding]:
-    """The index of a shard, and every chunk it places."""
+    """Check the index of a shard, and every chunk in the index. Raise Damage."""
     size = 16 * coding.parts + 4 * coding.summed
     if length < size:
         raise Damage("truncated", f"{what}: {length} of the {size} bytes of its index", offset + length)
@@ -298,7 +299,7 @@ def _check_shard(
     if coding.parts > MAX_CHUNKS:
         raise Damage("too-complex", f"{what}: a shard of {coding.parts} chunks", at)
     if coding.summed:
-        note_sum(source, anatomy, at, size - 4, f"the index of {what}")
+        add_sum(source, anatomy, at, size - 4, f"the index of {what}")
     else:
         anatomy.explain(at, size, f"index of {what}", Guard.UNPROTECTED)
     index = struct.unpack(f"<{2 * coding.parts}Q", source.read(at, 16 * coding.parts))
@@ -318,7 +319,7 @@ def _check_shard(
 
 
 class Chunk(Struct, frozen=True):
-    """The claim on a chunk's file: all of it is one chunk of this coding."""
+    """One claim on a chunk's file: the whole file is one chunk with this coding."""
 
     coding: Coding
 
@@ -329,8 +330,8 @@ class Chunk(Struct, frozen=True):
 
 
 class Described(Struct, frozen=True):
-    """The claim on an array's metadata of an index (a format) that names its directory: the chunks belong to
-    what the index describes, and each was written. The metadata's own format checks them.
+    """One claim on the metadata of an array in the directory ``name``, made by an index of format ``format``:
+    every chunk must be there, as the index describes it too. The format zarr checks the chunks.
     """
 
     name: str
@@ -348,7 +349,7 @@ class Described(Struct, frozen=True):
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """The metadata, and claims on the files of all chunks of the grid."""
+    """Check the metadata; add claims on the files of all chunks of the grid."""
     text = read_json(source)
     doc = mapping(text.value)
     if not doc:
