@@ -137,6 +137,7 @@ def check_tensor(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding
 
 
 def _make_mismatch(p: Piece, t: Tensor) -> Finding:
+    """Return the finding that a tensor in a segment has another dtype or shape than in ``.metadata``."""
     why = f"{p.fqn[:200]!r} is {t.dtype} {list(t.shape)} here, the index says {p.dtype} {list(p.sizes)}"
     return finding("tensor-size", why, offset=p.start if t.offset is None else t.offset)
 

@@ -228,10 +228,8 @@ def _find_repeated_names(paths: Any) -> set[Any]:
 
 
 def _check_tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
-    """Check that the chunks of every tensor fill it without overlap.
-
-    A save by one rank (``__<rank>.metadata``, no_dist=True) may hold only the shards of that rank, which
-    leave holes: torch checks volumes only when several ranks save.
+    """Check that chunks fill every tensor without overlap. One rank's save (``__<rank>.metadata``,
+    no_dist=True) may hold only its own shards: torch checks volumes only when several ranks save.
     """
     writers = {m[1] for path in {s.path for s in placed} if (m := _DATA.fullmatch(path.rpartition("/")[2]))}
     holes = []

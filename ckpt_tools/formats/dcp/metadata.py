@@ -103,6 +103,7 @@ class Segment(NamedTuple):
 
 
 def is_class(value: Any, name: str) -> TypeGuard[Call]:
+    """Return whether a value is an object of class ``name`` from one of its modules in CLASSES."""
     return (
         type(value) is Call
         and type(value.func) is Global
@@ -317,7 +318,6 @@ def explain(
     data: bytes, anatomy: Anatomy, names: Collection[str], extra: Collection[str], *, sizes: bool
 ) -> None:
     """Add what the bytes of a good .metadata are, and what protects them, to ``anatomy.regions``.
-
     ``names`` are texts that the file repeats, ``extra`` unknown attributes that other programs added.
     ``sizes``: whether shapes and offsets are compared with the data files and with each other.
     """
@@ -391,6 +391,7 @@ class _Walk:
         return ""
 
     def _find_weak_number(self) -> str:
+        """Return why a changed number may go unseen, or "" if it may not; the text before it names it."""
         if self._global.endswith("MEM_FORMAT_ENCODING"):
             return _DEPRECATED
         is_compared = self._sizes or self._text in ("offset", "length", "index")

@@ -195,7 +195,6 @@ FORMAT = own_format(
     name="torchsnapshot", magic=_magic, checks={Level.STRUCTURE: _structure}, loader=None, unasked=True
 )
 
-
 PLAIN, SAVED = "buffer_protocol", "torch_save"
 _END = 64
 """Bytes at each end of an entry that are compared with zero."""

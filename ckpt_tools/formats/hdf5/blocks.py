@@ -111,6 +111,7 @@ class Blocks:
         self.anatomy.explain(offset, 4, f"lookup3 of {what}")
 
     def _get(self, address: int, length: int, what: str, signature: bytes, room: int = 0) -> Fields:
+        """Read a structure, and record its span. Raise Damage if it is too long or lacks the signature."""
         self.add_span(address, length + room, what)
         if length > MOST:
             raise Damage("too-complex", f"{what} has {length} bytes", address)

@@ -425,6 +425,7 @@ def read_extensible_array(blocks: Blocks, address: int, what: str) -> Iterator[C
 
 
 def _read_super_block(items: _Items, array: _Extensible, address: int, which: int) -> Iterator[Chunk]:
+    """Yield the chunks in the data blocks of super block number ``which``. Raise Damage."""
     if address == UNDEFINED:
         return
     number, size = array.count_blocks(which)

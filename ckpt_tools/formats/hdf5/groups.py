@@ -124,6 +124,7 @@ def read_links(blocks: Blocks, group: Header, what: str) -> Iterator[Link]:
 
 
 def _read_link(f: Fields) -> Link:
+    """Return the link in a link message. Raise Damage."""
     f.expect(1, "version")
     flags = f.number(1)
     kind = f.number(1) if flags & 8 else 0
@@ -192,6 +193,7 @@ class FractalHeap:
             self._read_huge(huge)
 
     def _read_huge(self, address: int) -> None:
+        """Fill ``huge`` with number -> (address, length) from its B-tree. Raise Damage."""
         for kind, data in read_records(self.blocks, address, f"large objects of {self.what}"):
             if kind == _HUGE:
                 at, length, number = Fields(data, address, self.what).numbers(8, 8, 8)

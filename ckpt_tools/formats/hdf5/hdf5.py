@@ -199,6 +199,7 @@ class _Walk:
             raise Damage("bad-header", f"{name[:200]!r} is neither a group nor an array nor a type", at)
 
     def _check_array(self, of: Header, name: str, layout: Message) -> Iterator[Finding]:
+        """Check an array by the type, shape, filters and external files in its header. Raise Damage."""
         what = f"the header of {name[:200]!r}"
         kinds = (structures.DATATYPE, structures.DATASPACE, structures.FILTERS)
         kind, shape, chain = (self._find_fields(of, kind, what) for kind in kinds)

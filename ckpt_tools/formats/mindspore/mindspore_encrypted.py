@@ -43,7 +43,6 @@ from ckpt_tools.storage import ShortRead, Source
 # iv_len + 4 + cipher_len. MindSpore 1.x wrote the magic of AES-GCM for AES-CBC too, and no tags; its
 # first blocks held 512 MiB instead of 64.
 
-
 PLAIN, OLD_PLAIN = 64 * 1024 * 1024, 512 * 1024 * 1024
 """Bytes of plaintext in every block but the last: since MindSpore 1.5 or so, and before."""
 

@@ -72,6 +72,7 @@ def _read_json(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
 
 
 def _add_metadata(anatomy: Anatomy, current: object, strategy: Strategy) -> None:
+    """Add current_stage, the number of parameters, and the stage of an unmerged file to the metadata."""
     if isinstance(current, int):
         anatomy.metadata["current_stage"] = current
     anatomy.metadata["parameters"] = len(strategy.layouts)
@@ -121,11 +122,9 @@ def strategy_groups(directory: str, world_size: int) -> RankGroups:
     for stage in range(stages):
         if stage not in by_stage:
             first, last = stage * count, stage * count + count - 1
-            raise _error(
-                directory,
-                f"no file is of pipeline stage {stage} (ranks {first} to {last})",
-                "copy the file of one of these ranks there, or add --replica-groups GROUPS",
-            )
+            text = f"no file is of pipeline stage {stage} (ranks {first} to {last})"
+            hint = "copy the file of one of these ranks there, or add --replica-groups GROUPS"
+            raise _error(directory, text, hint)
     return tuple(
         tuple(stage * count + rank for rank in group) for stage in range(stages) for group in by_stage[stage]
     )
@@ -145,11 +144,8 @@ def _group_by_stage(
         for stage_in_file, groups in known[id(strategy)].items():
             stage = stage_by_name if stage_in_file is None else stage_in_file
             if stage is None:
-                raise _error(
-                    directory,
-                    f"{name} does not say which pipeline stage it is of",
-                    "call it src_strategy_RANK.ckpt, after one of its ranks",
-                )
+                hint = "call it src_strategy_RANK.ckpt, after one of its ranks"
+                raise _error(directory, f"{name} does not say which pipeline stage it is of", hint)
             if stage >= stages:
                 ranks = f"{count * stages} ranks in stages of {count} devices"
                 raise _error(directory, f"{name} is of stage {stage}, which {ranks} do not have", _FIT)
@@ -183,11 +179,8 @@ def _read_files(directory: str) -> Iterator[tuple[str, Strategy]]:
         except OSError as e:
             raise CannotLook(f"--strategy-dir {directory}: {entry.name}: {e.strerror or e}") from e
         except (Damage, ShortRead, ValueError) as e:
-            raise _error(
-                directory,
-                f"{entry.name} is damaged or no strategy file: {e}",
-                "remove it if another rank of its stage has a whole one, or add --replica-groups GROUPS",
-            ) from e
+            hint = "remove it if another rank of its stage has a whole one, or add --replica-groups GROUPS"
+            raise _error(directory, f"{entry.name} is damaged or no strategy file: {e}", hint) from e
         yield entry.name, known[data]
 
 

@@ -78,6 +78,7 @@ class _Walk(NamedTuple):
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Check the form of the outer messages; ``anatomy.members`` gets claims on the files of the model."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     walk = _Walk(Reader(source, _WINDOW), anatomy)

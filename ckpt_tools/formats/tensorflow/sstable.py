@@ -354,6 +354,7 @@ def read_header(value: bytes, at: int) -> Header:
 
 
 def _read_shape(value: int | bytes, at: int) -> tuple[int, ...]:
+    """Return the shape in a TensorShapeProto. Raise Damage."""
     dims, elements = list[int](), 1
     for field, content in _read_message(value, at):
         if field == 2:
@@ -367,6 +368,7 @@ def _read_shape(value: int | bytes, at: int) -> tuple[int, ...]:
 
 
 def _read_slice(value: int | bytes, at: int) -> Extents:
+    """Return the extents in a TensorSliceProto. Raise Damage."""
     extents = list[tuple[int, int] | None]()
     for field, content in _read_message(value, at):
         if field == 1:

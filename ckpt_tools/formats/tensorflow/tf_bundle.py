@@ -48,7 +48,6 @@ from ckpt_tools.storage.retry import ABSENT
 # python/checkpoint/checkpoint_management.py and python/training/checkpoint_state.proto of TensorFlow
 # 2.21; checked against real files.
 
-
 LIMIT = 1 << 20
 """Most bytes of the tracker file: with max_to_keep=None it grows by a line with every save."""
 _LINE = re.compile(r'(\w+): (?:"((?:[^"\\\n]|\\.)*)"|([-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)))')
@@ -107,6 +106,8 @@ def read_latest(data: bytes) -> str:
 
 
 def _unescape(text: str, at: int) -> str:
+    """Return a quoted path with its escapes replaced. Raise Damage."""
+
     def replace_one(m: re.Match[bytes]) -> bytes:
         code = m[1]
         value = _PLAIN.get(code[0], 256) if len(code) == 1 else 256

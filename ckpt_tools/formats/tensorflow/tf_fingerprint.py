@@ -23,7 +23,6 @@ from ckpt_tools.storage import Source
 # ---- FarmHash's Fingerprint64 (farmhashna::Hash64), by which TensorFlow fingerprints the files of a model;
 # here only for more than 64 bytes, as every index has more. Facts: google/farmhash src/farmhash.cc.
 
-
 _MASK = (1 << 64) - 1
 _K0, _K1, _K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F
 
@@ -102,6 +101,7 @@ _INDEX, _MAX_INDEX = "variables/variables.index", 2 << 20
 
 
 def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+    """Read the hashes; ``anatomy.members`` gets a claim that compares ``variables.index`` with its hash."""
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     if source.size > _LARGEST:

@@ -121,6 +121,7 @@ class Parts(Struct, frozen=True):
     values: tuple[Value, ...] = ()
 
     def __call__(self, source: Source, anatomy: Anatomy) -> Iterator[Finding]:
+        """Check each part, add claims on the files that nodes name, and set ``anatomy.end``."""
         known = {(s.what, s.offset) for s in anatomy.sums}
         reported, reach = 0, anatomy.end
         for part in (*tell_nodes_apart(self.nodes), *_tell_values_apart(self.values)):
@@ -245,6 +246,7 @@ def _read_record(
 def _check_part(
     source: Source, anatomy: Anatomy, part: Root | Versions | Value | Finding
 ) -> Iterator[Finding]:
+    """Check a value or a node; add a node's arrays, and claims on its children and values. Raise Damage."""
     if isinstance(part, Finding):
         yield part
         return
@@ -266,6 +268,7 @@ def _check_part(
 
 
 def _check_value(source: Source, anatomy: Anatomy, value: Value) -> Iterator[Finding]:
+    """Check a value as a chunk if its coding is known or begins with zstd's magic. Raise Damage."""
     offset, length, key, coding = value
     what = repr(key[:200])
     if offset + length > source.size:

@@ -50,7 +50,6 @@ _NOTHING = (1 << 64) - 1
 class Coding(NamedTuple):
     """One way to make the bytes of a chunk: ``chain`` has the codecs, the last applied first, ``size`` is the
     number of bytes before encoding, or None if unknown.
-
     With ``inner``, a chunk is a shard of ``parts`` chunks with the coding ``inner``, followed (or, with
     ``leading``, preceded) by an index, which ends in a CRC-32C if ``summed``.
     """
