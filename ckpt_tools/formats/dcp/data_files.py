@@ -49,7 +49,7 @@ class Piece(NamedTuple):
     transforms: tuple[str, ...]
 
 
-def _lay_out(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
+def _separate_blob(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
     """Return the segments that are archives, sorted, and the segments that share the safetensors blob."""
     order, blob, archives = sorted(pieces), list[Piece](), list[Piece]()
     for p in order:
@@ -60,7 +60,7 @@ def _lay_out(pieces: Sequence[Piece]) -> tuple[list[Piece], list[Piece]]:
 
 def find_clash(pieces: Sequence[Piece]) -> Piece | None:
     """Return the first segment of a file that begins inside the segment before it, or None."""
-    order, blob = _lay_out(pieces)
+    order, blob = _separate_blob(pieces)
     at = 0
     for p in [*order, *blob[:1]]:
         if p.start < at:
@@ -74,7 +74,7 @@ def check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator
     """Compare a data file with ``pieces``: all its segments by ``.metadata``, which do not overlap."""
     if not source.size:
         raise Damage("empty-file", f"the file has no bytes; {len(pieces):,} entries should be in it", 0)
-    order, blob = _lay_out(pieces)
+    order, blob = _separate_blob(pieces)
     at = 0
     for p in order:
         if p.start > at:

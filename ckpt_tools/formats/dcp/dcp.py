@@ -85,12 +85,12 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     of_mcore = is_class(pickled.value, "MCoreMetadata")
     root = state_of(pickled.value, "MCoreMetadata" if of_mcore else "Metadata", "the pickle's value")
     yield from find_flipped_names(pickled.value)
-    known = yield from read_entries(root.get("state_dict_metadata"))
-    placed = yield from read_segments(root.get("storage_data"))
-    yield from _check_tiles(known, placed)
-    yield from _compare_places(known, placed)
-    yield from _claim_files(known, placed, anatomy)
-    yield from _check_paths(root.get("planner_data"), known)
+    entries = yield from read_entries(root.get("state_dict_metadata"))
+    segments = yield from read_segments(root.get("storage_data"))
+    yield from _check_tiles(entries, segments)
+    yield from _compare_places(entries, segments)
+    yield from _claim_files(entries, segments, anatomy)
+    yield from _check_paths(root.get("planner_data"), entries)
     yield from _check_version(root, anatomy)
     head = source.read(0, min(11, source.size))
     length = int.from_bytes(head[3:], "little")
@@ -100,13 +100,13 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if pickled.persistents:
         why = "the pickle refers to something outside of it"
         yield finding("bad-header", why, offset=pickled.persistents[0].offset)
-    for fqn, e in known.items():
+    for fqn, e in entries.items():
         anatomy.keys.add(fqn)
         if e.dtype:
             size = min(math.prod(e.shape) * ITEMSIZE.get(e.dtype, 0), 1 << 62)
             anatomy.tensors.append(Tensor(fqn, e.dtype, e.shape, size))
     if anatomy.regions is not None:
-        _explain(source, anatomy, root, known, placed)
+        _explain(source, anatomy, root, entries, segments)
 
 
 def _read_pickle(source: Source, anatomy: Anatomy) -> Generator[Finding, None, Pickled]:
@@ -140,24 +140,24 @@ def _check_globals(names: Sequence[str]) -> Iterator[Finding]:
         yield finding("needs-trust", f"the pickle names {shown}", offset=0)
 
 
-def _check_paths(paths: Any, known: Mapping[str, Entry]) -> Iterator[Finding]:
+def _check_paths(paths: Any, entries: Mapping[str, Entry]) -> Iterator[Finding]:
     """Check planner_data: flat name -> tuple of keys in the nested state_dict, whose texts joined by
     dots are the name (_nested_dict.py). Other planners than torch's own may keep something else, or nothing.
     Before torch 2.3 planner_data could have more names than were saved.
     """
     if not isinstance(paths, dict) or not any(type(path) is tuple for path in paths.values()):
         return
-    missing = known.keys() - paths.keys()
+    missing = entries.keys() - paths.keys()
     for fqn, path in paths.items():
         valid = type(path) is tuple and path and all(_is_key(k) for k in path)
         if not valid or ".".join(map(str, path)) != fqn:
             why = f"planner_data says that {str(fqn)[:200]!r} is made of {str(path)[:200]}"
             yield finding("bad-header", why)
-        elif fqn not in known and len(missing) * len(paths) < _PAIRS and near_miss(fqn, missing):
+        elif fqn not in entries and len(missing) * len(paths) < _PAIRS and near_miss(fqn, missing):
             why = f"planner_data has {fqn[:200]!r}, which differs in one bit from a name that it lacks"
             yield finding("bad-header", why)
     for fqn in missing:
-        yield finding("bad-header", f"planner_data has no path for {fqn[:200]!r}", offset=known[fqn].at)
+        yield finding("bad-header", f"planner_data has no path for {fqn[:200]!r}", offset=entries[fqn].at)
 
 
 def _is_key(value: Any) -> bool:
@@ -206,15 +206,15 @@ def _explain(
     source: Source,
     anatomy: Anatomy,
     root: Mapping[Any, Any],
-    known: Mapping[str, Entry],
-    placed: Sequence[Segment],
+    entries: Mapping[str, Entry],
+    segments: Sequence[Segment],
 ) -> None:
     """Add to ``anatomy.regions`` what each byte of ``.metadata`` is, and what contradicts a change of it."""
-    names = {s.path for s in placed} | _find_repeated_names(root.get("planner_data"))
+    names = {s.path for s in segments} | _find_repeated_names(root.get("planner_data"))
     extra = {k for k in root if k not in ATTRIBUTES["Metadata"] or k in ("mcore_data", "all_local_plans")}
-    tensors = [e for e in known.values() if e.dtype]
+    tensors = [e for e in entries.values() if e.dtype]
     filled = all(math.prod(e.shape) == sum(math.prod(c.sizes) for c in e.chunks) for e in tensors)
-    sizes = filled and not any(s.transforms for s in placed)
+    sizes = filled and not any(s.transforms for s in segments)
     metadata.explain(source.read(0, source.size), anatomy, names, extra, sizes=sizes)
 
 
@@ -227,13 +227,13 @@ def _find_repeated_names(paths: Any) -> set[Any]:
     return names
 
 
-def _check_tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
+def _check_tiles(entries: Mapping[str, Entry], segments: Sequence[Segment]) -> Iterator[Finding]:
     """Check that chunks fill every tensor without overlap. One rank's save (``__<rank>.metadata``,
     no_dist=True) may hold only its own shards: torch checks volumes only when several ranks save.
     """
-    writers = {m[1] for path in {s.path for s in placed} if (m := _DATA.fullmatch(path.rpartition("/")[2]))}
+    writers = {m[1] for path in {s.path for s in segments} if (m := _DATA.fullmatch(path.rpartition("/")[2]))}
     holes = []
-    for fqn, e in known.items():
+    for fqn, e in entries.items():
         bad = untiled(e.shape, [c.box for c in e.chunks]) if e.dtype else None
         if bad is None:
             continue
@@ -251,43 +251,43 @@ def _check_tiles(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Itera
         yield from holes
 
 
-def _compare_places(known: Mapping[str, Entry], placed: Sequence[Segment]) -> Iterator[Finding]:
+def _compare_places(entries: Mapping[str, Entry], segments: Sequence[Segment]) -> Iterator[Finding]:
     """Check that storage_data has one segment for each chunk and each object, and no other segment."""
-    wanted: dict[tuple[str, tuple[int, ...] | None], int] = {}  # (name, offsets) -> place in the pickle
-    for fqn, entry in known.items():
+    places: dict[tuple[str, tuple[int, ...] | None], int] = {}  # (name, offsets) -> place in the pickle
+    for fqn, entry in entries.items():
         for c in entry.chunks:
-            if (fqn, c.offsets) in wanted:
+            if (fqn, c.offsets) in places:
                 why = f"two chunks of {fqn[:200]!r} lie at {list(c.offsets)}"
                 yield finding("bad-header", why, offset=c.at)
-            wanted[fqn, c.offsets] = c.at
+            places[fqn, c.offsets] = c.at
         if not entry.dtype:
-            wanted[fqn, None] = entry.at
+            places[fqn, None] = entry.at
     seen = set()
-    for s in placed:
-        where = (s.fqn, s.offsets)
+    for s in segments:
+        place = (s.fqn, s.offsets)
         shown = f"{s.fqn[:200]!r} at {list(s.offsets or ())}"
-        if where in seen:
+        if place in seen:
             yield finding("duplicate-key", f"storage_data names {shown} twice", offset=s.at)
-        elif where not in wanted:
+        elif place not in places:
             why = f"storage_data names {shown}, which state_dict_metadata does not have"
             yield finding("bad-header", why, offset=s.at)
-        elif s.hint is not None and s.offsets not in [c.offsets for c in known[s.fqn].chunks[s.hint :][:1]]:
+        elif s.hint is not None and s.offsets not in [c.offsets for c in entries[s.fqn].chunks[s.hint :][:1]]:
             why = f"storage_data says that {shown} is chunk {s.hint}, which it is not"
             yield finding("odd-header", why, offset=s.at)
-        seen.add(where)
-    for (fqn, offsets), at in wanted.items():
+        seen.add(place)
+    for (fqn, offsets), at in places.items():
         if (fqn, offsets) not in seen:
-            place = f" at {list(offsets)}" if offsets is not None else ""
-            yield finding("bad-header", f"no file holds {fqn[:200]!r}{place}", offset=at)
+            at_offsets = f" at {list(offsets)}" if offsets is not None else ""
+            yield finding("bad-header", f"no file holds {fqn[:200]!r}{at_offsets}", offset=at)
 
 
 def _claim_files(
-    known: Mapping[str, Entry], placed: Sequence[Segment], anatomy: Anatomy
+    entries: Mapping[str, Entry], segments: Sequence[Segment], anatomy: Anatomy
 ) -> Iterator[Finding]:
     """Add a claim for each data file to ``anatomy.members``; report files whose segments overlap."""
-    chunks = {(fqn, c.offsets): (e.dtype, c.sizes) for fqn, e in known.items() for c in e.chunks}
+    chunks = {(fqn, c.offsets): (e.dtype, c.sizes) for fqn, e in entries.items() for c in e.chunks}
     by_path: dict[str, list[data_files.Piece]] = defaultdict(list)
-    for s in placed:
+    for s in segments:
         dtype, sizes = ("", ()) if s.offsets is None else chunks.get((s.fqn, s.offsets), (None, ()))
         if dtype is not None:
             piece = data_files.Piece(s.start, s.length, s.fqn, dtype, sizes, s.transforms)

@@ -139,7 +139,7 @@ def read_entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
     """Return ``state_dict_metadata`` as name -> Entry; damaged entries are reported and left out."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "state_dict_metadata is not a dict", 0)
-    out: dict[str, Entry] = {}
+    entries: dict[str, Entry] = {}
     checked = set[int]()
     for fqn, value in values.items():
         if type(fqn) is not str:
@@ -148,9 +148,9 @@ def read_entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
             continue
         try:
             if is_class(value, "BytesStorageMetadata"):
-                out[fqn] = Entry("", (), (), value.offset)
+                entries[fqn] = Entry("", (), (), value.offset)
                 continue
-            out[fqn] = _read_tensor(fqn, value)
+            entries[fqn] = _read_tensor(fqn, value)
             for part in (value, *value.state["chunks"]):
                 yield from find_flipped_names(part)
             properties = value.state["properties"]
@@ -159,7 +159,7 @@ def read_entries(values: Any) -> Generator[Finding, None, dict[str, Entry]]:
                 yield from _check_properties(fqn, properties)
         except Damage as e:
             yield e.finding
-    return out
+    return entries
 
 
 def _read_tensor(fqn: str, value: Any) -> Entry:
@@ -174,7 +174,7 @@ def _read_tensor(fqn: str, value: Any) -> Entry:
     dtype = props[0] if type(props) is tuple and len(props) >= _PROPERTIES else None
     if type(dtype) is not Global or dtype.module != "torch":
         raise Damage("bad-header", f"the properties of {what} are damaged", value.offset)
-    out = []
+    pieces = []
     for c in chunks:
         cs = state_of(c, "ChunkStorageMetadata", f"a chunk of {what}")
         offsets, sizes = (
@@ -182,8 +182,8 @@ def _read_tensor(fqn: str, value: Any) -> Entry:
         )
         if not len(offsets) == len(sizes) == len(shape):
             raise Damage("bad-header", f"a chunk of {what} has another number of dimensions", c.offset)
-        out.append(Chunk(offsets, sizes, c.offset))
-    return Entry(dtype.name, shape, tuple(out), value.offset)
+        pieces.append(Chunk(offsets, sizes, c.offset))
+    return Entry(dtype.name, shape, tuple(pieces), value.offset)
 
 
 def _check_properties(fqn: str, p: Any) -> Iterator[Finding]:
@@ -220,15 +220,15 @@ def read_segments(values: Any) -> Generator[Finding, None, list[Segment]]:
     """Return the items of ``storage_data`` (MetadataIndex -> _StorageInfo); damaged ones are left out."""
     if not isinstance(values, dict):
         raise Damage("bad-header", "storage_data is not a dict", 0)
-    out: list[Segment] = []
+    segments: list[Segment] = []
     for key, value in values.items():
         try:
-            out.append(_read_segment(key, value))
+            segments.append(_read_segment(key, value))
             for part in (key, value):
                 yield from find_flipped_names(part)
         except Damage as e:
             yield e.finding
-    return out
+    return segments
 
 
 def _read_segment(key: Any, value: Any) -> Segment:

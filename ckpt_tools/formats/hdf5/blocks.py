@@ -61,8 +61,8 @@ class Fields:
 
     def expect(self, expected: int, what: str, length: int = 1) -> None:
         """Raise Damage unless the next number is ``expected``."""
-        if (got := self.number(length)) != expected:
-            raise self.wrong(f"{what} {got} where {expected} belongs")
+        if (number := self.number(length)) != expected:
+            raise self.wrong(f"{what} {number} where {expected} belongs")
 
 
 class Blocks:

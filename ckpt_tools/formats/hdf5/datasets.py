@@ -139,9 +139,10 @@ def read_filters(f: Fields) -> tuple[int, ...]:
 
 def report_elsewhere(what: str, other: str, offset: int) -> Finding:
     """Return the finding about data in another file: HDF5 opens any name, and reads zeros if it is absent."""
-    out = other.startswith(("/", "\\")) or ".." in other.replace("\\", "/").split("/") or other[1:2] == ":"
+    parts = other.replace("\\", "/").split("/")
+    escapes = other.startswith(("/", "\\")) or ".." in parts or other[1:2] == ":"
     why = f"{what} {other[:200]!r}, which its loader reads as its own, or as zeros where nothing is there"
-    return finding("path-escape" if out else "external-data", why, offset=offset)
+    return finding("path-escape" if escapes else "external-data", why, offset=offset)
 
 
 class Arrays:

@@ -1,6 +1,5 @@
-"""Groups of HDF5. Old groups keep names in a local heap, and entries in the leaves of a B-tree of version 1,
-without checksums. New groups keep links in messages, or in a fractal heap that B-trees of version 2 index,
-all with checksums.
+"""Groups of HDF5: old groups keep names in a local heap, entries in leaves of a B-tree of version 1, without
+checksums; new groups keep links in messages, or in a fractal heap with B-trees of version 2, with checksums.
 """
 
 from __future__ import annotations
@@ -230,8 +229,8 @@ class FractalHeap:
             raise bad(f"{what} has {size} bytes", address)
         if self.summed:
             at = address + head
-            around = (Extent(address, head), b"\0\0\0\0", Extent(at + 4, size - head - 4))
-            blocks.add_sum(what, blocks.source.read(at, 4), around, at)
+            covered = (Extent(address, head), b"\0\0\0\0", Extent(at + 4, size - head - 4))
+            blocks.add_sum(what, blocks.source.read(at, 4), covered, at)
         else:
             blocks.anatomy.explain(address, size, what, Guard.UNPROTECTED)
         data = Fields(blocks.source.read(address, min(size, head)), address, what, 5)

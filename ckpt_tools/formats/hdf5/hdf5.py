@@ -110,8 +110,8 @@ def structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
         yield finding("not-checksummed", f"no checksum covers {walk.arrays.bare} bytes of arrays{also}")
 
 
-def _is_group(of: Header) -> bool:
-    return of.first(structures.SYMBOL_TABLE) is not None or of.first(structures.LINK_INFO) is not None
+def _is_group(header: Header) -> bool:
+    return header.first(structures.SYMBOL_TABLE) is not None or header.first(structures.LINK_INFO) is not None
 
 
 class _Walk:
@@ -133,22 +133,22 @@ class _Walk:
         waiting = [(self.top.root, "", self.top.cached)]
         while waiting:
             at, name, cached = waiting.pop()
-            of = self._read_header(at, name or "the root group")
-            stored_counts[at] = of.links if of.first(structures.LAYOUT) or _is_group(of) else -1
-            below = yield from self._follow_links(of, name, at, cached, links)
-            waiting += reversed(below)  # the last of ``waiting`` comes next
-            yield from self._check_object(of, name, at)
+            header = self._read_header(at, name or "the root group")
+            stored_counts[at] = header.links if header.first(structures.LAYOUT) or _is_group(header) else -1
+            children = yield from self._follow_links(header, name, at, cached, links)
+            waiting += reversed(children)  # the last of ``waiting`` comes next
+            yield from self._check_object(header, name, at)
         for at, count in stored_counts.items():
             if count not in (-1, links[at]):
                 why = f"an object says that {count} links lead to it; there are {links[at]}"
                 yield finding("bad-header", why, offset=at)
 
     def _follow_links(
-        self, of: Header, name: str, at: int, cached: bytes, links: dict[int, int]
+        self, header: Header, name: str, at: int, cached: bytes, links: dict[int, int]
     ) -> Generator[Finding, None, list[tuple[int, str, bytes]]]:
         """Count the links in a group into ``links``; return (address, path, cached) of new objects."""
-        below = list[tuple[int, str, bytes]]()
-        for link in self._read_links(of, name or "the root group", cached):
+        children = list[tuple[int, str, bytes]]()
+        for link in self._read_links(header, name or "the root group", cached):
             path = f"{name}/{link.name.decode(errors='replace')}".removeprefix("/")
             if len(path) > MAX_NAME and (link.outside or (link.address >= 0 and link.address not in links)):
                 raise Damage("too-complex", f"a path of more than {MAX_NAME} characters", at)
@@ -159,51 +159,51 @@ class _Walk:
             if not name:
                 self.blocks.anatomy.keys.add(path)
             if link.address not in links:
-                below.append((link.address, path, link.cached))
+                children.append((link.address, path, link.cached))
             links[link.address] = links.get(link.address, 0) + 1
-        return below
+        return children
 
     def _read_header(self, at: int, what: str) -> Header:
         """Return an object's header; that of a named type is kept, as arrays refer to it. Raise Damage."""
         if at in self.types:
             return self.types[at]
-        of = read_header(self.blocks, at, repr(what[:200]))
-        if of.first(structures.DATATYPE) and not of.first(structures.LAYOUT):
-            self.types[at] = of
-        return of
+        header = read_header(self.blocks, at, repr(what[:200]))
+        if header.first(structures.DATATYPE) and not header.first(structures.LAYOUT):
+            self.types[at] = header
+        return header
 
-    def _read_links(self, of: Header, what: str, cached: bytes) -> Iterator[Link]:
+    def _read_links(self, header: Header, what: str, cached: bytes) -> Iterator[Link]:
         """Yield the links in an object of either kind of group, none for others. Raise Damage."""
         what = repr(what[:200])
-        table = of.first(structures.SYMBOL_TABLE)
+        table = header.first(structures.SYMBOL_TABLE)
         if table is None:
-            return read_links(self.blocks, of, what)
+            return read_links(self.blocks, header, what)
         if cached and cached != table.body[:16]:
             raise Damage("bad-header", f"{what} is not where the entry that leads to it says", table.at)
         return read_old_links(self.blocks, table.body, what, self.ranks)
 
-    def _check_object(self, of: Header, name: str, at: int) -> Iterator[Finding]:
+    def _check_object(self, header: Header, name: str, at: int) -> Iterator[Finding]:
         """Check the attributes of an object, and its array if it has one. Raise Damage."""
-        many = of.first(structures.ATTRIBUTE_INFO)
-        if many is not None:
-            for f in read_attributes(self.blocks, many, repr(name[:200])):
+        info = header.first(structures.ATTRIBUTE_INFO)
+        if info is not None:
+            for f in read_attributes(self.blocks, info, repr(name[:200])):
                 if not name:
                     yield from _find_code(self.blocks, f.data[f.at :], f.file_at)
-        for m in of.messages if not name else ():
+        for m in header.messages if not name else ():
             if m.type == structures.ATTRIBUTE:
                 yield from _find_code(self.blocks, m.body, m.at)
-        layout = of.first(structures.LAYOUT)
+        layout = header.first(structures.LAYOUT)
         if layout is not None:
-            yield from self._check_array(of, name, layout)
-        elif not _is_group(of) and of.first(structures.DATATYPE) is None:
+            yield from self._check_array(header, name, layout)
+        elif not _is_group(header) and header.first(structures.DATATYPE) is None:
             raise Damage("bad-header", f"{name[:200]!r} is neither a group nor an array nor a type", at)
 
-    def _check_array(self, of: Header, name: str, layout: Message) -> Iterator[Finding]:
+    def _check_array(self, header: Header, name: str, layout: Message) -> Iterator[Finding]:
         """Check an array by the type, shape, filters and external files in its header. Raise Damage."""
         what = f"the header of {name[:200]!r}"
         kinds = (structures.DATATYPE, structures.DATASPACE, structures.FILTERS)
-        kind, shape, chain = (self._find_fields(of, kind, what) for kind in kinds)
-        if any(of.first(k) and f is None for k, f in zip(kinds, (kind, shape, chain), strict=True)):
+        kind, shape, chain = (self._find_fields(header, kind, what) for kind in kinds)
+        if any(header.first(k) and f is None for k, f in zip(kinds, (kind, shape, chain), strict=True)):
             text = f"{name[:200]!r} is not looked at: its description is shared with others"
             yield finding("too-complex", text, offset=layout.at, severity=Severity.NOTE)
             return
@@ -211,7 +211,7 @@ class _Walk:
             raise Damage("bad-header", f"{what} has a layout, but no type or no shape", layout.at)
         pipeline = read_filters(chain) if chain else ()
         elements, space, others = read_type(kind), read_space(shape), tuple[str, ...]()
-        if (m := of.first(structures.EXTERNAL)) is not None:
+        if (m := header.first(structures.EXTERNAL)) is not None:
             f = Fields(m.body, m.at, f"the external files of {what}", 4)
             _, used, home = f.numbers(2, 2, 8)
             names = read_heap(self.blocks, home, f"the names of {what}")
@@ -220,9 +220,9 @@ class _Walk:
         fields = Fields(layout.body, layout.at, f"the layout of {name[:200]!r}")
         yield from self.arrays.check(Array(name, elements, space, pipeline, others), fields)
 
-    def _find_fields(self, of: Header, kind: int, what: str) -> Fields | None:
+    def _find_fields(self, header: Header, kind: int, what: str) -> Fields | None:
         """Return the fields of a message, or of the named type it refers to; None for other references."""
-        m = of.first(kind)
+        m = header.first(kind)
         if m is None:
             return None
         f = Fields(m.body, m.at, what)

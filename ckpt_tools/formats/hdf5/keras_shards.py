@@ -81,7 +81,7 @@ def _name_some(groups: list[str]) -> str:
 
 
 def _compare(index: _Map, shard: str, _source: Source, anatomy: Anatomy) -> Iterator[Finding]:
-    """Compare the groups of a shard in the index with the tensors in the shard."""
+    """Compare a shard's groups in the index with its tensors; with the last shard, compare all shards."""
     groups = {f"/{t.name}".rpartition("/")[0] for t in anatomy.tensors}
     missing = [group for group in index.shards[shard] if group not in groups]
     extra = sorted(groups.difference(index.shards[shard]))
@@ -101,8 +101,8 @@ def _compare(index: _Map, shard: str, _source: Source, anatomy: Anatomy) -> Iter
 
 def _compare_all(index: _Map) -> Iterator[Finding]:
     """Report variables that two shards hold, or else a sum of bytes that differs from ``total_size``."""
-    holders = Counter(name for held in index.held.values() for name in held)
-    sizes = [size for held in index.held.values() for size in held.values()]
+    holders = Counter(name for variables in index.held.values() for name in variables)
+    sizes = [size for variables in index.held.values() for size in variables.values()]
     if twice := sorted(name for name, n in holders.items() if n > 1):
         why = f"two shards hold {_name_some(twice)}: one of them is of another save"
         yield finding("duplicate-tensor", why, severity=Severity.ERROR)

@@ -153,17 +153,17 @@ class Record(NamedTuple):
         anatomy.explain(self.start, self.tag - self.start, "lengths of a record")
         at = self.tag + self.tag_size
         for c in self.contents:
-            first, behind = c.places
+            first, end = c.places
             anatomy.explain(at, first - at, f"lengths of {c.name[:200]!r}")
             known = c.type in c.types or c.type in OPAQUE
             if not known or (prod(c.dims) == 0 and len(c.dims) > 1):
                 why = "it has no elements, so another dim changes nothing" if known else "its type is unknown"
-                anatomy.explain(first, behind - first, f"dims of {c.name[:200]!r}: {why}", Guard.UNPROTECTED)
+                anatomy.explain(first, end - first, f"dims of {c.name[:200]!r}: {why}", Guard.UNPROTECTED)
             elif not has_lone_dim(c):
-                anatomy.explain(first, behind - first, f"dims of {c.name[:200]!r}")
+                anatomy.explain(first, end - first, f"dims of {c.name[:200]!r}")
             else:
                 anatomy.explain(first, 1, f"dims of {c.name[:200]!r}")
-            anatomy.explain(behind, c.offset - behind, f"type and size of {c.name[:200]!r}")
+            anatomy.explain(end, c.offset - end, f"type and size of {c.name[:200]!r}")
             what = "only the range of its characters is checked" if c.type == "str" else "nothing checks it"
             anatomy.explain(c.offset, c.nbytes, f"content of {c.name[:200]!r}: {what}", Guard.UNPROTECTED)
             at = c.offset + c.nbytes
@@ -181,17 +181,17 @@ def _read_content(
     dims: list[int] = []
     kind: str | None = None
     found: Content | None = None
-    behind = at
+    dims_end = at
     for key, value, start in reader.fields(at, limit):
         if key == 0x08 and kind is None and value < 1 << 63 and len(dims) < MAX_DIMS:
             dims.append(value)
-            behind = start
+            dims_end = start
         elif key == 0x12 and kind is None:
             kind = reader.text(start, value, MAX_TYPE, "tensor type")
         elif key == 0x1A and kind is not None and found is None:
             is_short = value <= 4 * MAX_TEXT and dims in ([], [0], [1])
             raw = reader.get(start, value) if is_short else b""
-            found = Content(name, tuple(dims), kind, start, value, (at, behind), types, raw)
+            found = Content(name, tuple(dims), kind, start, value, (at, dims_end), types, raw)
         else:
             raise Damage("bad-header", f"tensor {name[:200]!r} has a field out of place", start)
     if found is None:

@@ -68,15 +68,15 @@ class Walk:
 
     def numbers(self, at: int, limit: int, bits: int, signed: bool, what: str) -> tuple[int, ...]:
         """Return the numbers of a message that holds nothing else; each has at most ``bits`` bits."""
-        out: list[int] = []
-        for _, value, behind in self.fields(at, limit, b"", b"\x08"):
-            if len(out) == _MAX_NUMBERS:
+        numbers: list[int] = []
+        for _, value, end in self.fields(at, limit, b"", b"\x08"):
+            if len(numbers) == _MAX_NUMBERS:
                 raise Damage("too-complex", f"more than {_MAX_NUMBERS} numbers in a list", at)
-            out.append(self.number(value, at + 1, behind, bits, signed=signed, what=what))
-            at = behind
-        return tuple(out)
+            numbers.append(self.number(value, at + 1, end, bits, signed=signed, what=what))
+            at = end
+        return tuple(numbers)
 
-    def number(self, value: int, at: int, behind: int, bits: int, *, signed: bool, what: str) -> int:
+    def number(self, value: int, at: int, end: int, bits: int, *, signed: bool, what: str) -> int:
         """Return a varint's value; a negative one takes ten bytes. Raise Damage if it needs more bits."""
         if signed and value >> 63:
             value -= 1 << 64
@@ -84,7 +84,7 @@ class Walk:
         if not low <= value < high:
             raise Damage("bad-header", f"{value} does not fit into {bits} bits", at)
         if what:
-            self.mark_free(at, behind, what)
+            self.mark_free(at, end, what)
         return value
 
     def name(self, at: int, length: int, what: str) -> str:
@@ -168,9 +168,9 @@ def _compare_grids(walk: Walk, strategy: Strategy, places: list[int]) -> None:
         if len(siblings) == 1:
             start = at
             for _ in layout.devices:
-                _, behind = walk.reader.varint(start + 1, walk.reader.size)
-                walk.mark_free(start + 1, behind, "grid of devices, which no other parameter confirms")
-                start = behind
+                _, end = walk.reader.varint(start + 1, walk.reader.size)
+                walk.mark_free(start + 1, end, "grid of devices, which no other parameter confirms")
+                start = end
 
 
 def read(source: Source, operators: bool = True, anatomy: Anatomy | None = None) -> tuple[int, Strategy]:

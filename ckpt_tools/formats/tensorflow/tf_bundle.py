@@ -162,14 +162,14 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if not source.size:
         raise Damage("empty-file", "the file has no bytes", 0)
     head: Header | None = None
-    items, whole = dict[bytes, Item](), True
+    items, complete = dict[bytes, Item](), True
     for e in read_table(source, anatomy):
         if e is None:
-            whole = False
+            complete = False
         elif isinstance(e, Finding):
             yield e
         elif head is None:
-            if e.key and whole:
+            if e.key and complete:
                 why = "a sorted table, but no TensorFlow bundle: its first key is not empty"
                 raise Damage("wrong-format", why, e.at, Severity.WARNING)
             head = None if e.key else read_header(e.value, e.at)
@@ -177,7 +177,7 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
             raise Damage("too-complex", f"more than {MAX_TENSORS} entries: no more of them are read", e.at)
         else:
             items[e.key] = read_item(e)
-    if head is None and whole:
+    if head is None and complete:
         raise Damage("bad-header", "the table is empty: not even the bundle's header is in it", 0)
     if head is None:
         return
@@ -185,22 +185,22 @@ def _structure(source: Source, anatomy: Anatomy) -> Iterator[Finding]:
     if head.min_consumer > _VERSION:
         why = f"the bundle needs a reader of version {head.min_consumer}; this one knows {_VERSION}"
         yield finding("too-complex", why, offset=0)
-    yield from _describe(source, anatomy, head, items, whole)
+    yield from _describe(source, anatomy, head, items, complete)
 
 
 def _describe(
-    source: Source, anatomy: Anatomy, head: Header, items: Mapping[bytes, Item], whole: bool
+    source: Source, anatomy: Anatomy, head: Header, items: Mapping[bytes, Item], complete: bool
 ) -> Iterator[Finding]:
     """Add the tensors to ``anatomy``, and, if the whole index was read, the claims on the shards."""
     names, content = dict[bytes, str](), defaultdict[int, list[Item]](list)
     for i in items.values():
         if i.slices:
-            yield from _check_slices(i, items, names, whole)
+            yield from _check_slices(i, items, names, complete)
         else:
             yield from _check_place(i, head.shards)
             content[i.shard].append(i)
     used = sorted(content) or [0]
-    if len(used) < head.shards and whole:
+    if len(used) < head.shards and complete:
         why = f"there are {head.shards} shards, but only {len(used)} of them have tensors"
         yield finding("bad-header", why, offset=0, severity=Severity.WARNING)
     stem = os.path.basename(source.path).removesuffix(".index")
@@ -208,12 +208,12 @@ def _describe(
     for i in items.values():
         if i.key in names:
             continue
-        if i.key[:1] == b"\0" and whole:
+        if i.key[:1] == b"\0" and complete:
             yield finding("extra-storage", f"{i.name[:200]!r} is a slice of no tensor", offset=i.at)
         storage = "" if i.slices else files[i.shard]
         anatomy.tensors.append(Tensor(i.name, i.dtype, i.shape, i.nbytes, storage=storage))
         anatomy.keys |= {i.name, shorten_name(i.name)}
-    if stem and whole:
+    if stem and complete:
         for s, name in files.items():
             anatomy.members[name] = _make_claim(content[s], names, head.order, anatomy.keys)
 
@@ -241,7 +241,7 @@ def _check_place(i: Item, shards: int) -> Iterator[Finding]:
 
 
 def _check_slices(
-    full: Item, items: Mapping[bytes, Item], names: dict[bytes, str], whole: bool
+    full: Item, items: Mapping[bytes, Item], names: dict[bytes, str], complete: bool
 ) -> Iterator[Finding]:
     """Check that a partitioned tensor has all its slices; ``names`` gets a readable name for each slice."""
     filled, missing = 0, 0
@@ -250,7 +250,7 @@ def _check_slices(
         piece = items.get(slice_key(full.key, extents))
         if piece is None:
             missing += 1
-            if missing <= _MAX_LISTED and whole:
+            if missing <= _MAX_LISTED and complete:
                 yield finding("missing-storage", f"{name[:200]!r} has no entry", offset=full.at)
             continue
         names[piece.key] = name

@@ -40,17 +40,17 @@ def _rotate(value: int, shift: int) -> int:
     return (value >> shift | value << (64 - shift)) & _MASK
 
 
-def _mix(value: int) -> int:
+def _shift_mix(value: int) -> int:
     value &= _MASK
     return value ^ value >> 47
 
 
-def _join(u: int, v: int, mul: int) -> int:
-    a = _mix((u ^ v) * mul)
-    return _mix((v ^ a) * mul) * mul & _MASK
+def _hash_16(u: int, v: int, mul: int) -> int:
+    a = _shift_mix((u ^ v) * mul)
+    return _shift_mix((v ^ a) * mul) * mul & _MASK
 
 
-def _add_words(words: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
+def _weak_hash_32(words: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
     a += words[0]
     c = a
     b = _rotate(b + a + words[3], 21)
@@ -65,8 +65,8 @@ def _add_round(s: _State, words: tuple[int, ...], mul: int, nine: int) -> _State
     x = (x ^ s.w[1] * nine) & _MASK
     y = y + s.v[0] * nine + words[5] & _MASK
     z = _rotate(s.z + s.w[0], 33) * mul & _MASK
-    v = _add_words(words[:4], s.v[1] * mul, x + s.w[0])
-    w = _add_words(words[4:], z + s.w[1], y + words[2])
+    v = _weak_hash_32(words[:4], s.v[1] * mul, x + s.w[0])
+    w = _weak_hash_32(words[4:], z + s.w[1], y + words[2])
     return _State(z, y, x, v, w)
 
 
@@ -76,7 +76,7 @@ def fingerprint64(data: bytes) -> int:
     if size <= 64:
         return 0
     y, (first,) = 81 * _K1 + 113 & _MASK, struct.unpack_from("<Q", data)
-    s = _State(81 * _K2 + first & _MASK, y, _mix(y * _K2 + 113) * _K2 & _MASK, (0, 0), (0, 0))
+    s = _State(81 * _K2 + first & _MASK, y, _shift_mix(y * _K2 + 113) * _K2 & _MASK, (0, 0), (0, 0))
     for at in range(0, (size - 1) // 64 * 64, 64):
         s = _add_round(s, struct.unpack_from("<8Q", data, at), _K1, 1)
     mul = _K1 + ((s.z & 0xFF) << 1)
@@ -84,8 +84,8 @@ def fingerprint64(data: bytes) -> int:
     v = s.v[0] + first & _MASK
     s = s._replace(v=(v, s.v[1]), w=(first + v & _MASK, s.w[1]))
     s = _add_round(s, struct.unpack_from("<8Q", data, size - 64), mul, 9)
-    low = _join(s.v[0], s.w[0], mul) + _mix(s.y) * _K0 + s.z
-    return _join(low & _MASK, _join(s.v[1], s.w[1], mul) + s.x & _MASK, mul)
+    low = _hash_16(s.v[0], s.w[0], mul) + _shift_mix(s.y) * _K0 + s.z
+    return _hash_16(low & _MASK, _hash_16(s.v[1], s.w[1], mul) + s.x & _MASK, mul)
 
 
 _BEGIN = re.compile(rb"\x08[\x80-\xff]{0,9}[\x00-\x7f]\x10", re.DOTALL)

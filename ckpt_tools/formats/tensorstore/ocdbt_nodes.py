@@ -186,17 +186,17 @@ def _read_files(r: Reader, base: str) -> list[File]:
 def _read_places(r: Reader, files: Sequence[File], n: int, optional: bool = False) -> list[Place | None]:
     """Return ``n`` places; an ``optional`` place may be None: the tree is empty. Raise Damage."""
     indexes, offsets, lengths = r.varints(n), r.varints(n), r.varints(n)
-    out: list[Place | None] = []
+    places: list[Place | None] = []
     for i, offset, length in zip(indexes, offsets, lengths, strict=True):
         if i >= len(files):
             raise r.bad(f"file {i} of {len(files)}")
         if optional and offset == length == _MISSING:
-            out.append(None)
+            places.append(None)
         elif offset + length > _MISSING:
             raise r.bad(f"{length} bytes at {offset}")
         else:
-            out.append(Place(files[i], offset, length))
-    return out
+            places.append(Place(files[i], offset, length))
+    return places
 
 
 def _skip_statistics(r: Reader, n: int) -> None:
