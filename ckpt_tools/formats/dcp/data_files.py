@@ -99,7 +99,7 @@ def check(source: Source, anatomy: Anatomy, pieces: Sequence[Piece]) -> Iterator
 def _read_archive(
     source: Source, anatomy: Anatomy, p: Piece
 ) -> Generator[Finding, None, tuple[list[Tensor], bool]]:
-    """Check a segment's archive; return its tensors, and whether an error was found. Fill ``anatomy``."""
+    """Check a segment's archive; return its tensors, and whether it has errors. Its checksums are added."""
     box = Anatomy(key=anatomy.key, regions=None if anatomy.regions is None else [])
     name, failed, check = p.fqn[:200], False, torch_zip.FORMAT.checks[Level.STRUCTURE]
     reading = inside(source, p.start, p.length, check, box, prefix=f"{name!r}: ")
@@ -143,8 +143,8 @@ def _make_mismatch(p: Piece, t: Tensor) -> Finding:
 
 
 def check_object(source: Source, anatomy: Anatomy, p: Piece) -> Iterator[Finding]:
-    """Check an object's segment: a torch.save archive, as both planners of torch write it, or a plain pickle
-    of another planner. ``dcp.load`` hands either to torch.load, which unpickles it without asking.
+    """Check an object's segment: a torch.save archive, as both existing planners write it, or the plain
+    pickle of another planner. ``dcp.load`` hands any segment to torch.load, which unpickles without asking.
     """
     anatomy.keys.add(p.fqn)
     title = f"the object {p.fqn[:200]!r}"

@@ -229,7 +229,7 @@ def _find_repeated_names(paths: Any) -> set[Any]:
 
 def _check_tiles(entries: Mapping[str, Entry], segments: Sequence[Segment]) -> Iterator[Finding]:
     """Check that chunks fill every tensor without overlap. One rank's save (``__<rank>.metadata``,
-    no_dist=True) may hold only its own shards: torch checks volumes only when several ranks save.
+    no_dist=True) may lack the shards of others: torch checks volumes only when several ranks save.
     """
     writers = {m[1] for path in {s.path for s in segments} if (m := _DATA.fullmatch(path.rpartition("/")[2]))}
     holes = []

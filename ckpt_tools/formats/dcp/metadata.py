@@ -391,7 +391,7 @@ class _Walk:
         return ""
 
     def _find_weak_number(self) -> str:
-        """Return why a changed number may go unseen, or "" if it may not; the text before it names it."""
+        """Return why a changed number may go unseen, or "" if it may not; the last text names it."""
         if self._global.endswith("MEM_FORMAT_ENCODING"):
             return _DEPRECATED
         is_compared = self._sizes or self._text in ("offset", "length", "index")

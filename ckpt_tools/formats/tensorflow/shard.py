@@ -183,7 +183,7 @@ def _remember_value(i: Item, order: str, source: Source, anatomy: Anatomy) -> No
 
 
 def _count_objects(raw: bytes) -> int:
-    """Return the objects (field 1) in a string scalar with a TrackableObjectGraph, 0 if it is damaged."""
+    """Return how many objects (field 1) a TrackableObjectGraph in a string scalar has, 0 if damaged."""
     try:
         length, at = read_varint(raw, 0, len(raw))
         whole = at + 4 + length == len(raw)

@@ -226,7 +226,7 @@ def _make_claim(items: list[Item], names: Mapping[bytes, str], order: str, keys:
 
 
 def _check_place(i: Item, shards: int) -> Iterator[Finding]:
-    """Check a tensor's size against type and shape, and its shard number. Raise Damage for the latter."""
+    """Check a tensor's size against type and shape, and its shard. Raise Damage if there is no such shard."""
     elements = i.elements
     if i.item is None:
         yield finding("unknown-dtype", f"{i.name[:200]!r} is of {i.dtype}", offset=i.at)

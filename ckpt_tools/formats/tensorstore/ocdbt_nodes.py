@@ -219,13 +219,13 @@ def _read_inline_versions(r: Reader, files: Sequence[File], arity: int) -> tuple
 
 
 def _read_version_nodes(r: Reader, files: Sequence[File], most: int, height: int | None) -> list[Versions]:
-    """Return the entries of an interior version tree node, or of a manifest, which stores heights (None)."""
+    """Return the entries of an interior version tree node, or of a manifest, whose ``height`` is None."""
     n = r.count(most, 0 if height is None else 1)
     r.varints(n)  # generation numbers
     places = _read_places(r, files, n)
     r.varints(n)  # numbers of generations
     r.take(8 * n)
-    heights = list(r.take(n)) if height is None else [height] * n
+    heights = list(r.take(n)) if height is None else [height] * n  # a manifest stores heights
     return [Versions(p, h) for p, h in zip(places, heights, strict=True) if p is not None]
 
 
@@ -257,7 +257,7 @@ def read_manifest(data: bytes) -> Manifest:
 
 
 def read_version_node(data: bytes, base: str, height: int) -> list[Root | Versions]:
-    """Return the entries in a version tree node's body; ``base`` is its file's. Raise Damage."""
+    """Return the entries in a version tree node's body; ``base`` is that of its file. Raise Damage."""
     r = Reader(data, "a version tree node")
     arity, stored_height = _read_arity(r), r.fixed(1)
     if stored_height != height:

@@ -47,7 +47,7 @@ def _find_flips(found: Mapping[str, object], known: tuple[str, ...]) -> Iterator
 
 
 def _read_leaf(name: str, entry: object, errors: list[str]) -> str | None:
-    """Return a leaf's stored array or None; add to ``errors``. Raise Damage where Orbax refuses the leaf."""
+    """Return the name of a leaf's stored array or None; fill ``errors``. Raise Damage if Orbax refuses it."""
     leaf = mapping(entry)
     keys, value = sequence(leaf.get("key_metadata")), mapping(leaf.get("value_metadata"))
     names = [mapping(k).get("key") for k in keys]

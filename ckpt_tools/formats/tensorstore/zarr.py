@@ -329,8 +329,8 @@ class Chunk(Struct, frozen=True):
 
 
 class Described(Struct, frozen=True):
-    """One claim on the metadata of an array in the directory ``name``, made by an index of format ``format``:
-    every chunk must be there, as the index describes it too. The format zarr checks the chunks.
+    """One claim on the metadata of the array in the directory ``name``, by an index of format ``format``. The
+    index needs every chunk, so each file must be there; the format zarr checks the chunks.
     """
 
     name: str
