@@ -20,7 +20,7 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import NAME
 from ckpt_tools.formats.seals.seal import CODE
-from ckpt_tools.guard.signing import find_state, merge_below, remove_fragments
+from ckpt_tools.guard.fragments import find_state, merge_below, remove_fragments
 from ckpt_tools.guard.targets import Target, describe, files_of, find_size, targets
 from ckpt_tools.guard.writing import SEAL_ELSEWHERE, put, remove_abandoned, require_writable
 from ckpt_tools.inspection.digest_pass import Digested, DigestPass

@@ -1,5 +1,5 @@
 """Signatures over sealed files, as ``model_signing verify key`` accepts them: of a whole directory, or of
-each file; and seals merged from fragments.
+each file.
 """
 
 from __future__ import annotations
@@ -7,28 +7,17 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from ckpt_tools import __version__
 from ckpt_tools.errors import UsageError
-from ckpt_tools.findings import finding
 from ckpt_tools.formats.common.format import Damage
 from ckpt_tools.formats.manifests.model_signing import read_statement
-from ckpt_tools.formats.seals import document
 from ckpt_tools.formats.seals.document import FRAGMENTS, NAME, SIGNATURE, signature_beside
 from ckpt_tools.guard.targets import Target, files_of
-from ckpt_tools.guard.writing import opened_home, put, remove_abandoned
-from ckpt_tools.inspection.seals import EXTRA, Given, Known, manifest_of, replaces, usable
-from ckpt_tools.model.finding import Finding
-from ckpt_tools.model.seal import Seal, SealedFile, SealedOne
-from ckpt_tools.model.selection import ReadOptions
-from ckpt_tools.reading.opening import open_session
+from ckpt_tools.inspection.seals import EXTRA, Given, manifest_of, usable
+from ckpt_tools.model.seal import SealedFile
 from ckpt_tools.storage import LocalSource, ShortRead
-from ckpt_tools.storage.urls import is_url
 
 DIGEST = "sha256"
 _IGNORED = (SIGNATURE, NAME, FRAGMENTS, ".git", ".gitattributes", ".github", ".gitignore")
@@ -103,84 +92,3 @@ class Signer:
             with tempfile.TemporaryDirectory() as aside:
                 config.sign(Path(target.base), Path(aside) / SIGNATURE)
                 yield s.path, (Path(aside) / SIGNATURE).read_bytes()
-
-
-def merge_below(root: str, read: ReadOptions, *, dry_run: bool) -> Iterator[SealedOne]:
-    """Write one seal for each directory in which all ranks sealed their files; read no checkpoint file."""
-    seals = open_session(root, read).indexes.seals  # the files of 100,000 ranks are not kept
-    if seals is None:
-        return
-    seals.read_all()
-    by_home: dict[str, list[Known]] = {}
-    for known in seals.known:
-        if known.seal.fragment is not None:
-            by_home.setdefault(known.base, []).append(known)
-    for home, found in sorted(by_home.items()):
-        fragments = sorted(found, key=lambda k: k.path)
-        above = os.path.dirname(os.path.dirname(fragments[0].path))
-        done = SealedOne(home, f"{above}/{document.NAME}", "merged", f"{len(fragments)} ranks")
-        for directory in () if dry_run else (above, os.path.dirname(fragments[0].path)):
-            remove_abandoned(directory)
-        # a merge that was interrupted has left a whole seal
-        whole = next((k.seal for k in seals.at(done.seal) if replaces(k, fragments)), None)
-        if whole is None:
-            whole, wrong = _merge(fragments, seals.findings)
-            if whole is None:
-                yield replace(done, state=find_state(wrong), findings=tuple(wrong))
-                continue
-            if not dry_run:
-                put(done.seal, document.text(whole), away=read.seal_dir is not None)
-        if not dry_run:
-            remove_fragments(above, [os.path.basename(k.path) for k in fragments])
-        yield replace(done, files=len(whole.files), size=sum(f.size for f in whole.files))
-
-
-def _merge(
-    fragments: Sequence[Known], findings: dict[str, list[Finding]]
-) -> tuple[Seal | None, list[Finding]]:
-    """Return (the seal of all fragments, []), or (None, why they cannot be merged)."""
-    first = fragments[0]
-    wrong = [replace(f, path=k.path) for k in fragments for f in findings.get(k.path, ())]
-    algorithms = {k.seal.algorithm for k in fragments}
-    if len(algorithms) > 1:
-        why = f"its fragments have digests of {' and '.join(sorted(algorithms))}"
-        wrong.append(finding("seal-incomplete", why, path=first.path))
-    files = dict[str, SealedFile]()
-    for known in fragments:
-        for f in known.seal.files:
-            if files.setdefault(f.path, f) != f:
-                why = f"another rank has sealed other contents of {f.path!r}"
-                wrong.append(finding("seal-mismatch", why, path=known.path))
-    if wrong:
-        return None, wrong
-    named = tuple(files[n] for n in sorted(files))
-    return Seal(__version__, first.seal.checkpoint, algorithms.pop(), named), []
-
-
-def find_state(wrong: Sequence[Finding]) -> str:
-    """Return the state of a target that is not sealed, by the most serious finding."""
-    codes = {f.code for f in wrong}
-    if codes & {"unreadable", "unread-pickle"}:
-        return "unreadable"
-    if "in-use" in codes:
-        return "in-use"
-    return "unfinished" if codes in ({"unfinished-save"}, {"seal-incomplete"}) else "broken"
-
-
-def remove_fragments(home: str, only: Sequence[str] | None = None) -> None:
-    """Remove fragments, all or ``only`` some names, after the seal that replaces them is written. Fragments
-    that stay are compared with the files, as the seal is.
-    """
-    home = f"{home}/{document.FRAGMENTS}"
-    with suppress(OSError):
-        if is_url(home):
-            from ckpt_tools.storage.stores.mounts import store_of
-
-            store, key = store_of(home)
-            listed = [o.key.rpartition("/")[2] for o in store.directory(key)[0]] if only is None else only
-            store.delete([f"{key}/{name}" for name in listed if document.is_fragment(name)])
-            return
-        with opened_home(home) as at:
-            for name in filter(document.is_fragment, os.listdir(at) if only is None else only):
-                os.unlink(name, dir_fd=at)
-        os.rmdir(home)

@@ -38,7 +38,7 @@ from ckpt_tools.layouts.common.layout import (
 )
 from ckpt_tools.layouts.common.piece import JSON, TORCH, Changes, Claim, Content, Piece, Readers, Stage, Where
 from ckpt_tools.model.part import Kind
-from ckpt_tools.model.ranges import read_table
+from ckpt_tools.model.tables import read_table
 
 _ENUMS: Mapping[type[Enum], str]
 _ENUMS = {Claim: "claim", Stage: "stage", Changes: "changes", Where: "where", Kind: "kind"}

@@ -21,7 +21,7 @@ from ckpt_tools.layouts.declared import declare
 from ckpt_tools.model.checkpoint import Checkpoint
 from ckpt_tools.model.finding import Flaw
 from ckpt_tools.model.part import Kind, Part
-from ckpt_tools.model.ranges import read_table
+from ckpt_tools.model.tables import read_table
 
 _FORMATS = (
     *("torch_zip", "torch_legacy", "torch_tar", "mindspore_ckpt", "safetensors", "npz", "npy", "eqx"),

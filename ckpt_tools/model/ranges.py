@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pkgutil
 import re
-import sys
 from collections.abc import Collection, Iterable
-from typing import Any
 
 Ranges = tuple[tuple[int, int], ...]
 """(first, last) of each range of consecutive numbers, ascending."""
@@ -115,12 +112,3 @@ def tensor_names(of: Collection[str]) -> str:
     first = sorted(of)[:_TENSORS]
     more = f" and {len(of) - len(first):,} more" if len(of) > len(first) else ""
     return names(name[:200] for name in first) + more
-
-
-def read_table(package: str, file: str) -> dict[str, Any]:
-    """Return the contents of a TOML file in a package."""
-    if sys.version_info >= (3, 11):
-        import tomllib as toml
-    else:
-        import tomli as toml
-    return toml.loads((pkgutil.get_data(package, file) or b"").decode())

@@ -14,9 +14,9 @@ from ckpt_tools.findings import finding
 from ckpt_tools.formats.named import ROWS
 from ckpt_tools.model.finding import Finding, Notes, Severity
 from ckpt_tools.model.part import Part
-from ckpt_tools.model.ranges import read_table
 from ckpt_tools.model.report import Box, Guard, Level, Region, Report, Scalar, Stats, Tensor, Unlisted
 from ckpt_tools.model.seal import SealedFile
+from ckpt_tools.model.tables import read_table
 from ckpt_tools.storage import Identity, ShortRead, Source, Window
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import re
 import sys
 from functools import lru_cache
 
-from ckpt_tools.model.ranges import read_table
+from ckpt_tools.model.tables import read_table
 
 
 def read_names(table: str) -> frozenset[str]:
