@@ -1,5 +1,5 @@
-"""Checksums over a Source: what they cover, and whether they match; bounded memory, several threads, every
-byte read once.
+"""Checksums over a Source: the bytes that they cover, and whether they match. Every byte is read once, by
+several threads, in bounded memory.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""CRCs: what they are worked out with, and how those of two ranges become that of both, so that one huge
-range can be split over threads and machines.
+"""CRCs: compute them, and combine those of two ranges, so that one huge range can be split over threads and
+machines.
 
-Which bit was flipped, worked out from a stored CRC alone.
+Find the one bit that was flipped, from the stored CRC and the computed one.
 
-A CRC is linear: what a flipped bit adds to it is x^e modulo the CRC's polynomial, where e counts the bits
-behind it (and 32 for the CRC itself). The powers of x repeat after the order of x: 2^32 - 1 for CRC-32,
-whose polynomial is primitive, and 2^31 - 1 for CRC-32C, which has the factor x + 1. Below that, the
-difference of two CRCs is that of one bit, or of none; the exponent is found by baby steps and giant steps,
-in time of the square root.
+A CRC is linear: a flipped bit adds x^e modulo the CRC's polynomial to it, where e counts the bits behind the
+flipped one (and 32 for the CRC itself). The powers of x repeat after the order of x: 2^32 - 1 for CRC-32,
+whose polynomial is primitive, and 2^31 - 1 for CRC-32C, whose polynomial has the factor x + 1. For exponents
+below the order, the difference of two CRCs is that of exactly one bit, or of none; baby steps and giant steps
+find the exponent, in time of the square root.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["crc32", "crc32_combine"]  # all else is defined here
 
 
 class Crc(Struct, frozen=True):
-    """A CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first; ``combine(a, b, length)``
-    is that of two joined ranges, the second of ``length`` bytes.
+    """One kind of CRC. ``update(data, start)`` goes on from ``start``, which is 0 at first; ``combine(a, b,
+    length)`` is the CRC of two joined ranges, the second of ``length`` bytes.
     """
 
     name: str
@@ -40,27 +40,27 @@ class Crc(Struct, frozen=True):
     combine: Callable[[int, int, int], int]
 
     def __reduce__(self) -> str:
-        return self.name.replace("-", "")  # elsewhere it is what the same constant is there
+        return self.name.replace("-", "")  # pickled as the name of its constant: CRC32
 
 
 def combine(poly: int, a: int, b: int, length: int) -> int:
-    """CRC of two joined ranges, of a reflected polynomial: ``a`` moved on by ``length`` bytes of zeros, which
-    are a factor x^(8·length). Microseconds.
+    """Return the CRC of two joined ranges with the CRCs ``a`` and ``b``, the second of ``length`` bytes:
+    ``a`` times x^(8·length), plus ``b``. Takes microseconds.
 
-    How wide the CRC is shows in the polynomial: the coefficient of the lowest power, which is 1 in every
-    CRC's, is its highest bit.
+    ``poly`` is reflected: the highest bit is the coefficient of the lowest power, which is 1 in every CRC, so
+    it tells the width.
     """
     return times(poly, _zeros(poly, length), a) ^ b if a else b
 
 
 @lru_cache(256)  # almost all units of a file are of one length
 def _zeros(poly: int, length: int) -> int:
-    """x^(8·length) modulo the polynomial."""
+    """Return x^(8·length) modulo the polynomial."""
     return power_of_x(poly, 8 * length)
 
 
 def power_of_x(poly: int, exponent: int) -> int:
-    """x^exponent modulo the polynomial; the coefficient of the lowest power is the highest bit."""
+    """Return x^exponent modulo the polynomial; the coefficient of the lowest power is the highest bit."""
     product, k = 1 << poly.bit_length() - 1, 0
     while exponent:
         if exponent & 1:
@@ -72,7 +72,7 @@ def power_of_x(poly: int, exponent: int) -> int:
 
 @lru_cache(256)
 def _square(poly: int, k: int) -> int:
-    """x^(2^k) modulo the polynomial."""
+    """Return x^(2^k) modulo the polynomial."""
     if k == 0:
         return 1 << poly.bit_length() - 2
     half = _square(poly, k - 1)
@@ -80,7 +80,7 @@ def _square(poly: int, k: int) -> int:
 
 
 def times(poly: int, a: int, b: int) -> int:
-    """The product of two polynomials over GF(2), modulo a third."""
+    """Return the product of two polynomials over GF(2), modulo ``poly``."""
     product, top = 0, 1 << poly.bit_length() - 1
     rest = top - 1
     while a:
@@ -92,7 +92,7 @@ def times(poly: int, a: int, b: int) -> int:
 
 
 def crc32c(data: memoryview | bytes, start: int = 0) -> int:
-    """CRC-32C (Castagnoli), unmasked."""
+    """Return the CRC-32C (Castagnoli), unmasked."""
     return castagnoli()(data, start)
 
 
@@ -130,10 +130,9 @@ CRC32 = Crc("CRC-32", crc32, crc32_combine)
 CRC32C = Crc("CRC-32C", crc32c, crc32c_combine)
 CRC64NVME = Crc("CRC-64-NVME", crc64nvme, crc64nvme_combine)
 
-
 POLYNOMIALS = {CRC32.name: 0xEDB88320, CRC32C.name: 0x82F63B78}
-"""Reflected, as the tables of both are."""
-_ORDERS = {CRC32.name: (1 << 32) - 1, CRC32C.name: (1 << 31) - 1}
+"""Reflected, as in the tables of both."""
+_ORDERS = {CRC32.name: (1 << 32) - 1, CRC32C.name: (1 << 31) - 1}  # of x
 _WIDTH = 32
 _BABY = 1 << 16
 _ONE, _X = 1 << 31, 1 << 30
@@ -148,16 +147,16 @@ class Flip(Struct, frozen=True):
 
 
 def longest(crc: Crc) -> int:
-    """Bytes that a CRC may cover for one flipped bit to be told from all others: 512 MiB for CRC-32, 256 MiB
-    for CRC-32C, less than the CRC itself; 0 for what is no such CRC.
+    """Return how many bytes a CRC may cover for each flipped bit to give another difference: 512 MiB for
+    CRC-32 and 256 MiB for CRC-32C, less the CRC itself; 0 for any other CRC.
     """
     return (_ORDERS.get(crc.name, _WIDTH) - _WIDTH) // 8
 
 
 def flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
-    """The one bit of ``length`` bytes whose change makes that ``difference`` (exclusive or of the stored CRC
-    and the one of the bytes); None where no single bit of them does, also where it lies in the stored CRC,
-    and where the bytes are more than ``longest``.
+    """Return the one bit of ``length`` bytes whose flip makes this ``difference`` (exclusive or of the stored
+    CRC and the computed one). None if no single bit of the bytes does, also if the flipped bit is one of the
+    stored CRC, and for more bytes than ``longest``.
     """
     if not 0 < length <= longest(crc):
         return None
@@ -169,12 +168,12 @@ def flipped_bit(crc: Crc, difference: int, length: int) -> Flip | None:
 
 
 def odds(length: int) -> float:
-    """The most probable that random damage of ``length`` bytes looks like one flipped bit."""
+    """Return the highest probability that random damage of ``length`` bytes looks like one flipped bit."""
     return 8 * length / (1 << _WIDTH)
 
 
 def _logarithm(name: str, value: int, below: int) -> int | None:
-    """The least e below ``below`` with x^e = value, modulo the polynomial."""
+    """Return the least e below ``below`` with x^e = value, modulo the polynomial; None if there is none."""
     poly, table = POLYNOMIALS[name], _baby_steps(name)
     # x^-m is x^(order - m)
     back = power_of_x(poly, _ORDERS[name] - _BABY)
@@ -188,7 +187,7 @@ def _logarithm(name: str, value: int, below: int) -> int | None:
 
 @lru_cache(2)
 def _baby_steps(name: str) -> dict[int, int]:
-    """x^0 to x^(m-1), each with its exponent."""
+    """Return {x^e: e} for all e from 0 to _BABY - 1."""
     poly, value, out = POLYNOMIALS[name], _ONE, dict[int, int]()
     for exponent in range(_BABY):
         out[value] = exponent

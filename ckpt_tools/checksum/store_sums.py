@@ -1,9 +1,9 @@
-"""The checksums that stores keep of objects, worked out from bytes that are read anyway, from those of parts,
-and from the digests that a seal has.
+"""Compute the checksums that stores keep of objects: from bytes that are read anyway, from the checksums of
+parts, or from the digests in a seal; and compare them.
 
 S3 keeps a checksum of the whole object, or of the checksums of the parts that it was uploaded in
 (https://docs.aws.amazon.com/AmazonS3/latest/userguide/checking-object-integrity-upload.html). CRCs of parts
-combine to that of the whole; other checksums of parts need the bytes.
+combine to the CRC of the whole object; any other checksum of the whole needs the bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from ckpt_tools.model.seal import StoreChecksum, StoreChecksums
 from ckpt_tools.storage import Source
 
 CRCS = {"crc32c": CRC32C, "crc32": CRC32, "crc64nvme": CRC64NVME}
-_BYTES = {"crc32c": 4, "crc32": 4, "crc64nvme": 8}
+_BYTES = {"crc32c": 4, "crc32": 4, "crc64nvme": 8}  # of a CRC
 CHEAPEST = ("crc32c", "crc32", "crc64nvme", "sha256", "sha1", "sha512", "md5")
-"""What is worked out of bytes, where a store keeps several: the first of these."""
+"""If a store keeps several checksums, the first of these is computed from the bytes."""
 STRONGEST = ("sha512", "sha256", "sha1", "md5", "crc64nvme", "crc32c", "crc32")
-"""Which is named, where several are equal."""
+"""If several checksums are equal, the first of these is named."""
 
 
 def can_work_out(algorithm: str) -> bool:
-    """Whether what it takes is installed: CRC-64/NVME is in a package of its own."""
+    """Return True if the algorithm is installed: CRC-64/NVME needs the package awscrt."""
     return algorithm in CHEAPEST and (algorithm != "crc64nvme" or find_spec("awscrt") is not None)
 
 
@@ -39,7 +39,7 @@ def can_work_out(algorithm: str) -> bool:
 
 
 def combined(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
-    """The CRC of joined ranges, from (the CRC, how many bytes) of each."""
+    """Return the CRC of joined ranges, from (CRC, length in bytes) of each."""
     crc, total = CRCS[algorithm], 0
     for value, length in parts:
         total = crc.combine(total, int.from_bytes(value, "big"), length)
@@ -47,15 +47,15 @@ def combined(algorithm: str, parts: Iterable[tuple[bytes, int]]) -> bytes:
 
 
 def composite(algorithm: str, values: Iterable[bytes]) -> bytes:
-    """The checksum of the checksums of parts."""
+    """Return the composite checksum: the checksum of the joined checksums of the parts."""
     data = b"".join(values)
     if algorithm in CRCS:
         return _as_bytes(algorithm, CRCS[algorithm].update(data, 0))
     return hashlib.new(algorithm, data, usedforsecurity=False).digest()
 
 
-def told_of_whole(told: StoreChecksums) -> StoreChecksums:
-    """With that of the whole object where the CRCs of all its parts are told, and fit their composite."""
+def add_whole_checksums(told: StoreChecksums) -> StoreChecksums:
+    """Return the checksums and the CRC of the whole object, if the CRCs of all parts fit their composite."""
     have, more = {s.algorithm for s in told.sums if s.whole}, list[StoreChecksum]()
     for s in told.sums:
         combines = s.algorithm in CRCS and s.algorithm not in have and can_work_out(s.algorithm)
@@ -68,7 +68,7 @@ def told_of_whole(told: StoreChecksums) -> StoreChecksums:
 
 
 class Agreement(Struct, frozen=True):
-    """Whether the bytes that a store keeps are those that ``known`` digests are of, by which ``checksum``."""
+    """One comparison of a store's ``checksum`` with a ``known`` digest, and whether they are the ``same``."""
 
     same: bool
     checksum: StoreChecksum
@@ -76,7 +76,7 @@ class Agreement(Struct, frozen=True):
 
 
 def compared(told: StoreChecksums, known: Mapping[str, bytes]) -> Agreement | None:
-    """What checksums of a whole object say beside digests of bytes, if any proves; one that differs wins."""
+    """Compare checksums of a whole object with known digests: a difference wins, None if none proves."""
     pairs = [(s, known[s.algorithm]) for s in told.sums if s.whole and s.algorithm in known]
     for s, digest in pairs:
         if s.value != digest and not s.weak:
@@ -89,7 +89,7 @@ def compared(told: StoreChecksums, known: Mapping[str, bytes]) -> Agreement | No
 
 
 def of_chunks(checksum: StoreChecksum, size: int, chunk_crcs: Sequence[bytes]) -> bytes | None:
-    """A composite CRC from those of a seal's chunks; None where a part does not end with a chunk."""
+    """Return a composite CRC from the CRCs of a seal's chunks; None if a part does not end with a chunk."""
     if checksum.algorithm not in CRCS or checksum.whole or sum(checksum.parts) != size:
         return None
     values, at, first = list[bytes](), 0, 0
@@ -113,8 +113,8 @@ def _as_bytes(algorithm: str, value: int) -> bytes:
 
 
 class WorkedOut:
-    """One checksum of a store, worked out while a file is read: ``sums`` are to be read with all others that
-    are, ``taken`` keeps what they came to. One of the checksums of parts has a sum for each part.
+    """One checksum of a store (``of``), computed while a file is read: read ``sums`` with all other sums,
+    then ``collect`` keeps their values. A composite checksum has one sum for each part.
     """
 
     def __init__(self, of: StoreChecksum, size: int) -> None:
@@ -124,32 +124,32 @@ class WorkedOut:
         starts = accumulate(of.parts, initial=0)
         extents = [Extent(0, size)] if of.whole else [Extent(*at) for at in zip(starts, of.parts)]  # noqa: B905
         self.sums = [Sum(f"{_WHAT} {e.offset}", ASKED, (e,), e.offset, hash=make) for e in extents]
-        self._extents, self._came = extents, dict[int, bytes]()
+        self._extents, self._values = extents, dict[int, bytes]()
 
-    def taken(self, told: Iterable[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
-        """Keeps what is its own, and passes on all else."""
+    def collect(self, differing: Iterable[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
+        """Keep the values of ``sums``; yield all other sums with their values."""
         mine = {s: i for i, s in enumerate(self.sums)}
-        for s, got in told:
+        for s, got in differing:
             if (i := mine.get(s)) is None:
                 yield s, got
             elif isinstance(got, int):
-                self._came[i] = _as_bytes(self.of.algorithm, got)
+                self._values[i] = _as_bytes(self.of.algorithm, got)
             elif isinstance(got, bytes):
-                self._came[i] = got
+                self._values[i] = got
 
     @property
     def value(self) -> bytes | None:
-        """What the bytes come to; None while they were not all read."""
-        if len(self._came) != len(self.sums):
+        """Return the checksum of the bytes; None if they were not all read."""
+        if len(self._values) != len(self.sums):
             return None
-        values = [self._came[i] for i in range(len(self.sums))]
+        values = [self._values[i] for i in range(len(self.sums))]
         return values[0] if self.of.whole else composite(self.of.algorithm, values)
 
     @property
     def first_wrong(self) -> Extent | None:
-        """The first part of an upload that differs from what the store says of that part, where it does."""
-        told = enumerate(self.of.part_values if len(self.of.part_values) == len(self.sums) else ())
-        wrong = (i for i, value in told if i in self._came and self._came[i] != value)
+        """Return the first part of an upload with another checksum than the store keeps, None if none."""
+        parts = enumerate(self.of.part_values if len(self.of.part_values) == len(self.sums) else ())
+        wrong = (i for i, value in parts if i in self._values and self._values[i] != value)
         return next((self._extents[i] for i in wrong), None)
 
 
@@ -157,7 +157,7 @@ _WHAT = "the checksum that the store keeps, from byte"
 
 
 def to_work_out(told: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None:
-    """The cheapest whose difference is damage, or, ``to_prove``, whose equality proves the bytes."""
+    """Return the cheapest checksum whose difference is damage (``to_prove``: whose equality is proof)."""
     usable = [
         s
         for s in told.sums
@@ -172,8 +172,8 @@ def to_work_out(told: StoreChecksums, *, to_prove: bool) -> StoreChecksum | None
 def work_out(
     source: Source, of: StoreChecksum, *, jobs: int = 0, progress: Progress | None = None
 ) -> bytes | None:
-    """One checksum of a store from the bytes of a file, read once. Raises as ``mismatches`` does."""
+    """Return a store's checksum as computed from the bytes of a file, read once. Raises as ``mismatches``."""
     out = WorkedOut(of, source.size)
-    for _ in out.taken(mismatches(source, out.sums, jobs=jobs, progress=progress)):
+    for _ in out.collect(mismatches(source, out.sums, jobs=jobs, progress=progress)):
         raise AssertionError("nothing is stored that could differ")
     return out.value

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from ckpt_tools.formats import Anatomy, format_of
-from ckpt_tools.inspection.digests import placed
+from ckpt_tools.inspection.digests import runs_by_name
 from ckpt_tools.model.finding import Finding, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report, Scalar, Tensor
@@ -144,7 +144,7 @@ class Side(Struct):
     @property
     def stored(self) -> dict[str, int]:
         """Bytes that the file holds of each tensor with a place: fewer than its shape needs if expanded."""
-        where = placed(self.anatomy.tensors, self.report.size)
+        where = runs_by_name(self.anatomy.tensors, self.report.size)
         return {name: sum(n for _, n in at) for name, at in where.items()}
 
     @property

@@ -1,4 +1,4 @@
-"""One file and a level in, one report out: the only stage that reads files."""
+"""Check one file up to a level and report on it: the only stage that reads files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ckpt_tools.formats.common.counters import optimizer_step, scalar_counters
 from ckpt_tools.formats.common.held import find_held
 from ckpt_tools.formats.common.zeros import MOST, lost_pages, watching, zero_tensors
 from ckpt_tools.formats.named import MANIFESTS
-from ckpt_tools.inspection.digests import digests_of, page_digests, placed
+from ckpt_tools.inspection.digests import digests_of, page_digests, runs_by_name
 from ckpt_tools.inspection.recognise import recognise
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict, cut_short, worst
@@ -38,18 +38,18 @@ from ckpt_tools.storage.urls import absolute, is_url
 if TYPE_CHECKING:
     from ckpt_tools.inspection.kept_checksum import KeptChecksum
 
-_SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})
+_SHALLOW = frozenset({"needs-extra", "needs-key", "wrong-key"})  # with one, the level values is not reached
 _NO_FILE = {errno.ELOOP: "symlink-loop", errno.EISDIR: "not-a-file"}
-"""Errors that say what a path is, and not that it could not be looked at."""
+"""OSErrors that say what a path is; any other one says that the path could not be looked at."""
 _ROLE = re.compile(
     r"optimizer|scheduler|scaler|rng_state|random_states|training_args|pytorch_model|adapter_model"
 )
-"""Names of parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
-_BLIND = NOT_SEEN | {"not-loaded", "wrong-key"}
-Told = Iterator[tuple[Sum, Outcome]]
-Read = Callable[[OpenFile, "list[Sum]", "list[tuple[int, int]]"], Told]
-"""Reads the content of a file: called with it, its stored checksums, and the list to which the zero pages
-that no checksum covers are to be added. Yields the checksums that do not match; may raise as reading does.
+"""File names of the parts of a checkpoint (transformers/trainer.py, accelerate/utils/constants.py)."""
+_BLIND = NOT_SEEN | {"not-loaded", "wrong-key"}  # with one of these findings the verdict is unknown
+Mismatches = Iterator[tuple[Sum, Outcome]]  # the stored checksums that do not match, and the values computed
+Read = Callable[[OpenFile, "list[Sum]", "list[tuple[int, int]]"], Mismatches]
+"""Reads the content of a file, given the file, its stored checksums and a list. Adds (start, stop) of each
+zero page that no checksum covers to the list. Raises ShortRead, OSError and Stopped.
 """
 
 
@@ -67,13 +67,13 @@ def inspect(
     io: str = "auto",
     again: bool = True,
 ) -> tuple[Report, Anatomy]:
-    """Read one file to ``level`` with ``jobs`` threads and report: an ``Inspection`` as a whole. What looks
-    broken in a store is read ``again`` before it is called so, unless the store's own checksum says that
-    these are the bytes that it has.
+    """Return the report and the anatomy of a file, read up to ``level`` with ``jobs`` threads; the other
+    parameters are those of ``Inspection``. A file in a store that looks broken is read ``again`` before the
+    report says so, unless the store's own checksum proves that the store has these bytes.
     """
 
-    def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
-        return mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(empty))
+    def read(source: OpenFile, sums: list[Sum], zero_pages: list[tuple[int, int]]) -> Mismatches:
+        return mismatches(source, sums, jobs=jobs, progress=progress, gaps=True, watch=watching(zero_pages))
 
     make = partial(
         Inspection, path, level, expect, claims, progress, require, key, explain, io, asks_store=True
@@ -82,7 +82,7 @@ def inspect(
     report, anatomy = first.run(read)
     if not again or first.proven or not is_in_doubt(report):
         return report, anatomy
-    from ckpt_tools.inspection.kept_checksum import weigh_again  # what lies on disks is read once
+    from ckpt_tools.inspection.kept_checksum import weigh_again  # a file on a disk is read once
 
     second = make()
     later, anatomy = second.run(read)
@@ -90,22 +90,22 @@ def inspect(
 
 
 def is_in_doubt(report: Report) -> bool:
-    """Return True if a report may be about damage that the store of the file does not have."""
+    """Return True if the damage in a report may have arisen between the store of the file and here."""
     wrong = report.verdict is Verdict.BROKEN or any(f.code == NOT_KEPT for f in report.findings)
     return wrong and is_url(report.path)
 
 
 class Inspection(Struct):
-    """One pass over one file, to ``level``. ``expect`` names the formats its layout allows, ``claims`` is
-    what indexes beside the file say about it, ``require`` names entries that must be in it.
+    """One pass over one file, up to ``level``. ``expect`` names the formats its layout allows,
+    ``claims`` are statements of indexes about the file, ``require`` names entries that it must have.
 
-    ``key`` decrypts, and with ``explain`` the report has a map of the file's bytes. ``io`` is that of
-    ``opened``. Never raises for what is in the file; OSErrors become the finding ``unreadable`` and the
-    verdict unknown. When ``progress`` raises Stopped, the pass is ``stopped``, and the report has the level
-    that was reached and what was found until then.
-    A file of no known format whose name says nothing gets ``format`` None and no findings.
-    Where it ``asks_store``, all content that is read of an object is compared with the checksum that its
-    store keeps of it: ``as_kept`` where that fits, ``proven`` where nothing was wrong before, either.
+    ``key`` decrypts the file, ``explain`` adds a map of its bytes to the report, ``io`` is a parameter of
+    ``opened``. Never raises for the content of the file; an OSError becomes the finding ``unreadable`` and
+    the verdict unknown. If ``progress`` raises Stopped, ``stopped`` is set, and the report has the level
+    ``reached`` and the findings until then.
+    A file of no known format whose name tells no format gets ``format`` None and no findings.
+    With ``asks_store``, the content of an object is compared with the checksum that its store keeps:
+    ``as_kept`` if they are equal, ``proven`` if the file had no error before the content was read, either.
     """
 
     path: str
@@ -130,16 +130,16 @@ class Inspection(Struct):
     found: list[Finding] = field(default_factory=list)
 
     def run(self, read: Read) -> tuple[Report, Anatomy]:
-        """Read the file, its content with ``read``."""
+        """Return the report and the anatomy of the file, whose content ``read`` reads. Call once."""
         anatomy = self.anatomy = Anatomy(key=self.key, regions=[] if self.explain else None)
-        certain = names.may_be_index(self.path.rpartition("/")[2])  # what it says is believed of others
+        certain = names.may_be_index(self.path.rpartition("/")[2])  # other files are judged by it
         try:
             source = opened(self.path, self.io, hold=self.level >= Level.CONTENT, certain=certain)
         except OSError as e:
             return unreadable(self.path, e), anatomy
         with source:
             try:
-                self._levels(source, read)
+                self._check_levels(source, read)
             except ShortRead as e:
                 at, more = e.offset + e.got, e.wanted - e.got
                 why = f"the file ends at byte {at}, where {more} more bytes belong"
@@ -154,40 +154,40 @@ class Inspection(Struct):
                 self.found = instead(source, self.found)
             try:
                 anatomy.identity = source.identity()
-                if anatomy.identity is None and source.changed():  # which makes worthless what was found
+                if anatomy.identity is None and source.changed():  # the findings are worth nothing then
                     what = "size or modification time changed while the file was read"
                     self.found = [finding("in-use", what)]
             except OSError as e:
                 self.found.append(_os_finding(e))
-            return self._report(source), anatomy
+            return self._make_report(source), anatomy
 
-    def _levels(self, source: OpenFile, read: Read) -> None:
-        """One level after the other, as far as is asked for and as makes sense."""
+    def _check_levels(self, source: OpenFile, read: Read) -> None:
+        """Recognise the format and check level by level, up to ``level`` or to damage that hides the rest."""
         name, found = self.path.rpartition("/")[2], self.found
         self.format, wrong = recognise(source, name, self.expect, self.claims)
         found += wrong
         if self.format is None:
             return
         if self.level >= Level.STRUCTURE:
-            self._structure(source, self.format, name)
+            self._check_structure(source, self.format, name)
             self.reached = Level.STRUCTURE
         if self.level >= Level.CONTENT and not cut_short(found, source.size):
-            self._content(source, read)
+            self._check_content(source, read)
             if worst(found) is not Verdict.BROKEN:
-                here, done = not is_url(self.path), source.bytes_read  # of each tensor in a store: a request
-                self.zeros = len(list(zero_tensors(source, self.anatomy.tensors, every=here)))
-                self.pages = page_digests(source) if here else b""
-                source.bytes_read = done  # no byte counts twice
+                is_local, bytes_read = not is_url(self.path), source.bytes_read  # else a tensor is a request
+                self.zeros = len(list(zero_tensors(source, self.anatomy.tensors, every=is_local)))
+                self.pages = page_digests(source) if is_local else b""
+                source.bytes_read = bytes_read  # no byte counts twice
             self.reached = Level.CONTENT
         if self.level >= Level.VALUES and worst(found) is not Verdict.BROKEN:
-            self.reached = self._deeper(source, self.format)
+            self.reached = self._check_values_and_load(source, self.format)
 
-    def _structure(self, source: OpenFile, fmt: Format, name: str) -> None:
-        """The format's own check, unless a claim describes the file whole or alone; then every claim."""
+    def _check_structure(self, source: OpenFile, fmt: Format, name: str) -> None:
+        """Run the format's own check, unless a claim takes its place, and then the check of each claim."""
         anatomy, found, is_whole = self.anatomy, self.found, any(c.whole for c in self.claims)
-        if not is_whole and _has_a_say(fmt, source, name, self.claims):
+        if not is_whole and _own_check_applies(fmt, source, name, self.claims):
             found += structure(source, anatomy, fmt.checks[Level.STRUCTURE])
-        for claim in self.claims:  # two indexes may say the same about a file
+        for claim in self.claims:  # two indexes may lead to equal findings
             found += (f for f in structure(source, anatomy, claim.check) if f not in found)
         if 0 <= anatomy.end < source.size:
             what = f"{source.size - anatomy.end} bytes follow the last that anything refers to"
@@ -196,35 +196,36 @@ class Inspection(Struct):
             anatomy.metadata.setdefault("optimizer_step", count)
         for key, number in scalar_counters(source, anatomy.tensors, anatomy.keys).items():
             anatomy.metadata.setdefault(key, number)
-        found += _find_renamed(name, anatomy, () if is_whole or fmt.loader is None else self.require)
+        found += _check_names(name, anatomy, () if is_whole or fmt.loader is None else self.require)
         self.held = find_held(name, fmt.name, anatomy, found)
 
-    def _content(self, source: OpenFile, read: Read) -> None:
-        empty, sealed = list[tuple[int, int]](), dict[int, Sum]()
+    def _check_content(self, source: OpenFile, read: Read) -> None:
+        """Read the content: add a finding for each checksum that does not match, and for lost pages."""
+        zero_pages, sealed_sums = list[tuple[int, int]](), dict[int, Sum]()
         kept: KeptChecksum | None = None
         if self.asks_store and is_url(self.path):
             from ckpt_tools.inspection.kept_checksum import kept_checksum, say_not_kept
 
             kept = kept_checksum(source, self.anatomy.sums)
         is_sound = worst(self.found) is not Verdict.BROKEN
-        told = read(source, self.anatomy.sums if kept is None else kept.sums, empty)
-        for s, actual in told if kept is None else kept.taken(told):
+        differing = read(source, self.anatomy.sums if kept is None else kept.sums, zero_pages)
+        for s, actual in differing if kept is None else kept.collect(differing):
             if s.code == "seal-mismatch":
-                sealed[len(self.found)] = s
+                sealed_sums[len(self.found)] = s
             self.found.append(finding(s.code, f"{s.what}: {difference(s, actual)}", offset=s.offset))
         if kept is not None:
-            if (other := kept.finding()) is not None:
-                self.found[:] = say_not_kept(other)  # all else is about bytes that the store does not have
+            if (not_kept := kept.finding()) is not None:
+                self.found[:] = say_not_kept(not_kept)  # the others are about bytes that the store has not
                 return
             self.as_kept, self.proven = kept.same, is_sound and kept.same
-        if sealed and self.anatomy.sealed:
-            for i, said in _hit_tensors(source, self.anatomy, sealed, self.progress).items():
-                self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {said}")
-        if len(empty) < MOST:  # more are a pattern
-            self.found += lost_pages(source, self.anatomy.tensors, empty)
+        if sealed_sums and self.anatomy.sealed:
+            for i, text in _describe_hit(source, self.anatomy, sealed_sums, self.progress).items():
+                self.found[i] = replace(self.found[i], message=f"{self.found[i].message}; {text}")
+        if len(zero_pages) < MOST:  # more are a pattern
+            self.found += lost_pages(source, self.anatomy.tensors, zero_pages)
 
-    def _deeper(self, source: OpenFile, fmt: Format) -> Level:
-        """The levels values and load; return the one reached."""
+    def _check_values_and_load(self, source: OpenFile, fmt: Format) -> Level:
+        """Check the levels values and load, as far as asked for; return the level that was reached."""
         anatomy, found = self.anatomy, self.found
         try:
             from ckpt_tools.inspection.tensor_values import values
@@ -242,14 +243,14 @@ class Inspection(Struct):
         # A file that only its index explains is loaded in its parts, or with the index.
         is_whole = any(c.whole for c in self.claims)
         loader = "torch" if anatomy.windows else None if is_whole else fmt.loader
-        if loader is None:  # nothing in it is for a loader
+        if loader is None:  # the file has nothing that a loader loads
             return Level.LOAD
         if not loader:
             return Level.VALUES
         from ckpt_tools.storage.local import on_this_machine
 
         if self.progress:
-            self.progress(0)  # the last moment to stop: the loader itself is not watched
+            self.progress(0)  # the last moment to stop: a running loader cannot be stopped
         try:
             with on_this_machine(source) as path:
                 done, wrong = load(loader, path, source.size, anatomy.windows)
@@ -258,10 +259,10 @@ class Inspection(Struct):
         found += wrong
         return Level.LOAD if done else Level.VALUES
 
-    def _report(self, source: OpenFile) -> Report:
+    def _make_report(self, source: OpenFile) -> Report:
         anatomy, found, size = self.anatomy, self.found, source.size
         protected = sum([stop - start for start, stop, _ in covered(anatomy.sums)])
-        if protected == size:  # by a seal, for one: then it does not matter that the format itself has none
+        if protected == size:  # by a seal, for example: a format without checksums does not matter then
             found = [f for f in found if f.code != "not-checksummed"]
         return Report(
             path=self.path,
@@ -287,7 +288,7 @@ class Inspection(Struct):
 
 
 def unreadable(path: str, error: OSError) -> Report:
-    """Return the report on a file of which nothing could be seen."""
+    """Return the report on a file that could not be opened; its size is -1."""
     found = _os_finding(error)
     if isinstance(error, FileNotFoundError) and is_link(path):
         found = finding("dangling-link", found.message)
@@ -300,7 +301,7 @@ def _os_finding(e: OSError) -> Finding:
 
 
 def signature(tensors: Iterable[Tensor]) -> str:
-    """Return a digest of names, dtypes and shapes in file order (XXH3-128, hex); "" if there are none."""
+    """Return the XXH3-128 (hex) of the names, dtypes and shapes in file order; "" if there is no tensor."""
     import xxhash
 
     text = "".join([f"{t.name}\0{t.dtype}\0{t.shape}\n" for t in tensors])
@@ -309,21 +310,21 @@ def signature(tensors: Iterable[Tensor]) -> str:
 
 
 def prefix_signature(path: str, expect: Sequence[str], tensors: int) -> str:
-    """Return the signature of a file's first ``tensors`` tensors: that of a copy cut at a record border."""
+    """Return the signature of the first ``tensors`` tensors, to recognise a copy cut between two records."""
     return signature(inspect(path, Level.STRUCTURE, expect=expect)[1].tensors[:tensors])
 
 
 def difference(s: Sum, actual: int | bytes | InflateError) -> str:
-    """A stored checksum against the one computed, in words."""
+    """Return in words how the ``actual`` value differs from the stored checksum."""
     if isinstance(actual, InflateError):
         return str(actual)
-    a, b = (f"{v:08x}" if isinstance(v, int) else v.hex() for v in (actual, s.expected))
+    computed, stored = (f"{v:08x}" if isinstance(v, int) else v.hex() for v in (actual, s.expected))
     name = s.hash.name if isinstance(s.hash, Crc) else "CRC-32C" if isinstance(s.expected, int) else "digest"
-    return f"{name} {a}, stored {b}" if a else "does not match"
+    return f"{name} {computed}, stored {stored}" if computed else "does not match"
 
 
-def _has_a_say(fmt: Format, source: OpenFile, name: str, claims: Sequence[Claim]) -> bool:
-    """Return True if the format's own check is for the file: not where only a claim gives it that format."""
+def _own_check_applies(fmt: Format, source: OpenFile, name: str, claims: Sequence[Claim]) -> bool:
+    """Return True if the format's own check applies: False if claims give the format and the bytes do not."""
     if all(c.format != fmt.name for c in claims):
         return True
     if names.family[fmt.name] == MANIFESTS:  # their magics are those of any text
@@ -331,36 +332,38 @@ def _has_a_say(fmt: Format, source: OpenFile, name: str, claims: Sequence[Claim]
     return fmt.magic(source.read(0, min(HEAD, source.size)))
 
 
-def _find_renamed(name: str, anatomy: Anatomy, require: Sequence[str]) -> Iterator[Finding]:
-    """Yield required entries that are missing, and that a trainer's file was saved as another."""
+def _check_names(name: str, anatomy: Anatomy, require: Sequence[str]) -> Iterator[Finding]:
+    """Yield findings for required entries that are missing, and for a file name that tells a wrong role."""
     for key in require:
         if key not in anatomy.keys and key not in anatomy.metadata:
             yield finding("missing-key", f"there is no entry {key!r}")
-    now, first = _ROLE.match(name), _ROLE.match(str(anatomy.metadata.get("archive_name", "")))
-    if now and first and now[0] != first[0]:
-        yield finding("wrong-role", f"the name says {now[0]}, the archive was saved as {first[0]}", offset=0)
+    role, saved_as = _ROLE.match(name), _ROLE.match(str(anatomy.metadata.get("archive_name", "")))
+    if role and saved_as and role[0] != saved_as[0]:
+        why = f"the name says {role[0]}, the archive was saved as {saved_as[0]}"
+        yield finding("wrong-role", why, offset=0)
 
 
 def _is_hidden(t: Tensor) -> bool:
-    """Return True if a tensor has numbers whose place in the file is not known."""
+    """Return True if a tensor has bytes whose place in the file is not known."""
     return t.nbytes > 0 and (t.offset is None or (bool(t.pieces) and not any(n for _, n in t.pieces)))
 
 
-def _hit_tensors(
+def _describe_hit(
     source: Source, anatomy: Anatomy, wrong: Mapping[int, Sum], progress: Progress | None
 ) -> dict[int, str]:
-    """Return what to say of each sealed chunk in ``wrong``: the tensors with bytes in it, which are all that
-    is read, that differ from what was sealed. Says nothing of digests of the whole file.
+    """Return a text for each chunk in ``wrong`` (index of its finding -> chunk): which tensors in the chunk
+    differ from the sealed digests. Reads these tensors alone; a digest of the whole file gets no text.
     """
-    where, hit = placed(anatomy.tensors, source.size), dict[int, list[str]]()
+    where, in_chunk = runs_by_name(anatomy.tensors, source.size), dict[int, list[str]]()
     for i, s in wrong.items():
         chunk = s.pieces[0]
         if s.hash is xxh3 and isinstance(chunk, Extent):
             start, stop = chunk.offset, chunk.offset + chunk.length
-            hit[i] = [t for t, runs in where.items() if any(at < stop and start < at + n for at, n in runs)]
-    asked = {name for inside in hit.values() for name in inside}
+            overlaps = (t for t, runs in where.items() if any(at < stop and start < at + n for at, n in runs))
+            in_chunk[i] = list(overlaps)
+    asked = {name for inside in in_chunk.values() for name in inside}
     now = digests_of(source, [t for t in anatomy.tensors if t.name in asked], progress, jobs=1)
-    return {i: _say_hit(inside, now, anatomy.sealed) for i, inside in hit.items()}
+    return {i: _say_hit(inside, now, anatomy.sealed) for i, inside in in_chunk.items()}
 
 
 def _say_hit(inside: list[str], now: Mapping[str, str], sealed: Mapping[str, str]) -> str:
@@ -372,11 +375,11 @@ def _say_hit(inside: list[str], now: Mapping[str, str], sealed: Mapping[str, str
     return "which tensors are hit is not known"
 
 
-# ---- The map of a file's bytes: what each range is and what protects it (--explain-bytes).
+# ---- The map of a file's bytes: the meaning of each range, and its protection (--explain-bytes).
 
 
 def regions_of(anatomy: Anatomy, size: int) -> tuple[Region, ...]:
-    """Return the map of a file's bytes, in file order: checksums, what is explained, and the rest."""
+    """Return the map of all bytes, in file order: ranges with a checksum, explained ranges, and the rest."""
     spans = [Region(a, b - a, s.what, Guard.CHECKSUM) for a, b, s in covered(anatomy.sums)]
     for layer in (sorted(anatomy.regions or ()), [Region(0, size, "unexplained", Guard.UNPROTECTED)]):
         gaps, at = list[tuple[int, int]](), 0
@@ -412,8 +415,8 @@ INSTALL = {
     "tensorflow": "pip install tensorflow-cpu",
 }
 """How to get each loader; those of TensorFlow and MindSpore are too large to be extras."""
-_MEMORY = 8 << 30  # bytes beyond twice the file's size: what importing a framework takes
-_SECONDS, _PER_GIB = 120, 30
+_MEMORY = 8 << 30  # bytes beyond twice the file's size, for the import of a framework
+_SECONDS, _PER_GIB = 120, 30  # the time limit: seconds, and further seconds per GiB of the file
 _ENVIRONMENT = {
     "PYTHONDONTWRITEBYTECODE": "1",
     "CUDA_VISIBLE_DEVICES": "",
@@ -422,7 +425,7 @@ _ENVIRONMENT = {
 }
 
 
-def _limits(memory: int, seconds: int) -> None:  # pragma: no cover - runs in the child, before it starts
+def _set_limits(memory: int, seconds: int) -> None:  # pragma: no cover - runs in the child, before it starts
     import resource
 
     def lower(which: int, value: int) -> None:
@@ -443,8 +446,8 @@ def _text() -> str:
 def load(
     loader: str, path: str, size: int, windows: Sequence[tuple[int, int]] = ()
 ) -> tuple[bool, list[Finding]]:
-    """Whether the loader came to an answer, and what is wrong. ``windows`` are (offset, length) in bytes of
-    files inside the file.
+    """Return True if the loader came to an answer, and the findings. ``windows`` are (offset, length) in
+    bytes of files inside the file.
 
     The child may use twice the file's size and 8 GiB, two minutes and 30 s per GiB; it can write no file.
     """
@@ -458,7 +461,7 @@ def load(
             capture_output=True,
             timeout=seconds,
             check=False,
-            preexec_fn=lambda: _limits(2 * size + _MEMORY, seconds),  # only system calls, no locks
+            preexec_fn=lambda: _set_limits(2 * size + _MEMORY, seconds),  # only system calls, no locks
         )
     except subprocess.TimeoutExpired:
         return False, [finding("not-loaded", f"{loader} did not finish within {seconds} s")]

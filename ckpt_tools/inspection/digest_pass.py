@@ -1,4 +1,4 @@
-"""One pass over a file that is to be sealed: verified at level content, and digested, its bytes read once."""
+"""Verify a file at level content and digest it for a seal, in one pass over its bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ckpt_tools.errors import UsageError
 from ckpt_tools.formats import Claim
 from ckpt_tools.formats.common.zeros import watching
 from ckpt_tools.formats.seals.document import hash_of
-from ckpt_tools.inspection.check import Inspection, Told, is_in_doubt
+from ckpt_tools.inspection.check import Inspection, Mismatches, is_in_doubt
 from ckpt_tools.inspection.digests import tensor_digests
 from ckpt_tools.model.finding import Verdict
 from ckpt_tools.model.report import Level, Report, Scalar
@@ -31,14 +31,16 @@ _COUNTER = re.compile(
     r"(?:.*[._])?(?:global_?step|steps?|step_num|epoch(?:_num)?|iteration|iter(?:_num)?|num_updates"
     r"|optimizer_step|batch_idx|current_step|consumed_(?:train_)?samples|\w+_timestamp_nsecs)"
 )
-"""Names of numbers that are others in every save."""
-_COUNTERS = 16
-_XXH3 = 16
-_CRC = 4
+"""Names of metadata numbers that differ from save to save."""
+_COUNTERS = 16  # counters that a seal keeps of a file, at most
+_XXH3 = 16  # bytes of an XXH3-128
+_CRC = 4  # bytes of a CRC-32 or CRC-32C
 
 
 class Digested(NamedTuple):
-    """What the pass saw: ``file`` is None where it must not be sealed, as the report says."""
+    """One file after a pass: its entry in a seal (``file``), None if it is damaged, in doubt or not read to
+    its end. ``report`` is None for a sound file of no known format.
+    """
 
     report: Report | None
     file: SealedFile | None
@@ -46,7 +48,7 @@ class Digested(NamedTuple):
 
 
 class DigestPass(NamedTuple):
-    """How files are read, and which digests are wanted of them."""
+    """The options of a pass: the seal's ``algorithm``, further ones (``also``), digests of ``tensors``."""
 
     algorithm: str
     also: tuple[str, ...] = ()
@@ -58,24 +60,24 @@ class DigestPass(NamedTuple):
     progress: Progress | None = None
 
     def read(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Digested:
-        """Read a file that the seal calls ``name``. Raises OSError where nobody can look at it."""
-        seen = self._read_once(path, name, expect, claims)
+        """Read the file that the seal calls ``name``, twice if in doubt. Raises OSError if it cannot."""
+        seen = self._attempt_read(path, name, expect, claims)
         if seen.report is None or not is_in_doubt(seen.report):
             return seen
-        from ckpt_tools.inspection.kept_checksum import weigh_again  # what lies on disks is read once
+        from ckpt_tools.inspection.kept_checksum import weigh_again  # a file on a disk is read once
 
-        again = self._read_once(path, name, expect, claims)
+        again = self._attempt_read(path, name, expect, claims)
         return Digested(weigh_again(seen.report, again.report, self.progress), None, again.identity)
 
-    def _mismatches(self, source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]] | None) -> Told:
-        """Yield what does not match; ``empty`` is None where nobody asks for zero pages."""
-        watch = None if empty is None else watching(empty)
-        gaps = empty is not None
+    def _compare(self, source: OpenFile, sums: list[Sum], runs: list[tuple[int, int]] | None) -> Mismatches:
+        """Yield the sums that do not match; add the ranges of zero pages to ``runs``, unless it is None."""
+        watch, gaps = None if runs is None else watching(runs), runs is not None
         return mismatches(source, sums, jobs=self.jobs, progress=self.progress, gaps=gaps, watch=watch)
 
-    def _read_once(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Digested:
+    def _attempt_read(self, path: str, name: str, expect: Sequence[str], claims: Sequence[Claim]) -> Digested:
+        """Return one attempt, in one pass: ``file`` is None if it is damaged or was not read to its end."""
         if not (expect or claims or formats.names.known(os.path.basename(path))):
-            return self.read_plain(path, name)  # many bytes begin as JSON does
+            return self.read_plain(path, name)  # many files of other kinds begin like JSON
         inspection = Inspection(
             path,
             Level.CONTENT,
@@ -87,18 +89,18 @@ class DigestPass(NamedTuple):
             io=self.io,
             asks_store=True,
         )
-        found = _Digests(0, ())
+        digests = _Digests(0, ())
 
-        def read(source: OpenFile, sums: list[Sum], empty: list[tuple[int, int]]) -> Told:
-            nonlocal found
-            found = self._wanted(source.size)
-            return found.taken(self._mismatches(source, [*sums, *found.sums], empty))
+        def read(source: OpenFile, sums: list[Sum], zero_pages: list[tuple[int, int]]) -> Mismatches:
+            nonlocal digests
+            digests = self._make_digests(source.size)
+            return digests.collect(self._compare(source, [*sums, *digests.sums], zero_pages))
 
         report, anatomy = inspection.run(read)
         if report.format is None and not report.findings:
             return self.read_plain(path, name)
         # a read that was stopped leaves some digests out
-        if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or len(found.came) != len(found.sums):
+        if report.verdict in (Verdict.BROKEN, Verdict.UNKNOWN) or len(digests.got) != len(digests.sums):
             return Digested(report, None, anatomy.identity)
         tensors = dict[str, str]()
         if self.tensors:
@@ -109,20 +111,20 @@ class DigestPass(NamedTuple):
             if isinstance(value, (int, float)) and not isinstance(value, bool) and _COUNTER.fullmatch(key)
         }
         counters = dict(sorted(numbers.items())[:_COUNTERS])
-        return Digested(report, found.seal(name, self.algorithm, counters, tensors), anatomy.identity)
+        return Digested(report, digests.seal(name, self.algorithm, counters, tensors), anatomy.identity)
 
     def read_plain(self, path: str, name: str) -> Digested:
-        """Read a file of no format that anybody here knows. Raises OSError."""
+        """Read a file of no known format. Raises OSError."""
         with opened(path, self.io) as source:
-            found, wrong = self._wanted(source.size), None
+            digests, wrong = self._make_digests(source.size), None
             if source.size:
                 kept: KeptChecksum | None = None
                 if is_url(path):
                     from ckpt_tools.inspection.kept_checksum import kept_checksum
 
-                    kept = kept_checksum(source, found.sums)
-                told = self._mismatches(source, found.sums if kept is None else kept.sums, None)
-                for _ in found.taken(told if kept is None else kept.taken(told)):
+                    kept = kept_checksum(source, digests.sums)
+                differing = self._compare(source, digests.sums if kept is None else kept.sums, None)
+                for _ in digests.collect(differing if kept is None else kept.collect(differing)):
                     raise AssertionError("nothing is stored that could differ")
                 wrong = None if kept is None else kept.finding()
             if source.changed():
@@ -130,17 +132,17 @@ class DigestPass(NamedTuple):
             if wrong is not None:
                 report = Report(path, None, source.size, Verdict.BROKEN, Level.CONTENT, findings=(wrong,))
                 return Digested(report, None)
-            return Digested(None, found.seal(name, self.algorithm, {}, {}), source.identity())
+            return Digested(None, digests.seal(name, self.algorithm, {}, {}), source.identity())
 
-    def _wanted(self, size: int) -> _Digests:
+    def _make_digests(self, size: int) -> _Digests:
         return _Digests(size, dict.fromkeys(n for n in (self.algorithm, *self.also) if n != "xxh3"))
 
 
 class _Digests:
-    """What is asked of one file, and what came."""
+    """The digests of one file: ``sums`` are to be read, ``got`` maps the name of each sum to its digest."""
 
     def __init__(self, size: int, names: Iterable[str]) -> None:
-        self.size, self.came = size, dict[str, bytes]()
+        self.size, self.got = size, dict[str, bytes]()
         self._extents = list(chunks(size))
         self.sums = [
             Sum(f"chunk {e.offset}", ASKED, (e,), e.offset, hash=ChunkDigests) for e in self._extents
@@ -159,31 +161,31 @@ class _Digests:
                 digest = made().digest()
                 self._empty[name] = digest.hex() if isinstance(digest, bytes) else ""
 
-    def taken(self, told: Iterator[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
-        """Keep what was asked for, and pass on what differs from what is stored."""
-        for s, got in told:
+    def collect(self, mismatched: Iterator[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
+        """Keep the digests in ``got``; yield the stored checksums that do not match."""
+        for s, got in mismatched:
             if s.expected == ASKED and isinstance(got, bytes):
-                self.came[s.what] = got
+                self.got[s.what] = got
             else:
                 yield s, got
 
     def seal(
         self, name: str, algorithm: str, counters: Mapping[str, Scalar], tensors: Mapping[str, str]
     ) -> SealedFile:
-        """Return the file as a seal has it."""
-        rows = [self.came[f"chunk {e.offset}"] for e in self._extents]
+        """Return the entry of the file in a seal; all ``sums`` must have come."""
+        rows = [self.got[f"chunk {e.offset}"] for e in self._extents]
         strong = [row[:_XXH3].hex() for row in rows]
-        crc, crcc = 0, 0
+        crc, crc_c = 0, 0
         for e, row in zip(self._extents, rows, strict=True):
             crc = crc32_combine(crc, int.from_bytes(row[_XXH3 : _XXH3 + _CRC], "big"), e.length)
-            crcc = crc32c_combine(crcc, int.from_bytes(row[-_CRC:], "big"), e.length)
-        whole = {n: self.came[n].hex() for n in self._whole} | self._empty
+            crc_c = crc32c_combine(crc_c, int.from_bytes(row[-_CRC:], "big"), e.length)
+        whole = {n: self.got[n].hex() for n in self._whole} | self._empty
         return SealedFile(
             path=name,
             size=self.size,
             digest=whole.pop(algorithm) if algorithm != "xxh3" else join_digests(self.size, strong),
             crc32=f"{crc:08x}",
-            crc32c=f"{crcc:08x}",
+            crc32c=f"{crc_c:08x}",
             chunks="".join(strong),
             chunk_crc32="".join(row[_XXH3 : _XXH3 + _CRC].hex() for row in rows),
             chunk_crc32c="".join(row[-_CRC:].hex() for row in rows),

@@ -1,4 +1,4 @@
-"""What index files (``.metadata``, ``ckpt-8.index`` …) say about the files beside them."""
+"""Read index files (``.metadata``, ``ckpt-8.index`` …) for their claims on the files beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ckpt_tools import formats
 from ckpt_tools.findings import NOT_SEEN, finding
 from ckpt_tools.formats import Anatomy, Claim, format_of
 from ckpt_tools.formats.seals.document import is_seal
-from ckpt_tools.inspection.recognise import allowed_by_name, by_layout
+from ckpt_tools.inspection.recognise import allowed_by_name, gives_format
 from ckpt_tools.model import ranges
 from ckpt_tools.model.finding import Finding, Severity, Verdict
 from ckpt_tools.model.report import Box, Level, Report
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 _ABOVE = 5
 """How many directories above a file an index that names it may lie (OCDBT: two, a snapshot: four)."""
-_LISTED = 16
+_LISTED = 16  # missing files with a finding of their own, at most
 _CHUNK = re.compile(r"[0-9]+(\.[0-9]+)*")
-"""What chunks of an array beside its ``.zarray`` are called."""
+"""Names of the chunks of an array, which lie beside its ``.zarray``."""
 _FOLLOWED = 100_000
-"""Parts of other files that an index leads to, at most: the nodes of an OCDBT tree."""
+"""Claims with ``follow`` (the nodes of an OCDBT tree) that are read for one index, at most."""
 
 
 def is_index(name: str) -> bool:
-    """Whether a file of this name may describe the files beside it."""
+    """Return True if a file of this name may describe the files beside it."""
     return formats.names.may_be_index(name) and any(
         f.index and not f.index_of(name) for f in allowed_by_name(name)
     )
 
 
 _Seen = tuple[str, str]
-"""A file that was read, and its identity; "" when it has just been changed."""
+"""The path of a file that was read, and its identity as text; "" if it has just been changed."""
 
 
 class _Part(NamedTuple):
-    """A file to read for an index: itself, or one that it leads to, ``above`` those on the way."""
+    """A file to read for an index: the index, or a file that it leads to by way of the files ``above``."""
 
     path: str
     claims: tuple[Claim, ...] = ()
@@ -56,14 +56,14 @@ class _Part(NamedTuple):
 
 
 class Indexes:
-    """Reads each index once, when a file near it is asked about. ``paths`` are the index files that are known
-    to exist.
+    """The indexes of a tree. Each is read once, when a file near it is asked about; ``paths`` are existing
+    files that may be indexes.
 
-    ``known`` are the indexes among them, ``findings`` maps an index to what its members show: paths that
-    leave its directory, files that are not there.
-    ``read`` has what the structure of each index told, and by which claims: nobody reads it once more.
-    ``unseen`` maps an index or member that could not be looked at to the reason, ``left_out`` an index to the
-    members that need not be there and are not.
+    ``known`` are the indexes among ``paths``; ``findings`` maps each index that was read to findings on its
+    members, such as a path outside its directory, or a missing file.
+    ``read`` keeps the report on each index, with its claims, places and identity, so nobody reads it again.
+    ``unseen`` maps an index or member that could not be read to the reason; ``left_out`` maps an index to its
+    optional members that are missing.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Indexes:
         self.known = {path for paths in self._waiting.values() for path in paths}
         self._named: dict[str, list[str]] = defaultdict(list)
         self._claims: dict[str, list[Claim]] = defaultdict(list)
-        self._bases: dict[str, set[tuple[str, str]]] = defaultdict(set)
+        self._sources: dict[str, set[tuple[str, str]]] = defaultdict(set)
         self._said: set[tuple[str, Claim]] = set()
         self._broken: set[str] = set()
         self.findings: dict[str, list[Finding]] = {}
@@ -101,16 +101,16 @@ class Indexes:
         return made
 
     def add_seal(self, path: str, base: str) -> None:
-        """A seal that was written since the others were listed, of the directory ``base``."""
+        """Add the seal of the directory ``base``, written after the tree was listed."""
         (self.seals or self._make_seals({})).add(path, base)
 
     def claims(self, path: str) -> tuple[Claim, ...]:
-        """What the indexes and seals in the directory of ``path`` and above it say about it."""
+        """Return the claims on a file by the indexes and seals in its directory and above."""
         sealed = self.seals.claims(path) if self.seals else ()
         return (*self.described(path), *sealed)
 
     def described(self, path: str) -> tuple[Claim, ...]:
-        """What the indexes alone say about it."""
+        """Return the claims on a file by indexes alone. Reads those in its directory and above."""
         if self._waiting:
             directory = os.path.dirname(path)
             for _ in range(_ABOVE):
@@ -120,37 +120,37 @@ class Indexes:
         return (*self._claims.get(path, ()), *claims_by_path(path))
 
     def sealed(self, path: str) -> bool:
-        """Whether a seal says what the file must be."""
+        """Return True if a seal names the file."""
         return self.seals is not None and bool(self.seals.claims(path))
 
-    def based(self, path: str) -> str | None:
-        """Return a digest of what is behind the ``claims``: "" of none, None if it just changed."""
-        behind = {*self._bases.get(path, ()), *(self.seals.behind(path) if self.seals else ())}
-        if not behind:
+    def sources_digest(self, path: str) -> str | None:
+        """Return a digest of the indexes and seals behind ``claims``: "" if none, None if one changes."""
+        sources = {*self._sources.get(path, ()), *(self.seals.behind(path) if self.seals else ())}
+        if not sources:
             return ""
-        if any(not identity for _, identity in behind):
+        if any(not identity for _, identity in sources):
             return None
         import hashlib  # only where there are indexes: it costs start-up time
 
-        return hashlib.sha256(repr(sorted(behind)).encode()).hexdigest()
+        return hashlib.sha256(repr(sorted(sources)).encode()).hexdigest()
 
-    def behind(self, path: str) -> set[str]:
-        """The indexes that say something about it."""
+    def indexes_of(self, path: str) -> set[str]:
+        """Return the paths of the indexes with claims on a file."""
         self.claims(path)
-        return {index for index, _ in self._bases.get(path, ())}
+        return {index for index, _ in self._sources.get(path, ())}
 
     def members(self, of: Container[str] | None = None) -> Iterator[str]:
-        """Yield every existing file that an index, or one of ``of``, names; reads all indexes."""
+        """Yield every existing file that an index (if given, one of ``of``) names. Reads all indexes."""
         for directory in list(self._waiting):
             self.claims(os.path.join(directory, ""))
         for index, named in self._named.items():
             if of is None or index in of:
                 yield from named
 
-    def lone(self, path: str) -> Finding | None:
-        """Return why nothing explains a file that only its index can. Call after ``claims``."""
-        wanted = self._wanted(path)
-        if not wanted or any(map(by_layout, self._claims.get(path, ()))):
+    def find_undescribed(self, path: str) -> Finding | None:
+        """Return a finding if a file needs an index and none describes it. Call after ``claims``."""
+        wanted = self._list_needed(path)
+        if not wanted or any(map(gives_format, self._claims.get(path, ()))):
             return None
         directory = os.path.dirname(path)
         if self.hidden(path):
@@ -167,18 +167,19 @@ class Indexes:
         )
 
     def hidden(self, path: str) -> bool:
-        """Whether nothing can be said of a file because its index is damaged."""
+        """Return True if a file cannot be judged because the index that it needs is damaged."""
         directory = os.path.dirname(path)
-        return any(os.path.join(directory, name) in self._broken for name in self._wanted(path))
+        return any(os.path.join(directory, name) in self._broken for name in self._list_needed(path))
 
-    def _wanted(self, path: str) -> tuple[str, ...]:
-        """The names of the indexes of which a file needs one."""
+    def _list_needed(self, path: str) -> tuple[str, ...]:
+        """Return the names of indexes of which a file needs one, to be understood; () if it needs none."""
         name = os.path.basename(path)
         if not formats.names.may_be_index(name):
             return ()
         return next((names for f in allowed_by_name(name) if (names := f.index_of(name))), ())
 
     def _read(self, index: str) -> None:
+        """Read an index and the files it leads to; keep claims on its members, and findings."""
         placed = formats.names.placed(index)
         base = placed.base if placed else os.path.dirname(index)
         found, missing, elsewhere = list[Finding](), dict[str, None](), dict[str, str]()
@@ -187,17 +188,17 @@ class Indexes:
         waiting = [_Part(index, claims_by_path(index))]
         while waiting:
             part = waiting.pop()
-            anatomy, behind = self._inspect(index, part)
+            anatomy, sources = self._inspect(index, part)
             for name, claim in anatomy.members.items():
                 path = self._place(base, name, claim, found)
                 if path is None:
                     continue
                 if self._there(path, found):
-                    self._keep(index, path, claim, behind)
+                    self._keep(index, path, claim, sources)
                     if claim.follow and (path, claim) not in followed and len(followed) < _FOLLOWED:
                         followed.add((path, claim))
-                        # the claim alone: what it names starts at the index
-                        waiting.append(_Part(path, (claim._replace(whole=True),), behind))
+                        # only this claim: the paths in it are relative to the index
+                        waiting.append(_Part(path, (claim._replace(whole=True),), sources))
                 elif claim.fetch:
                     elsewhere[name] = claim.fetch
                 elif claim.optional:
@@ -214,15 +215,15 @@ class Indexes:
         self.findings[index] = [*found, *_say_missing(list(missing)), *_say_unfetched(elsewhere)]
 
     def _say_none_there(self, index: str, left_out: Sequence[str]) -> Iterator[Finding]:
-        """Say that what is listed is not here: who sees a list takes what is for protected."""
+        """Yield findings on an index without any member: people think that it protects files here."""
         if formats.names.is_manifest(os.path.basename(index)):
             why = f"none of the {len(left_out):,} files that it lists is there: no file is compared with it"
             hint = "put it where it was written, or seal the checkpoint: 'ckpt seal CHECKPOINT'"
             yield finding("not-checksummed", why, severity=Severity.WARNING, hint=hint)
         home = os.path.dirname(index)
-        beside = next((name for name in self._list(home) if _CHUNK.fullmatch(name)), None)
-        if beside is not None:
-            why = f"none of its chunks is there, but {beside}, which has no place in it: it is of another"
+        chunk = next((name for name in self._list(home) if _CHUNK.fullmatch(name)), None)
+        if chunk is not None:
+            why = f"none of its chunks is there, but {chunk}, which has no place in it: it is of another"
             yield finding("missing-part", why)
 
     def _list(self, home: str) -> list[str]:
@@ -233,16 +234,16 @@ class Indexes:
             return []
 
     def names_no_file(self, index: str) -> bool:
-        """Whether none of the files that it describes is there."""
+        """Return True if none of the files that an index describes is there."""
         return not self._named.get(index) and formats.names.placed(index) is None
 
     def _inspect(self, index: str, part: _Part) -> tuple[Anatomy, tuple[_Seen, ...]]:
-        """Read one file of an index: what it holds, and the files that its claims rest on."""
+        """Return the anatomy of one file of an index, and the files that its claims rest on."""
         from ckpt_tools.inspection.check import inspect  # few trees have an index
 
         opened = time.time_ns()
         report, anatomy = inspect(part.path, Level.STRUCTURE, claims=part.claims)
-        known = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
+        identity = anatomy.identity if anatomy.identity and anatomy.identity.settled(opened) else ()
         self.bytes_read += report.bytes_read
         if not part.above:
             self.read[part.path] = part.claims, report, anatomy.places, anatomy.identity
@@ -252,18 +253,18 @@ class Indexes:
                 self.unseen[part.path] = why
         if report.verdict is not Verdict.OK and not anatomy.members:
             self._broken.add(index)
-        return anatomy, (*part.above, (part.path, " ".join(map(str, known))))
+        return anatomy, (*part.above, (part.path, " ".join(map(str, identity))))
 
-    def _keep(self, index: str, path: str, claim: Claim, behind: tuple[_Seen, ...]) -> None:
-        """Note what an index says about a file, the same claim once."""
+    def _keep(self, index: str, path: str, claim: Claim, sources: tuple[_Seen, ...]) -> None:
+        """Keep a claim of an index on a file, once, and the files that the claim was read from."""
         if (path, claim) not in self._said:
             self._said.add((path, claim))
             self._claims[path].append(claim)
-        self._bases[path].update(behind)
+        self._sources[path].update(sources)
         self._named[index].append(path)
 
     def _place(self, base: str, name: str, claim: Claim, found: list[Finding]) -> str | None:
-        """Where the file lies that an index names; None where nobody knows, which is said."""
+        """Return the path of a member of an index; None, and add to ``found``, if it is not clear."""
         path = inside(base, name)
         if path is None:
             why = f"it names {name[:200]!r}, which lies outside its directory"
@@ -271,18 +272,18 @@ class Indexes:
         elif claim.stem and not self._there(path, found):
             home, stem = os.path.split(path)
             named = [n for n in self._list(home) if os.path.splitext(n)[0] == stem]
-            beside = [n for n in named if not formats.names.is_manifest(n)]  # those with a suffix
-            if len(beside) > 1:
+            candidates = [n for n in named if not formats.names.is_manifest(n)]
+            if len(candidates) > 1:
                 why = f"it has the digest of {name[:200]!r}, and nothing says of which of"
-                why = f"{why} {ranges.names(n[:200] for n in beside)}: it was not compared"
+                why = f"{why} {ranges.names(n[:200] for n in candidates)}: it was not compared"
                 hint = "give it the name of the file"
                 found.append(finding("not-checksummed", why, severity=Severity.WARNING, hint=hint))
                 return None
-            return f"{home}/{beside[0]}" if beside else path
+            return f"{home}/{candidates[0]}" if candidates else path
         return path
 
     def _there(self, path: str, found: list[Finding]) -> bool:
-        """Return True if a member is there, or cannot be looked at: then its index is unreadable."""
+        """Return True if a member exists. If nobody can look, True, and add to ``found`` and ``unseen``."""
         try:
             return there(path)
         except OSError as e:
@@ -309,14 +310,16 @@ def _say_unfetched(commands: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def claims_by_path(path: str) -> tuple[Claim, ...]:
-    """One claim, or none for nearly every path. A link that cannot be read says nothing."""
-    if is_seal(path):  # whatever its first bytes are by now
+    """Return the claim that a path alone makes, of a seal, an index known by its place, or a blob in Hugging
+    Face's cache. Nearly all other paths make none, as does a link that cannot be read.
+    """
+    if is_seal(path):  # also with damaged first bytes
         return (Claim("seal", format_of("seal").checks[Level.STRUCTURE], whole=True),)
     if placed := formats.names.placed(path):
         return (Claim(placed.format, format_of(placed.format).checks[Level.STRUCTURE], whole=True),)
     if not formats.names.addressed(path):
         return ()
-    from ckpt_tools.formats.manifests.hf_cache import claims_on  # only in such a cache
+    from ckpt_tools.formats.manifests.hf_cache import claims_on  # needed in that cache alone
 
     try:
         target = path if is_url(path) else patiently(os.readlink, path)

@@ -1,8 +1,8 @@
-"""The checksum that a store keeps of an object whose content is read: worked out in the same pass, and
-compared. It costs a metadata request, two where the object was uploaded in parts.
+"""Compute the checksum that a store keeps of an object, in the pass that reads its content, and compare them.
+This costs a metadata request, or two if the object was uploaded in parts.
 
-An object that looks broken is read a second time: its bytes may be damaged on their way here, and no older
-checkpoint is chosen for that.
+An object that looks broken is read a second time: its bytes may have been damaged on their way here, which is
+no reason to choose an older checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from ckpt_tools.checksum import Outcome, Progress, Sum, mismatches
-from ckpt_tools.checksum.store_sums import WorkedOut, compared, of_chunks, to_work_out, told_of_whole
+from ckpt_tools.checksum.store_sums import WorkedOut, add_whole_checksums, compared, of_chunks, to_work_out
 from ckpt_tools.findings import finding
 from ckpt_tools.formats.seals.document import known_digests
 from ckpt_tools.model.finding import Finding, Verdict
@@ -36,22 +36,24 @@ _NO_TIME = (
 
 
 class KeptChecksum:
-    """``sums`` are those to read: those given, and what the store's checksum takes."""
+    """The comparison of one object with its store's checksum. ``sums`` are to be read: the ``given`` ones and
+    those that the store's checksum follows from.
+    """
 
     def __init__(self, given: Sequence[Sum], out: WorkedOut) -> None:
         self._out, self.sums = out, [*given, *out.sums]
 
-    def taken(self, told: Iterable[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
-        """What differs of those given."""
-        return self._out.taken(told)
+    def collect(self, differing: Iterable[tuple[Sum, Outcome]]) -> Iterator[tuple[Sum, Outcome]]:
+        """Keep the values for the store's checksum; yield the ``given`` sums that do not match."""
+        return self._out.collect(differing)
 
     @property
     def same(self) -> bool:
-        """Whether all bytes were read, and are those that the store says it has."""
+        """Return True if all bytes were read, and the checksum is the one that the store keeps."""
         return self._out.value == self._out.of.value
 
     def finding(self) -> Finding | None:
-        """Return what to say where the bytes are not those that the store says it has."""
+        """Return a finding if all bytes were read, and the checksum is not the one that the store keeps."""
         of, value = self._out.of, self._out.value
         if value is None or value == of.value:
             return None
@@ -65,21 +67,21 @@ class KeptChecksum:
 
 
 def kept_checksum(source: OpenFile, given: Sequence[Sum]) -> KeptChecksum | None:
-    """Return None where the store keeps none to compare the content with. Raises Replaced."""
+    """Return None if the store keeps no usable checksum of the file. Raises Replaced."""
     if not isinstance(source, StoreSource):
         return None
     try:
         told = source.kept_checksums()
     except Replaced:
         raise
-    except OSError:  # the content is judged by what is in it
+    except OSError:  # without the store's checksum
         return None
-    of = to_work_out(told_of_whole(told), to_prove=False)
+    of = to_work_out(add_whole_checksums(told), to_prove=False)
     return None if of is None else KeptChecksum(given, WorkedOut(of, source.size))
 
 
 def say_not_kept(other: Finding) -> tuple[Finding, Finding]:
-    """Return what to say of an object whose bytes come otherwise than its store says that it has them."""
+    """Return the findings on an object whose bytes arrive otherwise than its store has them."""
     return other, finding("unreadable", store.NOT_KEPT, hint=other.hint)
 
 
@@ -91,11 +93,11 @@ def weigh_again(
     stopped: bool = False,
     as_kept: bool = False,
 ) -> Report:
-    """Return what two readings of an object come to: damage is what was found both times, unless the store
-    has other bytes, for which all of it is read unless it is known to be ``as_kept``.
+    """Return the report that two readings of an object give. Damage must be found both times, and the bytes
+    must be ``as_kept`` by the store: unless that is known, all of them are read for its checksum.
 
-    ``again`` is None where nothing is to be said of it; ``stopped``: it was ended before it had looked for
-    everything. A cache that has the bytes wrong gives the same wrong ones each time, and the object is good.
+    ``again`` is None if the second reading has no report; ``stopped``: it ended before all was checked.
+    A cache in between may give the same wrong bytes each time, although the object is good.
     """
     before, now = set(first.findings), set(again.findings) if again else set()
     is_alike = now <= before if stopped else now == before
@@ -117,13 +119,13 @@ def weigh_again(
 
 
 def _find_difference(url: str, progress: Progress | None) -> Finding | None:
-    """Return what to say where all bytes of an object, read for this, are not those that the store says it
-    has; None where they are, and where it keeps nothing to compare them with. An ETag that may be an MD5
-    counts: who looks broken and may be good is not known. Raises Stopped, and OSError.
+    """Read an object whole; return a finding if the store keeps another checksum than its bytes have, None
+    if the same or none. An ETag that may be an MD5 counts: equal, it proves the damage; different, it leaves
+    the object in doubt. Raises Stopped, and OSError.
     """
     with StoreSource(url) as source:
         try:
-            told = told_of_whole(source.kept_checksums())
+            told = add_whole_checksums(source.kept_checksums())
         except Replaced:
             raise
         except OSError:  # as above
@@ -132,58 +134,58 @@ def _find_difference(url: str, progress: Progress | None) -> Finding | None:
         if of is None:
             return None
         kept = KeptChecksum((), WorkedOut(of, source.size))
-        for _ in kept.taken(mismatches(source, kept.sums, progress=progress)):
+        for _ in kept.collect(mismatches(source, kept.sums, progress=progress)):
             raise AssertionError("nothing is stored that could differ")
         return kept.finding()
 
 
 class Evidence:
-    """What stores say of objects, each asked for once. Safe for several threads."""
+    """The checksums that stores keep of objects, each asked for once. Safe for several threads."""
 
     def __init__(self) -> None:
         self._told: dict[str, StoreChecksums] = {}
         self._lock = threading.Lock()
 
     def told(self, url: str) -> StoreChecksums:
-        """Raises OSError."""
+        """Return all checksums that the store keeps of an object. Raises OSError."""
         with self._lock:
             if (have := self._told.get(url)) is not None:
                 return have
         tree, key = mounts.tree_of(url)
-        told = told_of_whole(stored_checksums(tree.store, tree.object(key)))
+        told = add_whole_checksums(stored_checksums(tree.store, tree.object(key)))
         with self._lock:
             return self._told.setdefault(url, told)
 
     def same(self, path: str, sealed: SealedFile, algorithm: str) -> bool:
-        """Whether a file is the one that was sealed, as far as its store says it."""
+        """Return True if a store's checksum shows that a file is the one that was sealed."""
         try:
             told = self.told(path)
         except OSError:
             return False
-        found = beside_seal(told, sealed, algorithm)
+        found = compare_with_seal(told, sealed, algorithm)
         return found is not None and found.same
 
 
 class Judged(NamedTuple):
-    """Whether an object is what something says that it is, by the name of the checksum that shows it."""
+    """One comparison of an object: whether it is the expected one (``same``), and the difference in words."""
 
     same: bool
     what: str
 
 
-def beside_digests(told: StoreChecksums, known: Mapping[str, bytes]) -> Judged | None:
-    """Return whether an object has these digests; None where nothing can be compared."""
+def compare_with_digests(told: StoreChecksums, known: Mapping[str, bytes]) -> Judged | None:
+    """Return whether an object has the ``known`` digests, by algorithm; None if none is comparable."""
     found = compared(told, known)
     if found is None:
         return None
     return Judged(found.same, _differs(found.checksum.algorithm, found.checksum.value, found.known))
 
 
-def beside_seal(told: StoreChecksums, sealed: SealedFile, algorithm: str) -> Judged | None:
-    """Whether an object is the file that was sealed; None where nothing can be compared."""
+def compare_with_seal(told: StoreChecksums, sealed: SealedFile, algorithm: str) -> Judged | None:
+    """Return whether an object is the sealed file; None if its store keeps no comparable checksum."""
     if told.size != sealed.size:
         return Judged(False, f"it has {told.size:,} bytes; {sealed.size:,} were sealed")
-    if (found := beside_digests(told, known_digests(sealed, algorithm))) is not None:
+    if (found := compare_with_digests(told, known_digests(sealed, algorithm))) is not None:
         return found
     for s in told.sums:
         crcs = {"crc32": sealed.chunk_crc32, "crc32c": sealed.chunk_crc32c}.get(s.algorithm, "")
@@ -195,5 +197,5 @@ def beside_seal(told: StoreChecksums, sealed: SealedFile, algorithm: str) -> Jud
 
 
 def _differs(algorithm: str, stored: bytes, known: bytes) -> str:
-    """Two checksums of one kind, in words."""
+    """Say in words that the store keeps another checksum than the known one."""
     return f"the store says {NAMES[algorithm]} {stored.hex()}, {known.hex()} was expected"

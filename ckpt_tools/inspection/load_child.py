@@ -1,5 +1,5 @@
-"""What the load level runs in a child process: the framework's own loader, and one line of JSON about what it
-said.
+"""The child process of the load level: it runs the framework's own loader and prints the outcome as one line
+of JSON.
 
 Started as ``python -c <this text> LOADER PATH WINDOWS`` from a directory without modules, so it imports
 nothing of ckpt-tools. No loader here runs code found in the file: torch with ``weights_only=True``,
@@ -23,11 +23,11 @@ _REFUSALS = (
     "cannot use ``weights_only=true``",
     "mmap can only be used",
 )
-"""What torch says when it refuses (torch/_weights_only_unpickler.py, torch/serialization.py)."""
+"""Words of torch's refusals of a file (torch/_weights_only_unpickler.py, torch/serialization.py)."""
 
 
 class _Part:
-    """A byte range of a file as a file, so that a segment of many gigabytes is not held twice."""
+    """A byte range of a file as a file object, so that a segment of many gigabytes is not in memory twice."""
 
     def __init__(self, file: BinaryIO, start: int, length: int) -> None:
         self.file, self.start, self.length, self.at = file, start, length, 0
@@ -69,9 +69,9 @@ def _torch(path: str, windows: list[tuple[int, int]]) -> Iterator[str]:
         zipped = file.read(2) == b"PK"
         for start, length in windows:
             file.seek(start)
-            # DCP's segments may be safetensors, which are whole when their header is.
+            # a segment of DCP may be safetensors, whose content is whole if its header is
             if file.read(2) == b"PK":
-                part: Any = _Part(file, start, length)  # as much of a file as torch uses
+                part: Any = _Part(file, start, length)  # has the methods that torch uses
                 torch.load(part, map_location="cpu", weights_only=True)
     if not windows:
         torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
@@ -88,7 +88,7 @@ def _safetensors(path: str, _windows: list[tuple[int, int]]) -> Iterator[str]:
     except ImportError:
         framework = "numpy"
     with safetensors.safe_open(path, framework=framework) as file:
-        for name in file.keys():  # noqa: SIM118  # it is no mapping
+        for name in file.keys():  # noqa: SIM118  # the file is no mapping
             file.get_tensor(name)
 
 
@@ -112,7 +112,7 @@ LOADERS = {"torch": _torch, "safetensors": _safetensors, "mindspore": _mindspore
 
 
 def main(loader: str, path: str, windows: str) -> dict[str, str]:
-    """Load and say how it went: ``missing``, ``loaded``, ``refused`` or ``failed``."""
+    """Run a loader; return its message and version, and ``outcome``: missing, loaded, refused or failed."""
     steps = LOADERS[loader](path, json.loads(windows))
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -129,7 +129,7 @@ def main(loader: str, path: str, windows: str) -> dict[str, str]:
         text = f"{type(e).__name__}: {e}"
         refused = any(word in text.lower() for word in _REFUSALS)
         reason = text.rpartition("WeightsUnpickler error: ")[2]
-        for advice in (" Please use", " Check the doc"):  # torch's advice is not for us
+        for advice in (" Please use", " Check the doc"):  # advice for users of torch
             reason = reason.partition(advice)[0]
         return {
             "outcome": "refused" if refused else "failed",

@@ -1,9 +1,9 @@
-"""What seals say about the files that they were made of: each is read once, when it is needed.
+"""The claims of seals on the files that they name. Each seal is read once, when it is needed.
 
 Signatures of OpenSSF model signing, checked with a public key by the package that writes them.
 
-The package says whether a signature fits the key, and that what it signs is what we read of it: whether the
-files are those is compared by their digests, as it is without a key (formats/manifests/model_signing.py).
+The package checks that a signature fits the key and signs the statement that was read. The files are compared
+with the digests in the statement, with or without a key (formats/manifests/model_signing.py).
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from model_signing.manifest import Manifest
 
 LISTED = 16
-"""Files that are said by name."""
+"""Missing files with a finding of their own, at most."""
 _ABOVE = 16
 """How many directories above a file its seal may lie."""
 _CLAIMS = 4
-"""Seals that a file is compared with, at most: more than there are algorithms."""
+"""Seals that one file is compared with, at most: more than there are algorithms."""
 _ASKED = 4
-"""Files whose counters are compared to see whether a seal is of another save, at most."""
+"""Files of a seal whose counters tell whether the seal is of another save, at most."""
 _PROOF = 2
-"""Counters that must differ: one may be a flipped bit."""
+"""Counters that must differ for a seal of another save: a single one may be a flipped bit."""
 _MOST = 1 << 20
 """Ranks of a job, at most."""
 
 
 class Known(NamedTuple):
-    """A seal that counts: of which directory, what it says, and when it was written."""
+    """One valid seal. Its names are relative to the directory ``base``."""
 
     path: str
     base: str
@@ -60,26 +60,26 @@ class Known(NamedTuple):
     mtime_ns: int
 
 
-class _Said(NamedTuple):
-    """What a seal says of a file."""
+class _Entry(NamedTuple):
+    """One file in one seal."""
 
     known: Known
     file: SealedFile
 
     @property
-    def says(self) -> tuple[int, str, str]:
-        """What is compared with the file."""
+    def content(self) -> tuple[int, str, str]:
+        """The size, and the digests of the chunks and of the whole file."""
         return self.file.size, self.file.chunks, self.file.digest
 
 
 Same = Callable[[str, SealedFile, str], bool]
-"""(path, what was sealed, the seal's algorithm) -> whether it is certainly the same, known unread."""
+"""(path, its entry in a seal, the seal's algorithm) -> True if the file is known, unread, to be the same."""
 
 
 class Seals:
-    """``bases`` maps the path of each seal to the directory that its names are relative to, ``findings`` a
-    seal to what is wrong with it, ``about`` a file to what is wrong with the seals that it is in; ``known``
-    are the seals that count, ``absent`` those of them that name files that are gone.
+    """The seals of a tree. ``bases`` maps the path of each seal to the directory of its names, ``findings`` a
+    seal to the findings on it, ``about`` a file to the findings on the seals that name it. ``known`` are the
+    valid seals, ``absent`` the paths of those that name missing files.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Seals:
         self._waiting: dict[str, list[str]] = defaultdict(list)
         for path, base in bases.items():
             self._waiting[base].append(path)
-        self._climbed = set[str]()  # directories whose seals, and those above them, are read
-        self._said: dict[str, tuple[_Said, ...]] = {}
-        self._whole = set[str]()  # directories of which a seal that counts names every file
-        self._last: SealedCheckpoint | None = None  # fragments are of one: it is kept once
+        self._climbed = set[str]()  # directories: seals in them and above them have been read
+        self._entries: dict[str, tuple[_Entry, ...]] = {}
+        self._whole = set[str]()  # directories of which a valid seal names every file
+        self._last: SealedCheckpoint | None = None  # equal in all fragments: kept in memory once
         self.known: list[Known] = []
         self.absent = set[str]()
         self._by_path: dict[str, Known] = {}
@@ -101,7 +101,7 @@ class Seals:
         self.unseen = unseen
 
     def claims(self, path: str) -> tuple[Claim, ...]:
-        """What the seals in the directory of ``path`` and above it say about it."""
+        """Return the claims on a file by the seals in its directory and above; reads these seals."""
         home = directory = os.path.dirname(path)
         if self._waiting and home not in self._climbed:
             self._climbed.add(home)
@@ -109,7 +109,7 @@ class Seals:
                 self._read_of(directory)
                 directory = os.path.dirname(directory)
         claims = list[Claim]()
-        for known, file in _sort_by_content(self._said.get(path, ())).values():
+        for known, file in _index_by_content(self._entries.get(path, ())).values():
             check = partial(
                 compare,
                 size=file.size,
@@ -121,60 +121,60 @@ class Seals:
         return tuple(claims)
 
     def behind(self, path: str) -> Sequence[tuple[str, str]]:
-        """The seals that the ``claims`` of a file rest on, with the digests of their texts."""
-        return [(known.path, known.seal.digest) for known, _ in self._first(path)]
+        """Return (path, digest of its text) of each seal that the ``claims`` of a file rest on."""
+        return [(known.path, known.seal.digest) for known, _ in self._first_entries(path)]
 
     def add(self, path: str, base: str) -> None:
-        """One more, which was written since the others were listed."""
+        """Add a seal that was written after the tree was listed."""
         self._waiting[base].append(path)
         self._climbed = {home for home in self._climbed if not f"{home}/".startswith(f"{base}/")}
 
     def unchanged(self, path: str, size: int, mtime_ns: int) -> SealedFile | None:
-        """Return what was sealed of a file that was not written since; None where seals differ."""
+        """Return the entry of a file not written after its seals; None if it was, or if seals differ."""
         self.claims(path)
-        found = self._first(path)
-        current = all(f.size == size and mtime_ns <= known.mtime_ns for known, f in found)
-        if len({f.chunks for _, f in found}) != 1 or not current:
+        found = self._first_entries(path)
+        is_current = all(f.size == size and mtime_ns <= known.mtime_ns for known, f in found)
+        if len({f.chunks for _, f in found}) != 1 or not is_current:
             return None
         return max((f for _, f in found), key=lambda f: len(f.tensors))
 
     def sealed_by(self, path: str) -> list[tuple[SealedFile, str]]:
-        """What each seal that counts says of a file, and the algorithm of that seal."""
+        """Return (entry, algorithm of the seal) of each valid seal that names a file."""
         self.claims(path)
-        return [(file, known.seal.algorithm) for known, file in self._first(path)]
+        return [(file, known.seal.algorithm) for known, file in self._first_entries(path)]
 
     def leaves_out(self, path: str, home: str) -> bool:
-        """Whether the seal of the directory ``home`` does not name a file of that checkpoint."""
+        """Return True if the directory ``home`` has a seal, and the seal does not name the file."""
         self.claims(path)
-        return home in self._whole and path not in self._said
+        return home in self._whole and path not in self._entries
 
     def at(self, path: str) -> list[Known]:
-        """The seal that lies at ``path``, where it counts."""
+        """Return the valid seal at ``path`` as a list; [] if there is none."""
         return [self._by_path[path]] if path in self._by_path else []
 
     def members(self) -> Iterator[str]:
-        """Every existing file that a seal names; reads the seals that nobody asked for yet."""
+        """Yield every existing file that a seal names; reads all seals."""
         self.read_all()
-        yield from self._said
+        yield from self._entries
 
     def read_all(self, besides: Container[str] = ()) -> None:
-        """Read those that nobody asked for yet, but for those of the directories ``besides``."""
+        """Read all seals that were not read yet, except those of the directories ``besides``."""
         for base in [base for base in self._waiting if base not in besides]:
             self._read_of(base)
 
     def forget(self) -> None:
-        """Let go of what is said of the files, once all are compared."""
-        self._said = {path: said for path, said in self._said.items() if is_seal(path)}
+        """Drop the entries of all files, once they are compared, to free memory."""
+        self._entries = {path: rows for path, rows in self._entries.items() if is_seal(path)}
         self.known = [known for known in self.known if os.path.basename(known.path) == NAME]
         self._by_path = {known.path: known for known in self.known}
 
     def _read_of(self, base: str) -> None:
-        """Read the seals of one directory, which belong together where they are fragments."""
+        """Read the seals of one directory, and check them: fragments together, then the counters of each."""
         paths = self._waiting.pop(base, ())
         found = [known for path in paths if (known := self._read(path, base)) is not None]
-        self._count_fragments(found)
+        self._check_fragments(found)
         for known in found:
-            differ = _find_other_counters(known, self._same)
+            differ = _list_other_counters(known, self._same)
             if len(differ) < _PROOF:
                 self.known.append(known)
                 self._by_path[known.path] = known
@@ -183,42 +183,42 @@ class Seals:
                     self._whole.add(base)
             else:
                 why = f"the seal is of another save: {'; '.join(differ[:3])}"
-                self._say(known, finding("seal-stale", why), _list_paths(known))
+                self._note(known, finding("seal-stale", why), _list_paths(known))
 
     def _read(self, path: str, base: str) -> Known | None:
-        """Return one seal; None where it does not count."""
+        """Return one seal; None if it is not valid or cannot be read, and note why."""
         try:
             with opened(path, certain=True) as source:
                 seal, mtime_ns = read(source), source.stat.st_mtime_ns
         except Damage as e:
-            self._say_of_home(path, base, e.finding)
+            self._note_for_base(path, base, e.finding)
             return None
         except IsADirectoryError:
-            self._say_of_home(path, base, finding("seal-broken", "a directory lies in its place"))
+            self._note_for_base(path, base, finding("seal-broken", "a directory lies in its place"))
             return None
         except (OSError, ShortRead) as e:
             why = str(getattr(e, "strerror", None) or e)
             if getattr(e, "errno", None) in (errno.ELOOP, errno.ENOENT) and is_link(path):
-                why = "a seal belongs there, and the link leads nowhere"  # maybe where nothing is mounted
+                why = "a seal belongs there, and the link leads nowhere"  # its target may not be mounted
             self.unseen[path] = why
             return None
         if why := misplaced(os.path.basename(path), seal):
-            wrong = finding("seal-broken", why)
-            self.findings[path].append(wrong)
-            self._say_of_home(path, base, wrong)
+            misnamed = finding("seal-broken", why)
+            self.findings[path].append(misnamed)
+            self._note_for_base(path, base, misnamed)
             return None
         if self._last is not None and self._last == seal.checkpoint:
             seal = replace(seal, checkpoint=self._last)
         self._last = seal.checkpoint
         return Known(path, base, seal, mtime_ns)
 
-    def _say_of_home(self, path: str, base: str, f: Finding) -> None:
-        """Note what is wrong with a seal that does not count, for the file or directory that it lies with."""
+    def _note_for_base(self, path: str, base: str, f: Finding) -> None:
+        """Note a finding on an invalid seal for the file or directory that it was made of."""
         own = of_one_file(os.path.basename(path))
         self.about[f"{base}/{own}" if own else base].append(replace(f, path=path))
 
-    def _count_fragments(self, found: Sequence[Known]) -> None:
-        """Say which ranks' fragments are missing."""
+    def _check_fragments(self, found: Sequence[Known]) -> None:
+        """Note a finding if fragments of some ranks are missing, and no seal of all ranks replaces them."""
         fragments = {k.seal.fragment.rank: k for k in found if k.seal.fragment}
         if not fragments or any(replaces(k, list(fragments.values())) for k in found):
             return
@@ -232,24 +232,24 @@ class Seals:
             said = f"{len(fragments):,} of {size:,} ranks have sealed their files: missing are {ranks}"
         else:
             return
-        self._say(first, finding("seal-incomplete", said), _list_paths(first))
+        self._note(first, finding("seal-incomplete", said), _list_paths(first))
 
     def _keep(self, known: Known) -> None:
-        """Note what a seal says about each file, and which are gone."""
+        """Keep the entry of each existing file of a seal; note a finding on missing files and bad paths."""
         absent, present, outside = list[str](), list[str](), list[str]()
         for file in known.seal.files:
             path = inside(known.base, file.path)
             if path is None:
                 outside.append(file.path)
-            elif not self._there(path):
+            elif not self._exists(path):
                 absent.append(file.path)
             else:
                 present.append(path)
-                said, have = _Said(known, file), self._said.get(path, ())
-                different = _sort_by_content(have)
-                # one of the first, or it says something else than these
-                if len(have) < _CLAIMS or (len(different) < _CLAIMS and said.says not in different):
-                    self._said[path] = (*have, said)
+                entry, have = _Entry(known, file), self._entries.get(path, ())
+                different = _index_by_content(have)
+                # one of the first entries, or its content differs from all of them
+                if len(have) < _CLAIMS or (len(different) < _CLAIMS and entry.content not in different):
+                    self._entries[path] = (*have, entry)
         if outside:
             more = f" and {len(outside) - LISTED:,} more" if len(outside) > LISTED else ""
             names = ranges.names(name[:200] for name in outside[:LISTED])
@@ -257,36 +257,38 @@ class Seals:
             self.findings[known.path].append(finding("path-escape", why))
         if absent:
             self.absent.add(known.path)
-            self._say_absent(known, absent, present)
+            self._note_absent(known, absent, present)
 
-    def _say_absent(self, known: Known, absent: Sequence[str], present: Sequence[str]) -> None:
-        """Note which files of a seal are gone, for those that were saved with them."""
-        beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._there(p)]
-        # a file without state beside others is no reason to resume from an older checkpoint
+    def _note_absent(self, known: Known, absent: Sequence[str], present: Sequence[str]) -> None:
+        """Note findings on the ``absent`` files of a seal, for the files that were saved with them."""
+        beside = [p for name in known.seal.beside if (p := inside(known.base, name)) and self._exists(p)]
+        # a lost file that holds no state is no reason to resume from an older checkpoint
         stateless = bool(beside) and known.seal.checkpoint.layout is None
         for f in _say_gone(absent, known.path if stateless else ""):
             if present or beside:
-                self._say(known, f, [*present, *beside])
-            else:  # what lies in its directory now is not what was sealed there
-                self._say_of_home(known.path, known.base, f)
-        for name in () if present else absent[:LISTED]:  # who prunes leaves nothing in their place
+                self._note(known, f, [*present, *beside])
+            else:  # no file of that save is left in its directory
+                self._note_for_base(known.path, known.base, f)
+        for name in () if present else absent[:LISTED]:  # files that were pruned leave their places empty
             try:
                 taken = there(f"{known.base.rstrip('/')}/{name}")
-            except OSError:  # who listed the directory says so
+            except OSError:  # the listing of the directory reports it
                 taken = False
             if taken:
                 why = f"{name[:200]!r} was sealed, and what lies in its place is no file"
                 self.findings[known.path].append(finding("seal-missing", why, severity=Severity.WARNING))
 
-    def _first(self, path: str) -> Sequence[_Said]:
-        return self._said.get(path, ())[:_CLAIMS]
+    def _first_entries(self, path: str) -> Sequence[_Entry]:
+        return self._entries.get(path, ())[:_CLAIMS]
 
-    def _say(self, known: Known, f: Finding, present: Iterable[str]) -> None:
+    def _note(self, known: Known, f: Finding, present: Iterable[str]) -> None:
+        """Note a finding for a seal, and for each path in ``present``."""
         self.findings[known.path].append(f)
         for path in present:
             self.about[path].append(replace(f, path=known.path))
 
-    def _there(self, path: str) -> bool:
+    def _exists(self, path: str) -> bool:
+        """Return True if a file exists, or if nobody can look, which is noted in ``unseen``."""
         try:
             return is_file(path)
         except OSError as e:
@@ -295,15 +297,15 @@ class Seals:
 
 
 def replaces(one: Known, fragments: Sequence[Known]) -> bool:
-    """Return True if a seal says all that these fragments, left when somebody died, say."""
+    """Return True if a seal has the entries of all ``fragments``, left by a process that died."""
     if one.seal.fragment is not None or os.path.basename(one.path) != NAME:
         return False
-    said = {f.path: (f.size, f.chunks) for f in one.seal.files}
-    return all(said.get(f.path) == (f.size, f.chunks) for k in fragments for f in k.seal.files)
+    sealed = {f.path: (f.size, f.chunks) for f in one.seal.files}
+    return all(sealed.get(f.path) == (f.size, f.chunks) for k in fragments for f in k.seal.files)
 
 
 def inside(base: str, name: str) -> str | None:
-    """Return the path of a file that a seal names; None when it lies elsewhere, or no seal gives it."""
+    """Return the path of a file that a seal names; None if it is outside ``base`` or no valid name."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
@@ -313,11 +315,11 @@ def inside(base: str, name: str) -> str | None:
     return f"{base.rstrip('/')}/{name}" if os.path.normpath(name) == name else None
 
 
-def _sort_by_content(rows: Sequence[_Said]) -> dict[tuple[int, str, str], _Said]:
-    """Return those of which each says something else, by what they say."""
-    out: dict[tuple[int, str, str], _Said] = {}
-    for said in rows:
-        out.setdefault(said.says, said)
+def _index_by_content(rows: Sequence[_Entry]) -> dict[tuple[int, str, str], _Entry]:
+    """Map each content to the first entry that has it."""
+    out: dict[tuple[int, str, str], _Entry] = {}
+    for entry in rows:
+        out.setdefault(entry.content, entry)
     return out
 
 
@@ -325,9 +327,9 @@ def _list_paths(known: Known) -> list[str]:
     return [p for f in known.seal.files if (p := inside(known.base, f.path)) is not None]
 
 
-def _find_other_counters(known: Known, same: Same) -> list[str]:
-    """Return in words the counters in sound files that differ from those that were sealed: the seal is of an
-    earlier save under the same names. Where fewer than two do, it may be a flipped bit, which is damage.
+def _list_other_counters(known: Known, same: Same) -> list[str]:
+    """Return in words the counters in sound files that differ from the sealed ones. Two or more show that the
+    seal is of an earlier save under the same names; a single one may be a flipped bit, which is damage.
     """
     differ = list[str]()
     rows = sorted((f for f in known.seal.files if f.counters), key=lambda f: (f.size, f.path))
@@ -348,7 +350,9 @@ def _find_other_counters(known: Known, same: Same) -> list[str]:
 
 
 def _say_gone(names: Sequence[str], stateless: str) -> Iterator[Finding]:
-    """Say which sealed files are not there; ``stateless`` is the seal of one that holds no state."""
+    """Yield findings on missing sealed files. ``stateless`` is the path of their seal if they hold no state,
+    else "": such a loss is a warning.
+    """
     missing = partial(finding, "seal-missing")
     if stateless:
         hint = f"bring it back; if it was removed on purpose, remove its seal, {stateless}, as well"
@@ -361,7 +365,7 @@ def _say_gone(names: Sequence[str], stateless: str) -> Iterator[Finding]:
 
 
 def is_signature(path: str) -> bool:
-    """Whether a file may be a signature, by its name."""
+    """Return True if a file may be a signature, by its name."""
     return path.endswith(".sig")
 
 
@@ -369,7 +373,7 @@ EXTRA = "pip install 'ckpt-tools[sign]'"
 
 
 class Checked(NamedTuple):
-    """What a signature signs, and why it counts for nothing ("" where it fits the key)."""
+    """A checked signature: its statement, and why it is not valid ("" if it fits the key)."""
 
     statement: Statement | None
     wrong: str
@@ -388,18 +392,18 @@ class Signatures:
         usable(key, lambda: verifying.Config().use_elliptic_key_verifier(public_key=Path(key)))
 
     def checked(self, path: str) -> Checked:
-        """What the signature in this file is worth."""
+        """Check the signature in this file, once."""
         if path not in self._known:
             self._known[path] = self._check(path)
         return self._known[path]
 
     def valid(self, path: str) -> Statement | None:
-        """What the signature in this file signs; None where it counts for nothing."""
+        """Return the statement that the signature in this file signs; None if it is not valid."""
         found = self.checked(path)
         return None if found.wrong else found.statement
 
     def why_not(self, report: Report, behind: Iterable[str]) -> str:
-        """Return why no signature vouches for a file, "" where one does; ``behind`` are its indexes."""
+        """Return why no signature vouches for a file, "" if one does; ``behind`` are indexes that name it."""
         if report.format == "model_signing" and is_signature(report.path):
             return self.checked(report.path).wrong
         signed = [path for path in sorted(behind) if is_signature(path)]
@@ -421,13 +425,13 @@ class Signatures:
                 config = self._verifier.Config().use_elliptic_key_verifier(public_key=Path(self._key))
                 with contextlib.redirect_stdout(io.StringIO()):  # it warns of old signatures there
                     config.set_hashing_config(Given(read)).verify(file.parent, file)
-            except Exception as e:  # whatever the package makes of a hostile file: it has not said yes
+            except Exception as e:  # any error on a hostile file: the signature is not valid
                 return Checked(statement, f"it does not fit the key: {str(e) or type(e).__name__}")
         return Checked(statement, "")
 
 
 def usable(key: str, load: Callable[[], object]) -> None:
-    """Raises UsageError where a key cannot be loaded."""
+    """Load a key. Raises UsageError if it cannot be loaded."""
     try:
         load()
     except OSError as e:
@@ -438,23 +442,23 @@ def usable(key: str, load: Callable[[], object]) -> None:
 
 
 class Given:
-    """In place of reading a model: digests that are known already."""
+    """Known digests in place of ``model_signing.hashing.Config``, which would read the whole model."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
 
     def hash(self, model_path: object, *, files_to_hash: object = None) -> Manifest:  # noqa: ARG002
-        """As ``model_signing.hashing.Config`` has it."""
+        """Return the known digests, whatever the path."""
         return self._manifest
 
     def add_ignored_paths(self, *, model_path: object, paths: object) -> None:
-        """Nothing is looked for that could be ignored."""
+        """Do nothing: no files are listed, so none is ignored."""
 
 
 def manifest_of(
     name: str, serialization: Mapping[str, object], resources: Iterable[tuple[object, object, object]]
 ) -> Manifest:
-    """Names and digests, as the package has them. Raises ValueError and KeyError."""
+    """Return the names and digests as the package's own class. Raises ValueError and KeyError."""
     from model_signing._hashing.hashing import Digest
     from model_signing.manifest import Manifest, SerializationType
 

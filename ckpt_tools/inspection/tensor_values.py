@@ -1,9 +1,9 @@
-"""What the numbers in a file's tensors look like: NaN, infinities, and values that only a flipped exponent
-bit makes. Needs numpy.
+"""Find bad numbers in a file's tensors: NaN, infinities, and values that only a flipped exponent bit makes.
+Needs numpy.
 
-A float is taken as its bit pattern, and patterns of one sign are ordered as the numbers are. So four integer
-reductions per chunk (smallest and largest, signed and unsigned) show whether there is anything special in it,
-and only then it is counted.
+Floats are read as bit patterns: patterns of one sign are ordered like the numbers. So four integer reductions
+per chunk (smallest and largest, signed and unsigned) show whether a chunk has any NaN, infinity or denormal,
+and only then they are counted.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ from ckpt_tools.storage import Source
 Patterns = npt.NDArray[np.unsignedinteger[Any]]
 CHUNK = 256 * 1024
 """Bytes per read: they stay in the L2 cache for the reductions."""
-LISTED = 32
+LISTED = 32  # tensors with findings of their own, at most
 ENOUGH = 64
-"""Values below which a tensor has no distribution to compare with."""
-
+"""A tensor with fewer numbers has no distribution to compare a number with."""
 
 SAMPLED = 512
-"""Numbers of a chunk that the distribution is drawn from, about."""
+"""Numbers that are sampled from a chunk for the distribution, about."""
 RARELY = 16
-"""Of the chunks of a tensor the first one is sampled, and then one in so many."""
+"""One chunk in this many is sampled, the first one of a tensor always."""
 POWERS = 64
-"""Powers of two that one distribution has at most: in a wider one several are one."""
+"""Bins of a distribution at most: one for each power of two, or for several of them if the range is wider."""
 
 
-class _Tally:
-    """Counts of one tensor, chunk by chunk, and where the first NaN and infinity are in the file."""
+class _Counts:
+    """The counts of one tensor, chunk by chunk, and the byte offsets of the first NaN and infinity."""
 
     def __init__(self, kind: Kind, scratch: Patterns) -> None:
         self.kind, self.sign, self.scratch = kind, 1 << (8 * kind.width - 1), scratch
@@ -51,10 +50,8 @@ class _Tally:
         self.first_nan = self.first_inf = -1
         self.chunks = 0
         self.exponents: npt.NDArray[np.intp] | None = None
-        self.high = (
-            self.low
-        ) = -1  # the largest magnitude patterns of positive and of negative numbers, -1 for none
-        self.high_end = self.low_end = self.sign  # the smallest ones
+        # magnitude patterns of positive (high) and of negative (low) numbers: the largest or -1, the smallest
+        self.high, self.low, self.high_end, self.low_end = -1, -1, self.sign, self.sign
 
     def add(self, patterns: Patterns, offset: int) -> None:
         """Count a chunk that begins at byte ``offset`` of the file."""
@@ -69,7 +66,7 @@ class _Tally:
             self._sample(patterns)
         self.chunks += 1
         if max(positive[0], negative[0]) >= kind.special or (kind.fnuz and negative[1] == 0):
-            patterns = self._special(patterns, offset)
+            patterns = self._count_special(patterns, offset)
             if not patterns.size:
                 return
             magnitudes = patterns & (sign - 1)
@@ -80,40 +77,39 @@ class _Tally:
         self.high, self.high_end = max(self.high, positive[0]), min(self.high_end, positive[1])
         self.low, self.low_end = max(self.low, negative[0]), min(self.low_end, negative[1])
         if min(positive[1], negative[1]) < 1 << kind.mantissa:
-            doubled = np.add(
-                patterns, patterns, out=self.scratch[: patterns.size]
-            )  # without the sign; a shift of bytes is ten times slower
+            # doubled: without the sign; a shift of bytes is ten times slower
+            doubled = np.add(patterns, patterns, out=self.scratch[: patterns.size])
             zeros = patterns.size - _count(doubled)
             self.zeros += zeros
             self.denormal += _count(doubled < 2 << kind.mantissa) - zeros
 
     def _sample(self, patterns: Patterns) -> None:
-        """Count the exponents of some of a chunk: those of all would take longer than all else."""
+        """Count the exponents of a sample of a chunk: those of all take longer than all other work."""
         some = patterns[:: max(1, patterns.size // SAMPLED)] & (self.sign - 1)
         size = 1 << (8 * self.kind.width - 1 - self.kind.mantissa)
         counts = np.bincount((some >> self.kind.mantissa).astype(np.intp), minlength=size)
         self.exponents = counts if self.exponents is None else self.exponents + counts
 
     def _magnitudes(self) -> tuple[tuple[int, int], ...]:
-        """Return the distribution, of few powers; exponents 0 and the last are of no number."""
+        """Return the distribution: (power of two, count), sorted, without zeros, NaN and infinities."""
         if self.exponents is None:
             return ()
         numbers = self.exponents[1 : len(self.exponents) - self.kind.inf]
         found = numbers.nonzero()[0]
         powers = dict(zip((found + 1 - self.kind.bias).tolist(), numbers[found].tolist(), strict=True))
         largest = max(self.largest, 0) >> self.kind.mantissa
-        if largest:  # the one that is far from all others, which no sample may miss
+        if largest:  # the sample may have missed it, and it may be far from all others
             powers.setdefault(largest - self.kind.bias, 1)
         if not powers:
             return ()
-        apart = -(-(max(powers) - min(powers) + 1) // POWERS)
-        joined = Counter[int]()
+        width = -(-(max(powers) - min(powers) + 1) // POWERS)  # powers per bin
+        bins = Counter[int]()
         for power, n in powers.items():
-            joined[power // apart * apart] += n
-        return tuple(sorted(joined.items()))
+            bins[power // width * width] += n
+        return tuple(sorted(bins.items()))
 
-    def _special(self, patterns: Patterns, offset: int) -> Patterns:
-        """Count what is no number, and return the rest."""
+    def _count_special(self, patterns: Patterns, offset: int) -> Patterns:
+        """Count the NaN and infinities of a chunk at byte ``offset``; return all other patterns."""
         kind = self.kind
         magnitudes = patterns & (self.sign - 1)
         nan = (
@@ -149,11 +145,11 @@ def _count(mask: Any) -> int:
 
 
 Ranges = list[tuple[int, int]]
-"""(start, stop) in bytes of the file, of which each holds whole numbers."""
+"""(start, stop) in bytes of the file; each range holds a whole count of numbers."""
 
 
 def _find_own_bytes(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tensor, Kind, Ranges]]:
-    """Yield the float tensors in file order with their own bytes: shared ones go to the first."""
+    """Yield each float tensor with its byte ranges, in file order; the first tensor gets shared bytes."""
     end = 0
     runs_of = (
         (i, t.pieces or ((t.offset, t.nbytes),)) for i, t in enumerate(tensors) if t.offset is not None
@@ -178,7 +174,7 @@ def _find_own_bytes(tensors: Sequence[Tensor], size: int) -> Iterator[tuple[Tens
 def _chunks(
     source: Source, kind: Kind, ranges: Ranges, buffer: memoryview, progress: Progress | None
 ) -> Iterator[tuple[int, Patterns]]:
-    """(offset, bit patterns) of the bytes in ``ranges``; each is only valid until the next."""
+    """Yield (file offset, bit patterns) of each chunk; the patterns are valid until the next chunk."""
     for start, stop in ranges:
         for at in range(start, stop, CHUNK):
             part = buffer[: min(CHUNK, stop - at)]
@@ -189,7 +185,7 @@ def _chunks(
 
 
 class _Absurd(Struct, frozen=True):
-    """How many numbers are absurd, the byte offset of the first, and what it is."""
+    """The count of the absurd numbers of a tensor, the byte offset of the first, and its value."""
 
     count: int = 0
     offset: int = -1
@@ -197,12 +193,12 @@ class _Absurd(Struct, frozen=True):
 
 
 def _find_absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview) -> _Absurd:
-    """The numbers that are absurd among the others; two more passes, for few tensors.
+    """Return the absurd numbers of a tensor, in two more passes; few tensors need this.
 
-    Those count that are finite, at least 2**kind.absurd and 2**kind.apart times the middle magnitude of all
-    that are neither zero nor special.
-    Not those that somebody chose: the type's largest and round decimal numbers (masks), and one value alone
-    that occurs more than once.
+    A number is absurd if it is finite, at least 2**kind.absurd, and at least 2**kind.apart times the median
+    magnitude of all numbers that are not zero, NaN or infinite.
+    Numbers that somebody chose are not: the largest of the type, round decimal ones (masks), and a single
+    value that occurs more than once.
     """
     sign, bins = 1 << (8 * kind.width - 1), np.zeros(1 << (8 * kind.width - kind.mantissa - 1), np.int64)
     for _, patterns in _chunks(source, kind, ranges, buffer, None):
@@ -232,8 +228,8 @@ def _find_absurd(source: Source, kind: Kind, ranges: Ranges, buffer: memoryview)
 
 
 def values(source: Source, anatomy: Anatomy, progress: Progress | None = None) -> Iterator[Finding]:
-    """Read every number of every float tensor once, in file order, and say what no good checkpoint holds.
-    The anatomy keeps what was counted.
+    """Read every number of every float tensor once, in file order, and yield findings on NaN, infinities and
+    absurd numbers. Sets ``anatomy.stats`` to the counts.
 
     A NaN is a warning; an infinity is a note, for masks hold them. Memory does not grow with the file. Raises
     ShortRead and OSError.
@@ -242,10 +238,10 @@ def values(source: Source, anatomy: Anatomy, progress: Progress | None = None) -
     out: list[Stats] = []
     listed, more = 0, Counter[str]()
     for t, kind, ranges in _find_own_bytes(anatomy.tensors, source.size):
-        tally = _Tally(kind, scratch.view(f"<u{kind.width}"))
+        tally = _Counts(kind, scratch.view(f"<u{kind.width}"))
         for at, patterns in _chunks(source, kind, ranges, buffer, progress):
             tally.add(patterns, at)
-        # In vectors of float16 ratios of running variances are as large as those that a flipped bit makes.
+        # float16 vectors of running variances hold ratios as large as a flipped bit makes.
         large = kind.absurd > 0 and tally.largest >> kind.mantissa >= kind.absurd + kind.bias
         is_suspicious = large and tally.count >= ENOUGH and (len(t.shape) > 1 or kind.bias > 15)
         strange = _find_absurd(source, kind, ranges, buffer) if is_suspicious else _Absurd()
@@ -261,7 +257,7 @@ def values(source: Source, anatomy: Anatomy, progress: Progress | None = None) -
     anatomy.stats = out
 
 
-def _say_strange(t: Tensor, tally: _Tally, absurd: _Absurd) -> Iterator[Finding]:
+def _say_strange(t: Tensor, tally: _Counts, absurd: _Absurd) -> Iterator[Finding]:
     values = f"of {tally.count} values of {t.name[:200]!r} are"
     if tally.nan:
         yield finding("nan-values", f"{tally.nan} {values} NaN", offset=tally.first_nan)

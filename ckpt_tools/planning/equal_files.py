@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ckpt_tools.formats.common.counters import is_optimizer_state
 from ckpt_tools.inspection.digests import PAGE, PAGES, page_digests
-from ckpt_tools.inspection.recognise import by_layout
+from ckpt_tools.inspection.recognise import gives_format
 from ckpt_tools.layouts import Changes
 from ckpt_tools.layouts.common.counters import steps_told
 from ckpt_tools.model.finding import Finding, Severity, Verdict
@@ -157,7 +157,7 @@ def is_compared(p: Part, s: Session) -> bool:
 
 def is_indexed(p: Part, s: Session) -> bool:
     """Return whether an index says what a file holds."""
-    return any(map(by_layout, s.indexes.described(p.path)))
+    return any(map(gives_format, s.indexes.described(p.path)))
 
 
 def find_files_of_one_tensor(parts: Sequence[Part], s: Session) -> set[str]:

@@ -199,7 +199,7 @@ class Session:
             return shown
         claims = self.indexes.claims(path)
         self.is_ready(path, level, expect, claims)
-        found = self.reader.report(path, level, expect, claims, self.indexes.based(path))
+        found = self.reader.report(path, level, expect, claims, self.indexes.sources_digest(path))
         if found is None:
             return None
         report, places = found
@@ -234,7 +234,7 @@ class Session:
             verdict = Verdict.UNKNOWN if any(f.code == "unreadable" for f in seen) else Verdict.BROKEN
             return Report(path, None, 0, verdict, Level.PRESENCE, findings=tuple(seen))
         self.indexes.claims(path)
-        if (lone := self.indexes.lone(path)) is not None:
+        if (lone := self.indexes.find_undescribed(path)) is not None:
             size, mtime_ns, more = stat_of(path)
             if lone.code == "extra-file" and not size:
                 text = "its index does not name this file, and it is empty: its writer had nothing to save"
@@ -252,7 +252,7 @@ class Session:
         if report.format not in (None, "seal"):
             if self.options.require_seal and not self.indexes.sealed(report.path):
                 more.append(finding("not-sealed", "no valid seal names this file"))
-            behind = self.indexes.behind(report.path) if self.signatures is not None else ()
+            behind = self.indexes.indexes_of(report.path) if self.signatures is not None else ()
             if self.signatures is not None and (why := self.signatures.why_not(report, behind)):
                 more.append(finding("signature-invalid", why))
         if (unproven := self.unproven.get(report.path)) is not None:
@@ -273,7 +273,7 @@ class Session:
             for path in self.indexes.members({index.path}):
                 if path not in mine:
                     mine[path] = index._replace(path=path, role="data", **stat_of(path)._asdict())
-        extra = {path for path in mine if (lone := self.indexes.lone(path)) and lone.code == "extra-file"}
+        extra = {p for p in mine if (f := self.indexes.find_undescribed(p)) and f.code == "extra-file"}
         return replace(checkpoint, parts=tuple(p for path, p in mine.items() if path not in extra))
 
     def runs(self, checkpoints: Iterable[Checkpoint]) -> dict[tuple[str, str], list[Checkpoint]]:

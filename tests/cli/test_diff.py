@@ -42,8 +42,8 @@ from ckpt_tools.inspection.digests import (
     SHARED,
     digests_of,
     file_digest,
-    placed,
     runs,
+    runs_by_name,
     tensor_digests,
 )
 from ckpt_tools.model.part import Part
@@ -340,7 +340,7 @@ def test_a_copy_is_the_same(what, level, tmp_path):
         for f in result.files:
             hidden = {t.name for t in f.tensors if t.change is Change.NOT_COMPARED}
             assert f.change is (Change.NOT_COMPARED if hidden else Change.SAME)
-            assert not hidden & set(placed(show(f.a.path)[1].tensors, f.a.size))
+            assert not hidden & set(runs_by_name(show(f.a.path)[1].tensors, f.a.size))
     placed_ = sum(1 for f in result.files for t in f.tensors if t.a and t.a.digest)
     shown = any(t.offset is not None for f in result.files for t in show(f.a.path)[1].tensors)
     if level is Level.CONTENT:
@@ -375,7 +375,8 @@ def _spots() -> list[tuple[Path, str, str, tuple[tuple[int, int], ...]]]:
         for path in [p for p in sorted(what.rglob("*")) if p.is_file()] if what.is_dir() else [what]:
             report, anatomy = show(str(path))
             own = str(path.relative_to(what)) if what.is_dir() else ""
-            out += [(what, own, name, at) for name, at in placed(anatomy.tensors, report.size).items() if at]
+            runs = runs_by_name(anatomy.tensors, report.size)
+            out += [(what, own, name, at) for name, at in runs.items() if at]
     return out
 
 
@@ -391,7 +392,7 @@ def test_one_flipped_byte_is_one_changed_tensor(tmp_path_factory, data):
     good = show(str(path))
     flip(path, byte, data.draw(st.integers(1, 255)))
     result = diff(str(what), str(other))
-    runs_of = placed(good[1].tensors, good[0].size)
+    runs_of = runs_by_name(good[1].tensors, good[0].size)
     here = {t for t, at in runs_of.items() if any(a <= byte < a + m for a, m in at)}  # tied ones as well
     assert name in here
     changed = [(f, t.name) for f in result.files for t in f.tensors if t.change is Change.CHANGED]

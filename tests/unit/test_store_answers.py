@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ckpt_tools.checksum.combine import CRC32, CRC32C, CRC64NVME
-from ckpt_tools.checksum.store_sums import told_of_whole, work_out
+from ckpt_tools.checksum.store_sums import add_whole_checksums, work_out
 from ckpt_tools.model.seal import StoreChecksums
 from ckpt_tools.storage import BytesSource
 from ckpt_tools.storage.stores import told
@@ -51,7 +51,7 @@ def test_parts_of_unequal_lengths(algorithm: str) -> None:
     found = StoreChecksums("s3://b/k", len(body), tuple(told.sums_of(head, rows, len(body))))
     for s in found.sums:
         assert s.parts == (700, 300, 900) and work_out(BytesSource(body), s) == s.value
-    whole = [s for s in told_of_whole(found).sums if s.whole]
+    whole = [s for s in add_whole_checksums(found).sums if s.whole]
     assert [s.value for s in whole] == ([] if algorithm == "sha256" else [ALGORITHMS[algorithm](body)])
 
 

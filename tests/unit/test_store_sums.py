@@ -21,13 +21,13 @@ from ckpt_tools.checksum.combine import CRC32C, CRC64NVME
 from ckpt_tools.checksum.store_sums import (
     CRCS,
     WorkedOut,
+    add_whole_checksums,
     can_work_out,
     combined,
     compared,
     composite,
     of_chunks,
     to_work_out,
-    told_of_whole,
     work_out,
 )
 from ckpt_tools.checksum.sums import ASKED, CHUNK, ChunkDigests, chunks, xxh3
@@ -143,7 +143,7 @@ def test_each_byte_is_read_once_whatever_else_is_worked_out(algorithm, in_parts,
     records += [Sum("other", 1 ^ zlib.crc32(body[cut:]), (Extent(cut, len(body) - cut),), cut)]
     out, source = WorkedOut(of, len(body)), Counting(body)
     sums = [*records, *(tiles(len(body), 700, xxh3) if sealed else ()), *out.sums]
-    told = list(out.taken(mismatches(source, sums, jobs=data.draw(st.integers(1, 2)), gaps=True)))
+    told = list(out.collect(mismatches(source, sums, jobs=data.draw(st.integers(1, 2)), gaps=True)))
     assert out.value == of.value
     assert {s.what for s, _ in told} - {"seal"} == {"other"}
     assert set(source.times) == {1}
@@ -161,7 +161,7 @@ def test_a_composite_whose_parts_are_told_gives_that_of_the_whole() -> None:
     body = b"".join(parts)
     for algorithm in CRCS:
         told = StoreChecksums("s3://b/k", len(body), (of_parts(algorithm, parts, told=True),))
-        (of,) = (s for s in told_of_whole(told).sums if s.whole)
+        (of,) = (s for s in add_whole_checksums(told).sums if s.whole)
         assert (of.algorithm, of.value) == (algorithm, whole(algorithm, body))
     for wrong in (
         of_parts("sha256", parts, told=True),
@@ -170,7 +170,7 @@ def test_a_composite_whose_parts_are_told_gives_that_of_the_whole() -> None:
         of_parts("crc32", parts[:2], told=True),
     ):
         told = StoreChecksums("s3://b/k", len(body), (wrong,))
-        assert told_of_whole(told) == told
+        assert add_whole_checksums(told) == told
 
 
 @pytest.mark.slow
@@ -249,7 +249,7 @@ def test_a_seals_own_digests_carry_a_crc(tile: int, in_parts: bool) -> None:
         of = of_parts("crc32c", [data[:5000], data[5000:]])
     seal = tiles(len(data), tile, ChunkDigests)
     out, source = WorkedOut(of, len(data)), Counting(data)
-    list(out.taken(mismatches(source, [*seal, *out.sums], jobs=1)))
+    list(out.collect(mismatches(source, [*seal, *out.sums], jobs=1)))
     assert out.value == of.value and set(source.times) == {1}
 
 

@@ -16,7 +16,7 @@ from ckpt_tools.formats import Anatomy, format_of, names, structure
 from ckpt_tools.formats.common.zeros import watching
 from ckpt_tools.formats.lost_indexes import text_of, whole_sets
 from ckpt_tools.guard.repair.zip_directory import rebuild_directory
-from ckpt_tools.inspection.check import Inspection, Told
+from ckpt_tools.inspection.check import Inspection, Mismatches
 from ckpt_tools.model.finding import Severity, Verdict
 from ckpt_tools.model.part import Part
 from ckpt_tools.model.report import Level, Report
